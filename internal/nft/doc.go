@@ -21,5 +21,6 @@
 //
 // Transactions with 100,000 rules are the business of package nfnl.
 //
-// All calls work in the network namespace of the calling thread. Start with Table.
+// Functions open a connection for one call, in the network namespace of the calling thread. A Conn
+// serves for several calls in a row. Start with Table.
 package nft

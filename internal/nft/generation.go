@@ -9,22 +9,17 @@ import (
 )
 
 // Quiet calls read, and reports whether nothing of nftables changed meanwhile in the network
-// namespace of the calling thread: then all that was read is of one moment.
-func Quiet(read func() error) (quiet bool, err error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+// namespace of c: then all that was read is of one moment.
+func (c *Conn) Quiet(read func() error) (quiet bool, err error) {
+	before, err := generation(c.socket)
 	if err != nil {
-		return false, fmt.Errorf("open nftables: %w", err)
+		return false, err
 	}
-	before, err := generation(c)
-	if err == nil {
-		err = read()
+	if err := read(); err != nil {
+		return false, err
 	}
-	if err == nil {
-		var after string
-		after, err = generation(c)
-		quiet = before == after
-	}
-	return quiet && err == nil, errors.Join(err, c.Close())
+	after, err := generation(c.socket)
+	return err == nil && before == after, err
 }
 
 // generation returns the number of the ruleset, which each transaction changes.

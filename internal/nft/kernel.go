@@ -13,31 +13,74 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
 // transactionSize bounds a transaction in bytes. The kernel refuses one larger than the socket's
 // send buffer (netlink_sendmsg). Only what is used is allocated.
 const transactionSize = 64 << 20
 
-// with opens a connection for f that sends changes of any size at once and has space for the reply
-// to each message. One connection for all questions: the kernel finishes pending deletions, which
-// may take 10 ms, before it closes a socket.
-func with(f func(*nftables.Conn) error) error {
-	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(
-		func(c *netlink.Conn) error {
-			return errors.Join(c.SetWriteBuffer(transactionSize),
-				c.SetReadBuffer(transactionSize/8))
+// Conn is a connection to nftables in the network namespace of the thread that opened it. Keep one
+// for all that is read and changed in a row: before the kernel closes a socket, it frees what the
+// last transactions of all programs removed, which takes 20 to 40 ms (see package nfnl). A Conn is
+// not for concurrent use. Close it at the end, and after an error that matches neither
+// fs.ErrNotExist nor ErrSetRemoved.
+type Conn struct {
+	nftables *nftables.Conn
+	// socket is that of nftables.
+	socket *netlink.Conn
+}
+
+// Open opens a connection that sends changes of any size at once and has space for the reply to
+// each message.
+func Open() (*Conn, error) {
+	c := &Conn{}
+	var err error
+	c.nftables, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(
+		func(s *netlink.Conn) error {
+			c.socket = s
+			return errors.Join(s.SetWriteBuffer(transactionSize),
+				s.SetReadBuffer(transactionSize/8))
 		}))
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+	if err == nil {
+		return c, nil
 	}
-	return errors.Join(f(c), c.CloseLasting())
+	if c.socket != nil {
+		err = errors.Join(err, c.socket.Close())
+	}
+	return nil, fmt.Errorf("open nftables: %w", err)
+}
+
+// Close closes the connection, and what Messages returned.
+func (c *Conn) Close() error { return c.nftables.CloseLasting() }
+
+// Messages returns the same socket for messages of other subsystems of nfnetlink, such as conntrack.
+func (c *Conn) Messages() (*nfnl.Conn, error) {
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("share the socket of nftables: %w", err)
+	}
+	var shared *nfnl.Conn
+	if err := raw.Control(func(fd uintptr) { shared = nfnl.Share(int(fd)) }); err != nil {
+		return nil, fmt.Errorf("share the socket of nftables: %w", err)
+	}
+	return shared, nil
+}
+
+// with opens a connection for f.
+func with(f func(*Conn) error) error {
+	c, err := Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.Close())
 }
 
 // read calls f with a table. The error matches fs.ErrNotExist if there is none.
-func read(c *nftables.Conn, table string, f func(*nftables.Conn, *nftables.Table) error) error {
+func (c *Conn) read(table string, f func(*nftables.Conn, *nftables.Table) error) error {
 	t := kernelTable(table)
-	switch listed, err := c.ListTableOfFamily(t.Name, t.Family); {
+	switch listed, err := c.nftables.ListTableOfFamily(t.Name, t.Family); {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("nft table inet %s does not exist: %w", table, err)
 	case err != nil:
@@ -47,15 +90,10 @@ func read(c *nftables.Conn, table string, f func(*nftables.Conn, *nftables.Table
 		// big-endian.
 		t.Flags = binary.BigEndian.Uint32(Native(listed.Flags))
 	}
-	if err := f(c, t); err != nil {
+	if err := f(c.nftables, t); err != nil {
 		return fmt.Errorf("nft table inet %s: %w", table, err)
 	}
 	return nil
-}
-
-// reading is read with a connection of its own.
-func reading(table string, f func(*nftables.Conn, *nftables.Table) error) error {
-	return with(func(c *nftables.Conn) error { return read(c, table, f) })
 }
 
 // isDormant reports whether a table that was read has no hooks (NFT_TABLE_F_DORMANT).
@@ -68,14 +106,17 @@ func kernelTable(name string) *nftables.Table {
 // Find returns nil if there are the tables, with chains and sets of these names, and see packets.
 // The error names the first that is missing.
 func Find(tables ...*Table) error {
-	return with(func(c *nftables.Conn) error {
-		for _, t := range tables {
-			if err := read(c, t.Name, t.find); err != nil {
-				return err
-			}
+	return with(func(c *Conn) error { return c.Find(tables...) })
+}
+
+// Find is the function Find.
+func (c *Conn) Find(tables ...*Table) error {
+	for _, t := range tables {
+		if err := c.read(t.Name, t.find); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
@@ -108,21 +149,49 @@ func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
 // kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them
 // again, which changes nothing.
 func (t *Table) Read() (*Table, error) {
-	got := &Table{Name: t.Name}
-	err := reading(t.Name, func(c *nftables.Conn, kernel *nftables.Table) error {
-		got.Dormant = isDormant(kernel)
-		if t.Flowtable != "" {
-			if err := got.readFlowtables(c, kernel); err != nil {
+	all, err := ReadAll(t)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// ReadAll is Read for several tables, by one connection.
+func ReadAll(tables ...*Table) ([]*Table, error) {
+	all := make([]*Table, len(tables))
+	err := with(func(c *Conn) error {
+		for i, want := range tables {
+			got := &Table{Name: want.Name}
+			err := c.read(want.Name, got.readAs(want))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			all[i] = got
+		}
+		return nil
+	})
+	return all, err
+}
+
+// readAs returns what reads into t what want has.
+func (t *Table) readAs(want *Table) func(*nftables.Conn, *nftables.Table) error {
+	return func(c *nftables.Conn, kernel *nftables.Table) error {
+		t.Dormant = isDormant(kernel)
+		if want.Flowtable != "" {
+			if err := t.readFlowtables(c, kernel); err != nil {
 				return err
 			}
 		}
-		if err := got.readChains(c, kernel); err != nil {
+		if err := t.readChains(c, kernel); err != nil {
 			return err
 		}
 
 		var err error
-		got.Sets, err = readSets(c, kernel, func(name string) bool {
-			s := t.Set(name)
+		t.Sets, err = readSets(c, kernel, func(name string) bool {
+			s := want.Set(name)
 			return s.Name != "" && !s.Shared
 		})
 		if err != nil {
@@ -130,16 +199,9 @@ func (t *Table) Read() (*Table, error) {
 		}
 
 		counts, err := counters(c, kernel)
-		got.Counters = slices.Sorted(maps.Keys(counts))
+		t.Counters = slices.Sorted(maps.Keys(counts))
 		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return got, nil
 }
 
 func (t *Table) readFlowtables(c *nftables.Conn, kernel *nftables.Table) error {
@@ -182,7 +244,16 @@ var ErrSetRemoved = errors.New("a set was removed meanwhile")
 // Sets returns all sets of a table, those that which selects with their elements. An error matches
 // fs.ErrNotExist if there is no table.
 func Sets(table string, which func(name string) bool) (sets []Set, err error) {
-	err = reading(table, func(c *nftables.Conn, t *nftables.Table) error {
+	err = with(func(c *Conn) error {
+		sets, err = c.Sets(table, which)
+		return err
+	})
+	return sets, err
+}
+
+// Sets is the function Sets.
+func (c *Conn) Sets(table string, which func(name string) bool) (sets []Set, err error) {
+	err = c.read(table, func(c *nftables.Conn, t *nftables.Table) error {
 		sets, err = readSets(c, t, which)
 		return err
 	})
@@ -236,16 +307,30 @@ func fromKernel(elements []nftables.SetElement) (out []Element) {
 	return out
 }
 
-// Counters returns the packets that a table's counters counted, by name; no table has none.
-func Counters(table string) (counts map[string]uint64, err error) {
-	err = reading(table, func(c *nftables.Conn, t *nftables.Table) error {
-		counts, err = counters(c, t)
+// Counters returns the packets that counters of tables counted, by name; no table has none. A name
+// that several tables have counts for the last.
+func Counters(tables ...string) (counts map[string]uint64, err error) {
+	err = with(func(c *Conn) error {
+		counts, err = c.Counters(tables...)
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	return counts, err
+}
+
+// Counters is the function Counters.
+func (c *Conn) Counters(tables ...string) (map[string]uint64, error) {
+	all := map[string]uint64{}
+	for _, table := range tables {
+		err := c.read(table, func(c *nftables.Conn, t *nftables.Table) error {
+			counts, err := counters(c, t)
+			maps.Copy(all, counts)
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 func counters(c *nftables.Conn, t *nftables.Table) (map[string]uint64, error) {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
@@ -344,4 +345,60 @@ func TestMissingThingsAreNamed(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// One connection serves for what is read and changed in a row, also after something was missing.
+func TestConnServesManyCalls(t *testing.T) {
+	in(t, func() error {
+		sync(t, full())
+		c, err := nft.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		missing := nft.Elements{Table: "kubeveil_test", Set: "addrs",
+			Remove: []nft.Element{nft.Key([]byte{1, 2, 3, 4}), nft.Key([]byte{1, 2, 3, 5})}}
+		more := []nft.Element{nft.Key([]byte{198, 18, 0, 9})}
+		for range 2 {
+			if err := c.ChangeElements(missing); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("remove missing elements: %v", err)
+			}
+			if _, err := c.Sets("none", nil); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("sets of no table: %v", err)
+			}
+			if chains, err := chainsBy(c); chains != len(full().Chains) || err != nil {
+				t.Errorf("%d chains, %v", chains, err)
+			}
+			for _, change := range []nft.Elements{{Add: more}, {Remove: more}} {
+				change.Table, change.Set = missing.Table, missing.Set
+				quiet, err := c.Quiet(func() error { return c.ChangeElements(change) })
+				if quiet || err != nil {
+					t.Errorf("a change: quiet %t, %v", quiet, err)
+				}
+			}
+			quiet, err := c.Quiet(func() error { return c.Find(full()) })
+			if !quiet || err != nil {
+				t.Errorf("no change: quiet %t, %v", quiet, err)
+			}
+		}
+		if got := sync(t, full()); got != "" {
+			t.Errorf("left %q", got)
+		}
+		return nil
+	})
+}
+
+// chainsBy counts all chains by messages on the connection's socket.
+func chainsBy(c *nft.Conn) (count int, err error) {
+	m, err := c.Messages()
+	if err != nil {
+		return 0, err
+	}
+	var request nfnl.Messages
+	request.Begin(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, 0, unix.NFPROTO_INET)
+	err = m.Dump(&request, nil, func([]byte) error {
+		count++
+		return nil
+	})
+	return count, errors.Join(err, m.Close())
 }

@@ -72,12 +72,15 @@ func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
 
 // writing is with for one transaction on a table.
 func writing(table string, f func(*nftables.Conn) error) error {
-	err := with(func(c *nftables.Conn) error {
-		if err := f(c); err != nil {
-			return err
-		}
-		return c.Flush()
-	})
+	return with(func(c *Conn) error { return c.write(table, f) })
+}
+
+// write makes one transaction on a table.
+func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
+	err := f(c.nftables)
+	if err == nil {
+		err = c.nftables.Flush()
+	}
 	if err != nil {
 		return fmt.Errorf("write nft table inet %s: %w", table, err)
 	}
@@ -117,7 +120,15 @@ func ChangeElements(changes ...Elements) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return writing(changes[0].Table, func(c *nftables.Conn) error {
+	return with(func(c *Conn) error { return c.ChangeElements(changes...) })
+}
+
+// ChangeElements is the function ChangeElements.
+func (c *Conn) ChangeElements(changes ...Elements) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	return c.write(changes[0].Table, func(c *nftables.Conn) error {
 		return changeElements(c, changes)
 	})
 }

@@ -64,10 +64,12 @@ var families = map[nftables.TableFamily]string{
 // Foreign returns the filters of other programs in the network namespace of the calling
 // thread, in the kernel's order.
 func Foreign() ([]Filter, error) {
-	c, err := nftables.New()
+	// One socket for all: each that is closed holds up transactions of nftables.
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("read firewalls: %w", err)
 	}
+	defer func() { _ = c.CloseLasting() }()
 	chains, err := c.ListChains()
 	if err != nil {
 		return nil, fmt.Errorf("read firewalls: %w", err)

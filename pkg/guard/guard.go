@@ -208,13 +208,9 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 // Counters returns the packets dropped since the guard was first loaded, by the name of every
 // reason.
 func (g *Guard) Counters() (map[string]uint64, error) {
-	sums := make(map[string]uint64)
-	for _, table := range tableNames {
-		counts, err := nft.Counters(table)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(sums, counts) // no reason is counted in both
+	sums, err := nft.Counters(tableNames...) // no reason is counted in both
+	if err != nil {
+		return nil, err
 	}
 	for _, r := range bpf.Reasons {
 		perCPU, err := readCounter(g.maps, r.Number)

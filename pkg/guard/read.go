@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -34,12 +35,11 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
 	}
-	if s.Table, err = planTable(Settings{}).Read(); err != nil {
+	tables, err := nft.ReadAll(planTable(Settings{}), planPods())
+	if err != nil {
 		return nil, err
 	}
-	if s.Pods, err = planPods().Read(); err != nil {
-		return nil, err
-	}
+	s.Table, s.Pods = tables[0], tables[1]
 	return s, nil
 }
 

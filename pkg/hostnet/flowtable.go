@@ -112,21 +112,26 @@ func compareJoins(a, b Join) int {
 
 // readFlows reads the nftables flow tables and the links into s.
 func (h *Host) readFlows(s *State, links []nl.Link) error {
-	for _, name := range flowTableNames {
-		t, err := flowTable(name, 0).Read()
-		if err != nil {
-			return err
-		}
+	tables, err := nft.ReadAll(flowTables(nil)...)
+	if err != nil {
+		return err
+	}
+	h.addFlows(s, links, tables)
+	return nil
+}
+
+// addFlows adds to s the flow tables that were read, nil for one that does not exist, and the links.
+func (h *Host) addFlows(s *State, links []nl.Link, tables []*nft.Table) {
+	for _, t := range tables {
 		if t == nil {
 			continue
 		}
 		s.Flows += t.String()
 		for _, link := range t.Devices {
-			s.Joined = append(s.Joined, Join{Table: name, Link: link})
+			s.Joined = append(s.Joined, Join{Table: t.Name, Link: link})
 		}
 	}
 	h.readJoins(s, links)
-	return nil
 }
 
 // readJoins reads into s the links that belong into the flow tables, and the joined ones with their

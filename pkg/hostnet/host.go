@@ -112,17 +112,13 @@ func (h *Host) Read() (State, error) {
 		}
 	}
 
-	for table, text := range map[*nft.Table]*string{natTable(): &s.NAT, outerTable(0): &s.Outer} {
-		have, err := table.Read()
-		if err != nil {
-			return s, err
-		}
-		*text = have.String()
-	}
-
-	if err := h.readFlows(&s, links); err != nil {
+	tables, err := nft.ReadAll(slices.Concat([]*nft.Table{natTable(), outerTable(0)},
+		flowTables(nil))...)
+	if err != nil {
 		return s, err
 	}
+	s.NAT, s.Outer = tables[0].String(), tables[1].String()
+	h.addFlows(&s, links, tables[2:])
 
 	s.sort()
 	return s, nil

@@ -123,10 +123,12 @@ func describeOurs(w io.Writer) error {
 }
 
 func describeNftables(w io.Writer) error {
-	c, err := nftables.New()
+	// One socket for all: each that is closed holds up transactions of nftables.
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
 	}
+	defer func() { _ = c.CloseLasting() }()
 	chains, err := c.ListChains()
 	if err != nil {
 		return err

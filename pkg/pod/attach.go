@@ -141,7 +141,9 @@ func (a *attachment) addLink() error {
 		}
 		return err
 	}
-	a.undo.Add(func() error { return a.endConnections(a.Addrs) })
+	a.undo.Add(func() error {
+		return withSets(func(s nftSets) error { return a.endConnections(s, a.Addrs) })
+	})
 	a.undo.Add(func() error { return deleteLink(a.HostLink) })
 	a.index = veth.Attrs().Index
 	if a.index == 0 {
@@ -167,17 +169,19 @@ const rpFilterOff, rpFilterStrict = "0", "1"
 // writeAddrs adds the link's addresses to the sets. Where policies are enforced, the pod gets its
 // group in the same transaction.
 func (a *attachment) writeAddrs() error {
-	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })
+	a.undo.Add(func() error {
+		return withSets(func(s nftSets) error { return s.mute(a.HostLink, a.Addrs) })
+	})
 	judged, err := a.PolicyOpen()
 	if err != nil {
 		return err
 	}
-	if !judged {
-		return unguarded(changeElements(elementsOf(a.HostLink, a.Addrs), nil))
-	}
-
-	a.undo.Add(func() error { return leaveGroups(a.Addrs) })
-	return a.Paths.writeJudged(a.Record)
+	return withSets(func(s nftSets) error {
+		if judged {
+			return a.Paths.writeJudged(s, a.Record)
+		}
+		return unguarded(s.change(elementsOf(a.HostLink, a.Addrs), nil))
+	})
 }
 
 // setPod configures the pod's end. The socket belongs to the namespace in which

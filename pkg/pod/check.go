@@ -20,13 +20,13 @@ func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	}
 	defer unlock()
 	var texts []string
-	h, err := nl.Open()
+	k, err := openKernel()
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close()
+	defer k.close()
 
-	switch n, err := readNode(h, r); {
+	switch n, err := readNode(k, r); {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrClosed):
 		texts = append(texts, err.Error())
 	case err != nil:

@@ -53,14 +53,26 @@ func elementsOf(link string, addrs []netip.Addr) []element {
 	return all
 }
 
-// changeElements removes and adds elements in one transaction. Adding an existing element is no
-// error; removing a missing one is. The error matches ErrNotFound when the sets are missing.
-func changeElements(add, remove []element) error { return changeAll(add, remove, nil, nil) }
+// nftSets are the sets of the tables of pods and of policies, by one connection: see nft.Conn.
+type nftSets struct{ *nft.Conn }
 
-// changeAll is changeElements that also lets pods join and leave groups of policies.
-func changeAll(add, remove []element, join, leave []member) error {
+// withSets opens a connection for f: one for all that f reads and changes.
+func withSets(f func(nftSets) error) error {
+	c, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(nftSets{c}), c.Close())
+}
+
+// change removes and adds elements in one transaction. Adding an existing element is no error;
+// removing a missing one is. The error matches ErrNotFound when the sets are missing.
+func (s nftSets) change(add, remove []element) error { return s.changeAll(add, remove, nil, nil) }
+
+// changeAll is change that also lets pods join and leave groups of policies.
+func (s nftSets) changeAll(add, remove []element, join, leave []member) error {
 	changes := append(inverse(adding(remove)), inverse(adding(leave))...)
-	return nft.ChangeElements(append(append(changes, adding(join)...), adding(add)...)...)
+	return s.ChangeElements(append(append(changes, adding(join)...), adding(add)...)...)
 }
 
 func adding[T interface{ add() nft.Elements }](all []T) (changes []nft.Elements) {
@@ -78,13 +90,13 @@ func inverse(changes []nft.Elements) []nft.Elements {
 	return changes
 }
 
-// readElements returns all elements. The error matches ErrNotFound when there is no
+// elements returns all elements. The error matches ErrNotFound when there is no
 // table; a set that is not there, or is none of ours, has none.
-func readElements() (all []element, err error) {
-	sets, err := nft.Sets(abi.NFTPodTable,
+func (s nftSets) elements() (all []element, err error) {
+	sets, err := s.Sets(abi.NFTPodTable,
 		func(name string) bool { return slices.Contains(podSets, name) })
-	for _, s := range sets {
-		for _, k := range s.Elements {
+	for _, set := range sets {
+		for _, k := range set.Elements {
 			if e, ok := elementOf(k); ok {
 				all = append(all, e)
 			}
@@ -99,10 +111,10 @@ const changeTries = 3
 
 // addrsOf returns the link's addresses in the sets, sorted; it reads again if they are not as
 // wanted.
-func addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
+func (s nftSets) addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for range changeTries {
-		all, err := readElements()
+		all, err := s.elements()
 		if err != nil {
 			return nil, err
 		}
@@ -130,9 +142,9 @@ func sameAddrs(sorted, want []netip.Addr) bool {
 
 // deleteElements removes the elements that drop selects, and returns how many; a missing table has
 // none.
-func deleteElements(drop func(all []element) ([]element, error)) (int, error) {
+func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) (int, error) {
 	for try := 1; ; try++ {
-		all, err := readElements()
+		all, err := s.elements()
 		if errors.Is(err, ErrNotFound) {
 			return 0, nil
 		}
@@ -143,7 +155,7 @@ func deleteElements(drop func(all []element) ([]element, error)) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		err = changeElements(nil, stale)
+		err = s.change(nil, stale)
 		if err == nil {
 			return len(stale), nil
 		}
@@ -154,8 +166,8 @@ func deleteElements(drop func(all []element) ([]element, error)) (int, error) {
 }
 
 // unsetAddrs removes all elements of one link.
-func unsetAddrs(link string) error {
-	_, err := deleteElements(func(all []element) ([]element, error) {
+func (s nftSets) unsetAddrs(link string) error {
+	_, err := s.deleteElements(func(all []element) ([]element, error) {
 		return slices.DeleteFunc(all, func(e element) bool { return e.link != link }), nil
 	})
 	return err

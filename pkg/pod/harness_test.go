@@ -69,6 +69,32 @@ func (n *node) attach(r Record, ns *nettest.NS) {
 	})
 }
 
+// Each of these opens a connection of its own, in the calling thread's namespace.
+
+func unsetAddrs(link string) error {
+	return withSets(func(s nftSets) error { return s.unsetAddrs(link) })
+}
+
+func changeElements(add, remove []element) error {
+	return withSets(func(s nftSets) error { return s.change(add, remove) })
+}
+
+func readElements() (all []element, err error) {
+	err = withSets(func(s nftSets) error {
+		all, err = s.elements()
+		return err
+	})
+	return all, err
+}
+
+func groupsOf(addrs []netip.Addr) (found []member, err error) {
+	err = withSets(func(s nftSets) error {
+		found, _, err = s.groupsOf(addrs)
+		return err
+	})
+	return found, err
+}
+
 // elements are all that the sets hold.
 func (n *node) elements() []element {
 	n.t.Helper()

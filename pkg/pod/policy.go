@@ -164,9 +164,9 @@ const reserveTries = 5
 // writeJudged adds a link's addresses and its pod's group in one transaction. The daemon
 // changes a reservation before it changes the kernel. So a reservation that is the same afterwards
 // was right, or the daemon will see the record and move the pod.
-func (p Paths) writeJudged(r Record) error {
+func (p Paths) writeJudged(s nftSets, r Record) error {
 	addrs := elementsOf(r.HostLink, r.Addrs)
-	if err := nft.Find(&nft.Table{Name: abi.NFTPolicyTable}); err != nil {
+	if err := s.Find(&nft.Table{Name: abi.NFTPolicyTable}); err != nil {
 		return fmt.Errorf("%w: %w; is veild running? it restores it", ErrClosed, err)
 	}
 
@@ -179,7 +179,7 @@ func (p Paths) writeJudged(r Record) error {
 		}
 		leave := slices.DeleteFunc(slices.Clone(in),
 			func(m member) bool { return slices.Contains(next, m) })
-		err := changeAll(addrs, nil, next, leave)
+		err := s.changeAll(addrs, nil, next, leave)
 		if errors.Is(err, ErrNotFound) && group != "" {
 			in = nil
 			continue // the group is gone; the daemon has written another
@@ -195,10 +195,10 @@ func (p Paths) writeJudged(r Record) error {
 		}
 	}
 	// Mute, until the daemon sees the record.
-	if err := leaveGroups(r.Addrs); err != nil {
+	if err := s.leaveGroups(r.Addrs); err != nil {
 		return err
 	}
-	return unguarded(changeElements(addrs, nil))
+	return unguarded(s.change(addrs, nil))
 }
 
 // afterJoin lets tests change the reservation once the kernel has the pod; nil in programs.
@@ -209,11 +209,11 @@ var afterJoin func()
 //
 // The daemon may move the pod between groups meanwhile, as often as policies change. So what was
 // found is all only if nothing changed while it was looked for.
-func leaveGroups(addrs []netip.Addr) error {
+func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 	for began := time.Now(); ; {
-		found, quiet, err := groupsOf(addrs)
+		found, quiet, err := s.groupsOf(addrs)
 		if err == nil {
-			err = changeAll(nil, nil, nil, found)
+			err = s.changeAll(nil, nil, nil, found)
 		}
 		gone := errors.Is(err, ErrNotFound)
 		moved := errors.Is(err, nft.ErrSetRemoved) || gone && len(found) > 0
@@ -241,14 +241,14 @@ var beforeRead func(set string)
 // groupsOf finds the elements of addresses; quiet reports whether nothing changed meanwhile. The
 // error matches ErrNotFound without a table, and nft.ErrSetRemoved when a set was removed after the
 // sets were listed.
-func groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
+func (s nftSets) groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
 	if len(addrs) == 0 {
 		return nil, true, nil
 	}
 
 	var sets []nft.Set
-	quiet, err = nft.Quiet(func() (err error) {
-		sets, err = nft.Sets(abi.NFTPolicyTable, func(name string) bool {
+	quiet, err = s.Quiet(func() (err error) {
+		sets, err = s.Sets(abi.NFTPolicyTable, func(name string) bool {
 			ours := strings.HasPrefix(name, abi.NFTMembers4) || name == abi.NFTSelf4 || isOf6(name)
 			if ours && beforeRead != nil {
 				beforeRead(name)
@@ -258,18 +258,18 @@ func groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
 		return err
 	})
 
-	for _, s := range sets {
+	for _, set := range sets {
 		size := 4
-		if isOf6(s.Name) {
+		if isOf6(set.Name) {
 			size = 16
 		}
-		for _, e := range s.Elements {
+		for _, e := range set.Elements {
 			if len(e.Key) < size {
 				continue
 			}
 			a, ok := netip.AddrFromSlice([]byte(e.Key[:size]))
 			if ok && slices.Contains(addrs, a) {
-				found = append(found, member{s.Name, a})
+				found = append(found, member{set.Name, a})
 			}
 		}
 	}

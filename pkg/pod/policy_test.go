@@ -53,7 +53,7 @@ func nftHere(t *testing.T, commands string) error {
 func (n *node) groups(addrs ...netip.Addr) (sets []string) {
 	n.t.Helper()
 	n.must(func() error {
-		found, _, err := groupsOf(addrs)
+		found, err := groupsOf(addrs)
 		for _, m := range found {
 			sets = append(sets, m.set)
 		}
@@ -73,7 +73,7 @@ func TestPodIsInItsGroupBeforeItsLinkIsUp(t *testing.T) {
 	r.Workload = web
 	afterStep = func(name string) error {
 		if name == "elements" {
-			found, _, err := groupsOf(r.Addrs)
+			found, err := groupsOf(r.Addrs)
 			if len(found) != len(inOne) {
 				t.Errorf("before the link is up: in %v, %v", found, err)
 			}

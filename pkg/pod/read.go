@@ -12,10 +12,35 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
+
+// kernel is what holds a pod on the node: links with their routes, and sets.
+type kernel struct {
+	links *nl.Handle
+	sets  nftSets
+}
+
+func openKernel() (*kernel, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	c, err := nft.Open()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return &kernel{h, nftSets{c}}, nil
+}
+
+func (k *kernel) close() {
+	k.links.Close()
+	k.sets.Close()
+}
 
 // end is one end of the veth as the kernel has it.
 type end struct {
@@ -99,13 +124,13 @@ func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.R
 	return routes, errors.Join(err, h.SetStrictCheck(false))
 }
 
-func readNode(h *nl.Handle, r Record) (nodeEnd, error) {
-	e, err := readEnd(h, r.HostLink, familiesOf(r), tables)
+func readNode(k *kernel, r Record) (nodeEnd, error) {
+	e, err := readEnd(k.links, r.HostLink, familiesOf(r), tables)
 	if err != nil {
 		return nodeEnd{}, err
 	}
 	n := nodeEnd{end: e}
-	if n.own, err = addrsOf(r.HostLink, r.Addrs); err != nil {
+	if n.own, err = k.sets.addrsOf(r.HostLink, r.Addrs); err != nil {
 		return nodeEnd{}, unguarded(err)
 	}
 	return n, n.readFilter(r.HostLink)
@@ -126,7 +151,7 @@ type nodeEnds map[string]*nodeEnd
 // readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of
 // neighbours and one of pods' routes for each table; then the sets, again when they are not as
 // recorded (changeTries).
-func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
+func readNodeEnds(k *kernel, records []Record) (nodeEnds, error) {
 	ends, families := nodeEnds{}, map[int]bool{}
 	for _, r := range records {
 		ends[r.HostLink] = nil
@@ -135,7 +160,7 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 		}
 	}
 
-	links, err := h.LinkList()
+	links, err := k.links.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -153,13 +178,13 @@ func readNodeEnds(h *nl.Handle, records []Record) (nodeEnds, error) {
 
 	maps.DeleteFunc(ends, func(_ string, n *nodeEnd) bool { return n == nil })
 	for family := range families {
-		if err := readNodeFamily(h, family, byIndex); err != nil {
+		if err := readNodeFamily(k.links, family, byIndex); err != nil {
 			return nil, err
 		}
 	}
 
 	for range changeTries {
-		if err := ends.readOwn(); err != nil {
+		if err := ends.readOwn(k.sets); err != nil {
 			return nil, unguarded(err)
 		}
 		if !slices.ContainsFunc(records, func(r Record) bool { return ends.lacksAddrs(r) }) {
@@ -198,8 +223,8 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 }
 
 // readOwn reads the addresses that the sets hold into ends.
-func (ends nodeEnds) readOwn() error {
-	all, err := readElements()
+func (ends nodeEnds) readOwn(s nftSets) error {
+	all, err := s.elements()
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -35,12 +34,12 @@ func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, err
 	if len(records) == 0 {
 		return nil, nil
 	}
-	h, err := nl.Open()
+	k, err := openKernel()
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close()
-	now, err := readNodeEnds(h, records)
+	defer k.close()
+	now, err := readNodeEnds(k, records)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +47,7 @@ func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, err
 		n, found := now[r.HostLink]
 		return found && len(n.diff(r).texts) == 0
 	})
-	return p.repairFreeFirst(ctx, h, differ)
+	return p.repairFreeFirst(ctx, k, differ)
 }
 
 // RepairNamed is RepairAll for the attachments of those host links, which probably differ: they are
@@ -57,28 +56,28 @@ func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired,
 	if len(hostLinks) == 0 {
 		return nil, nil
 	}
-	h, err := nl.Open()
+	k, err := openKernel()
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close()
+	defer k.close()
 	var named []Record
 	for _, link := range hostLinks {
 		named = append(named, Record{HostLink: link})
 	}
-	return p.repairFreeFirst(ctx, h, named)
+	return p.repairFreeFirst(ctx, k, named)
 }
 
 // repairFreeFirst repairs records. It waits for locked ones one by one, while it holds no other
 // lock.
-func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle,
+func (p Paths) repairFreeFirst(ctx context.Context, k *kernel,
 	records []Record) ([]Repaired, error) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	all, err := p.repairThose(ended, h, records)
+	all, err := p.repairThose(ended, k, records)
 	for i, r := range all {
 		if err == nil && errors.Is(r.Err, ErrBusy) && ctx.Err() == nil {
-			all, err = p.again(ctx, h, all, i)
+			all, err = p.again(ctx, k, all, i)
 		}
 	}
 	all = slices.DeleteFunc(all, func(r Repaired) bool {
@@ -88,8 +87,8 @@ func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle,
 }
 
 // again repairs all[i], which was busy.
-func (p Paths) again(ctx context.Context, h *nl.Handle, all []Repaired, i int) ([]Repaired, error) {
-	one, err := p.repairThose(ctx, h, []Record{all[i].Record})
+func (p Paths) again(ctx context.Context, k *kernel, all []Repaired, i int) ([]Repaired, error) {
+	one, err := p.repairThose(ctx, k, []Record{all[i].Record})
 	if err != nil {
 		return all, err
 	}
@@ -100,7 +99,7 @@ func (p Paths) again(ctx context.Context, h *nl.Handle, all []Repaired, i int) (
 }
 
 // repairThose locks records, reads the kernel and repairs.
-func (p Paths) repairThose(ctx context.Context, h *nl.Handle,
+func (p Paths) repairThose(ctx context.Context, k *kernel,
 	records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil
@@ -108,12 +107,12 @@ func (p Paths) repairThose(ctx context.Context, h *nl.Handle,
 	locked, done, unlock := p.lockRecords(ctx, records)
 	defer unlock()
 	if len(locked) > 0 {
-		now, err := readNodeEnds(h, locked)
+		now, err := readNodeEnds(k, locked)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range locked {
-			if changed, err := now.repair(h, r); len(changed) > 0 || err != nil {
+			if changed, err := now.repair(k, r); len(changed) > 0 || err != nil {
 				done = append(done, failed(r, changed, err))
 			}
 		}
@@ -175,7 +174,7 @@ func failed(r Record, changed []string, err error) Repaired {
 }
 
 // repair puts right what differs. A link that is not there matches ErrNotFound.
-func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
+func (ends nodeEnds) repair(k *kernel, r Record) ([]string, error) {
 	n, found := ends[r.HostLink]
 	if !found {
 		return nil, fmt.Errorf("find link %s: %w", r.HostLink, ErrNotFound)
@@ -185,7 +184,7 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 	if d.addrs {
 		foreign := slices.DeleteFunc(n.own,
 			func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
-		if err := changeElements(elementsOf(r.HostLink, r.Addrs),
+		if err := k.sets.change(elementsOf(r.HostLink, r.Addrs),
 			elementsOf(r.HostLink, foreign)); err != nil {
 			return nil, unguarded(err)
 		}
@@ -199,24 +198,24 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 
 	l := linkOf(r.HostLink, n.index)
 	if d.grp {
-		if err := h.LinkSetGroup(l, int(abi.PodGroup)); err != nil {
+		if err := k.links.LinkSetGroup(l, int(abi.PodGroup)); err != nil {
 			return nil, fmt.Errorf("set group: %w", err)
 		}
 	}
 
 	if n.mtu != r.MTU {
-		if err := h.LinkSetMTU(l, r.MTU); err != nil {
+		if err := k.links.LinkSetMTU(l, r.MTU); err != nil {
 			return nil, fmt.Errorf("set mtu %d: %w", r.MTU, err)
 		}
 	}
 
 	if d.up {
-		if err := h.LinkSetUp(l); err != nil {
+		if err := k.links.LinkSetUp(l); err != nil {
 			return nil, fmt.Errorf("set up: %w", err)
 		}
 	}
 
-	if err := setRoutes(h, d.routes, d.neighs); err != nil {
+	if err := setRoutes(k.links, d.routes, d.neighs); err != nil {
 		return nil, err
 	}
 	return d.texts, nil

@@ -1,0 +1,99 @@
+package podtest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// Sockets counts the sockets of nfnetlink that a thread opens, at the system call: whatever package
+// opens them.
+type Sockets struct{ state *ebpf.Map }
+
+// socketState is the value of Sockets.state.
+type socketState struct{ Thread, Opened uint64 }
+
+// CountSockets attaches the counter until the test ends. Call it outside other mount namespaces. It
+// skips the test where the kernel traces no system calls.
+func CountSockets(t testing.TB) *Sockets {
+	t.Helper()
+	state, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16,
+		MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { state.Close() })
+	code, err := countSocket(state.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL",
+		Instructions: code})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+
+	l, err := link.Tracepoint("syscalls", "sys_enter_socket", prog, nil)
+	if err != nil {
+		nettest.Skip(t, nettest.NoKernelFeature, "trace socket(2): "+err.Error())
+	}
+	t.Cleanup(func() { l.Close() })
+	return &Sockets{state}
+}
+
+// Of returns how many sockets f opens on the calling thread, which must be locked.
+func (s *Sockets) Of(f func() error) (int, error) {
+	state := socketState{Thread: uint64(unix.Gettid())}
+	if err := s.state.Put(uint32(0), state); err != nil {
+		return 0, err
+	}
+	if err := f(); err != nil {
+		return 0, err
+	}
+	err := s.state.Lookup(uint32(0), &state)
+	return int(state.Opened), err
+}
+
+// countSocket is the program. Arguments of the system call begin at offset 16, 8 bytes each
+// (/sys/kernel/tracing/events/syscalls/sys_enter_socket/format).
+func countSocket(stateFD int) (asm.Instructions, error) {
+	const family, protocol = 16, 32
+	const info = -8 // struct bpf_pidns_info on the stack; its first field is the thread
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &ns); err != nil {
+		return nil, fmt.Errorf("find the PID namespace: %w", err)
+	}
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMapValue(asm.R7, stateFD, 0),
+
+		asm.LoadImm(asm.R1, int64(ns.Dev), asm.DWord),
+		asm.LoadImm(asm.R2, int64(ns.Ino), asm.DWord),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, info),
+		asm.Mov.Imm(asm.R4, 8),
+		asm.FnGetNsCurrentPidTgid.Call(),
+		asm.JNE.Imm(asm.R0, 0, "end"),
+		asm.LoadMem(asm.R1, asm.RFP, info, asm.Word),
+		asm.LoadMem(asm.R2, asm.R7, 0, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, "end"),
+
+		asm.LoadMem(asm.R1, asm.R6, family, asm.DWord),
+		asm.JNE.Imm(asm.R1, unix.AF_NETLINK, "end"),
+		asm.LoadMem(asm.R1, asm.R6, protocol, asm.DWord),
+		asm.JNE.Imm(asm.R1, unix.NETLINK_NETFILTER, "end"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.Add.Imm(asm.R7, 8),
+		asm.StoreXAdd(asm.R7, asm.R1, asm.DWord),
+
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"),
+		asm.Return(),
+	}, nil
+}
