@@ -133,6 +133,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 // connectionsLine says how full the table of tracked connections is and which pods have too many.
 func connectionsLine(c *telemetry.Connections) string {
 	line := fmt.Sprintf("%d of %d tracked, at most %d opened by one pod", c.Tracked, c.Max, c.Limit)
+	if len(c.Opened) > 0 && len(c.Limited) == 0 {
+		line += fmt.Sprintf("; the most by %s: %d", c.Opened[0].Pod, c.Opened[0].Opened)
+	}
 	const shown = 5
 	for i, p := range c.Limited {
 		if i == shown {

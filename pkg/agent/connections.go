@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
@@ -38,18 +39,26 @@ func (a *Agent) runLimiter(ctx context.Context, g *errgroup.Group) {
 }
 
 // connectionStatus is what is shown of tracked connections; nil without a limit, or before New ends.
-func (a *Agent) connectionStatus() *telemetry.Connections {
+// problem is empty for none.
+func (a *Agent) connectionStatus() (shown *telemetry.Connections, problem string) {
 	if a.limiter == nil {
-		return nil
+		return nil, ""
 	}
 	s := a.limiter.Status()
 	if s.Limit == 0 {
-		return nil
+		return nil, ""
 	}
-	shown := &telemetry.Connections{Tracked: s.Entries, Max: s.Max, Limit: s.Limit,
+	shown = &telemetry.Connections{Tracked: s.Entries, Max: s.Max, Limit: s.Limit,
 		Dropped: s.Dropped}
 	for _, u := range s.Limited {
 		shown.Limited = append(shown.Limited, telemetry.PodConnections{Pod: u.Pod, Opened: u.Entries})
 	}
-	return shown
+	opened, err := a.limiter.Opened()
+	if err != nil {
+		problem = fmt.Sprintf("the pods' tracked connections cannot be counted: %v", err)
+	}
+	for _, u := range opened {
+		shown.Opened = append(shown.Opened, telemetry.PodConnections{Pod: u.Pod, Opened: u.Entries})
+	}
+	return shown, problem
 }

@@ -27,7 +27,7 @@ func (a *Agent) Status() telemetry.Status {
 	shownGuard, guardErr := a.showGuard()
 	services, serviceProblems := a.serviceStatus(v.cfg.Services.HostRouting)
 	policies, policyProblems := a.policyStatus()
-	connections := a.connectionStatus()
+	connections, connectionProblem := a.connectionStatus()
 	pods := a.pods.seen.Load()
 
 	s := v.status()
@@ -46,6 +46,9 @@ func (a *Agent) Status() telemetry.Status {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
 	s.Problems = append(append(s.Problems, serviceProblems...), policyProblems...)
+	if connectionProblem != "" {
+		s.Problems = append(s.Problems, connectionProblem)
+	}
 	s.Problems = append(s.Problems, s.Faults(time.Now())...)
 	if guardErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/nfnl"
-	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
 )
 
@@ -30,7 +28,8 @@ type Options struct {
 	// Limit is how many entries one pod may have opened: 0 means no limit, and a negative number a
 	// tenth of the table.
 	Limit int
-	// Pods returns the pods of the node. It is called only while the table is read.
+	// Pods returns the pods of the node. It is called only when the table is read or shown, by
+	// several goroutines.
 	Pods func() ([]Pod, error)
 	Log  *slog.Logger
 }
@@ -55,14 +54,14 @@ type Status struct {
 
 // Limiter limits the pods of one network namespace. Make it with New.
 type Limiter struct {
-	o    Options
-	conn *nfnl.Conn // nil until the table is read
+	o       Options
+	tracked tracked
 	// limited are the addresses that the table has, by pod. earlier counts what tables before this
 	// one dropped.
 	limited map[string][]netip.Addr
 	earlier uint64
-	// next is when the table of connections may be read again.
-	next time.Time
+	// inherited are the addresses that an earlier Limiter left limited; nil once they were judged.
+	inherited map[netip.Addr]bool
 
 	mu    sync.Mutex
 	shown Status
@@ -76,15 +75,22 @@ const (
 	every = 500 * time.Millisecond
 	// pauses is how many times as long as reading the table took the next reading waits.
 	pauses = 10
+	// shownFor is for how long a reading is shown before the table is read again only to show it.
+	shownFor = 10 * time.Second
 )
 
 // Run limits pods until ctx ends, on a thread of their node's network namespace. What is in force
-// stays until the next Run.
+// stays when it ends, and the next Run goes on from it: a pod beyond the limit opens nothing between
+// the two.
 func (l *Limiter) Run(ctx context.Context) error {
-	if err := l.write(nil); err != nil {
+	begin := l.inherit
+	if l.o.Limit == 0 {
+		begin = func() error { return l.write(nil) }
+	}
+	if err := begin(); err != nil {
 		l.o.Log.Warn("the limit of pods' connections cannot be lifted", "error", err)
 	}
-	defer l.close()
+	defer l.tracked.close()
 	if l.o.Limit == 0 {
 		<-ctx.Done()
 		return ctx.Err()
@@ -133,19 +139,22 @@ func (l *Limiter) step(now time.Time) error {
 	l.mu.Lock()
 	l.shown.Entries, l.shown.Max, l.shown.Limit = entries, size, limit
 	l.mu.Unlock()
-	if entries <= limit && len(l.limited) == 0 || now.Before(l.next) {
+	if entries <= limit && len(l.limited) == 0 && l.inherited == nil || !l.tracked.mayRead(now) {
 		return nil
 	}
 
-	began := time.Now()
 	pods, err := l.o.Pods()
 	if err != nil {
 		return err
 	}
-	opened, err := l.count()
-	l.next = now.Add(pauses * time.Since(began))
+	opened, err := l.tracked.read(now)
 	if err != nil {
 		return err
+	}
+	for _, p := range pods {
+		if slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return l.inherited[a] }) {
+			l.limited[p.Name] = p.Addrs
+		}
 	}
 	return l.limit(decide(pods, opened, limit, l.limited))
 }
@@ -156,31 +165,6 @@ func limitOf(configured, size int) int {
 		return max(size/10, 1)
 	}
 	return configured
-}
-
-// count returns how many entries each address opened.
-func (l *Limiter) count() (opened map[netip.Addr]int, err error) {
-	if l.conn == nil {
-		if l.conn, err = nfnl.Open(); err != nil {
-			return nil, err
-		}
-	}
-	opened = map[netip.Addr]int{}
-	_, err = nl.FindConnections(l.conn, func(c nl.Connection) bool {
-		opened[c.Client]++
-		return false
-	})
-	if err != nil {
-		l.close()
-	}
-	return opened, err
-}
-
-func (l *Limiter) close() {
-	if l.conn != nil {
-		_ = l.conn.Close()
-		l.conn = nil
-	}
 }
 
 // decided is a pod that is limited and what it opened.
@@ -228,10 +212,11 @@ func (l *Limiter) limit(pods []decided) error {
 		}
 	}
 
-	if !maps.EqualFunc(addrs, l.limited, slices.Equal) {
+	if l.inherited != nil || !maps.EqualFunc(addrs, l.limited, slices.Equal) {
 		if err := l.write(addrs); err != nil {
 			return fmt.Errorf("limit pods' connections: %w", err)
 		}
+		l.inherited = nil
 	}
 	dropped, err := l.dropped()
 	l.mu.Lock()

@@ -71,6 +71,9 @@ type lab struct {
 	t    *testing.T
 	node *nettest.NS
 	pods map[int]*nettest.NS
+	// readings counts the readings of the table; onReading is called before each.
+	readings  int
+	onReading func()
 }
 
 func newLab(t *testing.T, limit int) *lab {
@@ -78,9 +81,13 @@ func newLab(t *testing.T, limit int) *lab {
 	l := &lab{t: t, node: nettest.NewNS(t), pods: map[int]*nettest.NS{}}
 	l.Limiter = New(Options{Limit: limit, Log: slog.New(slog.DiscardHandler),
 		Pods: func() ([]Pod, error) {
+			l.readings++
+			if l.onReading != nil {
+				l.onReading()
+			}
 			return []Pod{{"shop/one", addrsOf(1)}, {"shop/two", addrsOf(2)}}, nil
 		}})
-	t.Cleanup(l.close)
+	t.Cleanup(func() { l.tracked.close() })
 	run := func(ns *nettest.NS, lines ...string) {
 		ns.Run(t, func() error {
 			cmd := exec.CommandContext(t.Context(), ip, "-batch", "-")
@@ -182,9 +189,25 @@ func (l *lab) open(client netip.Addr, n int) {
 	})
 }
 
+// track has the node track connections: a namespace without rules tracks none.
+func (l *lab) track() {
+	l.t.Helper()
+	nft := nettest.NeedProgram(l.t, "nft")
+	l.node.Run(l.t, func() error {
+		for _, line := range []string{"add table inet others",
+			"add chain inet others input { type filter hook input priority 0; }",
+			"add rule inet others input ct state new counter"} {
+			if out, err := exec.CommandContext(l.t.Context(), nft, line).CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+		}
+		return nil
+	})
+}
+
 func (l *lab) look() Status {
 	l.t.Helper()
-	l.next = time.Time{}
+	l.tracked.next = time.Time{}
 	l.node.Run(l.t, func() error { return l.step(time.Now()) })
 	return l.Status()
 }
@@ -192,16 +215,7 @@ func (l *lab) look() Status {
 func TestPodBeyondTheLimitOpensNoMore(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	l := newLab(t, 100)
-	l.node.Run(t, func() error { // A namespace without rules tracks no connection.
-		for _, line := range []string{"add table inet others",
-			"add chain inet others input { type filter hook input priority 0; }",
-			"add rule inet others input ct state new counter"} {
-			if out, err := exec.CommandContext(t.Context(), nft, line).CombinedOutput(); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-		}
-		return nil
-	})
+	l.track()
 	known := []net.Conn{l.dial(1, 0), l.dial(1, 1)}
 	for _, c := range known {
 		if !asks(c, true) {

@@ -1,6 +1,8 @@
 package conntrack
 
 import (
+	"errors"
+	"io/fs"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -74,8 +76,25 @@ func (l *Limiter) write(limited map[string][]netip.Addr) error {
 // dropped returns how many packets were dropped since the Limiter began, or before by a table that
 // it found.
 func (l *Limiter) dropped() (uint64, error) {
-	counts, err := nft.Counters(abi.NFTLimitTable)
-	return l.earlier + counts[DropReason], err
+	dropped, err := l.tracked.dropped(abi.NFTLimitTable)
+	return l.earlier + dropped, err
+}
+
+// inherit notes the addresses that are limited. They stay so until the first reading.
+func (l *Limiter) inherit() error {
+	found, err := nft.Sets(abi.NFTLimitTable, func(string) bool { return true })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	l.inherited = map[netip.Addr]bool{} // Whatever is there, the first reading replaces it.
+	for _, s := range found {
+		for _, e := range s.Elements {
+			if a, ok := netip.AddrFromSlice([]byte(e.Key)); ok {
+				l.inherited[a] = true
+			}
+		}
+	}
+	return err
 }
 
 // Remove removes the limit of all pods, and reports whether there was one. No Limiter must run.

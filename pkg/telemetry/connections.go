@@ -10,6 +10,8 @@ type Connections struct {
 	Tracked int `json:"tracked"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
+	// Opened are the pods that opened any, the most first.
+	Opened []PodConnections `json:"opened,omitempty"`
 	// Limited are the pods that have too many and open no more until some end, sorted by name.
 	Limited []PodConnections `json:"limited,omitempty"`
 	// Dropped are packets with which such pods would have opened connections.
@@ -25,13 +27,15 @@ type PodConnections struct {
 var (
 	connectionLimitDesc = desc("pod_connections_limit",
 		"How many tracked connections one pod may have opened.")
+	connectionOpenedDesc = desc("pod_connections",
+		"Tracked connections that a pod opened.", "pod")
 	connectionLimitedDesc = desc("pod_connections_limited",
 		"Tracked connections that a pod opened, of pods that have too many and open no more.", "pod")
 	connectionDroppedDesc = desc("pod_connections_dropped_total",
 		"Packets with which pods with too many tracked connections would have opened more.")
 
-	connectionDescs = []*prometheus.Desc{connectionLimitDesc, connectionLimitedDesc,
-		connectionDroppedDesc}
+	connectionDescs = []*prometheus.Desc{connectionLimitDesc, connectionOpenedDesc,
+		connectionLimitedDesc, connectionDroppedDesc}
 )
 
 func collectConnections(c *Connections, gauge func(*prometheus.Desc, float64, ...string),
@@ -40,6 +44,9 @@ func collectConnections(c *Connections, gauge func(*prometheus.Desc, float64, ..
 		return
 	}
 	gauge(connectionLimitDesc, float64(c.Limit))
+	for _, p := range c.Opened {
+		gauge(connectionOpenedDesc, float64(p.Opened), p.Pod)
+	}
 	for _, p := range c.Limited {
 		gauge(connectionLimitedDesc, float64(p.Opened), p.Pod)
 	}
