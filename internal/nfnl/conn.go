@@ -32,12 +32,12 @@ type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
-	// shared reports whether the socket belongs to somebody else.
+	// shared reports whether the socket belongs to another package.
 	shared bool
 }
 
-// Share returns a Conn on a bound socket of somebody else, who keeps it open, does not use it during
-// a call, and closes it. After an error the socket may hold answers. Close does nothing to it.
+// Share returns a Conn on a bound socket of another package, which keeps it open, does not use it
+// during a call, and closes it. After an error the socket may hold answers. Close does nothing to it.
 func Share(fd int) *Conn { return &Conn{fd: fd, buf: make([]byte, receiveSize), shared: true} }
 
 // Open opens a Conn in the calling thread's network namespace.

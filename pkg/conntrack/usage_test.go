@@ -81,7 +81,7 @@ func TestLimitHoldsAcrossARestart(t *testing.T) {
 	}
 	l.onReading = nil
 
-	// Between nine tenths and the limit it stays limited, below it is free, whoever limited it.
+	// Between nine tenths and the limit it stays limited; below that it is free.
 	l.node.Run(t, nettest.ForgetConnections)
 	l.open(addrsOf(1)[0], 95)
 	l.restart()

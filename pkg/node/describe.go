@@ -129,6 +129,7 @@ func describeNftables(w io.Writer) error {
 		return err
 	}
 	defer func() { _ = c.CloseLasting() }()
+
 	chains, err := c.ListChains()
 	if err != nil {
 		return err
