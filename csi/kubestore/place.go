@@ -106,6 +106,7 @@ func NewPlacerForClient(client dynamic.Interface, log *slog.Logger) *Placer {
 // Run watches claims, and places those of copies, until ctx ends.
 func (p *Placer) Run(ctx context.Context) {
 	claims := p.client.Resource(claimResource)
+	away := false // the last request failed
 	r := reflector.Reflector{
 		Name: claimResource.Resource, Object: &unstructured.Unstructured{}, Client: p.client,
 		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -122,9 +123,10 @@ func (p *Placer) Run(ctx context.Context) {
 			return list.GetResourceVersion(), nil
 		},
 		Report: func(err error) {
-			if err != nil && ctx.Err() == nil {
+			if err != nil && !away && ctx.Err() == nil {
 				p.log.Warn("claims cannot be watched; it is tried again", "error", err)
 			}
+			away = err != nil
 		},
 	}
 	go r.Run(klog.NewContext(ctx, klog.Logger{}), placing{p})

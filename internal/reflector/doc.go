@@ -14,6 +14,8 @@
 //     nothing.
 //   - A watch that ended because its time was over, the usual end, costs no further request.
 //   - Rounds, each with a list of its own, begin at least Pause apart.
+//   - A connection that breaks costs no list while the server answers. The watch goes on at once,
+//     and one that breaks again and again half of Pause to Pause after it last did.
 //
 // docs/design/0021-restored-etcd.md has the reasons. Start reading at Reflector.Run.
 package reflector

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -23,6 +24,12 @@ const (
 	// etcd may have reached the revision that is known, and then nothing tells it from the former.
 	maxBreak = time.Minute
 )
+
+// defaultBackoff is between requests that fail: 0.5 to 1 s at first, 3 to 6 s from the fourth on.
+// So a node asks for a list of one kind at most every 3 s while the API server fails, and a server
+// that returns is found within 6 s.
+var defaultBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Cap: 3 * time.Second, Factor: 2,
+	Steps: 16, Jitter: 1}
 
 // Reflector reads one kind of object. Its fields are set before Run; Relist, Client, Backoff and Pause
 // may be zero. ReadAgain may be called at any time from any goroutine.
@@ -45,9 +52,10 @@ type Reflector struct {
 	Relist func() bool
 	// Client, if not nil, says by its methods that it knows no streaming lists (see cache).
 	Client any
-	// Backoff is between requests that fail; nil means client-go's, of up to a minute.
+	// Backoff is between requests that fail; nil means 0.5 to 1 s at first, up to 3 to 6 s.
 	Backoff *wait.Backoff
-	// Pause is the least time between the beginnings of two rounds; 0 means 5 s.
+	// Pause is the least time between the beginnings of two rounds; 0 means 5 s. A watch that broke
+	// goes on at once, and one that breaks again half of Pause to Pause later.
 	Pause time.Duration
 
 	mu sync.Mutex
@@ -69,12 +77,8 @@ var errAgain = errors.New("what is known may not be what etcd has: all is read a
 // Run keeps store like the API server's list, until ctx ends. While the server is away the store
 // stays as it is.
 func (r *Reflector) Run(ctx context.Context, store cache.ReflectorStore) {
-	pause := r.Pause
-	if pause == 0 {
-		pause = defaultPause
-	}
 	for ctx.Err() == nil {
-		least := time.NewTimer(pause)
+		least := time.NewTimer(r.pause())
 		r.round(ctx, store)
 		select {
 		case <-ctx.Done():
@@ -82,6 +86,13 @@ func (r *Reflector) Run(ctx context.Context, store cache.ReflectorStore) {
 		}
 		least.Stop()
 	}
+}
+
+func (r *Reflector) pause() time.Duration {
+	if r.Pause == 0 {
+		return defaultPause
+	}
+	return r.Pause
 }
 
 // ReadAgain makes Run list all objects by a quorum read, soon, and watch from there.
@@ -108,14 +119,16 @@ func (r *Reflector) round(ctx context.Context, store cache.ReflectorStore) {
 	if r.Client != nil {
 		lw = cache.ToListWatcherWithWatchListSemantics(lw.(*cache.ListWatch), r.Client)
 	}
-	var backoff *wait.Backoff
+	backoff := defaultBackoff // a copy: it counts its steps
 	if r.Backoff != nil {
-		fresh := *r.Backoff // it counts its steps
-		backoff = &fresh
+		backoff = *r.Backoff
 	}
-	cache.NewReflectorWithOptions(lw, r.Object, mirror{store, d},
-		cache.ReflectorOptions{Name: r.Name, TypeDescription: r.Name, Backoff: backoff},
-	).RunWithContext(ctx)
+	inner := cache.NewReflectorWithOptions(lw, r.Object, mirror{store, d},
+		cache.ReflectorOptions{Name: r.Name, TypeDescription: r.Name, Backoff: &backoff})
+	// client-go takes a connection that was reset for the end of a watch, which goes on, and one
+	// that was aborted or lost for an internal error, after which it waits and lists all again.
+	inner.MaxInternalErrorRetryDuration = maxBreak
+	inner.RunWithContext(ctx)
 }
 
 // round is what is known since a list without a revision. Its requests are made one after the other.
@@ -129,6 +142,8 @@ type round struct {
 	ends time.Time
 	// broken is when the first of the requests failed that all failed since; zero when none did.
 	broken time.Time
+	// resumed is when a watch last went on, or tried to, before its time was over.
+	resumed time.Time
 }
 
 func (d *round) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -153,6 +168,11 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	usual := !streams && (d.listed || d.broken.IsZero() && !time.Now().Before(d.ends))
 	d.listed = false
 	if o.ResourceVersion != "" && !usual {
+		if !streams { // that one has waited for the back-off
+			if err := d.space(ctx); err != nil {
+				return nil, err
+			}
+		}
 		if err := d.check(ctx, o.ResourceVersion); err != nil {
 			return nil, err
 		}
@@ -172,6 +192,21 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 		d.ends = time.Now().Add(time.Duration(*o.TimeoutSeconds) * time.Second)
 	}
 	return w, err
+}
+
+// space waits where the watch broke a moment ago, too: half of Pause to Pause after it last went
+// on.
+func (d *round) space(ctx context.Context) error {
+	half := d.pause() / 2
+	due := time.NewTimer(time.Until(d.resumed.Add(half + rand.N(max(half, 1)))))
+	defer due.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-due.C:
+	}
+	d.resumed = time.Now()
+	return nil
 }
 
 // check returns an error unless what is known by revision is still what etcd had.

@@ -30,6 +30,7 @@ type server struct {
 	revision              int
 	away                  bool
 	lists, watches, heads int
+	tries                 int // lists that were asked for, also while it was away
 	watch                 *watch.FakeWatcher
 	timeout               time.Duration
 	reports               []error
@@ -40,6 +41,7 @@ var errAway = errors.New("connection refused")
 func (s *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.tries++
 	if s.away {
 		return nil, errAway
 	}
@@ -205,4 +207,71 @@ func TestRevisionsThatCannotBeComparedCountAsOlder(t *testing.T) {
 			t.Errorf("Older(%q, %q) = %t", tc.a, tc.b, got)
 		}
 	}
+}
+
+// breakWatch ends the watch as client-go does when the connection was aborted.
+func (s *server) breakWatch() {
+	reporter := apierrors.NewClientErrorReporter(500, "GET", "ClientWatchDecoding")
+	s.watch.Error(reporter.AsObject(errors.New("software caused connection abort")))
+}
+
+// A connection that breaks again and again costs no list, and the watch goes on soon each time:
+// pods that come meanwhile wait for it.
+func TestWatchThatBreaksAgainAndAgainGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{revision: 7}
+		run(t, s)
+		s.asked(t, "first", 1, 1, 0)
+		for i := range 20 {
+			time.Sleep(time.Second)
+			broke := time.Now()
+			s.breakWatch()
+			synctest.Wait()
+			for s.watches == i+1 && time.Since(broke) < time.Minute {
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+			}
+			took := time.Since(broke)
+			if most := defaultPause; took > most || i == 0 && took > 0 {
+				t.Errorf("break %d: the watch went on after %v, want %v at most", i+1, took, most)
+			}
+		}
+		// One list when it has broken for a minute.
+		synctest.Wait()
+		s.do(func() {
+			if s.lists > 3 {
+				t.Errorf("%d lists, want no more than one a minute", s.lists)
+			}
+			if last := s.reports[len(s.reports)-1]; last != nil {
+				t.Errorf("the last report is %v", last)
+			}
+		})
+	})
+}
+
+// A server that fails is asked for a list at most every 3 s, and is found within 6 s when it
+// returns.
+func TestServerThatFailsIsAskedSeldomAndFoundSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{revision: 7, away: true}
+		run(t, s)
+		time.Sleep(10 * time.Second) // the first pauses are shorter
+		synctest.Wait()
+		before := s.tries
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		if n := s.tries - before; n > 100/3+1 {
+			t.Errorf("%d lists in 100 s, want one each 3 s at most", n)
+		}
+
+		s.do(func() { s.away = false })
+		back := time.Now()
+		for s.lists == 0 && time.Since(back) < time.Minute {
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+		if took := time.Since(back); took > 6*time.Second {
+			t.Errorf("a list came %v after the server was back", took)
+		}
+	})
 }
