@@ -73,7 +73,7 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	if err := c.startAPIServer(ctx); err != nil {
 		return nil, err
 	}
-	c.Servers = []*Server{{Process: c.APIServer, lab: l, host: h}}
+	c.Servers = []*Server{{Host: h, Process: c.APIServer}}
 
 	if err := c.connect(); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 )
 
 // ServerHost returns the host on which an API server runs.
-func (c *Control) ServerHost(i int) *Host { return c.Servers[i].host }
+func (c *Control) ServerHost(i int) *Host { return c.Servers[i].Host }
 
 // ReplaceServer ends API server i as the kubelet ends a static pod, with SIGTERM and 30 s later
 // with SIGKILL, and starts it with flags in place of those of Options. It returns when the server
@@ -28,7 +28,7 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 		return err
 	}
 
-	p, err := c.runAPIServer(ctx, s.host, i, flags)
+	p, err := c.runAPIServer(ctx, s.Host, i, flags)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	c.lab.mu.Lock()
 	c.lab.hosts = append(c.lab.hosts, h)
 	c.lab.mu.Unlock()
-	s := &Server{lab: c.lab, host: h}
+	s := &Server{Host: h}
 	c.Servers = append(c.Servers, s)
 	if err := c.lab.plug(ctx, h, name, "eth0",
 		c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
@@ -81,16 +81,7 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 
 // Server is an API server on a host of its own. The first one's host has etcd, too.
 type Server struct {
+	*Host
 	// Process is what was started first; Control.APIServer is the first server's current one.
 	Process *Process
-
-	lab  *Lab
-	host *Host
-}
-
-// Unplug takes the underlay from the server's host, or gives it back: to all others it is as if its
-// machine had no power.
-func (s *Server) Unplug(ctx context.Context, out bool) error {
-	state := map[bool]string{true: "down", false: "up"}[out]
-	return s.lab.bridge.IP(ctx, "link set "+port(s.host.Name, "eth0")+" "+state)
 }

@@ -121,10 +121,11 @@ func (l *Lab) Cap(ctx context.Context, rate string) error {
 	return nil
 }
 
-// Unplug takes the underlay from a node, or gives it back: the cable.
-func (l *Lab) Unplug(ctx context.Context, n *Node, out bool) error {
+// Unplug takes the underlay from a host, or gives it back: the cable. To all others it is as if the
+// host had no power.
+func (h *Host) Unplug(ctx context.Context, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]
-	return l.bridge.IP(ctx, "link set "+port(n.Name, "eth0")+" "+state)
+	return h.lab.bridge.IP(ctx, "link set "+port(h.Name, "eth0")+" "+state)
 }
 
 // AddLink returns a node another link to the underlay, watched too, with addresses that are not

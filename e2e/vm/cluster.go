@@ -95,6 +95,8 @@ type Cluster struct {
 	// host is the control plane's host as a node, api its API server.
 	host *hostNode
 	api  *lab.Process
+	// second is made by SecondAPI.
+	second *APIServer
 }
 
 // KernelEnv names the variable with the release of Linux that machines boot, such as 6.12. Unset or
@@ -175,19 +177,9 @@ func (c *Cluster) make(ctx context.Context) error {
 		return err
 	}
 
-	var err error
-	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true,
-		UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
-	if err != nil {
+	if err := c.makeNetwork(ctx); err != nil {
 		return err
 	}
-
-	// The flow to the API server is among the lab's own.
-	c.Lab.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
-	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
-		return err
-	}
-
 	if c.opts.translates() {
 		if err := c.checkCgroup(); err != nil {
 			return err
@@ -197,6 +189,7 @@ func (c *Cluster) make(ctx context.Context) error {
 	if err := c.makeKeys(ctx); err != nil {
 		return err
 	}
+	var err error
 	if c.Accel, err = c.probeAccel(ctx); err != nil {
 		return err
 	}
@@ -228,6 +221,20 @@ func (c *Cluster) make(ctx context.Context) error {
 
 	// While they boot.
 	return c.makeKubernetes(ctx)
+}
+
+// makeNetwork makes the network and the control plane's host.
+func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
+	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true,
+		UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
+	if err != nil {
+		return err
+	}
+
+	// The flow to the API server is among the lab's own.
+	c.Lab.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
+	c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte)
+	return err
 }
 
 // each does the same to all machines at once.

@@ -2,6 +2,7 @@
 // WireGuard of a distribution, joined by kubeadm to a control plane that runs natively beside them.
 //
 //	            ┌─ control 198.18.0.2: etcd, kube-apiserver, controller-manager, scheduler; veild, veil-wg, kube-proxy
+//	            ├─ control-2 198.18.0.3: a second kube-apiserver, where a case wants one (SecondAPI)
 //	            ├─ outside 198.18.0.250: a host that is no part of the cluster
 //	bridge br0 ─┤
 //	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11: kubelet, containerd 1.6 of the distribution, veild ─ pods

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"text/template"
 	"time"
@@ -51,6 +50,8 @@ dns:
 networking:
   podSubnet: {{.Pods}}
   serviceSubnet: {{.Services}}
+apiServer:
+  certSANs: [{{.Names}}]
 ---
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -140,6 +141,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version,
 		"Registry": registry, "DNS": c.dnsTag,
 		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
+		"Names":     c.secondNames(),
 		"ProxyMode": c.opts.proxyMode(),
 		"Emulated":  c.Accel == TCG,
 	})
@@ -210,39 +212,12 @@ func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 // startControl starts etcd and the control plane's programs with the flags of kubeadm's static
 // pods.
 func (c *Cluster) startControl(ctx context.Context) error {
-	family := c.Lab.Family()
-	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
-		"--listen-client-urls=http://127.0.0.1:2379",
-		"--advertise-client-urls=http://127.0.0.1:2379",
-		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
-	if err != nil {
+	if err := c.startEtcd(ctx); err != nil {
 		return err
 	}
-
+	var err error
 	c.api, err = c.Control.Start(ctx, c.program("kube-apiserver"),
-		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::",
-		fmt.Sprintf("--secure-port=%d", lab.APIPort),
-		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+
-			commas(family.ServiceRanges()),
-		"--allow-privileged=true", "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction",
-		"--enable-bootstrap-token-auth=true",
-		"--client-ca-file="+pki+"ca.crt", "--tls-cert-file="+pki+"apiserver.crt",
-		"--tls-private-key-file="+pki+"apiserver.key",
-		"--kubelet-client-certificate="+pki+"apiserver-kubelet-client.crt",
-		"--kubelet-client-key="+pki+"apiserver-kubelet-client.key",
-		"--kubelet-preferred-address-types=InternalIP",
-		"--proxy-client-cert-file="+pki+"front-proxy-client.crt",
-		"--proxy-client-key-file="+pki+"front-proxy-client.key",
-		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt",
-		"--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--requestheader-group-headers=X-Remote-Group",
-		"--requestheader-username-headers=X-Remote-User",
-		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file="+pki+"sa.pub", "--service-account-signing-key-file="+pki+
-			"sa.key",
-		"--profiling=false")
+		c.serverArguments(c.apiAddr(), "--etcd-servers="+etcdLocal)...)
 	if err != nil {
 		return err
 	}
@@ -251,6 +226,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 		return err
 	}
 
+	family := c.Lab.Family()
 	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
 		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf",
@@ -353,21 +329,6 @@ func (c *Cluster) render(t *template.Template, name string, data any) error {
 		return err
 	}
 	return os.WriteFile(c.file(name), b.Bytes(), 0o600)
-}
-
-// waitAPI waits until the API server says that it is ready.
-func (c *Cluster) waitAPI(ctx context.Context) error {
-	err := lab.Until(ctx, 2*time.Minute, func() error {
-		if !c.api.Running() {
-			return lab.Stop(errors.New("it has ended, see its log"))
-		}
-		_, err := c.Kubectl(ctx, "get", "--raw=/readyz")
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("wait for the API server: %w", err)
-	}
-	return nil
 }
 
 // controlAddrs are the addresses of the control plane's host on the underlay, IPv4 first.

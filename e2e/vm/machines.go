@@ -123,19 +123,6 @@ func (m *Machine) removeDisks() error {
 	return errors.Join(errs...)
 }
 
-// StopAPI ends the API server at once; its data stay.
-func (c *Cluster) StopAPI(ctx context.Context) error { return c.api.Kill(ctx) }
-
-// StartAPI starts the API server again and returns when it is ready.
-func (c *Cluster) StartAPI(ctx context.Context) error {
-	p, err := c.api.Restart(ctx)
-	if err != nil {
-		return err
-	}
-	c.api = p
-	return c.waitAPI(ctx)
-}
-
 // hangUp ends the connection that all commands share: the machine at its other end is another.
 func (m *Machine) hangUp(ctx context.Context) {
 	args := append(m.cluster.sshArguments(), "-O", "exit", "root@"+m.Addrs[0].String())

@@ -89,14 +89,14 @@ func TestInstruments(t *testing.T) {
 		if err := l.Cap(ctx, ""); err != nil {
 			t.Error(err)
 		}
-		if err := l.Unplug(ctx, n1, true); err != nil {
+		if err := n1.Unplug(ctx, true); err != nil {
 			t.Error(err)
 		}
 		x := lab.Exchange{Proto: "udp", To: n2.Addrs[0], Count: 1, Timeout: 300 * time.Millisecond}
 		if _, err := lab.Send(ctx, n1, x); err == nil {
 			t.Error("a message came through an unplugged cable")
 		}
-		if err := l.Unplug(ctx, n1, false); err != nil {
+		if err := n1.Unplug(ctx, false); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,0 +1,109 @@
+package vm
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// Two API servers of one cluster, without machines: the second has all that the first has, and is
+// lost and returns as a case wants it. No object is seen on the way to etcd.
+func TestSecondAPIServer(t *testing.T) {
+	nettest.NeedRoot(t)
+	if os.Getenv("KUBEVEIL_VM") == "" {
+		nettest.Skip(t, nettest.Short, "set KUBEVEIL_VM=1 to start control planes")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	t.Cleanup(cancel)
+	c := controlOnly(ctx, t)
+	second, err := c.SecondAPI(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(words ...string) ([]byte, error) {
+		return c.Kubectl(ctx, append(words, "--server=https://"+second.Addr().String(),
+			"--request-timeout=5s")...)
+	}
+
+	literal := "--from-literal=text=" + c.Lab.Canary
+	if _, err := at("create", "configmap", "canary", literal); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.Kubectl(ctx, "get", "configmap", "canary", "-o", "jsonpath={.data.text}")
+	if err != nil || string(out) != c.Lab.Canary {
+		t.Errorf("the first API server has %q, %v", out, err)
+	}
+
+	for name, fault := range map[string]func(bool) error{
+		"unplugged": func(out bool) error { return second.Unplug(ctx, out) },
+		"frozen":    second.Freeze,
+	} {
+		if err := fault(true); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := at("get", "--raw=/readyz"); err == nil {
+			t.Errorf("%s: it answers %q", name, out)
+		}
+		if _, err := c.Kubectl(ctx, "get", "--raw=/readyz"); err != nil {
+			t.Errorf("%s: the first one: %v", name, err)
+		}
+		if err := fault(false); err != nil {
+			t.Fatal(err)
+		}
+		if err := lab.Until(ctx, time.Minute, func() error {
+			_, err := at("get", "--raw=/readyz")
+			return err
+		}); err != nil {
+			t.Errorf("%s, and back: %v", name, err)
+		}
+	}
+
+	if err := second.End(ctx); err != nil {
+		t.Error(err)
+	}
+	out, err = c.Kubectl(ctx, "get", "endpointslices", "--namespace=default", "-o", "yaml")
+	if err != nil || strings.Contains(string(out), second.Addr().Addr().String()) {
+		t.Errorf("the service kubernetes still has the server that ended: %v\n%s", err, out)
+	}
+	if _, err := c.SecondAPI(ctx); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+
+	result, err := c.Close()
+	if err != nil {
+		t.Error(err)
+	}
+	if err := result.Err(); err != nil || result.Frames == 0 {
+		t.Errorf("%d frames on the wire: %v", result.Frames, err)
+	}
+}
+
+// controlOnly returns a cluster with a control plane and nothing else.
+func controlOnly(ctx context.Context, t *testing.T) *Cluster {
+	t.Helper()
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{opts: Options{UnderlayMTU: 1500}, root: root, Dir: t.TempDir(), start: time.Now(),
+		log: slog.New(slog.NewTextHandler(t.Output(), nil)), dnsTag: "v1.0.0"}
+	t.Cleanup(func() { _, _ = c.Close() })
+	if err := c.makeNetwork(ctx); err != nil {
+		t.Fatal(err)
+	}
+	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.version = strings.TrimSpace(string(version))
+	if err := c.makeControl(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
