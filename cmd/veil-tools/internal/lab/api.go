@@ -25,8 +25,9 @@ type apiResult struct {
 }
 
 // api holds idle TLS connections to the API servers. Each interval it opens a new one and sends a
-// request over it, until it is told to end and the last new ones have an answer or failed. It prints
-// "open" once the first are open, and "closed N" when the N-th of them has ended.
+// request over it, until it is told to end or its time is over, and the last new ones have an
+// answer or failed. It prints "open" once the first are open, and "closed N" when the N-th of them
+// has ended.
 func api(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("api")
 	to := flags.to("the API servers' service")
@@ -34,6 +35,7 @@ func api(ctx context.Context, args []string) (any, error) {
 	count := flags.Int("hold", 16, "connections that are held")
 	interval := flags.interval(50*time.Millisecond, "two new ones")
 	timeout := flags.timeout(3*time.Second, "the answer over a new one")
+	length := flags.Duration("for", 0, "time after \"open\" until it ends by itself; 0 is no end")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -47,7 +49,7 @@ func api(ctx context.Context, args []string) (any, error) {
 		return nil, errors.New(*ca + " holds no certificate")
 	}
 
-	k := apiKeeper{to: *to, timeout: *timeout,
+	k := apiKeeper{to: *to, timeout: *timeout, length: *length,
 		config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc",
 			MinVersion: tls.VersionTLS12}}
 	return k.keep(ctx, *count, *interval)
@@ -66,6 +68,11 @@ func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duratio
 	}
 
 	fmt.Println("open")
+	if k.length > 0 {
+		var stop context.CancelFunc
+		ended, stop = context.WithTimeout(ended, k.length)
+		defer stop()
+	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 
@@ -84,6 +91,7 @@ func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duratio
 type apiKeeper struct {
 	to      string
 	timeout time.Duration
+	length  time.Duration // after which it ends, if it is not 0
 	config  *tls.Config
 	// wait is for those that are held, asks for the new ones.
 	wait, asks sync.WaitGroup

@@ -42,3 +42,22 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 			len(r.Failed))
 	}
 }
+
+// With a length it ends by itself, and what it holds is not counted as closed.
+func TestConnectionsAreHeldForALength(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+
+	k := apiKeeper{to: s.Listener.Addr().String(), timeout: 10 * time.Second,
+		length: 50 * time.Millisecond,
+		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
+	got, err := k.keep(t.Context(), 2, 10*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := got.(apiResult); r.Opened != 2 || len(r.Closed) != 0 || len(r.Failed) != 0 {
+		t.Errorf("got %+v, want two that stay open", r)
+	}
+}
