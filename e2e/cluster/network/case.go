@@ -62,6 +62,9 @@ type Lab interface {
 	// StopAPI ends the API server; StartAPI starts it again and returns when it is ready.
 	StopAPI(ctx context.Context) error
 	StartAPI(ctx context.Context) error
+	// SecondAPI starts another API server of the cluster on a host of its own that is no node, and
+	// returns when it is ready and the service kubernetes has it.
+	SecondAPI(ctx context.Context) (APIServer, error)
 	// Oracle listens on the wire outside the nodes.
 	Oracle() *leak.Oracle
 	// Clear installs the reference network on the nodes, which encrypts nothing; Unclear takes it
@@ -78,6 +81,18 @@ type Lab interface {
 	// OutsideSend sends messages with that canary from the host outside to an echo server; they
 	// must all come back.
 	OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error
+}
+
+// APIServer is an API server beside the first, which can be lost.
+type APIServer interface {
+	// Addr is its address, which the certificates of both servers name.
+	Addr() netip.AddrPort
+	// Unplug takes its host's power, as far as others can see, or returns it.
+	Unplug(ctx context.Context, out bool) error
+	// Freeze stops its process while the kernel of its host goes on, or lets it go on.
+	Freeze(stop bool) error
+	// End ends it, also one that was lost.
+	End(ctx context.Context) error
 }
 
 // skipError is why a case that has begun can not be judged here.

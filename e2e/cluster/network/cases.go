@@ -94,8 +94,18 @@ func nodes() []Case {
 			"talk, veil-wg is rolled and no flow is lost, and it leaves", Needs: lots,
 			Limit:  16 * time.Minute,
 			Beyond: "it waits for a machine", Run: joinAndLeave},
+		{Name: "api-server-untranslated", About: "the control of the next case: where " +
+			"services.apiFrontends is not set, a node becomes NotReady", Needs: lots,
+			Limit: 16 * time.Minute, Run: serverLostUntranslated, Long: watchesNodes,
+			Beyond: watchesNodes},
+		{Name: "api-server-lost", About: "one of two API servers loses its power, or stops, " +
+			"under kubelets and pods, and no node becomes NotReady", Needs: lots,
+			Limit: 20 * time.Minute, Run: serverLost, Long: watchesNodes, Beyond: watchesNodes},
 	}
 }
+
+// watchesNodes is why the cases of lost API servers are left to the full run.
+const watchesNodes = "it watches nodes for minutes"
 
 func last() []Case {
 	fresh := []Need{Fresh, TwoWorkers}

@@ -70,6 +70,11 @@ func (m machines) Clear(ctx context.Context) error { return m.InstallClear(ctx) 
 // Unclear takes the reference network away.
 func (m machines) Unclear(ctx context.Context) error { return m.RemoveClear(ctx) }
 
+// SecondAPI starts another API server.
+func (m machines) SecondAPI(ctx context.Context) (network.APIServer, error) {
+	return m.Cluster.SecondAPI(ctx)
+}
+
 // OutsideAddrs are those of the lab's host outside.
 func (m machines) OutsideAddrs() []netip.Addr { return m.Lab.OutsideAddrs() }
 
