@@ -70,6 +70,41 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	}
 }
 
+// For the API path beside another proxy veild gets the tree of cgroups to read and the reading of
+// one object.
+func TestManifestsOfTheAPIPathAddNoPrivilege(t *testing.T) {
+	was, is := withComponent(t, "api-path")
+	const role = "Role kubeveil-veild-apiserver"
+	if changed := slices.Sorted(maps.Keys(is)); !slices.Equal(changed,
+		[]string{"DaemonSet veild", role}) {
+		t.Fatalf("the component changes %v", changed)
+	}
+
+	var want, got appsv1.DaemonSet
+	typed(t, was["DaemonSet veild"], &want)
+	typed(t, is["DaemonSet veild"], &got)
+	pod, directory := &want.Spec.Template.Spec, corev1.HostPathDirectory
+	pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts,
+		corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup",
+		VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/cgroup", Type: &directory}}})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("DaemonSet (-want +got):\n%s", diff)
+	}
+	narrowContainers(t, "DaemonSet veild with the component", is["DaemonSet veild"])
+
+	var before, after rbacv1.Role
+	typed(t, was[role], &before)
+	typed(t, is[role], &after)
+	before.Rules = append(before.Rules, rbacv1.PolicyRule{APIGroups: []string{""},
+		Resources: []string{"services"}, ResourceNames: []string{"kubernetes"},
+		Verbs: []string{"list", "watch"}})
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("Role (-want +got):\n%s", diff)
+	}
+}
+
 // With wireguard-go, which hands nothing over, the operator chooses when flows are interrupted.
 func TestManifestsOfWireGuardGoDoNotRoll(t *testing.T) {
 	was, is := withComponent(t, "wireguard-go")

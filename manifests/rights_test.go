@@ -33,9 +33,9 @@ func TestRightsOfVeildAreDocumented(t *testing.T) {
 			add("cni", o)
 		}
 	}
-	for _, component := range []string{"policy", "services"} {
+	for component, key := range map[string]string{"policy": "ClusterRole kubeveil-veild",
+		"services": "ClusterRole kubeveil-veild", "api-path": "Role kubeveil-veild-apiserver"} {
 		was, is := withComponent(t, component)
-		const key = "ClusterRole kubeveil-veild"
 		rules, _, err := unstructured.NestedSlice(was[key].Object, "rules")
 		if err != nil {
 			t.Fatal(err)

@@ -144,3 +144,16 @@ func TestServiceVerbs(t *testing.T) {
 		})
 	}
 }
+
+// Beside another proxy the status says what veild does: it leads to API servers.
+func TestServicesLineBesideAnotherProxy(t *testing.T) {
+	got := servicesLine(&telemetry.Services{APIOnly: true, Listed: true, Known: 1,
+		APIServers: []telemetry.APIServer{
+			{Addr: netip.MustParseAddrPort("198.18.0.2:6443"), Up: true, State: "good", Connections: 3},
+			{Addr: netip.MustParseAddrPort("198.18.0.3:6443"), State: "silent"}}})
+	const want = "by another program; 1 of 2 API servers answer (198.18.0.2:6443: 3 connections; " +
+		"198.18.0.3:6443: silent, 0 connections)"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

@@ -191,6 +191,9 @@ func ignoredLine(i *telemetry.IgnoredAddrs) string {
 
 // servicesLine is how it stands with the table of services, in a line.
 func servicesLine(s *telemetry.Services) string {
+	if s.APIOnly {
+		return "by another program" + apiServersPart(s.APIServers) + apiFrontendsPart(s.APIFrontends)
+	}
 	line := fmt.Sprintf("%d by eBPF", s.Known)
 	if !s.Listed {
 		line = "by eBPF, as the last veild left them (not listed yet)"

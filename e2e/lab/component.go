@@ -20,8 +20,16 @@ func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "eb
 // manifests/components/policy.
 func (o Options) judges() bool { return o.VeildConfig["policy"] == "kubernetes" }
 
-// giveRights adds the rights of a component to veild's role in objects.
-func giveRights(root, component string, objects []*unstructured.Unstructured) error {
+// apiServers are those of services.apiServers. known reports whether that key is written: then the
+// lab has the component manifests/components/api-path, though the key may be empty.
+func (o Options) apiServers() (servers []string, known bool) {
+	services, _ := o.VeildConfig["services"].(map[string]any)
+	servers, known = services["apiServers"].([]string)
+	return servers, known
+}
+
+// giveRights adds the rights of a component to the object that it patches, by kind and name.
+func giveRights(root, component, kind, name string, objects []*unstructured.Unstructured) error {
 	text, err := os.ReadFile(filepath.Join(root, "manifests/components", component, "rights.yaml"))
 	if err != nil {
 		return err
@@ -35,7 +43,7 @@ func giveRights(root, component string, objects []*unstructured.Unstructured) er
 	}
 
 	for _, o := range objects {
-		if o.GetKind() != "ClusterRole" || o.GetName() != "kubeveil-veild" {
+		if o.GetKind() != kind || o.GetName() != name {
 			continue
 		}
 		was, err := json.Marshal(o)
@@ -49,15 +57,14 @@ func giveRights(root, component string, objects []*unstructured.Unstructured) er
 		return json.Unmarshal(now, o)
 	}
 
-	return fmt.Errorf("rights of the component %s: there is no ClusterRole kubeveil-veild",
-		component)
+	return fmt.Errorf("rights of the component %s: there is no %s %s", component, kind, name)
 }
 
 // byService reports whether the lab's veilds ask the API servers by their service, as where no
 // balancer is before these: services.apiServers says that they may.
 func (o Options) byService() bool {
-	services, _ := o.VeildConfig["services"].(map[string]any)
-	return o.translates() && services["apiServers"] != nil
+	servers, _ := o.apiServers()
+	return len(servers) > 0
 }
 
 // placeServices names the host's tree of cgroups, which veild does not take for the machine's by

@@ -140,7 +140,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		settings[key] = value
 	}
 
-	if l.opts.translates() {
+	if _, known := l.opts.apiServers(); known || l.opts.translates() {
 		placeServices(settings)
 	}
 	b, err := yaml.Marshal(settings)

@@ -52,12 +52,20 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	}
 
 	if c.lab.opts.translates() {
-		if err := giveRights(root, "services", objects); err != nil {
+		if err := giveRights(root, "services", "ClusterRole", "kubeveil-veild",
+			objects); err != nil {
+			return err
+		}
+	}
+	if _, known := c.lab.opts.apiServers(); known {
+		if err := giveRights(root, "api-path", "Role", "kubeveil-veild-apiserver",
+			objects); err != nil {
 			return err
 		}
 	}
 	if c.lab.opts.judges() {
-		if err := giveRights(root, "policy", objects); err != nil {
+		if err := giveRights(root, "policy", "ClusterRole", "kubeveil-veild",
+			objects); err != nil {
 			return err
 		}
 	}

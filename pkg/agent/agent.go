@@ -46,7 +46,8 @@ type Options struct {
 }
 
 // Agent is the daemon of one node. Make one with New, then call Run once. New sets its fields, and
-// none changes after that, except those that synchronise themselves: kernel, guardCounts and view.
+// none changes after that, except those that synchronise themselves (kernel, guardCounts and view),
+// and services and noAPIPath before anything runs concurrently.
 // Only the loop uses host.
 type Agent struct {
 	log     *slog.Logger
@@ -63,8 +64,10 @@ type Agent struct {
 	pods    *podKeeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
-	// services is nil if another program translates services.
+	// services is nil if another program translates services, without the API path. noAPIPath says
+	// why there is none although the configuration asks for it.
 	services      *services
+	noAPIPath     string
 	apiClients    apiClients
 	silentClients silentClients
 	// policies is nil if no policies are enforced.

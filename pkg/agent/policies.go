@@ -29,9 +29,9 @@ func (a *Agent) openPolicies() {
 	o := keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
 		AllowOwnNode: cfg.PolicyOwnNode == config.OwnNodeAllow, Denials: a.kube.Deny,
 		Programmed: a.metrics.ObservePolicy}
-	if a.services != nil {
-		a.services.links.Confine()
-		o.FastPath = a.services.links
+	if links := a.links(); links != nil {
+		links.Confine()
+		o.FastPath = links
 	}
 	a.policies = keeper.New(o)
 }

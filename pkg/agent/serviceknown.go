@@ -29,11 +29,11 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 // apiServers returns what is known of the API servers before they are listed. Their service's
 // address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
 // Otherwise it is the first address of the first service range, which kube-apiserver takes by
-// default. The servers are those of the configuration, of veild's credentials, and of the last good
-// table.
+// default; beside another proxy nothing is guessed. The servers are those of the configuration, of
+// veild's credentials, and of the last good table.
 func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
 	known := proxy.APIServers{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
-	if len(cfg.ServiceRanges) > 0 {
+	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.ServiceRanges) > 0 {
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
 	}

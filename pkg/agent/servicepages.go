@@ -15,6 +15,10 @@ import (
 var errNoServices = errors.New("services are not translated by veild on this node: " +
 	"serviceProxy is none")
 
+// errAPIOnly says why an existing service may not be shown beside another proxy.
+var errAPIOnly = errors.New("serviceProxy is none: veild translates the API servers' own service " +
+	"alone, and another proxy all others")
+
 // errNotListed says why an existing service may not be shown.
 var errNotListed = errors.New("services are not listed since veild started: the former table " +
 	"is in force; only API servers are shown")
@@ -28,8 +32,12 @@ func (a *Agent) servicePages() map[string]telemetry.Page {
 			}
 			asked := a.services.proxy.Ask(r.Context(),
 				func(p *service.Planner) { answer, err = look(p, r) })
-			if err != nil && !a.services.proxy.Status().Listed {
+			switch {
+			case err == nil:
+			case !a.services.proxy.Status().Listed:
 				err = errors.Join(err, errNotListed)
+			case a.links() == nil:
+				err = errors.Join(err, errAPIOnly)
 			}
 			return answer, errors.Join(asked, err)
 		}

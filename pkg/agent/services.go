@@ -27,7 +27,7 @@ import (
 // services is the service table of this node.
 type services struct {
 	table *table.Table
-	links *link.Links
+	links *link.Links // nil if the table has entry 0 alone
 	proxy *proxy.Proxy
 	vips  service.VIPs
 	// listed reports whether vips are complete.
@@ -44,8 +44,10 @@ type tableOf struct {
 // Attach attaches to the node's links and then to its sockets: sockets find most backends before
 // there is a packet.
 func (t tableOf) Attach() error {
-	if _, err := t.links.AttachLinks(); err != nil {
-		return err
+	if t.links != nil {
+		if _, err := t.links.AttachLinks(); err != nil {
+			return err
+		}
 	}
 	_, err := t.AttachSockets(t.cgroup)
 	return err
@@ -88,7 +90,7 @@ func (f feed) Listed() {
 // table may remain.
 func (a *Agent) gatherVIPs(in *inputs) {
 	switch s := a.services; {
-	case s == nil:
+	case a.links() == nil:
 		in.vips = a.leftVIPs
 	case s.listed.Load():
 		in.vips = s.vips.Addrs(time.Now(), a.vipsInUse)
@@ -108,8 +110,8 @@ func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	return used
 }
 
-// openServices opens the table if the configuration asks for it. Otherwise it removes an existing
-// one, which no process would maintain.
+// openServices opens the table if the configuration asks for it: all of it, or entry 0 alone. What
+// another configuration left, and no process would maintain, is removed.
 func (a *Agent) openServices() error {
 	have, err := a.guard.Read()
 	if err != nil {
@@ -119,42 +121,50 @@ func (a *Agent) openServices() error {
 	cfg := a.config()
 	a.leftVIPs = have.VIPs
 	if cfg.ServiceProxy != config.ServiceProxyEBPF {
-		taken, err := node.RemoveServices()
-		for _, t := range taken {
-			a.log.Info("removed what translated services", "what", t)
-		}
-		return err
+		return a.openAPIPath(cfg)
 	}
+	return a.newServices(cfg, table.Config{Limits: serviceLimits(cfg.Services.Limits), Links: true,
+		TunnelPort:  uint16(cfg.Tunnel.Port),
+		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
+}
 
+// newServices opens a table. One without programs at links is for entry 0 alone.
+func (a *Agent) newServices(cfg config.Config, o table.Config) error {
 	cgroup, err := node.ServiceCgroup(cfg)
 	if err != nil {
 		return err
 	}
 
-	limits := serviceLimits(cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: abi.BPFDir, Limits: limits, Links: true,
-		TunnelPort:  uint16(cfg.Tunnel.Port),
-		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
+	o.Dir, o.Log = abi.BPFDir, a.log
+	t, err := table.Open(o)
 	if err != nil {
 		return err
 	}
-	links := link.New(t, a.log)
 
 	var last []netip.Addr
 	if t := a.view.Load().lastGood; t != nil {
 		last = t.APIServers
 	}
-	known := apiServers(cfg, a.kube.Server(), serviceOfPod(os.Getenv), last)
-	a.log.Info("services are translated by eBPF", "hostRouting", cfg.Services.HostRouting,
-		"cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
-	p, err := proxy.New(proxy.Options{
-		Node: cfg.Node, Limits: limits, Table: tableOf{t, links, cgroup},
-		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
-		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
-		VerifyServer: a.kube.ServerVerifier(), Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
-		ProbeMark:      abi.ProbeMark,
-		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
-	})
+	po := proxy.Options{
+		Node: cfg.Node, Limits: o.Limits,
+		APIServers:   apiServers(cfg, a.kube.Server(), serviceOfPod(os.Getenv), last),
+		CloseSockets: a.closeSockets, Log: a.log, VerifyServer: a.kube.ServerVerifier(),
+		Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
+		ProbeMark: abi.ProbeMark,
+	}
+
+	var links *link.Links
+	if o.Links {
+		links = link.New(t, a.log)
+		po.HealthAddress, po.Observe = cfg.Services.HealthAddress, a.metrics.ObserveProgramming
+		po.AbortDatagrams = func() (int, error) { return a.abortDatagrams(t) }
+	}
+
+	po.Table = tableOf{t, links, cgroup}
+	a.log.Info("services are translated by eBPF", "apiServersOnly", !o.Links,
+		"hostRouting", cfg.Services.HostRouting, "cgroup", cgroup,
+		"apiServers", po.APIServers.Configured, "remembered", po.APIServers.Remembered)
+	p, err := proxy.New(po)
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
@@ -187,6 +197,12 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 		a.services.proxy.Run(ctx)
 		return nil
 	})
+	if a.services.links == nil {
+		g.Go(func() error {
+			return ignoreEnd(ctx, a.kube.RunAPIServers(ctx, apiFeed{a.services.proxy}))
+		})
+		return
+	}
 	g.Go(func() error {
 		select {
 		case <-a.services.proxy.Attached(): // until then links have the settings of the last veild
@@ -213,6 +229,12 @@ func (l *loop) beginServices() error {
 	if l.services == nil {
 		return nil
 	}
+	if l.links() == nil {
+		if err := l.services.proxy.Begin(); err != nil {
+			return l.goWithoutAPIPath(err)
+		}
+		return nil
+	}
 	// Its programs judge by marks, which the fast path of an earlier veild does not set.
 	if err := l.host.StopFlows(); err != nil {
 		return err
@@ -228,12 +250,12 @@ func (l *loop) beginServices() error {
 // noteSelf tells the programs at links their sources: an address of the pod prefixes, which peers
 // know as this node's, and a node address.
 func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
-	s := l.services
-	if s == nil || len(podPrefixes) == 0 ||
+	links := l.links()
+	if links == nil || len(podPrefixes) == 0 ||
 		slices.Equal(l.noted.podPrefixes, podPrefixes) && slices.Equal(l.noted.addrs, addrs) {
 		return nil
 	}
-	if err := s.links.SetSelf(podPrefixes, addrs); err != nil {
+	if err := links.SetSelf(podPrefixes, addrs); err != nil {
 		return err
 	}
 	l.noted.podPrefixes, l.noted.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
@@ -312,13 +334,16 @@ func serviceTables(used, room service.Limits) []telemetry.ServiceTable {
 // serviceStatus returns the status of the table, and its problems.
 func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
+		if a.noAPIPath != "" {
+			return nil, []string{a.noAPIPath}
+		}
 		return nil, nil
 	}
 
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
-		Problems:  len(s.Problems),
+		Problems: len(s.Problems), APIOnly: a.links() == nil,
 		Tables:    serviceTables(s.Used, s.Limits),
 		APIClosed: telemetry.APIClosed{Waiting: s.Closed.Stuck, Rest: s.Closed.Rest},
 	}
@@ -340,13 +365,15 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
 
-	clients, room, err := a.services.links.PodClients()
-	if err != nil {
-		problems = append(problems, fmt.Sprintf("pod clients of services cannot be counted: %v",
-			err))
-	} else {
-		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: telemetry.LimitPodClients,
-			Used: clients, Size: room})
+	if links := a.links(); links != nil {
+		clients, room, err := links.PodClients()
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("pod clients of services cannot be counted: %v",
+				err))
+		} else {
+			out.Tables = append(out.Tables, telemetry.ServiceTable{
+				Limit: telemetry.LimitPodClients, Used: clients, Size: room})
+		}
 	}
 
 	const socket, packet = "socket", "packet"

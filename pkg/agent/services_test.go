@@ -66,7 +66,8 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 			guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := config.Config{ServiceRanges: nettest.Prefixes("198.19.0.0/16", "fd42:9::/112")}
+			cfg := config.Config{ServiceProxy: config.ServiceProxyEBPF,
+				ServiceRanges: nettest.Prefixes("198.19.0.0/16", "fd42:9::/112")}
 			var asked netip.AddrPort
 			if c.asked != "" {
 				asked = netip.MustParseAddrPort(c.asked)
@@ -88,6 +89,14 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 			have := []string{text(got.Frontends), text(got.Guessed), text(got.Remembered)}
 			if want := []string{c.fronts, c.guess, c.remember}; !slices.Equal(have, want) {
 				t.Errorf("sure, guessed and servers are %q, want %q", have, want)
+			}
+
+			// A guess may be the address of a service that another proxy serves.
+			cfg.ServiceProxy = config.ServiceProxyNone
+			if got := apiServers(cfg, asked, told, nil); len(got.Guessed) > 0 ||
+				text(got.Frontends) != c.fronts {
+				t.Errorf("beside another proxy: sure %v, guessed %v, want %q and none",
+					got.Frontends, got.Guessed, c.fronts)
 			}
 		})
 	}

@@ -60,7 +60,7 @@ type Config struct {
 	// PodConnections is how many tracked connections one pod may have opened; 0 means no limit, and
 	// -1 a tenth of nf_conntrack_max.
 	PodConnections int `json:"podConnections"`
-	// Services configures ServiceProxyEBPF.
+	// Services configures ServiceProxyEBPF, and the way to API servers: see APIPath.
 	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
@@ -108,7 +108,7 @@ type Services struct {
 	// Cgroup is the root of the cgroup v2 tree whose sockets are translated; empty finds it.
 	Cgroup string `json:"cgroup,omitempty"`
 	// APIServers are addresses of API servers that are known whatever the lists say, and before
-	// there are any.
+	// there are any. With ServiceProxyNone they and APIFrontends turn APIPath on.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
 	// APIFrontends are addresses in the kubeconfigs of the node's own programs. They lead to the
 	// API servers whose certificates name them. At most MaxAPIFrontends.
@@ -215,6 +215,14 @@ func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
 		Outside:       c.Outside,
 		Gateways:      gateways,
 	}
+}
+
+// APIPath reports whether veild leads clients to API servers that answer, at connect. It does with
+// ServiceProxyEBPF; beside another proxy it does if API servers, or addresses that lead to them, are
+// named.
+func (c Config) APIPath() bool {
+	return c.ServiceProxy == ServiceProxyEBPF || len(c.Services.APIServers) > 0 ||
+		len(c.Services.APIFrontends) > 0
 }
 
 // Families are the families of the cluster ranges, so of pods.

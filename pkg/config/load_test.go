@@ -207,6 +207,11 @@ func TestLoadReports(t *testing.T) {
 				"write for instance 192.0.2.0/24"}},
 		"no health address": {good +
 			"serviceProxy: ebpf\nservices: {healthAddress: ''}", nil},
+		"API servers beside another proxy": {good + "services: {apiServers: ['192.0.2.1:6443']}", nil},
+		"API servers of a snapshot": {good + "source: {kind: snapshot, file: /run/s}\n" +
+			"services: {apiServers: ['192.0.2.1:6443']}",
+			[]string{"services.apiServers: needs source.kind kubernetes: a snapshot has no API " +
+				"servers; remove it, or write another source"}},
 		"metrics address": {good + "metricsAddress: nowhere",
 			[]string{"metricsAddress:"}},
 		"many things": {"node: '-'\nclusterRange: []\nserviceRanges: [a]\nmtu: x\ntunnel: {port: " +

@@ -303,6 +303,10 @@ func (p *problems) checkAPIAddrs(c Config) {
 		{"services.apiFrontends", "it leads to the API servers anyway: remove it",
 			c.Services.APIFrontends},
 	} {
+		if c.Source.Kind == SourceSnapshot && len(list.addrs) > 0 {
+			p.add(list.key, "needs source.kind kubernetes: a snapshot has no API servers; remove it, "+
+				"or write another source")
+		}
 		for i, a := range list.addrs {
 			key := fmt.Sprintf("%s[%d]", list.key, i)
 			if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() ||

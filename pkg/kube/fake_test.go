@@ -63,6 +63,7 @@ const (
 	veilNodesPath    = "/apis/kubeveil.io/v1alpha1/veilnodes"
 	slicesPath       = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 	servicesPath     = "/api/v1/services"
+	apiServicesPath  = "/api/v1/namespaces/default/services"
 	serviceCIDRsPath = "/apis/networking.k8s.io/v1/servicecidrs"
 	allSlicesPath    = "/apis/discovery.k8s.io/v1/endpointslices"
 )
@@ -77,6 +78,7 @@ var kinds = map[string][2]string{
 	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
 	shopEventsPath:      {"v1", "Event"}, defaultEventsPath: {"v1", "Event"},
 	serviceCIDRsPath: {"networking.k8s.io/v1", "ServiceCIDR"},
+	apiServicesPath:  {"v1", "Service"},
 	servicesPath:     {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 

@@ -35,12 +35,29 @@ var (
 		path:    []string{"/apis/discovery.k8s.io/v1/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, labels: theirs,
 	}))
+	// apiServiceKind is the API servers' own service alone; sliceKind is its EndpointSlice.
+	apiServiceKind = orJSON(wiredKind[serviceWire](kind{
+		what: "services default/kubernetes", rule: "manifests/components/api-path/rights.yaml",
+		path:    []string{"/api/v1/namespaces/default/services"},
+		version: schema.GroupVersion{Version: "v1"}, name: "kubernetes",
+	}))
 )
 
 // RunServices watches Services and EndpointSlices and passes each change to sink until ctx ends; it
 // returns ctx's error. A list that is read again yields only its changes. While the API server is
 // away there is a Problem, and what was passed stays valid.
 func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
+	return c.runServices(ctx, sink, serviceKind, endpointsKind)
+}
+
+// RunAPIServers is RunServices for the API servers' own service alone, default/kubernetes. It reads
+// no other.
+func (c *Client) RunAPIServers(ctx context.Context, sink ServiceSink) error {
+	return c.runServices(ctx, sink, apiServiceKind, sliceKind)
+}
+
+func (c *Client) runServices(ctx context.Context, sink ServiceSink, ofServices,
+	ofEndpoints kind) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
 	services := newFeed(c, "Service ", parseService,
@@ -52,6 +69,6 @@ func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	return tell(ctx, &unlisted, sink.Listed, func() {
 		services.giveUp()
 		endpoints.giveUp()
-	}, func(ctx context.Context) { c.reflect(ctx, serviceKind, services) },
-		func(ctx context.Context) { c.reflect(ctx, endpointsKind, endpoints) })
+	}, func(ctx context.Context) { c.reflect(ctx, ofServices, services) },
+		func(ctx context.Context) { c.reflect(ctx, ofEndpoints, endpoints) })
 }

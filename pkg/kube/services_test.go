@@ -152,6 +152,49 @@ func testRunServices(t *testing.T, f *fakeServer) {
 	}
 }
 
+// Beside another proxy, the API servers' own service is all that is read.
+func TestRunAPIServers(t *testing.T) {
+	f := newFakeServer(t)
+	own := serviceObject("kubernetes", 443)
+	own["metadata"].(map[string]any)["namespace"] = "default"
+	f.put(apiServicesPath, own)
+	f.put(servicesPath, serviceObject("web", 80))
+	endpoints := sliceObject("kubernetes", "kubernetes", "198.18.0.2")
+	endpoints["metadata"].(map[string]any)["namespace"] = "default"
+	f.put(slicesPath, endpoints)
+	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
+
+	c, err := newClient(Options{Node: "node-1"}, f.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.times = quick
+	sink := &tellTale{services: map[service.Name]service.Service{},
+		slices: map[string]service.Slice{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.RunAPIServers(ctx, sink) }()
+	defer func() { cancel(); <-done }()
+
+	sink.wait(t, "listed", func() bool {
+		_, has := sink.services[service.Name{Namespace: "default", Name: "kubernetes"}]
+		_, leads := sink.slices["default/kubernetes kubernetes"]
+		return sink.listed == 1 && has && leads && len(sink.services) == 1 && len(sink.slices) == 1
+	})
+	for _, path := range []string{servicesPath, allSlicesPath} {
+		if asked := f.count("GET " + path); asked > 0 {
+			t.Errorf("%s was read %d times", path, asked)
+		}
+	}
+	// RBAC grants a list by names of objects only with this selector.
+	for _, k := range []kind{apiServiceKind, sliceKind} {
+		if got := selected(k, metav1.ListOptions{}).FieldSelector; got !=
+			"metadata.name=kubernetes" {
+			t.Errorf("%s: selector %q", k.what, got)
+		}
+	}
+}
+
 func TestServiceListIsChosenByLabels(t *testing.T) {
 	for _, k := range []kind{serviceKind, endpointsKind} {
 		if got := selected(k, metav1.ListOptions{}).LabelSelector; got !=

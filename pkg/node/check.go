@@ -27,7 +27,7 @@ const capNetAdmin = 12
 func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
-		err = errors.Join(err, checkServices(cfg))
+		err = errors.Join(err, CheckServices(cfg))
 	}
 	return err
 }
@@ -59,6 +59,11 @@ func checkMachine(cfg config.Config) error {
 func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
+	if cfg.ServiceProxy != config.ServiceProxyEBPF && cfg.APIPath() {
+		if err := CheckServices(cfg); err != nil {
+			notes = append(notes, "warning: "+NoAPIPath(err))
+		}
+	}
 	h, err := hostnet.Open()
 	if err != nil {
 		return notes, err

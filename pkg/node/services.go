@@ -40,19 +40,32 @@ func wholeTree(path string) error {
 		return fmt.Errorf("look at the tree of cgroups: %w", err)
 	}
 	if part {
-		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, or "+
-			"set services.cgroup to the root of the tree", path, errPartOfTree)
+		return fmt.Errorf("%s is %w: add manifests/components/services (with serviceProxy: none "+
+			"manifests/components/api-path), or set services.cgroup to the root of the tree",
+			path, errPartOfTree)
 	}
 	return nil
 }
 
-// checkServices returns what this machine lacks for the service table, and changes nothing.
-func checkServices(cfg config.Config) error {
+// CheckServices returns what this machine lacks for the service table, and changes nothing.
+func CheckServices(cfg config.Config) error {
 	if _, err := ServiceCgroup(cfg); err != nil {
 		return err
 	}
 	_, err := table.Probe()
 	return err
+}
+
+// NoAPIPath says that this node has no API path beside another proxy, because of err.
+func NoAPIPath(err error) string {
+	return fmt.Sprintf("services.apiServers and services.apiFrontends have no effect on this "+
+		"node: %v", err)
+}
+
+// ServicesTranslated reports whether a veild that translated all services left its table.
+func ServicesTranslated() bool {
+	_, err := os.Stat(filepath.Join(abi.BPFDir, table.MapFlows))
+	return err == nil
 }
 
 // RemoveServices takes the table away, if there is one.

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -18,16 +20,26 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 	if cfg.Source.Kind != config.SourceKubernetes {
 		return nil
 	}
-	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.Services.APIServers) > 0 {
-		return nil // entry 0 of the service table leads there before anything else does
+	i := slices.IndexFunc(cfg.ServiceRanges,
+		func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
+	if i < 0 {
+		return nil
 	}
-	for _, r := range cfg.ServiceRanges {
-		if r.Contains(addr.Unmap()) {
-			return fmt.Errorf("the API server's address %s is a service's (%s): set "+
-				"source.kubeconfig to another, or with ebpf services.apiServers", addr, r)
+
+	why := errors.New("set source.kubeconfig to another, or services.apiServers")
+	if len(cfg.Services.APIServers) > 0 {
+		// Entry 0 of the service table leads there before anything else does. Beside another proxy
+		// veild runs without one too, but not if it needs it itself.
+		why = nil
+		if cfg.ServiceProxy != config.ServiceProxyEBPF {
+			why = CheckServices(cfg)
 		}
 	}
-	return nil
+	if why == nil {
+		return nil
+	}
+	return fmt.Errorf("the API server's address %s is a service's (%s): %w", addr,
+		cfg.ServiceRanges[i], why)
 }
 
 // NewSource makes the source, which is the second of what it gives, too, when that is not nil. It

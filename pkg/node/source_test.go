@@ -45,3 +45,25 @@ func TestCheckServiceHost(t *testing.T) {
 		})
 	}
 }
+
+// Beside another proxy, entry 0 leads to API servers at boot if this machine can have one.
+func TestCheckServiceHostBesideAnotherProxy(t *testing.T) {
+	cfg := config.Config{
+		Source:        config.Source{Kind: config.SourceKubernetes},
+		ServiceProxy:  config.ServiceProxyNone,
+		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("198.18.128.0/20")},
+		Services: config.Services{
+			APIServers: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6443")}},
+	}
+	can, err := CheckServices(cfg), checkServiceHost(cfg, netip.MustParseAddr("198.18.128.1"))
+	if (err == nil) != (can == nil) || err != nil && !strings.Contains(err.Error(), can.Error()) {
+		t.Errorf("got %v, and of the machine %v", err, can)
+	}
+	if err := checkServiceHost(cfg, netip.MustParseAddr("198.18.0.2")); err != nil {
+		t.Error(err)
+	}
+	cfg.ServiceProxy = config.ServiceProxyEBPF
+	if err := checkServiceHost(cfg, netip.MustParseAddr("198.18.128.1")); err != nil {
+		t.Errorf("with all services: %v", err)
+	}
+}

@@ -145,6 +145,9 @@ var DefaultLimits = Limits{
 	Frontends: 1 << 18, BackendSlots: 1 << 22, Members: 1 << 21, SourceRanges: 1 << 16,
 }
 
+// APILimits has room for entry 0 and default/kubernetes, and nothing else.
+var APILimits = Limits{Frontends: 64, BackendSlots: 2 * apiSlots, Members: 64, SourceRanges: 64}
+
 // Room of entry 0, which no service takes.
 const (
 	// MaxAPIServers is how many backends of one family entry 0 has.

@@ -12,6 +12,9 @@ type Services struct {
 	// Listed reports whether services were listed since this veild began; before, the table is the
 	// last one's.
 	Listed bool `json:"listed"`
+	// APIOnly reports whether another program translates all services but the API servers' own. Then
+	// the table is one of that service alone.
+	APIOnly bool `json:"apiOnly,omitempty"`
 	// HostRouting is who brings packets to pods of the node, "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`
 	// Known counts services.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -46,16 +47,25 @@ const (
 func TestServicesOfAPIServers(t *testing.T) {
 	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
-		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f) })
+		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f, config.ServiceProxyEBPF) })
 	}
 }
 
-func loseAPIServer(t *testing.T, family lab.Family) {
+// The same holds beside kube-proxy, which translates all other services and is itself a client of
+// the API servers' one.
+func TestAPIPathBesideKubeProxy(t *testing.T) {
+	nodetest.Alone(t)
+	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
+		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f, config.ServiceProxyNone) })
+	}
+}
+
+func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 	first := netip.AddrPortFrom(family.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
 	second := netip.AddrPortFrom(family.Underlay(lab.ControlByte + 1)[0].Addr(), lab.APIPort)
 	ctx, l := nodetest.AloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
 		VeildConfig: map[string]any{
-			"serviceProxy": "ebpf", "services": map[string]any{
+			"serviceProxy": proxy, "services": map[string]any{
 				"limits":       map[string]any{"backendSlots": 1 << 16},
 				"apiServers":   []string{first.String()},
 				"apiFrontends": []string{second.String()}},
@@ -70,6 +80,9 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	}
 	to := netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), uint16(s.Spec.Ports[0].Port))
 	askServer(ctx, t, l, n, 1)
+	if proxy == config.ServiceProxyNone {
+		kubeProxy(ctx, t, l, n, "nftables")
+	}
 	before := createService(ctx, t, l, "before", corev1.ProtocolTCP, backend)
 	reach(ctx, t, pod, before.Spec.ClusterIP)
 	waitFrontend(ctx, t, n, second, 2)

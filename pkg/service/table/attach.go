@@ -33,6 +33,9 @@ var socketHooks = []socketHook{
 	{"service_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
 }
 
+// connectHooks are those of Config.ConnectOnly.
+var connectHooks = socketHooks[2:6]
+
 // AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is
 // replaced within its link. Links to another cgroup are replaced by links to this one, which come
@@ -47,7 +50,7 @@ func (t *Table) AttachSockets(path string) ([]string, error) {
 	}
 	defer group.Close()
 	var changed []string
-	for _, h := range socketHooks {
+	for _, h := range t.hooks {
 		did, err := t.attachSocket(group, h)
 		if err != nil {
 			return changed, Explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))

@@ -33,7 +33,7 @@ var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "
 // order is what the hands are to do, result what came of it.
 type order struct {
 	Do, Net, To string
-	ID          int
+	ID, Count   int
 	Mark        uint32 // of the socket that dials by TCP
 }
 
@@ -183,12 +183,34 @@ func (m *handsState) do(o order) (result, error) {
 		m.stop, m.load = make(chan struct{}), result{}
 		m.done.Go(func() { m.dialAll(o) })
 		return result{}, nil
+	case "connects":
+		return result{}, connects(o.To, o.Count)
 	case "stop":
 		close(m.stop)
 		m.done.Wait()
 		return m.load, nil
 	}
 	return result{}, fmt.Errorf("order %+v is not known", o)
+}
+
+// connects connects a UDP socket to an IPv4 address, again and again.
+func connects(to string, count int) error {
+	at, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for range count {
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(at.Port()),
+			Addr: at.Addr().As4()}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dialAll makes connection after connection and counts those that were answered.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -37,6 +39,10 @@ type Config struct {
 	// Links loads the programs at links too. Package link attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
 	Links bool
+	// ConnectOnly loads and attaches only the programs at connect and getpeername, which are all
+	// that TCP needs. A datagram of an unconnected socket then meets no program. To open a table so
+	// that had more programs, Remove it first.
+	ConnectOnly bool
 	// TunnelPort is the UDP port of tunnels. No packet to it at a node's address is a
 	// service's. 0 is none.
 	TunnelPort uint16
@@ -66,6 +72,10 @@ type Memory struct {
 // DefaultMemory is for a node with some hundred pods.
 var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 19}
 
+// APIMemory is for a table with ConnectOnly and entry 0 alone, with service.APILimits. Where more
+// sockets are connected to API servers, getpeername of the least used ones returns the server.
+var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, Flows: 64}
+
 // Table is the maps and programs of one node. Its methods may be called concurrently, except that
 // one caller plans from State and writes by Apply.
 type Table struct {
@@ -78,6 +88,7 @@ type Table struct {
 	fresh    bool                     // see Fresh
 	hadFlows bool                     // whether there was a table of flows before
 	routing  bool                     // Config.HostRouting
+	hooks    []socketHook             // of the loaded programs, in the order of attaching
 
 	mu sync.Mutex // held while programs at sockets and their pins change
 }
@@ -92,11 +103,19 @@ func Open(c Config) (*Table, error) {
 	if err != nil {
 		return fail(err)
 	}
+
 	all, err := specs(features)
 	if err != nil {
 		return fail(err)
 	}
 	c = c.complete()
+	if c.ConnectOnly {
+		maps.DeleteFunc(all[0].Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+			return !slices.ContainsFunc(connectHooks,
+				func(h socketHook) bool { return h.program == name })
+		})
+	}
+
 	if c.Links {
 		spec, err := packetSpec(c.TunnelPort, c.Memory.Flows, c.HostRouting)
 		if err != nil {
@@ -104,6 +123,7 @@ func Open(c Config) (*Table, error) {
 		}
 		all = append(all, spec)
 	}
+
 	t, err := open(c, features, all)
 	if err != nil {
 		return fail(err)
@@ -156,7 +176,10 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
-		routing: c.HostRouting,
+		routing: c.HostRouting, hooks: socketHooks,
+	}
+	if c.ConnectOnly {
+		t.hooks = connectHooks
 	}
 	if err := t.load(all, c); err != nil {
 		t.Close()

@@ -138,8 +138,7 @@ func (j *judge) kubeProxy() {
 		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given,
 			j.f.ConfigFrom)
 		return
-	case given == "" && j.cfg.ServiceProxy == config.ServiceProxyEBPF &&
-		len(j.cfg.Services.APIServers) > 0:
+	case given == "" && len(j.cfg.Services.APIServers) > 0:
 		var servers []string
 		for _, s := range j.cfg.Services.APIServers {
 			servers = append(servers, s.String())

@@ -192,10 +192,10 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 				"{apiServers: ['198.18.0.2:6443', '[fd42::2]:6443']}\n"
 		}, OK, "way to the API server", "198.18.0.2:6443, [fd42::2]:6443", "",
 			"source.kubeconfig is empty"},
-		"API servers in no table": {func(f *Facts) {
+		"API servers beside kube-proxy": {func(f *Facts) {
 			f.Config = "kubeadmConfig: /etc/kubeveil/kubeadm.yaml\nservices: {apiServers: " +
 				"['198.18.0.2:6443']}\n"
-		}, Warning, "way to the API server", "source.kubeconfig is empty", "name a kubeconfig", ""},
+		}, OK, "way to the API server", "198.18.0.2:6443", "", "source.kubeconfig is empty"},
 		"kube-proxy by service": {func(f *Facts) {
 			f.Proxy = []byte(strings.ReplaceAll(proxy, "198.18.0.2:6443", "10.96.0.1:443"))
 		}, Error, "way to the API server", "10.96.0.1", "outside of the cluster", ""},
