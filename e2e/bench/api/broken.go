@@ -42,8 +42,8 @@ const (
 )
 
 // serverFlags are those of the API servers. Clients without credentials may ask for /readyz, as by
-// kubeadm. A server without etcd says after a second that it is not ready: by default its two checks
-// of etcd take four, and veild would take that for handlers that hang.
+// kubeadm. A server without etcd says after a second that it is not ready. By default its two
+// checks of etcd take four, and veild would take that for handlers that hang.
 func serverFlags() []string {
 	return []string{"--anonymous-auth=true", "--etcd-healthcheck-timeout=500ms",
 		"--etcd-readycheck-timeout=500ms"}
@@ -211,8 +211,13 @@ func (b *broken) wait(ctx context.Context, want int) error {
 }
 
 // start starts a process of clients in the pod and one on the node, and waits until they hold
-// connections.
+// connections. Those that a failure has left end first.
 func (b *broken) start(ctx context.Context, verb string) error {
+	for _, p := range b.holders {
+		if err := p.Kill(ctx); err != nil {
+			return err
+		}
+	}
 	b.holders = nil
 	for _, at := range []lab.Place{b.pod, b.node} {
 		p, err := b.child(ctx, at, verb, b.dir, b.service.String())

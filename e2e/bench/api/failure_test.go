@@ -208,7 +208,7 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	for _, k := range kinds {
-		ask, err := k.make(m.to, m.dir, h.count)
+		ask, err := k.make(m.to, m.dir, h.count(k.name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,8 +223,8 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	}
 	printed(t, out, lineServed)
 	h.mu.Lock()
-	if h.tally.Dialed != 0 {
-		t.Errorf("%d connections, want 0: all are held", h.tally.Dialed)
+	if len(h.tally.Dialed) != 0 {
+		t.Errorf("%v connections, want 0: all are held", h.tally.Dialed)
 	}
 	h.mu.Unlock()
 
@@ -232,7 +232,7 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	nettest.Until(t, patient, "clients connect again", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return h.tally.Dialed >= len(kinds)
+		return len(h.tally.Dialed) == len(kinds)
 	})
 	stop()
 	if err := <-ended; err != nil {
@@ -335,7 +335,7 @@ func TestTablesOfLabs(t *testing.T) {
 		}
 	}
 	for _, name := range []string{caseHang + suffixWorst, caseHangClosed, caseSpread,
-		caseSpreadBefore, caseRestartDone, caseRestartLost} {
+		caseSpreadBefore, caseRestartClosed, caseRestartDone, caseRestartLost} {
 		s.add(name, "label", bench.Count, 1)
 	}
 	for _, trouble := range troubles {
@@ -347,7 +347,7 @@ func TestTablesOfLabs(t *testing.T) {
 
 	tables := s.tables()
 	if len(tables) != 2 || len(tables[0].Rows) != len(faults)*(len(kinds)+1) ||
-		len(tables[1].Rows) != 6+len(troubles)+4 {
+		len(tables[1].Rows) != 7+len(troubles)+4 {
 		t.Fatalf("%+v", tables)
 	}
 	for _, table := range tables {

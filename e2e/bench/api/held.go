@@ -139,8 +139,8 @@ type tally struct {
 	Served map[string][]int64 `json:"served"`
 	// Missed counts events that watches did not see.
 	Missed int `json:"missed"`
-	// Dialed counts connections that were begun.
-	Dialed int `json:"dialed"`
+	// Dialed counts connections that were begun, by kind.
+	Dialed map[string]int `json:"dialed"`
 	// Done and Failed count requests.
 	Done   int `json:"done"`
 	Failed int `json:"failed"`
@@ -148,7 +148,12 @@ type tally struct {
 
 func (t *tally) add(other tally) {
 	t.Missed += other.Missed
-	t.Dialed += other.Dialed
+	for kind, n := range other.Dialed {
+		if t.Dialed == nil {
+			t.Dialed = map[string]int{}
+		}
+		t.Dialed[kind] += n
+	}
 	t.Done += other.Done
 	t.Failed += other.Failed
 }
@@ -187,7 +192,7 @@ func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	h := newHeld(heldEach*len(kinds)+watchers, heldPeriod, out)
 	for _, k := range kinds {
 		for range heldEach {
-			ask, err := k.make(to, dir, h.count)
+			ask, err := k.make(to, dir, h.count(k.name))
 			if err != nil {
 				return err
 			}
@@ -195,7 +200,7 @@ func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 		}
 	}
 	for range watchers {
-		c, err := newGoClient(to, dir, h.count)
+		c, err := newGoClient(to, dir, h.count(kindWatch))
 		if err != nil {
 			return err
 		}
@@ -212,7 +217,7 @@ func fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
 	}
 	h := newHeld(n, fleetPeriod, out)
 	for range n {
-		ask, err := newGoAsker(to, dir, h.count)
+		ask, err := newGoAsker(to, dir, h.count(kindGo))
 		if err != nil {
 			return err
 		}
@@ -235,12 +240,14 @@ func (h *held) run(ctx context.Context) error {
 	return json.NewEncoder(h.out).Encode(h.tally)
 }
 
-// count counts a connection that begins.
-func (h *held) count() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.marked.IsZero() {
-		h.tally.Dialed++
+// count returns what counts a connection that a client of this kind begins.
+func (h *held) count(kind string) func() {
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.marked.IsZero() {
+			h.tally.add(tally{Dialed: map[string]int{kind: 1}})
+		}
 	}
 }
 

@@ -87,7 +87,7 @@ func (s *suite) probers(ctx context.Context) error {
 
 // joining bounds how long all probers may need until they have answers.
 func (s *suite) joining() time.Duration {
-	return time.Minute + 4*time.Duration(s.Probers)*proberPause
+	return 3*time.Minute + 4*time.Duration(s.Probers)*proberPause
 }
 
 // measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own

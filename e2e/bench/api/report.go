@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -20,30 +21,24 @@ func (s *suite) label(name string, side side, rate int) {
 
 func (s *suite) report() *report.Report {
 	return &report.Report{
-		Title: "A request to the API servers: entry 0 beside the direct way and proxies",
-		Lead: fmt.Sprintf("GET of a ConfigMap of %d bytes, over TLS 1.3 and HTTP/2 with client "+
-			"certificates, from three servers in memory. All sides of a row were measured directly "+
-			"after one another, in random order, in each round.", len(object)),
+		Title: "The way to the API servers: entry 0 beside the direct way and proxies, and when " +
+			"servers fail",
+		Lead: fmt.Sprintf("Latency is of a GET of a ConfigMap of %d bytes, over TLS 1.3 and HTTP/2 "+
+			"with client certificates, from three servers in memory. All sides of a row were measured "+
+			"directly after one another, in random order, in each round. Servers that fail are two "+
+			"kube-apiservers with one etcd, in a lab with the whole veild.", len(object)),
 		Banner: "Namespaces", Result: s.result, Labels: s.labels,
 		Tables: s.tables(),
-		Notes: append(s.parts.Notes,
-			fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
-				"at which its request was due, so waiting for anything counts.", connections),
-			"\"Direct\" dials a server's own address from the same place on the same node. "+
-				"\"Again\" is the same once more: what the two differ by is noise.",
-			"CPU is all that is not idle on the machine in the time that counts: clients, servers, "+
-				"proxies and kernel.",
-			"A gate is kept below its limit, or where ours differs from direct by no more than the "+
-				"control did in its worst round.",
-			"Proxies listen on loopback of the node, so their network is shorter than that of a proxy "+
-				"on a machine of its own. The proxy that re-encrypts has the shape of KubeGateway and "+
-				"is not KubeGateway: it is Go's httputil.ReverseProxy with impersonation.",
-			"veild's probes of the servers are not in the figures: they are there whichever address "+
-				"a client dials.",
-			"A host process reaches entry 0 by the service's address. services.apiFrontends, the "+
-				"address of kubelets' kubeconfigs, is not measured.",
-			fmt.Sprintf("Servers that fail are two kube-apiservers with one etcd, in a lab with the whole "+
-				"veild. %d clients of each kind in a pod and as many on the node ask every %v, over a "+
+		Notes:  append(s.parts.Notes, s.notes()...),
+	}
+}
+
+// notes are those of the parts that were chosen.
+func (s *suite) notes() (notes []string) {
+	all := []struct{ parts, notes []string }{
+		{latencies, s.latencyNotes()},
+		{[]string{partFailure, partFailure6}, []string{
+			fmt.Sprintf("%d clients of each kind in a pod and as many on the node ask every %v, over a "+
 				"connection each, without time limits. A wait is from the fault until the last of a kind "+
 				"was answered a request that it began after the fault; of the last fault, from when the "+
 				"server is back.", heldEach, heldPeriod),
@@ -51,23 +46,55 @@ func (s *suite) report() *report.Report {
 				"every %v, and resume at the last version that they saw (client-go's RetryWatcher). A "+
 				"wait is until the first event of what was written after the fault.", watchers,
 				writePeriod),
-			"Packets of a server in the blackhole are dropped, while its link is up and its address "+
-				"resolves.",
+			"Lost packets are dropped, while the server's link is up and its address resolves."}},
+		{[]string{partHang}, []string{
 			fmt.Sprintf("Handlers of a kube-apiserver hang because the disk of its audit log does: the "+
 				"log is a pipe that is not read. It answers pings. A client in the pod and one on the "+
 				"node each make a connection every %v; one without an answer in %v is lost.",
-				freshPeriod, freshLimit),
-			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no "+
-				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels "+
-				"have netem.",
+				freshPeriod, freshLimit)}},
+		{[]string{partWell}, []string{
+			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no " +
+				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels " +
+				"have netem. A connection counts as closed when its client had to begin another one."}},
+		{[]string{partRestart}, []string{
 			fmt.Sprintf("Rolling restart: %d clients of client-go with its defaults, each with five "+
 				"requests per second, and two kube-apiservers with %s. Connections are counted in the "+
-				"clients' namespace.", fleetSize, goawayFlag),
+				"clients' namespace.", fleetSize, goawayFlag)}},
+		{[]string{partProbers}, []string{
 			fmt.Sprintf("%d probers are veild's own code at the pace of a cluster of as many nodes. "+
 				"They, the clients of %d GET/s, and the server share this machine.", s.Probers,
-				probedRate),
-			fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
-				s.Seed)),
+				probedRate)}},
+	}
+
+	for _, of := range all {
+		if slices.ContainsFunc(of.parts, func(part string) bool {
+			return slices.Contains(s.Parts, part)
+		}) {
+			notes = append(notes, of.notes...)
+		}
+	}
+	return notes
+}
+
+func (s *suite) latencyNotes() []string {
+	return []string{
+		fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
+			"at which its request was due, so waiting for anything counts.", connections),
+		"\"Direct\" dials a server's own address from the same place on the same node. " +
+			"\"Again\" is the same once more: what the two differ by is noise.",
+		"CPU is all that is not idle on the machine in the time that counts: clients, servers, " +
+			"proxies and kernel.",
+		"A gate is kept below its limit, or where ours differs from direct by no more than the " +
+			"control did in its worst round.",
+		"Proxies listen on loopback of the node, so their network is shorter than that of a proxy " +
+			"on a machine of its own. The proxy that re-encrypts has the shape of KubeGateway and " +
+			"is not KubeGateway: it is Go's httputil.ReverseProxy with impersonation.",
+		"veild's probes of the servers are not in the latencies: they are there whichever address " +
+			"a client dials.",
+		"A host process reaches entry 0 by the service's address. services.apiFrontends, the " +
+			"address of kubelets' kubeconfigs, is not measured.",
+		fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
+			s.Seed),
 	}
 }
 

@@ -26,6 +26,8 @@ const (
 	caseSpreadBefore = "restart_most_to_fewest_before"
 	caseRestartDone  = "restart_requests"
 	caseRestartLost  = "restart_requests_failed"
+	// caseRestartClosed tells connections that veild moved from those that GOAWAY did.
+	caseRestartClosed = "restart_closed"
 )
 
 // restart restarts the API servers one after the other under clients, and looks how their
@@ -76,6 +78,10 @@ func (s *suite) settle(ctx context.Context, b *broken, clients *lab.Process) err
 	if err != nil {
 		return err
 	}
+	before, err := b.closed(ctx)
+	if err != nil {
+		return err
+	}
 	last := first
 	for began := time.Now(); time.Since(began) < s.Settle; {
 		pause(ctx, min(time.Minute, s.Settle-time.Since(began)))
@@ -84,17 +90,24 @@ func (s *suite) settle(ctx context.Context, b *broken, clients *lab.Process) err
 		}
 	}
 
+	after, err := b.closed(ctx)
+	if err != nil {
+		return err
+	}
 	var sum tally
 	if err := clients.Result(ctx, &sum); err != nil {
 		return err
 	}
-	label := fmt.Sprintf("Connections of %d clients after a rolling restart, most of a server to "+
-		"fewest: ", fleetSize)
-	s.add(caseSpread, label+s.Settle.String()+" later", bench.Count, ratioOf(last))
-	s.add(caseSpreadBefore, label+"at once", bench.Count, ratioOf(first))
-	s.add(caseRestartDone, "Requests during and after the rolling restart that were answered",
-		bench.Count, float64(sum.Done))
-	s.add(caseRestartLost, "The same that failed", bench.Count, float64(sum.Failed))
+	const label = "Rolling restart: "
+	ratio := label + "most connections of a server to fewest, "
+	s.add(caseSpread, ratio+s.Settle.String()+" later", bench.Count, ratioOf(last))
+	s.add(caseSpreadBefore, ratio+"at once", bench.Count, ratioOf(first))
+	s.add(caseRestartClosed, label+"connections that veild closed in this time", bench.Count,
+		float64(after-before))
+	s.add(caseRestartDone, label+"requests that were answered, from its begin on", bench.Count,
+		float64(sum.Done))
+	s.add(caseRestartLost, label+"requests that failed, from its begin on", bench.Count,
+		float64(sum.Failed))
 	return nil
 }
 

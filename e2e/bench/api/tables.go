@@ -59,13 +59,15 @@ func titleOf(kind string) string {
 // others is a row for each other case of a lab.
 func (s *suite) others() report.Table {
 	t := report.Table{Title: "API servers in trouble, restarted, and probed",
-		Note: "A server without connections counts as one with one.",
-		Head: []string{"what", "measured", "without"}}
+		Note: "The last column is what the same server costs that no node probes. A server without " +
+			"connections counts as one with one.",
+		Head: []string{"what", "measured", "without probes"}}
 	names := []string{caseHang + suffixWorst, caseHangClosed}
 	for _, trouble := range troubles {
 		names = append(names, caseWell(trouble))
 	}
-	names = append(names, caseSpread, caseSpreadBefore, caseRestartDone, caseRestartLost,
+	names = append(names, caseSpread, caseSpreadBefore, caseRestartClosed, caseRestartDone,
+		caseRestartLost,
 		caseProbersP99, caseProbersCPU, caseProbersMemory, caseProbersSilent)
 
 	for _, name := range names {

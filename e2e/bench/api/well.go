@@ -55,24 +55,27 @@ func caseWell(t trouble) string { return partWell + "_" + t.name + suffixClosed 
 func (s *suite) well(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
 		return b.whileWritten(ctx, func(ctx context.Context) error {
+			var errs []error
 			for _, t := range troubles {
-				closed, states, err := b.bear(ctx, t)
+				closed, what, err := b.bear(ctx, t)
 				if err != nil {
-					return fmt.Errorf("%s: %w", t.name, err)
+					s.Progress("%s: %v", t.name, err)
+					errs = append(errs, fmt.Errorf("%s: %w", t.name, err))
+					continue
 				}
-				s.Progress("%s: %d connections closed; veild reported %s", t.name, closed, states)
+				s.Progress("%s: %d connections closed; %s", t.name, closed, what)
 				s.add(caseWell(t), "Connections closed that were well: "+t.title, bench.Count,
 					float64(closed))
 			}
-			return nil
+			return errors.Join(errs...)
 		})
 	})
 }
 
 // bear lets trouble happen to held clients. It returns how many connections were closed: those that
-// clients had to begin again, or those that veild has closed if there are more. states are what
-// veild reported of the server.
-func (b *broken) bear(ctx context.Context, t trouble) (closed int, states string, err error) {
+// clients had to begin again, or those that veild has closed if there are more. what says which,
+// and what veild reported of the server.
+func (b *broken) bear(ctx context.Context, t trouble) (closed int, what string, err error) {
 	if err := b.good(ctx); err != nil {
 		return 0, "", err
 	}
@@ -88,20 +91,25 @@ func (b *broken) bear(ctx context.Context, t trouble) (closed int, states string
 	}
 
 	seen, err := b.statesDuring(ctx, t)
-	states = strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 	if err != nil {
-		return 0, states, err
+		return 0, "", err
 	}
+	states := strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 	if !slices.ContainsFunc(t.states, func(state string) bool { return seen[state] }) {
-		return 0, states, fmt.Errorf("veild reported %s, want %s: it did not see the trouble", states,
+		return 0, "", fmt.Errorf("veild reported %s, want %s: it did not see the trouble", states,
 			strings.Join(t.states, " or "))
 	}
 	after, err := b.closed(ctx)
 	if err != nil {
-		return 0, states, err
+		return 0, "", err
 	}
 	_, sum, err := b.served(ctx, time.Now())
-	return max(after-before, sum.Dialed), states, err
+	again := 0
+	for _, n := range sum.Dialed {
+		again += n
+	}
+	return max(after-before, again), fmt.Sprintf("veild reported %s and closed %d; clients connected "+
+		"again: %v", states, after-before, sum.Dialed), err
 }
 
 // statesDuring returns which states veild reports of the second server during some trouble.
