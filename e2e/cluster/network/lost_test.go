@@ -142,12 +142,15 @@ func TestConfigurationOfTwoServers(t *testing.T) {
 		texts = append(texts, object.Data["veild.yaml"])
 	}
 
-	got, err := config.Parse("node-1", []byte(texts[0]), ranges)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Services.APIServers) != 2 || got.Source.Kubeconfig == "" {
-		t.Errorf("configuration %+v", got)
+	for i, text := range texts {
+		got, err := config.Parse("node-1", []byte(text), ranges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Services.APIServers) != 2 || len(got.Services.APIFrontends) != i ||
+			got.Source.Kubeconfig == "" {
+			t.Errorf("configuration %+v", got)
+		}
 	}
 	if rest, has := strings.CutPrefix(texts[1], texts[0]); !has ||
 		rest != "  apiFrontends: [\"198.18.0.3:6443\"]\n" {

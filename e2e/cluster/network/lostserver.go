@@ -308,6 +308,9 @@ func (s *Session) serverState(ctx context.Context, node string) string {
 		for _, a := range st.Services.APIServers {
 			text += fmt.Sprintf("  %+v\n", a)
 		}
+		for _, f := range st.Services.APIFrontends {
+			text += fmt.Sprintf("  frontend %+v\n", f)
+		}
 	}
 	for _, p := range st.Problems {
 		text += "  problem: " + p + "\n"
