@@ -82,9 +82,9 @@ func serverLostUntranslated(ctx context.Context, s *Session) error {
 	})
 }
 
-// withSecond runs a function while there is a second API server, veild translates services, and
-// the kubelets ask that server by its own address, as a frontend if translated is set. Then it
-// restores all of it.
+// withSecond runs a function while there is a second API server and veild leads connections to both,
+// beside kube-proxy: those to the second one's own address, too, if translated is set. Then it
+// restores all of it, the kubelets' kubeconfigs included.
 func (s *Session) withSecond(ctx context.Context, translated bool,
 	do func(APIServer) error) (err error) {
 	a, b, err := s.twoPods(ctx)
@@ -125,7 +125,7 @@ func (s *Session) restoreServers(ctx context.Context, second APIServer,
 	return errors.Join(append(errs, s.WaitNodesReady(ctx, returning))...)
 }
 
-// translateServers adds the component services to what is installed, with both API servers, and the
+// translateServers adds the component api-path to what is installed, with both API servers, and the
 // second one's address as a frontend if translated is set.
 func (s *Session) translateServers(ctx context.Context, second APIServer, translated bool) error {
 	first := netip.AddrPortFrom(s.Lab.ControlAddrs()[0], second.Addr().Port())
@@ -141,8 +141,8 @@ func (s *Session) translateServers(ctx context.Context, second APIServer, transl
 
 	const file = "config.yaml"
 	dir := filepath.Join(s.Dir, fmt.Sprintf("with-servers-%t", translated))
-	if err := lab.WriteOverlay(dir, s.Manifests, []string{"services"}, file); err != nil {
-		return fmt.Errorf("manifests with services: %w", err)
+	if err := lab.WriteOverlay(dir, s.Manifests, []string{"api-path"}, file); err != nil {
+		return fmt.Errorf("manifests with the API path: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, file), patch, 0o644); err != nil {
 		return err
@@ -175,8 +175,8 @@ func serversPatch(text string, first, second netip.AddrPort, translated bool) ([
 	if strings.Contains(text, "\nservices:") {
 		return nil, errors.New("the configuration has a part services already")
 	}
-	text = fmt.Sprintf("%s\nservices:\n  apiServers: [%q, %q]\n  # The machines have 2 GiB.\n"+
-		"  limits: {backendSlots: 65536}\n", strings.TrimRight(text, "\n"), first, second)
+	text = fmt.Sprintf("%s\nservices:\n  apiServers: [%q, %q]\n", strings.TrimRight(text, "\n"),
+		first, second)
 	if translated {
 		text += fmt.Sprintf("  apiFrontends: [%q]\n", second)
 	}
