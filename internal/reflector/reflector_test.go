@@ -209,6 +209,12 @@ func TestRevisionsThatCannotBeComparedCountAsOlder(t *testing.T) {
 	}
 }
 
+// count reads a counter.
+func (s *server) count(n *int) (count int) {
+	s.do(func() { count = *n })
+	return count
+}
+
 // breakWatch ends the watch as client-go does when the connection was aborted.
 func (s *server) breakWatch() {
 	reporter := apierrors.NewClientErrorReporter(500, "GET", "ClientWatchDecoding")
@@ -227,7 +233,7 @@ func TestWatchThatBreaksAgainAndAgainGoesOn(t *testing.T) {
 			broke := time.Now()
 			s.breakWatch()
 			synctest.Wait()
-			for s.watches == i+1 && time.Since(broke) < time.Minute {
+			for s.count(&s.watches) == i+1 && time.Since(broke) < time.Minute {
 				time.Sleep(10 * time.Millisecond)
 				synctest.Wait()
 			}
@@ -257,16 +263,16 @@ func TestServerThatFailsIsAskedSeldomAndFoundSoon(t *testing.T) {
 		run(t, s)
 		time.Sleep(10 * time.Second) // the first pauses are shorter
 		synctest.Wait()
-		before := s.tries
+		before := s.count(&s.tries)
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
-		if n := s.tries - before; n > 100/3+1 {
+		if n := s.count(&s.tries) - before; n > 100/3+1 {
 			t.Errorf("%d lists in 100 s, want one each 3 s at most", n)
 		}
 
 		s.do(func() { s.away = false })
 		back := time.Now()
-		for s.lists == 0 && time.Since(back) < time.Minute {
+		for s.count(&s.lists) == 0 && time.Since(back) < time.Minute {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
