@@ -112,6 +112,33 @@ func TestManifestsAreNarrow(t *testing.T) {
 	}
 }
 
+// On nodes with SELinux a container of the default type may neither read nor write paths of the
+// host: each pod with one has the type that may. No machine of the tests has SELinux.
+func TestPodsWithHostPathsAreLabelledForSELinux(t *testing.T) {
+	objects, _ := everyManifest(t)
+	found := 0
+	for _, m := range objects {
+		pod, _, _ := unstructured.NestedMap(m.Object.Object, "spec", "template", "spec")
+		volumes, _, _ := unstructured.NestedSlice(pod, "volumes")
+		if !slices.ContainsFunc(volumes, func(v any) bool {
+			return v.(map[string]any)["hostPath"] != nil
+		}) {
+			continue
+		}
+
+		found++
+		for field, want := range map[string]string{"type": "spc_t", "level": "s0"} {
+			got, _, _ := unstructured.NestedString(pod, "securityContext", "seLinuxOptions", field)
+			if got != want {
+				t.Errorf("%s: seLinuxOptions.%s is %q, want %q", m.Path, field, got, want)
+			}
+		}
+	}
+	if found < 5 {
+		t.Errorf("%d manifests with paths of the host were looked at, want 5 or more", found)
+	}
+}
+
 func noWildcard(t *testing.T, m manifesttest.Manifest) {
 	t.Helper()
 	for i, line := range strings.Split(m.Text, "\n") {

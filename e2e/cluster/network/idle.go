@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -21,7 +22,8 @@ const (
 
 // podsIdle runs pods that nothing talks to on two nodes. What their kernels send by themselves, such
 // as router solicitations, is counted apart: no source is spoofed, no packet blocked, and no node
-// has a problem that it did not have before.
+// has a problem that it did not have before. Pods have the families of the cluster, which the case
+// notes: those of IPv4 alone are idle in e2e/node/network.TestIdlePodsAreNoSpoofers.
 func podsIdle(ctx context.Context, s *Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
@@ -50,6 +52,8 @@ func podsIdle(ctx context.Context, s *Session) error {
 	if err := own.RunAll(ctx, pods...); err != nil {
 		return err
 	}
+	s.note("%d pods with addresses of IPv%s", len(pods),
+		strings.Join(familiesOf(pods[0].Addrs), " and IPv"))
 	select {
 	case <-time.After(idleFor):
 	case <-ctx.Done():

@@ -19,6 +19,7 @@ const failoverLimit = 5 * time.Second
 // TestTunnelChangesItsFamily has a node with a family on each of two NICs. The NIC of the tunnel's
 // family goes, in several ways, and comes back. Pods talk on by the other family, both ways.
 func TestTunnelChangesItsFamily(t *testing.T) {
+	nodetest.Alone(t)
 	ctx, l := nodetest.AloneLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])

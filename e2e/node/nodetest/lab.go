@@ -31,6 +31,9 @@ func NewLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 // AloneLab is NewLab for a test that called Alone, and for subtests of it that are not parallel.
 func AloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
+	if !labs.isAlone(t.Name()) {
+		t.Fatal("call Alone first: until then the test runs beside labs of other processes")
+	}
 	return LongLab(t, opts, limit)
 }
 
