@@ -118,8 +118,10 @@ func TestEachGateIsThere(t *testing.T) {
 	}
 
 	var want []string
-	for part, side := range map[string]string{partPod: sideOurs, partHost: sideService,
-		partPod6: sideOurs, partHost6: sideService} {
+	for _, of := range [][2]string{{partPod, sideOurs}, {partHost, sideService},
+		{partHost, sideKubelet}, {partPod6, sideOurs}, {partHost6, sideService},
+		{partHost6, sideKubelet}} {
+		part, side := of[0], of[1]
 		for _, rate := range (Options{Rates: Rates}).ratesOf(part) {
 			for _, suffix := range []string{"", suffixP99, suffixCPU, suffixMore} {
 				want = append(want, fmt.Sprintf("%s_%d_%s%s", part, rate, side, suffix))

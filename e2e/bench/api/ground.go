@@ -39,11 +39,14 @@ const (
 
 // Addresses that clients dial besides the servers' own.
 var (
-	frontend     = netip.MustParseAddrPort("198.19.0.1:443")
-	frontend6    = netip.AddrPortFrom(six(frontend.Addr()), frontend.Port())
-	proxyTCP     = netip.MustParseAddrPort("127.0.0.1:7445")
-	proxyHAProxy = netip.MustParseAddrPort("127.0.0.1:7446")
-	proxyReTLS   = netip.MustParseAddrPort("127.0.0.1:7447")
+	frontend  = netip.MustParseAddrPort("198.19.0.1:443")
+	frontend6 = netip.AddrPortFrom(six(frontend.Addr()), frontend.Port())
+	// hostFrontend is of services.apiFrontends, in place of a load balancer. No host has it.
+	hostFrontend  = netip.MustParseAddrPort("198.18.9.1:6443")
+	hostFrontend6 = netip.AddrPortFrom(six(hostFrontend.Addr()), hostFrontend.Port())
+	proxyTCP      = netip.MustParseAddrPort("127.0.0.1:7445")
+	proxyHAProxy  = netip.MustParseAddrPort("127.0.0.1:7446")
+	proxyReTLS    = netip.MustParseAddrPort("127.0.0.1:7447")
 )
 
 // services has the addresses of services.
@@ -175,7 +178,8 @@ func (g *ground) certificates() error {
 	if err != nil {
 		return err
 	}
-	addrs := []netip.Addr{frontend.Addr(), frontend6.Addr()}
+	addrs := []netip.Addr{frontend.Addr(), frontend6.Addr(), hostFrontend.Addr(),
+		hostFrontend6.Addr()}
 	for i := range serverCount {
 		addrs = append(addrs, serverAddr(i), six(serverAddr(i)))
 	}

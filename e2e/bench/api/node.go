@@ -123,7 +123,8 @@ func (n *node) translate(pins string) error {
 		return err
 	}
 	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{frontend, frontend6},
-		Backends: slices.Concat(servers(), servers6())})
+		Backends: slices.Concat(servers(), servers6()), Host: []service.HostFrontend{
+			{Addr: hostFrontend, Backends: servers()}, {Addr: hostFrontend6, Backends: servers6()}}})
 	if err := t.Apply(p.Plan()); err != nil {
 		return err
 	}

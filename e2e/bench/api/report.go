@@ -91,8 +91,8 @@ func (s *suite) latencyNotes() []string {
 			"is not KubeGateway: it is Go's httputil.ReverseProxy with impersonation.",
 		"veild's probes of the servers are not in the latencies: they are there whichever address " +
 			"a client dials.",
-		"A host process reaches entry 0 by the service's address. services.apiFrontends, the " +
-			"address of kubelets' kubeconfigs, is not measured.",
+		"A host process reaches entry 0 by the service's address, or by an address of " +
+			"services.apiFrontends, which is in the kubeconfigs of kubelets.",
 		fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
 			s.Seed),
 	}

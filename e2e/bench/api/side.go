@@ -15,6 +15,7 @@ import (
 const (
 	sideOurs    = "ours"
 	sideService = "service"
+	sideKubelet = "kubelet"
 	sideDirect  = "direct"
 	sideAgain   = "again"
 	sidePlain   = "plain"
@@ -57,8 +58,7 @@ func (s side) place() string {
 	return place
 }
 
-// sidesOf returns the sides of a part. A frontend of services.apiFrontends would be one more way of
-// a host process, beside that by the service's address.
+// sidesOf returns the sides of a part.
 func sidesOf(part string) []side {
 	to := func(a netip.AddrPort) []netip.AddrPort { return []netip.AddrPort{a} }
 	switch part {
@@ -73,6 +73,8 @@ func sidesOf(part string) []side {
 	case partHost6:
 		return []side{
 			{sideService, "Entry 0 from the node over IPv6", nodeOurs, false, to(frontend6)},
+			{sideKubelet, "By services.apiFrontends from the node over IPv6", nodeOurs, false,
+				to(hostFrontend6)},
 			{sideDirect, "Direct from the node over IPv6", nodeOurs, false, servers6()},
 			{sideAgain, "Direct from the node over IPv6 again, the control", nodeOurs, false,
 				servers6()},
@@ -88,6 +90,8 @@ func sidesOf(part string) []side {
 	return []side{
 		{sideService, "Entry 0 from the node, by the service's address", nodeOurs, false,
 			to(frontend)},
+		{sideKubelet, "By services.apiFrontends from the node, as a kubelet", nodeOurs, false,
+			to(hostFrontend)},
 		{sideDirect, "Direct from the node", nodeOurs, false, servers()},
 		{sideAgain, "Direct from the node again, the control", nodeOurs, false, servers()},
 		{sideTCP, "TCP proxy", nodeOurs, false, to(proxyTCP)},
