@@ -22,7 +22,8 @@ func (n *node) limit(connections int) *conntrack.Limiter {
 		}})
 	ctx, cancel := context.WithCancel(n.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- n.Host.Do(func() error { return l.Run(ctx) }) }()
+	// On a thread of its own: the host's one is for what the test does meanwhile.
+	go func() { done <- n.Host.NS.Do(func() error { return l.Run(ctx) }) }()
 	n.t.Cleanup(func() { cancel(); <-done })
 	return l
 }
