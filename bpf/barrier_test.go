@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -9,7 +10,9 @@ import (
 
 // TestFrontendsAreReadInOrder holds that a full barrier is between the two look-ups of a frontend:
 // an atomic operation that returns the old value. This machine's processor may need none, so the
-// test reads the instructions. The compiler chooses where among them the backend is read.
+// test reads the instructions. The compiler chooses where among them the backend is read, and may
+// repeat the first look-up at the end of the loop that tries again. A program at connect looks up a
+// frontend of the host before.
 func TestFrontendsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0
@@ -32,22 +35,19 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 				}
 			}
 
-			if len(read) == 0 {
+			// One look-up asks whether a flow of datagrams may go on, and compares nothing.
+			if len(read) < 2 {
 				continue
 			}
 
 			choosing++
-			if len(read)%3 == 1 && read[0] == fronts {
-				read = read[1:] // whether a flow of datagrams may go on, which one field says
+			if !slices.Contains(read, barrier) {
+				t.Errorf("%s reads %v, want a barrier", name, read)
 			}
-
-			for want := []string{fronts, barrier,
-				fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
-				for i, what := range want {
-					if i >= len(read) || read[i] != what {
-						t.Errorf("%s reads %v, want %v", name, read, want)
-						break
-					}
+			for i, what := range read {
+				if what == barrier && (i == 0 || i == len(read)-1 || read[i-1] != fronts ||
+					read[i+1] != fronts) {
+					t.Errorf("%s reads %v, want a look-up before and after each barrier", name, read)
 				}
 			}
 		}

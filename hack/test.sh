@@ -48,7 +48,7 @@ run() { # events on standard output, errors of the tool itself on standard error
 	# Four packages at a time: they share two cores, and many wait for the kernel. Without go vet,
 	# which `make verify` runs.
 	case $what in
-	unit | all) events -race $unwatched -p 4 -timeout 10m $unit ;;
+	unit | all) events -race $unwatched -p 4 -timeout 20m $unit ;;
 	esac
 	# Four labs at a time, of all packages together: they cannot see each other, and most of their
 	# time is waiting. Two at most start, see nodetest.NewLab. Those tests of services that run
