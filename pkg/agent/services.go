@@ -212,8 +212,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 		}
 	})
 	g.Go(func() error {
-		return ignoreEnd(ctx, a.kube.RunServices(ctx, serviceLimits(a.config().Services.Limits),
-			feed{a.services.proxy, a.services, a.poke}))
+		return ignoreEnd(ctx, a.kube.RunServices(ctx, feed{a.services.proxy, a.services, a.poke}))
 	})
 }
 
@@ -349,9 +348,6 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		APIClosed: telemetry.APIClosed{Waiting: s.Closed.Stuck, Rest: s.Closed.Rest},
 	}
 
-	for _, l := range a.kube.LeftOut() {
-		out.LeftOut = append(out.LeftOut, telemetry.LeftOut(l))
-	}
 	for _, api := range s.APIServers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}

@@ -2,7 +2,8 @@ package kube
 
 import (
 	"cmp"
-	"container/heap"
+	"maps"
+	"slices"
 )
 
 // Bounds of what is kept of the objects of one namespace, in elements of package wire. Beyond one
@@ -15,44 +16,24 @@ const (
 	freePod = 32
 )
 
-// allowance says which objects of a namespace are dropped: the newest, and of equally new ones the
-// largest, until the others are within the limit. It depends on the objects alone, not on the order
-// in which they came.
+// allowance says which objects of a namespace are dropped: the largest, until the others are within
+// the limit. It depends on the objects alone, not on the order in which they came.
 type allowance struct {
 	limit  int
 	spaces map[string]*space
 }
 
-// space is what a namespace has, in two heaps: a change costs the logarithm of its objects.
+// space is what a namespace has.
 type space struct {
-	objects map[string]*counted
-	// kept has first what would be dropped next, and dropped what would be kept again next.
-	kept, dropped ranking
-	// sum is the elements of kept.
-	sum int
+	sum     int
+	objects map[string]sized
+	dropped map[string]bool
 }
 
 // sized is the size of an object in elements, and its resourceVersion.
 type sized struct {
 	elements int
 	version  string
-	// created is when the object was made, in seconds, where newer ones are dropped first; 0 for all
-	// where the largest are.
-	created int64
-}
-
-// counted is an object of a space.
-type counted struct {
-	sized
-	name    string
-	dropped bool
-	at      int // where it is in its heap
-}
-
-// before reports whether c is dropped before other.
-func (c *counted) before(other *counted) bool {
-	return cmp.Or(cmp.Compare(other.created, c.created), cmp.Compare(other.elements, c.elements),
-		cmp.Compare(c.name, other.name)) < 0
 }
 
 func newAllowance(limit int) *allowance {
@@ -67,125 +48,54 @@ func (a *allowance) put(namespace, name string, of sized) (drop, restore []strin
 		if of.elements == 0 {
 			return nil, nil
 		}
-		s = &space{objects: map[string]*counted{}, dropped: ranking{last: true}}
+		s = &space{objects: map[string]sized{}}
 		a.spaces[namespace] = s
 	}
-
-	was := s.remove(name)
-	if of.elements > 0 {
-		s.add(&counted{sized: of, name: name})
-	}
-	drop, restore = s.balance(a.limit, name)
-	switch is := a.dropped(namespace, name); {
-	case is && !was:
-		drop = append(drop, name)
-	case was && !is && of.elements > 0:
-		restore = append(restore, name)
+	s.sum += of.elements - s.objects[name].elements
+	s.objects[name] = of
+	if of.elements == 0 {
+		delete(s.objects, name)
 	}
 	if len(s.objects) == 0 {
 		delete(a.spaces, namespace)
 	}
-	return drop, restore
-}
 
-// remove takes an object out, and reports whether it was dropped.
-func (s *space) remove(name string) (dropped bool) {
-	c := s.objects[name]
-	if c == nil {
-		return false
-	}
-	delete(s.objects, name)
-	heap.Remove(s.heapOf(c), c.at)
-	if !c.dropped {
-		s.sum -= c.elements
-	}
-	return c.dropped
-}
-
-// add puts an object among the dropped ones if one that is dropped later is there.
-func (s *space) add(c *counted) {
-	s.objects[c.name] = c
-	c.dropped = len(s.dropped.all) > 0 && c.before(s.dropped.all[0])
-	if !c.dropped {
-		s.sum += c.elements
-	}
-	heap.Push(s.heapOf(c), c)
-}
-
-func (s *space) heapOf(c *counted) *ranking {
-	if c.dropped {
-		return &s.dropped
-	}
-	return &s.kept
-}
-
-// balance drops objects until the others are within the limit, and keeps again what fits. It leaves
-// the object called except out of what it returns.
-func (s *space) balance(limit int, except string) (drop, restore []string) {
-	move := func(from, to *ranking, by int, names *[]string) {
-		c := heap.Pop(from).(*counted)
-		c.dropped = !c.dropped
-		s.sum += by * c.elements
-		heap.Push(to, c)
-		if c.name != except {
-			*names = append(*names, c.name)
+	was := s.dropped
+	s.dropped = s.largest(s.sum - a.limit)
+	for n := range s.dropped {
+		if !was[n] {
+			drop = append(drop, n)
 		}
 	}
-	for s.sum > limit {
-		move(&s.kept, &s.dropped, -1, &drop)
-	}
-	for len(s.dropped.all) > 0 && s.sum+s.dropped.all[0].elements <= limit {
-		move(&s.dropped, &s.kept, 1, &restore)
+	for n := range was {
+		if !s.dropped[n] && s.objects[n].elements > 0 {
+			restore = append(restore, n)
+		}
 	}
 	return drop, restore
 }
 
-// find returns an object; nil if it is not known.
-func (a *allowance) find(namespace, name string) *counted {
-	if s := a.spaces[namespace]; s != nil {
-		return s.objects[name]
+// largest returns the largest objects that have together so many elements; nil for none.
+func (s *space) largest(elements int) map[string]bool {
+	if elements <= 0 {
+		return nil
 	}
-	return nil
+	out := map[string]bool{}
+	for _, n := range slices.SortedFunc(maps.Keys(s.objects), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.objects[b].elements, s.objects[a].elements),
+			cmp.Compare(a, b))
+	}) {
+		if elements <= 0 {
+			break
+		}
+		out[n] = true
+		elements -= s.objects[n].elements
+	}
+	return out
 }
 
 // dropped reports whether an object is.
 func (a *allowance) dropped(namespace, name string) bool {
-	c := a.find(namespace, name)
-	return c != nil && c.dropped
-}
-
-// left returns how many objects of a namespace are dropped.
-func (a *allowance) left(namespace string) int {
-	if s := a.spaces[namespace]; s != nil {
-		return len(s.dropped.all)
-	}
-	return 0
-}
-
-// ranking is a heap of objects: first is what is dropped before the others, or with last after them.
-type ranking struct {
-	all  []*counted
-	last bool
-}
-
-func (r *ranking) Len() int           { return len(r.all) }
-func (r *ranking) Less(i, j int) bool { return r.all[i].before(r.all[j]) != r.last }
-
-func (r *ranking) Swap(i, j int) {
-	r.all[i], r.all[j] = r.all[j], r.all[i]
-	r.all[i].at, r.all[j].at = i, j
-}
-
-func (r *ranking) Push(x any) {
-	c := x.(*counted)
-	c.at = len(r.all)
-	r.all = append(r.all, c)
-}
-
-func (r *ranking) Pop() any {
-	last := len(r.all) - 1
-	c := r.all[last]
-	r.all[last] = nil
-	r.all = r.all[:last]
-	return c
+	s := a.spaces[namespace]
+	return s != nil && s.dropped[name]
 }

@@ -322,9 +322,9 @@ func TestLargeObjectIsCountedWhileItIsRead(t *testing.T) {
 	maps.Copy(all, swollenObjects(t))
 	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
-			before := memory()
+			before := heap()
 			kept, problem, err := s.read(s.message)
-			after := memory()
+			after := heap()
 			if err != nil || problem == "" {
 				t.Errorf("problem %q, %v", problem, err)
 			}
@@ -346,8 +346,8 @@ const (
 	mayKeep     = 64 << 10
 )
 
-// memory collects garbage and returns what is left.
-func memory() (m runtime.MemStats) {
+// heap collects garbage and returns what is left.
+func heap() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)

@@ -102,7 +102,6 @@ type Client struct {
 	doubt     bool              // most nodes were suddenly lost, see loss.go
 	second    map[string]bool   // names of the second list, nil for none
 	problems  map[string]string // by what they are about
-	left      []LeftOut         // sorted by kind and namespace
 	denials   []policy.Denial   // see Deny
 	silent    []string          // see SetSilent
 }

@@ -70,8 +70,7 @@ func (f *feed[T]) reduce(o *object) parsed[T] {
 	}
 	p := f.parse(o)
 	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace,
-		Name: o.Name, ResourceVersion: o.ResourceVersion,
-		CreationTimestamp: o.CreationTimestamp}, parsed: p}
+		Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: p}
 	return p
 }
 

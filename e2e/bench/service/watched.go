@@ -70,7 +70,7 @@ func newWatched(ctx context.Context, dir, config string,
 	w.ended.Go(func() { w.proxy.Run(ctx) })
 	w.began = time.Now()
 	// its error is that of ctx
-	w.ended.Go(func() { _ = client.RunServices(ctx, service.DefaultLimits, sink{w.proxy, &w.listed}) })
+	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) })
 	return w, nil
 }
 
