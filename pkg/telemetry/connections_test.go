@@ -1,0 +1,29 @@
+package telemetry
+
+import "testing"
+
+// Each pod is shown with what it opened.
+func TestSharesOfPodsAreShown(t *testing.T) {
+	got := gather(t, metricsOf(Status{
+		Connections: &Connections{Limit: 100, Dropped: 7,
+			Opened:  []PodConnections{{"shop/a", 120}, {"shop/b", 3}},
+			Limited: []PodConnections{{"shop/a", 120}}},
+	}))
+	for _, c := range []struct {
+		name, labels string
+		want         float64
+	}{
+		{"kubeveil_pod_connections", "pod=shop/a", 120},
+		{"kubeveil_pod_connections", "pod=shop/b", 3},
+		{"kubeveil_pod_connections_limited", "pod=shop/a", 120},
+		{"kubeveil_pod_connections_limit", "", 100},
+		{"kubeveil_pod_connections_dropped_total", "", 7},
+	} {
+		if v, ok := value(got, c.name, c.labels); !ok || v != c.want {
+			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, v, ok, c.want)
+		}
+	}
+	if _, ok := value(got, "kubeveil_pod_connections_limited", "pod=shop/b"); ok {
+		t.Error("a pod below the limit is shown as limited")
+	}
+}
