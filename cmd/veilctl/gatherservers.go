@@ -23,6 +23,38 @@ import (
 // handshakeLimit bounds a handshake with an API server.
 const handshakeLimit = 3 * time.Second
 
+func (g *gatherer) apiServers(ctx context.Context) error {
+	service, err := g.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+		metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	slice, err := g.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	if err != nil {
+		return err
+	}
+	g.put(func(f *preflight.Facts) {
+		f.ServiceAddrs = addrsIn(service.Spec.ClusterIPs)
+		for _, s := range slice.Items {
+			for _, e := range s.Endpoints {
+				f.APIServers = append(f.APIServers, addrsIn(e.Addresses)...)
+				g.servers = append(g.servers, serversIn(s, e)...)
+			}
+		}
+	})
+	return nil
+}
+
+func addrsIn(texts []string) (out []netip.Addr) {
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
 // staticServers looks for kube-apiserver's pods, which kubeadm labels so.
 func (g *gatherer) staticServers(ctx context.Context) error {
 	list, err := g.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,

@@ -42,7 +42,8 @@ func (c *Cluster) etcdRemote() string {
 	return "https://" + netip.AddrPortFrom(c.apiAddr(), etcdPort).String()
 }
 
-// serverArguments are those of an API server that advertises an address: kubeadm's, and some more.
+// serverArguments returns the arguments of an API server that advertises an address: kubeadm's, and
+// some more.
 func (c *Cluster) serverArguments(addr netip.Addr, more ...string) []string {
 	return append([]string{
 		"--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),

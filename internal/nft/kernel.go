@@ -28,7 +28,7 @@ const transactionSize = 64 << 20
 // fs.ErrNotExist nor ErrSetRemoved.
 type Conn struct {
 	nftables *nftables.Conn
-	// socket is that of nftables.
+	// socket is the socket of nftables.
 	socket *netlink.Conn
 }
 

@@ -311,7 +311,7 @@ func (p *problems) checkAPIAddrs(c Config) {
 			key := fmt.Sprintf("%s[%d]", list.key, i)
 			if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() ||
 				a.Addr().Zone() != "" {
-				p.add(key, "%s is no server's address with a port; write for instance "+
+				p.add(key, "%s is not the address and port of a server; write for instance "+
 					"192.0.2.1:6443", a)
 				continue
 			}

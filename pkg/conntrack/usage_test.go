@@ -100,7 +100,7 @@ func TestLimitHoldsAcrossARestart(t *testing.T) {
 	})
 }
 
-// What is in force of a pod that is gone, or of a limit that is none now, is lifted at the start.
+// What is in force of a pod that is gone, or of a limit that was taken away, is lifted at the start.
 func TestLimitOfAnEarlierVeildIsLifted(t *testing.T) {
 	for name, limit := range map[string]int{"pod is gone": 100, "no limit": 0} {
 		t.Run(name, func(t *testing.T) {

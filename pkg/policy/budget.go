@@ -78,8 +78,8 @@ func (p *Planner) budget() (denied bool) {
 		return true
 	}
 
-	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, and "+
-		"the policies of this one most", MaxNodeLines)
+	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, "+
+		"and the policies of this one most", MaxNodeLines)
 	for took := -1; total > MaxNodeLines && took != 0; total -= took {
 		namespace := largest(lines)
 		took = p.denyLargest(namespace, (*compiled).lineCount, problem)
@@ -108,8 +108,8 @@ func (p *Planner) budgetElements(most int) (denied bool) {
 			elements[namespace] += size(c) - copied[c.policy.Name]
 		}
 	}
-	problem := fmt.Sprintf("the peers of all policies come to more than %d addresses on this node, and "+
-		"the peers of this namespace to most", MaxElements)
+	problem := fmt.Sprintf("the peers of all policies come to more than %d addresses on this node, "+
+		"and the peers of this namespace to most", MaxElements)
 	for range most {
 		if p.denyLargest(largest(elements), size, problem) == 0 {
 			break

@@ -18,7 +18,7 @@ import (
 type auditLog struct {
 	path, policy string
 	pipe         *os.File
-	// read is closed when the reader has stopped; nil while there is none.
+	// read is closed when the reader has stopped, and is nil while no reader runs.
 	read chan struct{}
 }
 
@@ -48,7 +48,7 @@ func newAuditLog(dir string) (*auditLog, error) {
 	return a, a.flow()
 }
 
-// flags are those of the API server. Without a maximum size it writes to the pipe and never to
+// flags are the flags of the API server. Without a maximum size it writes to the pipe and never to
 // another file.
 func (a *auditLog) flags() []string {
 	return []string{"--audit-log-path=" + a.path, "--audit-policy-file=" + a.policy,

@@ -41,7 +41,7 @@ const (
 	goodWithin = 90 * time.Second
 )
 
-// serverFlags are those of the API servers. Clients without credentials may ask for /readyz, as by
+// serverFlags are the flags of the API servers. Clients without credentials may ask for /readyz, as by
 // kubeadm. A server without etcd says after a second that it is not ready. By default its two
 // checks of etcd take four, and veild would take that for handlers that hang.
 func serverFlags() []string {

@@ -33,7 +33,7 @@ func (s *suite) report() *report.Report {
 	}
 }
 
-// notes are those of the parts that were chosen.
+// notes are the notes of the parts that were chosen.
 func (s *suite) notes() (notes []string) {
 	all := []struct{ parts, notes []string }{
 		{latencies, s.latencyNotes()},

@@ -26,7 +26,7 @@ const (
 	caseSpreadBefore = "restart_most_to_fewest_before"
 	caseRestartDone  = "restart_requests"
 	caseRestartLost  = "restart_requests_failed"
-	// caseRestartClosed tells connections that veild moved from those that GOAWAY did.
+	// caseRestartClosed counts connections that veild closed. GOAWAY moved the others.
 	caseRestartClosed = "restart_closed"
 )
 
@@ -54,7 +54,7 @@ func (s *suite) restart(ctx context.Context) error {
 		}
 		return s.settle(ctx, b, clients)
 	})
-	// The servers have other flags now than those of other parts.
+	// The servers have other flags now than in other parts.
 	return errors.Join(err, s.closeLab())
 }
 

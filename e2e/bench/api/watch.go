@@ -114,7 +114,7 @@ func (w *watched) numberLocked(number int) {
 	w.last = max(w.last, number)
 }
 
-// write writes the object again and again until ctx is done, which is no error.
+// write writes the object again and again until ctx is done, and then returns nil.
 func write(ctx context.Context, c kubernetes.Interface) error {
 	maps := c.CoreV1().ConfigMaps(writtenNamespace)
 	m, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: writtenName}},

@@ -49,7 +49,7 @@ const (
 	copied = 128
 	// most is how many packets wait at once in the kernel; it drops others.
 	most = 16_384
-	// sizeofNfgenmsg is that of struct nfgenmsg, before the attributes.
+	// sizeofNfgenmsg is the size of struct nfgenmsg, before the attributes.
 	sizeofNfgenmsg = 4
 )
 

@@ -82,9 +82,9 @@ func serverLostUntranslated(ctx context.Context, s *Session) error {
 	})
 }
 
-// withSecond runs a function while there is a second API server and veild leads connections to both,
-// beside kube-proxy: those to the second one's own address, too, if translated is set. Then it
-// restores all of it, the kubelets' kubeconfigs included.
+// withSecond runs a function while there is a second API server and veild leads connections to
+// both, beside kube-proxy. If translated is set, veild leads connections to the second one's own
+// address, too. Then withSecond restores all of it, the kubelets' kubeconfigs included.
 func (s *Session) withSecond(ctx context.Context, translated bool,
 	do func(APIServer) error) (err error) {
 	a, b, err := s.twoPods(ctx)

@@ -164,7 +164,7 @@ func allowEgress(ctx context.Context, t *testing.T, l *lab.Lab, app string, to .
 const heldAlong = 4
 
 // TestAPIPathComesAndGoes: beside a running kube-proxy the table of services shrinks to entry 0,
-// grows, goes and comes. No connection to the API server ends, no new one fails, and nothing is left.
+// grows, goes and comes. No connection to the API server ends, no new one fails, nothing is left.
 func TestAPIPathComesAndGoes(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 1, VeildConfig: map[string]any{
 		"serviceProxy": config.ServiceProxyEBPF, "services": map[string]any{

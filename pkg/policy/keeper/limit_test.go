@@ -28,8 +28,8 @@ func (n *node) limit(connections int) *conntrack.Limiter {
 	return l
 }
 
-// Connections that leave the fast path count for their pod from then on, and go on. The pod opens no
-// more, and others reach it.
+// Connections that leave the fast path count for their pod from then on, and go on. The pod can open
+// no others, and other pods reach it.
 func TestConnectionsOfTheFastPathCountForTheLimit(t *testing.T) {
 	n, f := newFastNode(t)
 	n.attach("client", 1)

@@ -36,7 +36,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps   []step
 		want    string
-		problem string // a part of it; "" is none
+		problem string // a part of it; empty without a problem
 	}{
 		"nothing is known yet": {nil, "", ""},
 		"both name it":         {[]step{{first, named}, {second, named}}, "1 2", ""},
@@ -149,7 +149,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 	table.waitHost(t, both[0])
 }
 
-// host is what hostFrontend leads to for the host, in a line; "none" is no frontend.
+// host is what hostFrontend leads to for the host, in a line; "none" without such a frontend.
 func (f *fakeTable) host() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

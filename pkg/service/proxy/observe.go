@@ -70,7 +70,7 @@ type judgement struct {
 	slowSince time.Time     // zero if it is not slow
 	trust     trust
 	distrust  error
-	// named is that of the last certificate that was judged. It outlives the connection.
+	// named is the address list of the last certificate that was judged. It outlives the connection.
 	named []netip.AddrPort
 }
 

@@ -33,7 +33,7 @@ var socketHooks = []socketHook{
 	{"service_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
 }
 
-// connectHooks are those of Config.ConnectOnly.
+// connectHooks are the hooks of Config.ConnectOnly.
 var connectHooks = socketHooks[2:6]
 
 // AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns

@@ -63,7 +63,8 @@ func TestConnectOnly(t *testing.T) {
 	if memory == 0 || memory > 4<<20 {
 		t.Errorf("the maps take %d bytes of kernel memory, want at most 4 MiB", memory)
 	}
-	if pinned := programPins(t, c.Dir); !slices.Equal(pinned, slices.Sorted(slices.Values(connect))) {
+	pins := slices.Sorted(slices.Values(connect))
+	if pinned := programPins(t, c.Dir); !slices.Equal(pinned, pins) {
 		t.Errorf("programs %v are pinned", pinned)
 	}
 
@@ -100,7 +101,9 @@ func programPins(t *testing.T, dir string) (names []string) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if slices.ContainsFunc(socketHooks, func(h socketHook) bool { return h.program == e.Name() }) {
+		if slices.ContainsFunc(socketHooks, func(h socketHook) bool {
+			return h.program == e.Name()
+		}) {
 			names = append(names, e.Name())
 		} else if strings.HasPrefix(e.Name(), "service_flows") {
 			t.Errorf("%s is pinned", e.Name())
@@ -109,7 +112,7 @@ func programPins(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// BenchmarkConnectElsewhere is a connect by UDP to an address that is no service's, as a resolver's.
+// BenchmarkConnectElsewhere connects by UDP to an address of no service, such as a resolver's.
 func BenchmarkConnectElsewhere(b *testing.B) {
 	for _, attached := range []bool{false, true} {
 		name := "without programs"

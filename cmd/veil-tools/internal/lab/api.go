@@ -25,7 +25,7 @@ type apiResult struct {
 }
 
 // api holds idle TLS connections to the API servers. Each interval it opens a new one and sends a
-// request over it, until it is told to end or its time is over, and the last new ones have an
+// request over it, until it gets SIGTERM or its time is over, and the last new ones have an
 // answer or failed. It prints "open" once the first are open, and "closed N" when the N-th of them
 // has ended.
 func api(ctx context.Context, args []string) (any, error) {
@@ -35,7 +35,7 @@ func api(ctx context.Context, args []string) (any, error) {
 	count := flags.Int("hold", 16, "connections that are held")
 	interval := flags.interval(50*time.Millisecond, "two new ones")
 	timeout := flags.timeout(3*time.Second, "the answer over a new one")
-	length := flags.Duration("for", 0, "time after \"open\" until it ends by itself; 0 is no end")
+	length := flags.Duration("for", 0, "time after \"open\" until it ends by itself; with 0 it does not")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
