@@ -1,30 +1,32 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking, those of volumes, or
-// those of ClusterNetworkPolicy against a cluster and accounts for every one of them.
+// Package conformance runs Kubernetes' own end-to-end tests against a cluster and accounts for
+// every one of them. There are three suites: networking, volumes, and ClusterNetworkPolicy.
 //
 // # What it promises
 //
-// All specs of a Suite, those whose name begins with its Group, are in the result: each has passed,
-// failed or been skipped, and each that did not pass has a reason. The reasons are one reviewed
-// table for each suite (reasons.go, volumereasons.go, policyreasons.go): why a spec is not run on a
-// cluster like this one, and why one that is run is known to fail, with whose fault that is. A spec
-// that skips itself gives its own reason. What fails and is not in the table has failed for no
-// known reason, and Report.Unexplained has it. A run is judged by the gates of its result: nothing
-// of that kind, something that passed and, where an oracle listened (Report.Wire), nothing of the
-// cluster in clear. A known failure that passes is told as well, and so is an entry of the table
-// that no spec's name matches, so that the table does not rot.
+// The result holds all specs of a Suite, which are those whose name begins with its Group. Each has
+// passed, failed or been skipped, and each that did not pass has a reason. Each suite has one
+// reviewed table of reasons (reasons.go, volumereasons.go, policyreasons.go). The table says why a
+// spec is not run on a cluster like this one, or why a spec is known to fail and whose fault it is.
+// A spec that skips itself states its own reason. A failure that the table does not list is in
+// Report.Unexplained.
+//
+// The gates of the result judge a run. No failure may be unexplained, at least one spec must pass,
+// and, where an oracle listened (Report.Wire), nothing of the cluster may be in clear. The report
+// also lists a known failure that passes, and an entry of the table that matches the name of no
+// spec, so that the table stays true.
 //
 // The tests are the upstream's, unchanged (e2e.test of the Kubernetes version that the lab runs).
-// They are started in several processes, each with some of the specs, because most of a spec's time
-// is waiting; specs that are marked as serial or disruptive run alone, after the others. A spec
-// that fails is tried once more, alone; the first failure stays in the report.
+// They run in several processes, each with some of the specs, because most of a spec's time is
+// waiting. Specs that are marked as serial or disruptive run alone, after the others. A spec that
+// fails is tried once more, alone; the first failure stays in the report.
 //
 // The tests of ClusterNetworkPolicy are a Go test binary, not e2e.test: policies.go runs them.
 //
 // # What it refuses
 //
-// It changes nothing about a spec: no assertion is left out, and no timeout is patched, but for
-// what the definition of a driver or a parameter of the upstream's suite may say. It does not load
-// images: the caller says whether the nodes can pull the upstream's or have those of
+// It changes nothing about a spec: no assertion is left out, and no timeout is patched. Only the
+// definition of a driver and the parameters of the upstream's suite may differ. It does not load
+// images. The caller chooses whether the nodes pull the upstream's images or have the images of
 // hack/conformance.
 //
 // Start reading at Run, then reasons.go.

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// What the gates of the result say is what both the command and make gates judge by.
+// The command and make gates judge a run by the same gates, which the result holds.
 func TestGatesOfAReport(t *testing.T) {
 	const passes, breaks, known, away = upstream.Group + " passes", upstream.Group + " breaks",
 		upstream.Group + " is known", upstream.Group + " needs a cloud"
@@ -68,8 +68,8 @@ func TestGatesOfAReport(t *testing.T) {
 	}
 }
 
-// What the oracle saw is a gate where one listened. Findings that are no plaintext may be what
-// specs are about.
+// Where an oracle listened, what it saw is a gate. Findings without plaintext do not fail it: some
+// specs send such frames.
 func TestGateOfTheWire(t *testing.T) {
 	kinds := map[leak.Kind]uint64{leak.Tunnel: 7, leak.Unknown: 2}
 	for name, tt := range map[string]struct {
@@ -99,7 +99,7 @@ func TestGateOfTheWire(t *testing.T) {
 				t.Error(err)
 			}
 
-			// make gates judges by the same.
+			// make gates reads the same gates.
 			gates, err := bench.Judge(result, "conformance")
 			if err != nil || len(gates) != len(result.Gates) {
 				t.Errorf("gates %+v, %v", gates, err)

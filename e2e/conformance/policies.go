@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// policyTest is the test of hack/tools/network-policy-api; the upstream's are its subtests.
+// policyTest is the test of hack/tools/network-policy-api whose subtests are the upstream's tests.
 const policyTest = "TestConformance"
 
 // Limits that the upstream lets its user choose. Emulated machines need minutes to start its 70
@@ -31,12 +31,12 @@ const (
 // connection after its subtest has failed, and package testing panics then.
 var panicLine = regexp.MustCompile(`(?m)^panic: .*$`)
 
-// ClusterPolicies returns the tests of ClusterNetworkPolicy. The file at list has their names, a
-// line each, as hack/tools/network-policy-api/list prints them.
+// ClusterPolicies returns the tests of ClusterNetworkPolicy. The file at list has their names, one
+// per line, as hack/tools/network-policy-api/list prints them.
 //
 // A spec is a subtest of one of the upstream's tests. A test runs in a process of its own, with all
 // its subtests. Tests share pods and the policies of the whole cluster, so one runs at a time,
-// whatever Options.Parallel is.
+// regardless of Options.Parallel.
 func ClusterPolicies(list string) Suite {
 	return Suite{Group: upstream.ClusterPolicies, reasons: policyTable, names: list}
 }
@@ -61,7 +61,7 @@ func (s Suite) policyNames() ([]string, error) {
 	return names, nil
 }
 
-// testOf returns the test whose subtest a spec is.
+// testOf returns the name of the test to which the subtest spec belongs.
 func testOf(spec string) string {
 	test, _, _ := strings.Cut(spec, "/")
 	return test
@@ -83,9 +83,9 @@ func byTest(specs []string) [][]string {
 	return batches
 }
 
-// runPolicies runs what the report wants, then once more the tests in which something has failed
-// without a reason, and removes the pods of the tests. Tests of few subtests come first, so that a
-// limit leaves out few tests.
+// runPolicies runs the specs that the report lists. It repeats once the tests in which something
+// failed without a reason, and then removes the pods of the tests. Tests of few subtests come
+// first, so that a limit leaves out few tests.
 func (o Options) runPolicies(ctx context.Context, r *Report) error {
 	defer o.removePods(ctx)
 	batches := byTest(r.todo)
@@ -96,7 +96,7 @@ func (o Options) runPolicies(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, byTest(r.unexplained()))
 }
 
-// runPolicyTest is runBatch of specs that all are of one test.
+// runPolicyTest is like runBatch for specs that all belong to one test.
 func (o Options) runPolicyTest(ctx context.Context, dir string,
 	specs []string) ([]upstream.Outcome, error) {
 	limit := podPatience + time.Duration(len(specs))*specLimit
@@ -134,7 +134,7 @@ func (o Options) goTest(ctx context.Context, log string, limit time.Duration, te
 	}, more...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Dir(log), f, f
 
-	// A test binary has nothing to write when it is interrupted.
+	// A test binary that is interrupted has nothing to write.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = grace
 	return cmd.Run()
@@ -142,7 +142,8 @@ func (o Options) goTest(ctx context.Context, log string, limit time.Duration, te
 
 // collectPolicies returns an outcome for each spec. When the test skipped itself, its specs are
 // skipped for the same reason. A spec that did not end has failed. When the test failed after its
-// subtests, the last has failed. It returns an error when no test was begun: the pods are not ready.
+// subtests, the last subtest counts as failed. It returns an error when no test began because the
+// pods were not ready.
 func collectPolicies(path string, specs []string, reported []upstream.Outcome,
 	ended error) ([]upstream.Outcome, error) {
 	missing := "the test ended before it"

@@ -22,8 +22,8 @@ func policyList(t *testing.T, specs ...string) string {
 	return path
 }
 
-// fakeTest writes a shell script that stands for the test binary. In it $test is the test that is
-// wanted, and said prints its argument as a line of package testing.
+// fakeTest writes a shell script that stands for the test binary. In it $test is the name of the
+// test to run, and said prints its argument as a line of package testing.
 func fakeTest(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "conformance.test")
@@ -33,7 +33,7 @@ func fakeTest(t *testing.T, script string) string {
 	return path
 }
 
-// The names of the version that is run: fewer than before is a change that must be wanted.
+// The names of the version that is run. Fewer names than before must be a deliberate change.
 func TestClusterPolicySpecs(t *testing.T) {
 	suite := ClusterPolicies("testdata/policyspecs.txt")
 	specs, err := Options{Suite: suite}.Wanted(t.Context())
@@ -76,7 +76,7 @@ func TestClusterPolicyTest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		script string
 		want   []upstream.Status
-		// message is in the last spec's, or in the error.
+		// message is part of the last spec's message, or of the error.
 		message string
 	}{
 		"all is well": {passes + "said '--- PASS: TestConformance/" + bad + " (1.00s)'\n",
@@ -133,8 +133,8 @@ func TestClusterPolicyTest(t *testing.T) {
 	}
 }
 
-// Each test is a process, one at a time, that of fewest subtests first. What failed is tried once
-// more with its whole test. The pods are removed last.
+// Each test is a process, one at a time, the test with the fewest subtests first. A failed test is
+// repeated once, with all its subtests. The pods are removed last.
 func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "tests")
 	o := Options{Program: fakeTest(t, "echo $test >>"+log+"\ncase $test in\nCNPA) said "+
@@ -159,7 +159,7 @@ func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	}
 }
 
-// A limit begins no further test.
+// After the limit no further test begins.
 func TestClusterPoliciesWithinALimit(t *testing.T) {
 	o := Options{Program: fakeTest(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute,
 		Log: slog.New(slog.DiscardHandler)}

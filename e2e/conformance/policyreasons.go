@@ -1,4 +1,5 @@
 package conformance
 
-// policyReasons is the reviewed table of the tests of ClusterNetworkPolicy: the first match wins.
+// policyReasons is the reviewed table for the tests of ClusterNetworkPolicy. The first match
+// counts.
 var policyReasons = []reason{}

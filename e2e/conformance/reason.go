@@ -15,25 +15,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Facts are what of a cluster decides which specs can run.
+// Facts are the properties of a cluster that decide which specs can run.
 type Facts struct {
-	// Nodes are Ready and take pods; Others are not or do not.
+	// Nodes is the number of nodes that are Ready and take pods; Others is the number of other
+	// nodes.
 	Nodes, Others int
-	// DNS says that there is the service kube-dns.
+	// DNS reports whether the service kube-dns exists.
 	DNS bool
-	// Emulated says that the nodes' processors are made by software.
+	// Emulated reports whether the nodes' processors are emulated in software.
 	Emulated bool
-	// EBPF says that Kubeveil translates services, and no other program does.
+	// EBPF reports whether Kubeveil translates services and no other program does.
 	EBPF bool
-	// ProxyMode is the mode of kube-proxy on nodes that take pods; empty is unknown, or no
-	// kube-proxy.
+	// ProxyMode is the mode of kube-proxy on nodes that take pods. An empty string means that the
+	// mode is unknown, or that there is no kube-proxy.
 	ProxyMode string
-	// Policies says that Kubeveil enforces NetworkPolicy.
+	// Policies reports whether Kubeveil enforces NetworkPolicy.
 	Policies bool
 }
 
-// byName returns the facts that the user chose, for a result: none is "none", and an unknown one is
-// left out.
+// byName returns, for a result, the facts that the user chose. It writes "none" where nothing
+// translates services or enforces policies, and leaves out an unknown mode.
 func (f Facts) byName() map[string]string {
 	facts := map[string]string{"policy": config.PolicyNone}
 	if f.Policies {
@@ -47,7 +48,7 @@ func (f Facts) byName() map[string]string {
 	return facts
 }
 
-// facts looks at the cluster.
+// facts reads the facts from the cluster.
 func (o Options) facts(ctx context.Context) (Facts, error) {
 	access := remote.Access{Kubeconfig: o.Kubeconfig}
 	c, err := remote.Connect(ctx, access, remote.Options{})
@@ -101,7 +102,7 @@ func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 		})
 }
 
-// fate is what a reason explains.
+// fate is the outcome that a reason explains.
 type fate int
 
 const (
@@ -111,41 +112,43 @@ const (
 	fails
 )
 
-// reason is why specs whose name matches do not pass.
+// reason explains why specs whose name matches do not pass.
 type reason struct {
 	fate    fate
 	pattern string
-	// when limits it to some clusters; nil is all.
+	// when limits the reason to some clusters. Nil means all clusters.
 	when func(Facts) bool
 	why  string
 
 	expr *regexp.Regexp
 }
 
-// table is reasons.go, compiled; volumeTable is volumereasons.go, policyTable policyreasons.go.
+// table holds the compiled entries of reasons.go, volumeTable of volumereasons.go, and policyTable
+// of policyreasons.go.
 var (
 	table       = compile(reasons)
 	volumeTable = compile(volumeReasons)
 	policyTable = compile(policyReasons)
 )
 
-// Suite is a group of the upstream's specs with what is known of them.
+// Suite is a group of the upstream's specs with the reasons known for them.
 type Suite struct {
-	// Group begins the names of its specs.
+	// Group is the prefix of the names of its specs.
 	Group string
-	// Arguments are more of e2e.test's, with which it has them.
+	// Arguments are further arguments of e2e.test that its specs need.
 	Arguments []string
 
 	reasons []reason
-	// names is the file with the names of a Go test's subtests; empty where e2e.test has the specs.
+	// names is the file with the names of a Go test's subtests. It is empty where e2e.test has the
+	// specs.
 	names string
 }
 
 // Network returns the specs of networking.
 func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
 
-// Volumes returns the specs of drivers outside Kubernetes for Kubeveil's, which the file definition
-// describes.
+// Volumes returns the upstream's specs for external storage drivers, run on Kubeveil's driver as
+// the file definition describes it.
 func Volumes(definition string) Suite {
 	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition},
 		reasons: volumeTable}
@@ -158,7 +161,7 @@ func compile(reasons []reason) []reason {
 	return reasons
 }
 
-// find returns the first reason of this kind that applies to a spec on such a cluster.
+// find returns the first reason of this kind that applies to spec on a cluster with these facts.
 func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool) {
 	for _, r := range s.reasons {
 		if r.fate == fate && r.expr.MatchString(spec) && (r.when == nil || r.when(facts)) {
@@ -168,8 +171,8 @@ func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool
 	return "", false
 }
 
-// Unmatched returns the patterns of the table that match none of the specs: the upstream has
-// renamed or removed them.
+// Unmatched returns an error that lists the patterns of the table that match no spec, because the
+// upstream renamed or removed the specs.
 func (s Suite) Unmatched(specs []string) error {
 	for _, r := range s.reasons {
 		if !slices.ContainsFunc(specs, r.expr.MatchString) {

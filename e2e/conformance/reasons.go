@@ -1,6 +1,7 @@
 package conformance
 
-// reasons is the reviewed table: the first match wins. What is ours says so.
+// reasons is the reviewed table for networking. The first match counts. A fault of Kubeveil is
+// marked as such.
 var reasons = []reason{
 	{fate: notRun,
 		pattern: `\[sig-network\] (KubeProxy|kube-proxy migration) |restarting kube-proxy|kube-proxy urls|recreate its iptables rules`, when: func(f Facts) bool {

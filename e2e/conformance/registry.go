@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Registry begins the names of the images in out/images/conformance.tar. No such place
-// exists: nothing can be pulled, so nodes must have them before the tests run.
+// Registry is the prefix of the names of the images in out/images/conformance.tar. No such registry
+// exists and nothing can be pulled, so nodes must have the images before the tests run.
 const Registry = "kubeveil.test/e2e"
 
-// RepoListEnv is the environment variable by which e2e.test is told where images are.
+// RepoListEnv is the environment variable that names, for e2e.test, the file of image registries.
 const RepoListEnv = "KUBE_TEST_REPO_LIST"
 
-// RepoList is the file that RepoListEnv names: it moves the images of the tests to a registry.
-// Those of the private and of the invalid registry stay where they are, because the tests of these
-// want them not to be there.
+// RepoList returns the file that RepoListEnv names: it moves the images of the tests to a registry.
+// Images of the private and of the invalid registry stay where they are, because their tests expect
+// that the images do not exist.
 func RepoList(registry string) []byte {
 	var b strings.Builder
 	for _, key := range []string{"promoterE2eRegistry", "buildImageRegistry", "gcEtcdRegistry",

@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Verdict is what became of a spec.
+// Verdict is the outcome of a spec with its reason.
 type Verdict struct {
 	upstream.Outcome
-	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or the
-	// reason is knows.
+	// Reason explains why a spec was not run, skipped itself or failed. It is empty where the spec
+	// passed or no reason is known.
 	Reason string
-	// Known says that the table expects this failure.
+	// Known reports whether the table expects this failure.
 	Known bool
-	// First is how the first of two tries failed; empty where there was one.
+	// First is the message of the first of two failed tries. It is empty where there was one try.
 	First string
 }
 
@@ -31,8 +31,8 @@ type Report struct {
 	Facts   Facts
 	Started time.Time
 	Elapsed time.Duration
-	// Wire is what an oracle saw between the nodes from before the first boot; nil where none
-	// listened.
+	// Wire holds what an oracle saw between the nodes since before the first boot. Nil means that
+	// no oracle listened.
 	Wire *leak.Result
 
 	suite    Suite
@@ -41,7 +41,7 @@ type Report struct {
 	waiting  map[string]bool
 }
 
-// newReport decides which specs are run.
+// newReport decides which specs are run, and skips the others with a reason.
 func newReport(suite Suite, specs []string, facts Facts) *Report {
 	r := &Report{suite: suite, Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{},
 		waiting: map[string]bool{}}
@@ -56,7 +56,7 @@ func newReport(suite Suite, specs []string, facts Facts) *Report {
 	return r
 }
 
-// add takes the outcome of a try.
+// add records the outcome of a try.
 func (r *Report) add(o upstream.Outcome) {
 	v := &Verdict{Outcome: o}
 	if before := r.verdicts[o.Name]; before != nil {
@@ -72,10 +72,10 @@ func (r *Report) add(o upstream.Outcome) {
 	delete(r.waiting, o.Name)
 }
 
-// Group is what the names of its specs begin with.
+// Group returns the prefix of the names of its specs.
 func (r *Report) Group() string { return r.suite.Group }
 
-// leaveOut skips the specs that have no outcome.
+// leaveOut marks the specs that have no outcome as skipped.
 func (r *Report) leaveOut(why string) {
 	for s := range r.waiting {
 		r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped,
@@ -84,10 +84,10 @@ func (r *Report) leaveOut(why string) {
 	clear(r.waiting)
 }
 
-// left is how many specs have no outcome yet.
+// left returns the number of specs without an outcome.
 func (r *Report) left() int { return len(r.waiting) }
 
-// unexplained are the specs that have failed and for which the table has no reason.
+// unexplained returns the names of the specs that failed and for which the table has no reason.
 func (r *Report) unexplained() []string {
 	var out []string
 	for _, v := range r.Verdicts() {
@@ -98,7 +98,7 @@ func (r *Report) unexplained() []string {
 	return out
 }
 
-// Verdicts returns all, by name.
+// Verdicts returns all verdicts, sorted by name.
 func (r *Report) Verdicts() []Verdict {
 	out := make([]Verdict, 0, len(r.verdicts))
 	for _, v := range r.verdicts {
@@ -113,14 +113,14 @@ func (r *Report) Unexplained() []Verdict {
 	return r.only(func(v Verdict) bool { return v.Status == upstream.Failed && !v.Known })
 }
 
-// only returns the verdicts that are like that.
+// only returns the verdicts for which is returns true.
 func (r *Report) only(is func(Verdict) bool) []Verdict {
 	return slices.DeleteFunc(r.Verdicts(), func(v Verdict) bool { return !is(v) })
 }
 
-// Result returns the report in the schema that all suites share, begun with bench.New. Its gates
-// are what the run is judged by: no failure without a listed reason, something that passed, and
-// nothing of the cluster in clear where an oracle listened.
+// Result returns the report in the schema that all suites share; bench.New made its argument. Its
+// gates judge the run: no failure without a listed reason, something that passed, and nothing of
+// the cluster in clear where an oracle listened.
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	result.Facts = r.Facts.byName()
 	for _, v := range r.Verdicts() {
@@ -145,9 +145,9 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 	return result
 }
 
-// clearGate wants that nothing of the cluster was seen in clear, by an oracle that missed no frame
-// and saw tunnels. Other findings are no verdict: some specs are about what is not of the cluster,
-// and send it as they like.
+// clearGate requires that the oracle saw nothing of the cluster in clear, missed no frame, and saw
+// tunnels. Other findings do not count: some specs send traffic that does not belong to the
+// cluster.
 func clearGate(wire leak.Result) bench.Gate {
 	return bench.Gate{
 		Name: "nothing in clear on the wire",
@@ -158,7 +158,7 @@ func clearGate(wire leak.Result) bench.Gate {
 	}
 }
 
-// why is the reason of a failure, or the message where none is listed.
+// why returns the reason of a failure, or its message where no reason is listed.
 func (v Verdict) why() string {
 	if v.Known {
 		return "known: " + v.Reason
@@ -166,7 +166,7 @@ func (v Verdict) why() string {
 	return "no reason is listed: " + cmp.Or(firstWords(v.Message, 400), "no message")
 }
 
-// Outcomes returns all for WriteJUnit: a known failure stays a failure there.
+// Outcomes returns all outcomes for WriteJUnit. A known failure is still a failure there.
 func (r *Report) Outcomes() []upstream.Outcome {
 	var out []upstream.Outcome
 	for _, v := range r.Verdicts() {
@@ -178,7 +178,7 @@ func (r *Report) Outcomes() []upstream.Outcome {
 	return out
 }
 
-// WriteMarkdown writes the report for people. On says what it ran on.
+// WriteMarkdown writes the report for people. The argument on describes the machines of the run.
 func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	var b strings.Builder
 	passed := r.only(func(v Verdict) bool { return v.Status == upstream.Passed })
@@ -253,7 +253,7 @@ func section(b *strings.Builder, title string, verdicts []Verdict, remark func(V
 	}
 }
 
-// short is the spec's name without the group that all have.
+// short returns the spec's name without the group.
 func (v Verdict) short() string {
 	name := strings.TrimPrefix(v.Name, upstream.Volumes)
 	return strings.TrimSpace(strings.TrimPrefix(name, upstream.Group))

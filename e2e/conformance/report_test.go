@@ -15,14 +15,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// allSpecs are those of the version that is run.
+// allSpecs returns the specs of networking of the version that is run.
 func allSpecs(t *testing.T) []string {
 	t.Helper()
 	b := filetest.Read(t, "testdata/specs.txt")
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// labFacts are those of the VM lab.
+// labFacts are the facts of the VM lab.
 var labFacts = Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true}
 
 func TestEveryReasonMatchesASpec(t *testing.T) {
@@ -40,7 +40,7 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 	}
 }
 
-// volumeSpecs are those of the version that is run, with testdriver.yaml.
+// volumeSpecs returns the specs of volumes of the version that is run, with testdriver.yaml.
 func volumeSpecs(t *testing.T) []string {
 	t.Helper()
 	b := filetest.Read(t, "testdata/volumespecs.txt")
@@ -53,7 +53,7 @@ func TestVolumes(t *testing.T) {
 		t.Error(err)
 	}
 	r := newReport(suite, volumeSpecs(t), labFacts)
-	// Fewer than before is a change that must be wanted.
+	// Fewer specs than before must be a deliberate change.
 	if len(r.todo) < 129 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(volumeSpecs(t)))
 	}
@@ -71,7 +71,7 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// The upstream takes no notice of fields that it does not know.
+// The upstream ignores fields that it does not define.
 func TestDefinition(t *testing.T) {
 	text := filetest.Read(t, "testdriver.yaml")
 
@@ -106,8 +106,8 @@ func TestDefinition(t *testing.T) {
 		}
 	}
 
-	// A duration that cannot be read makes the upstream forget all of them; one of another name it
-	// does not use (test/pkg/remote/timeouts.go).
+	// A duration that cannot be parsed makes the upstream ignore all of them. It ignores a duration
+	// of another name too (test/pkg/remote/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute ||
 			!slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision",
@@ -121,7 +121,7 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// How much of the upstream is run: fewer than before is a change that must be wanted.
+// Counts the upstream's specs that run. Fewer than before must be a deliberate change.
 func TestSpecsThatRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		facts    Facts
@@ -203,7 +203,7 @@ func TestSpecsThatRun(t *testing.T) {
 	}
 }
 
-// What is known to fail depends on the machines, and on who translates services.
+// Known failures depend on the machines, and on the program that translates services.
 func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf := labFacts
 	ebpf.EBPF = true
@@ -236,7 +236,7 @@ func TestKnownFailuresByMachines(t *testing.T) {
 	}
 }
 
-// someReport has one of each kind.
+// someReport returns a report with one verdict of each kind.
 func someReport(t *testing.T) *Report {
 	t.Helper()
 	before := table

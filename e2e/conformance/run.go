@@ -17,49 +17,49 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// Options say what is run, and against what.
+// Options choose the specs and the cluster.
 type Options struct {
-	// Suite is which specs; the zero value is Network.
+	// Suite is the suite to run; the zero value means Network.
 	Suite Suite
 	// Program is e2e.test, Kubectl the kubectl that some specs run.
 	Program, Kubectl string
-	// Kubeconfig is a file.
+	// Kubeconfig is the path of a kubeconfig file.
 	Kubeconfig string
-	// Dir gets the artefacts: the processes' logs and reports, a folder each.
+	// Dir receives the artefacts: the logs and reports of each process, in a folder per process.
 	Dir string
-	// Registry begins the names of the images: "" for the upstream's own.
+	// Registry is the prefix of the names of the images. An empty string means the upstream's
+	// registries.
 	Registry string
-	// Emulated, EBPF and Policies are those of Facts.
+	// Emulated, EBPF and Policies are the Facts of the same name.
 	Emulated, EBPF, Policies bool
-	// ProxyMode is that of Facts.
+	// ProxyMode is the Fact of the same name.
 	ProxyMode string
-	// Parallel is how many processes run specs; 0 is one.
+	// Parallel is the number of processes that run specs; 0 means one.
 	Parallel int
-	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The
-	// rest is reported as skipped for that reason.
+	// Limit is the time after which no spec begins. Specs marked [Conformance] begin first; 0 means
+	// no limit. The report lists the rest as skipped because of the limit.
 	Limit time.Duration
-	// Focus limits the specs to those that it finds, and Skip to those that it does not; nil is no
-	// limit. The others are not in the report.
+	// Focus selects the specs whose names it matches, and Skip removes those whose names it
+	// matches. Nil selects all and removes none. Specs that are not selected are not in the report.
 	Focus, Skip *regexp.Regexp
-	// Log is told of the steps; nil discards.
+	// Log receives the steps; nil discards them.
 	Log *slog.Logger
 }
 
-// Limits. A spec of the upstream's that waits for all it may wait for takes about a quarter of an
-// hour.
+// Limits. A spec of the upstream takes up to about a quarter of an hour if all its waits time out.
 const (
 	specLimit   = 20 * time.Minute
 	batchSize   = 4
 	grace       = 2 * time.Minute
 	logKept     = 64 << 10
 	dnsPatience = 5 * time.Minute
-	// alive is how often it is said that specs are still running.
+	// alive is the interval of the log messages while specs are still running.
 	alive = time.Minute
 )
 
 // Run runs the specs and accounts for all of them; specs that failed are in the report. An error
-// without a report means that nothing was run; beside one, that the run was cut short, and what had
-// no outcome by then is skipped for that reason.
+// without a report means that nothing was run. An error with a report means that the run was cut
+// short; the report lists the specs without an outcome as skipped for that reason.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, o.account(ctx, r)
 }
 
-// account runs what the report wants. It accounts for all, also after an error.
+// account runs the specs that the report lists. It accounts for all of them, also after an error.
 func (o Options) account(ctx context.Context, r *Report) error {
 	err := o.runAll(ctx, r)
 	why := fmt.Sprintf("not begun within the limit of %s", o.Limit)
@@ -103,8 +103,8 @@ func (o Options) account(ctx context.Context, r *Report) error {
 
 func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
 
-// runAll runs what the report wants: most in batches beside each other, then those that must be
-// alone, then once more what has failed without a reason.
+// runAll runs the specs that the report lists. Most run in parallel batches, then the specs that
+// must run alone; then the unexplained failures are tried once more.
 func (o Options) runAll(ctx context.Context, r *Report) error {
 	if r.suite.names != "" {
 		return o.runPolicies(ctx, r)
@@ -119,7 +119,7 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 		}
 	}
 	parallel := max(1, o.Parallel)
-	// Few specs are spread over all processes, and of many no long batch is left at the end.
+	// A few specs are spread over all processes. Of many specs no long batch is left at the end.
 	size := min(batchSize, max(1, len(together)/(4*parallel)))
 	if err := o.runBatches(ctx, r, "batch", parallel,
 		slices.Collect(slices.Chunk(together, size))); err != nil {
@@ -132,7 +132,8 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// conformanceFirst returns the specs marked so before the others, else in their order.
+// conformanceFirst returns the specs marked [Conformance] before the others, and keeps their order
+// otherwise.
 func conformanceFirst(specs []string) []string {
 	rank := func(s string) int {
 		if strings.Contains(s, "[Conformance]") {
@@ -144,12 +145,13 @@ func conformanceFirst(specs []string) []string {
 		func(a, b string) int { return rank(a) - rank(b) })
 }
 
-// family is what of a volume's spec says of which group of tests it is one: the word after its
+// family matches the group of tests to which a spec of a volume belongs: the word after its test
 // pattern.
 var family = regexp.MustCompile(`\[Testpattern: [^\]]*\](?:\[[^\]]*\])* *(?:\[Slow\] *)?([^ ]+)`)
 
-// breadthFirst returns the first spec of each family, then the second of each, and so on: what a
-// limit leaves out is more of what was run. Those of no family stay in their order, before all.
+// breadthFirst returns the first spec of each family, then the second of each, and so on. A limit
+// then leaves out further specs of a family, not a whole family. Specs without a family come first,
+// in their order.
 func breadthFirst(specs []string) []string {
 	seen, rank := map[string]int{}, map[string]int{}
 	for _, s := range specs {
@@ -165,8 +167,8 @@ func breadthFirst(specs []string) []string {
 // over reports whether the limit has passed, so that no more specs begin.
 func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
 
-// runBatches runs batches, so many at a time, and tells the report. The first error ends the
-// others.
+// runBatches runs batches, at most parallel at a time, and adds their outcomes to the report. The
+// first error ends the others.
 func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int,
 	batches [][]string) error {
 	type result struct {
@@ -176,7 +178,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	// In the order given: what is begun last is what a limit leaves out.
+	// The queue keeps the given order, so a limit leaves out the last batches.
 	queue, results := make(chan int, len(batches)), make(chan result, len(batches))
 	for i := range batches {
 		queue <- i
@@ -226,9 +228,9 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 	return first
 }
 
-// runBatch runs specs in one process and returns an outcome for each of them, whatever the process
-// does. It is an error when the cluster is not one that specs can be run on, and when ctx ends:
-// then those that had passed come with it.
+// runBatch runs specs in one process and returns an outcome for each of them, regardless of how the
+// process ends. It returns an error when specs cannot run on the cluster, and when ctx ends. When
+// ctx ends, it also returns the specs that had passed.
 func (o Options) runBatch(ctx context.Context, dir string, specs []string,
 	facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
@@ -256,7 +258,7 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string,
 		cmd.Env = append(os.Environ(), RepoListEnv+"="+o.repoList())
 	}
 
-	// Interrupted, it deletes its namespaces and writes its report.
+	// When e2e.test is interrupted, it deletes its namespaces and writes its report.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = grace
 	ended := cmd.Run()
@@ -268,8 +270,8 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string,
 	return collect(path, specs, ended)
 }
 
-// passed are the specs that had passed when their process was interrupted: whatever else its report
-// says may be of the interruption.
+// passed returns the specs that had passed when their process was interrupted. Other outcomes in
+// its report may be effects of the interruption.
 func passed(path string, specs []string) []upstream.Outcome {
 	reported, err := readJUnit(path)
 	if err != nil {
@@ -296,8 +298,9 @@ func (o Options) arguments(dir string, specs []string, facts Facts, limit time.D
 	}, o.suite().Arguments...)
 }
 
-// collect reads the report of a process. A spec that it does not have has failed: the process has
-// ended too early. Where a step before all specs has failed, that is the error.
+// collect reads the report of a process. A spec that is missing in it has failed, because the
+// process ended too early. Where a step before all specs has failed, collect returns that failure
+// as an error.
 func collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
 	missing := "e2e.test ended before it"
 	if ended != nil {

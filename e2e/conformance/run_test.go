@@ -41,7 +41,7 @@ func TestBatch(t *testing.T) {
 		script string
 		specs  []string
 		want   []upstream.Status
-		// message begins the last spec's.
+		// message is the prefix of the last spec's message.
 		message string
 	}{
 		"all is well": {"cp " + report + " $dir/junit_01.xml", []string{works},
@@ -86,7 +86,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// A cluster that is not ready is not so many failures.
+// A cluster that is not ready is one error, not a failure of every spec.
 func TestClusterIsNotReady(t *testing.T) {
 	const report = `<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>`
 	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"),
@@ -102,7 +102,7 @@ func TestClusterIsNotReady(t *testing.T) {
 	}
 }
 
-// What fails is tried once more, alone.
+// A failed spec is tried once more, alone.
 func TestSecondTry(t *testing.T) {
 	report := func(body string) string {
 		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body +
@@ -118,7 +118,7 @@ func TestSecondTry(t *testing.T) {
 	}
 }
 
-// A run whose time is over has begun nothing, and says so of each spec.
+// A run whose limit has passed begins nothing and lists each spec as skipped.
 func TestLimit(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
@@ -135,7 +135,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// An interrupted run says what became of each spec.
+// An interrupted run has a verdict for each spec.
 func TestInterrupted(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(),
 		Log: slog.New(slog.DiscardHandler)}
@@ -155,7 +155,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A cluster that breaks in the middle loses nothing of what was run before.
+// When a cluster breaks in the middle of a run, the earlier outcomes are kept.
 func TestGivenUp(t *testing.T) {
 	report := func(body string) string {
 		return `echo '<testsuites><testsuite>` + body +
@@ -183,7 +183,7 @@ func TestConformanceComesFirst(t *testing.T) {
 	}
 }
 
-// A limit leaves out more of what was run, and no kind of test.
+// A limit leaves out further specs of a family, not a whole family.
 func TestEachFamilyComesFirst(t *testing.T) {
 	const v = upstream.Volumes + " [Testpattern: Dynamic PV "
 	specs := []string{
@@ -212,7 +212,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 	}
 }
 
-// Batches begin in their order, with so many processes at a time.
+// Batches begin in their order, with the given number of processes at a time.
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")
 	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
@@ -248,7 +248,8 @@ func TestBatchTellsTheProgram(t *testing.T) {
 	}
 }
 
-// Interrupted from outside, only what had passed is reported: all else would look like failures.
+// When a batch is interrupted from outside, only the passed specs are reported. All others would
+// look like failures.
 func TestBatchEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	started := filepath.Join(t.TempDir(), "started")

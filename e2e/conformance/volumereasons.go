@@ -1,7 +1,7 @@
 package conformance
 
-// volumeReasons is the reviewed table of the specs of volumes: the first match wins. Specs that
-// skip themselves, as testdriver.yaml has it, say why.
+// volumeReasons is the reviewed table for the specs of volumes. The first match counts. Specs that
+// skip themselves because of testdriver.yaml state their own reason.
 var volumeReasons = []reason{
 	{fate: notRun, pattern: `\[Feature:Windows\]`,
 		why: "it is for nodes with Windows"},

@@ -15,7 +15,7 @@ import (
 // listLimit is how long e2e.test may take to list its specs.
 const listLimit = 2 * time.Minute
 
-// suite is Suite, or what its zero value stands for.
+// suite returns Suite, or Network for its zero value.
 func (o Options) suite() Suite {
 	if o.Suite.Group == "" {
 		return Network()
@@ -23,9 +23,9 @@ func (o Options) suite() Suite {
 	return o.Suite
 }
 
-// Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster:
-// who makes one for the run asks before. It is an error when there is none, and when the table has
-// reasons for specs that the upstream does not have.
+// Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster,
+// so call it before a cluster is made for the run. It returns an error when no spec is left, and
+// when the table has reasons for specs that the upstream does not have.
 func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	suite := o.suite()
 	specs, err := o.list(ctx, suite)
@@ -57,7 +57,7 @@ func (o Options) Wanted(ctx context.Context) ([]string, error) {
 		len(specs), suite.Group, where)
 }
 
-// list asks e2e.test for its specs, or reads the names of a Go test's subtests.
+// list reads the specs from e2e.test, or the names of a Go test's subtests from a file.
 func (o Options) list(ctx context.Context, suite Suite) ([]string, error) {
 	if suite.names != "" {
 		return suite.policyNames()

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// What is wanted by no platform is reported before a cluster is made.
+// A selection that leaves no spec is an error before a cluster is made.
 func TestWanted(t *testing.T) {
 	program := fakeProgram(t,
 		`[ "$1" = --list-tests ] && printf '  a.go:1: %s\n' '[sig-network] DNS works' '[sig-network] DNS fails' '[sig-network] Services work' '[sig-apps] DNS'`)
@@ -51,7 +51,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// A table that the upstream has outgrown is no table.
+// A table with reasons for specs that the upstream no longer has is an error.
 func TestWantedOfAnotherUpstream(t *testing.T) {
 	program := fakeProgram(t, `echo '  a.go:1: [sig-network] renamed'`)
 	if _, err := (Options{Program: program}).Wanted(t.Context()); err == nil ||

@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// ClusterPolicies begins the names of the tests of ClusterNetworkPolicy, whose subtests are specs.
+// ClusterPolicies is the prefix of the names of the tests of ClusterNetworkPolicy. Their subtests
+// are specs.
 const ClusterPolicies = "CNP"
 
-// frame begins the lines that package testing itself prints with -test.v=test2json.
+// frame is the prefix of lines that package testing itself prints with -test.v=test2json.
 const frame = "\x16"
 
 // ended matches such a line at the end of a test, without its frame.
 var ended = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \((\d{1,6}\.\d{1,3})s\)$`)
 
-// maxLine bounds a line that a test prints.
+// maxLine is the longest line that a test may print, bytes.
 const maxLine = 1 << 20
 
 // ParseGoTest reads the output of a Go test binary with -test.v=test2json. It returns the outcomes of
@@ -65,7 +66,7 @@ func ParseGoTest(r io.Reader, root string) ([]Outcome, error) {
 	return explained(out), nil
 }
 
-// goOutcome returns the outcome in a line that ended matched.
+// goOutcome returns the outcome that is in m, a match of ended.
 func goOutcome(m []string, root string) (Outcome, error) {
 	elapsed, err := time.ParseDuration(m[3] + "s")
 	if err != nil {

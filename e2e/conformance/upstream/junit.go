@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Status is how a spec ended.
+// Status is the result of a spec.
 type Status string
 
 // A spec that was interrupted, timed out or panicked has failed.
@@ -20,17 +20,17 @@ const (
 	Skipped Status = "skipped"
 )
 
-// Outcome is how one spec ended, or one of the suite's own steps'.
+// Outcome is the result of one spec or of one of the suite's own steps.
 type Outcome struct {
-	// Name is the spec's; that of a step is empty.
+	// Name is the name of the spec; it is empty for a step.
 	Name string
-	// Step is what a step is called, empty for a spec.
+	// Step is the name of a step; it is empty for a spec.
 	Step    string
 	Status  Status
 	Elapsed time.Duration
-	// Message says why it failed or skipped itself.
+	// Message explains why it failed or skipped itself.
 	Message string
-	// Log is what it printed, kept for what failed.
+	// Log is what it printed. It is kept for failures only.
 	Log string
 }
 
@@ -117,7 +117,7 @@ func (c xmlCase) outcome() (Outcome, error) {
 	return o, nil
 }
 
-// summary is the first paragraph, in one line.
+// summary returns the first paragraph in one line.
 func (d *xmlDetail) summary() string {
 	text := strings.TrimSpace(d.Message)
 	if text == "" {
@@ -130,8 +130,8 @@ func (d *xmlDetail) summary() string {
 	return text
 }
 
-// reason is why a spec skipped itself: Ginkgo writes "skipped - REASON", and "skipped" alone where
-// it was not wanted.
+// reason returns the reason for which a spec skipped itself. Ginkgo writes "skipped - REASON" then,
+// and "skipped" alone where the spec was not selected.
 func (d *xmlDetail) reason() string {
 	reason, found := strings.CutPrefix(d.Message, "skipped - ")
 	if !found {
@@ -140,7 +140,7 @@ func (d *xmlDetail) reason() string {
 	return strings.Join(strings.Fields(reason), " ")
 }
 
-// WriteJUnit writes outcomes as JUnit's XML, one suite of that name.
+// WriteJUnit writes outcomes as JUnit's XML, as one suite called name.
 func WriteJUnit(w io.Writer, name string, outcomes []Outcome) error {
 	suite := xmlSuite{Name: name}
 	for _, o := range outcomes {

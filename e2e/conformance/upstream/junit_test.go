@@ -74,7 +74,7 @@ func TestParseJUnitRefuses(t *testing.T) {
 	}
 }
 
-// A status that is not known is no success.
+// An unknown status counts as a failure.
 func TestUnknownStatusHasFailed(t *testing.T) {
 	got, err := ParseJUnit(strings.NewReader(
 		`<testsuites><testsuite><testcase name="[It] a" status="interrupted"/></testsuite></testsuites>`))
@@ -101,7 +101,7 @@ func FuzzParseJUnit(f *testing.F) {
 				t.Errorf("%+v", o)
 			}
 		}
-		// What was read can be written, and an XML parser reads that.
+		// What was read can be written, and an XML parser can read the output.
 		var out bytes.Buffer
 		if err := WriteJUnit(&out, "again", outcomes); err != nil {
 			t.Fatal(err)

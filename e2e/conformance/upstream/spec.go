@@ -9,18 +9,19 @@ import (
 	"strings"
 )
 
-// Group begins the names of the specs of networking, Volumes of those of Kubeveil's volumes:
-// e2e.test has them when it is given a definition of the driver.
+// Group is the prefix of the names of the specs of networking, and Volumes of the specs of
+// Kubeveil's volumes. e2e.test has the specs of volumes when it gets a definition of the driver.
 const (
 	Group   = "[sig-network]"
 	Volumes = "External Storage [Driver: csi.kubeveil.io]"
 )
 
-// specLine is a line of `e2e.test --list-tests`: where the spec is, then its name.
+// specLine matches a line of `e2e.test --list-tests`: the place of the spec in the source, then its
+// name.
 var specLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.+)$`)
 
-// ParseSpecs reads what `e2e.test --list-tests` prints and returns the names that begin with group,
-// in its order.
+// ParseSpecs reads the output of `e2e.test --list-tests` and returns the names that begin with
+// group, in the order of the output.
 func ParseSpecs(printed []byte, group string) ([]string, error) {
 	var specs []string
 	seen := map[string]bool{}
@@ -47,13 +48,13 @@ func ParseSpecs(printed []byte, group string) ([]string, error) {
 	return specs, nil
 }
 
-// Alone says that a spec must not run beside others.
+// Alone reports whether a spec must not run beside others.
 func Alone(spec string) bool {
 	return strings.Contains(spec, "[Serial]") || strings.Contains(spec, "[Disruptive]")
 }
 
-// Focus is a regular expression that matches these names and no other. Ginkgo matches it with the
-// suite's description before a name.
+// Focus returns a regular expression that matches these names and no others. Ginkgo matches it
+// against the suite's description followed by a name.
 func Focus(specs []string) string {
 	quoted := make([]string, len(specs))
 	for i, s := range specs {
