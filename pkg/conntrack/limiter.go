@@ -25,8 +25,8 @@ type Pod struct {
 
 // Options configure a Limiter.
 type Options struct {
-	// Limit is how many entries one pod may have opened: 0 means no limit, and a negative number a
-	// tenth of the table.
+	// Limit is the number of entries that one pod may have opened. Zero means no limit, and a
+	// negative number means a tenth of the table.
 	Limit int
 	// Pods returns the pods of the node. It is called only when the table is read or shown, by
 	// several goroutines.
@@ -34,15 +34,15 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Usage is how many entries a pod opened.
+// Usage is the number of entries that a pod opened.
 type Usage struct {
 	Pod     string `json:"pod"`
 	Entries int    `json:"entries"`
 }
 
-// Status is what is shown.
+// Status is the state that veild publishes.
 type Status struct {
-	// Entries and Max are of the table; Limit is of each pod, 0 where there is none.
+	// Entries and Max describe the table; Limit is the limit per pod, 0 if there is no limit.
 	Entries int `json:"entries"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
@@ -71,9 +71,9 @@ type Limiter struct {
 func New(o Options) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
 
 const (
-	// every is how often the number of entries is read.
+	// every is the interval at which the number of entries is read.
 	every = 500 * time.Millisecond
-	// pauses is how many times as long as reading the table took the next reading waits.
+	// pauses is the pause before the next reading, as a multiple of the time that a reading took.
 	pauses = 10
 	// shownFor is for how long a reading is shown before the table is read again only to show it.
 	shownFor = 10 * time.Second

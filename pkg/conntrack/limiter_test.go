@@ -156,7 +156,7 @@ func (l *lab) dial(pod, family int) (c net.Conn) {
 	return c
 }
 
-// asks reports whether a question over a socket is answered. One that is to be is asked again.
+// asks reports whether a message over a socket is answered. If want is true, it is sent again.
 func asks(c net.Conn, want bool) bool {
 	for end := time.Now().Add(10 * time.Second); ; {
 		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
@@ -167,7 +167,7 @@ func asks(c net.Conn, want bool) bool {
 	}
 }
 
-// open has conntrack know connections of a pod's address.
+// open adds connections of a pod's address to the table of conntrack.
 func (l *lab) open(client netip.Addr, n int) {
 	l.t.Helper()
 	l.node.Run(l.t, func() error {

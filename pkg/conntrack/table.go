@@ -86,7 +86,7 @@ func (l *Limiter) inherit() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	l.inherited = map[netip.Addr]bool{} // Whatever is there, the first reading replaces it.
+	l.inherited = map[netip.Addr]bool{} // The first reading replaces it in any case.
 	for _, s := range found {
 		for _, e := range s.Elements {
 			if a, ok := netip.AddrFromSlice([]byte(e.Key)); ok {

@@ -18,7 +18,7 @@ type tracked struct {
 	mu     sync.Mutex
 	conn   *nft.Conn // nil until it is needed
 	opened map[netip.Addr]int
-	// at is when opened was read, and next when it may be read again.
+	// at is the time at which opened was read, and next the time from which it may be read again.
 	at, next time.Time
 }
 

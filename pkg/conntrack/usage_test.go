@@ -284,7 +284,7 @@ func BenchmarkReading(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/entries, "ns/entry")
 }
 
-// fill has conntrack know so many connections of one client.
+// fill adds entries connections of one client to the table of conntrack.
 func fill(b *testing.B, ns *nettest.NS, entries int) {
 	b.Helper()
 	ns.Run(b, func() error {

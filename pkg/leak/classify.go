@@ -32,7 +32,7 @@ func Classify(r *Rules, frame []byte) Verdict {
 		v = Verdict{Oversize, fmt.Sprintf("%d bytes", len(frame))}
 	}
 
-	// Whatever it is, no bytes of the cluster's payloads.
+	// Regardless of its kind, a frame must not hold bytes of the cluster's payloads.
 	if has(frame, r.Canary) {
 		return Verdict{LeakCanary, "canary in " + describe(v)}
 	}
@@ -52,7 +52,7 @@ func describe(v Verdict) string {
 	return string(v.Kind) + ": " + v.Detail
 }
 
-// judgeARP allows ARP for IPv4 that asks for no address of the cluster.
+// judgeARP allows ARP for IPv4 that does not resolve an address of the cluster.
 func judgeARP(r *Rules, b []byte) Verdict {
 	if len(b) < 28 || binary.BigEndian.Uint16(b[2:]) != etherIPv4 || b[4] != 6 || b[5] != 4 {
 		return Verdict{Unreadable, "ARP"}
@@ -108,7 +108,8 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	return Verdict{Unknown, p.String()}, false
 }
 
-// maxDepth is how many IP headers behind the first a frame may have: the guard reads no deeper.
+// maxDepth is the number of IP headers behind the first that a frame may have, the same as the
+// guard reads.
 const maxDepth = 2
 
 // judgeHeaders looks for an address of the cluster in the headers of p and of packets inside it: in
@@ -148,7 +149,8 @@ const (
 	byICMP     = "quoted by ICMP, "
 )
 
-// inside returns the packet that is in p, and how it is there: empty for none.
+// inside returns the packet that p contains and the kind of the container. An empty string means
+// that p contains no packet.
 func (p *packet) inside() (in []byte, how string) {
 	if in, ok := quoted(p); ok {
 		return in, byICMP

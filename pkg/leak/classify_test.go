@@ -185,7 +185,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// TestClassifyReadsPacketsInPackets has what the guard would drop on its way to a host outside, to
+// TestClassifyReadsPacketsInPackets sends packets that the guard would drop to a host outside, to
 // which anything else may be sent.
 func TestClassifyReadsPacketsInPackets(t *testing.T) {
 	const far4, far6, far6b = "203.0.113.7", "2001:db8::7", "2001:db8::8"
@@ -284,8 +284,8 @@ func TestClassifyZeroRules(t *testing.T) {
 	}
 }
 
-// Whatever the bytes are, judging them ends, keeps the frame as it is and never allows a canary or
-// a plain header with a pod's address.
+// For arbitrary bytes Classify ends, does not change the frame, and never allows a canary or a
+// plain header with a pod's address.
 func FuzzClassify(f *testing.F) {
 	f.Add(eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96)))))
 	f.Add(eth(etherIPv4, ip4(node1, node2, ICMP, icmp(3, ip4(pod1, pod2, UDP, udp(1, 2, nil))))))
@@ -315,7 +315,7 @@ func FuzzClassify(f *testing.F) {
 			t.Errorf("canary at the end: %s", got.Kind)
 		}
 
-		// An IPv4 header with a pod's address is a leak whatever else it says.
+		// An IPv4 header with a pod's address is a leak, regardless of its other fields.
 		if len(frame) >= 34 && frame[12] == 8 && frame[13] == 0 && frame[14]>>4 == 4 {
 			pod := netip.MustParseAddr(pod2).As4()
 			copy(frame[30:], pod[:])

@@ -29,30 +29,31 @@ func (e Example) String() string {
 }
 
 const (
-	// exampleLen is how much of a frame an Example keeps.
+	// exampleLen is the number of bytes of a frame that an Example keeps.
 	exampleLen = 256
-	// examplesPerKind is how many are kept of each kind and link.
+	// examplesPerKind is the number of examples that are kept per kind and link.
 	examplesPerKind = 3
 )
 
-// Result is what was seen.
+// Result is the sum of all judgements.
 type Result struct {
-	// Frames is how many were judged, over all links: one that crosses the bridge is judged on
-	// each.
+	// Frames is the number of judged frames over all links. A frame that crosses the bridge is
+	// judged on each link.
 	Frames uint64 `json:"frames"`
 	// Bytes of them all.
 	Bytes uint64 `json:"bytes"`
-	// Plaintext is how many were leaks.
+	// Plaintext is the number of leaks.
 	Plaintext uint64 `json:"plaintext"`
 	// Kinds counts all by what they were judged to be.
 	Kinds map[Kind]uint64 `json:"kinds"`
-	// Dropped is how many the kernel could not give us. More than zero: nothing is proven.
+	// Dropped is the number of frames that the kernel could not deliver. If it is above zero,
+	// nothing is proven.
 	Dropped uint64 `json:"dropped"`
 	// Examples are the first findings of each kind on each link.
 	Examples []Example `json:"examples,omitempty"`
 }
 
-// Findings is how many frames were not on the allow-list.
+// Findings returns the number of frames that were not on the allow-list.
 func (r Result) Findings() uint64 {
 	var n uint64
 	for kind, count := range r.Kinds {
@@ -63,8 +64,8 @@ func (r Result) Findings() uint64 {
 	return n
 }
 
-// Err is nil when every frame was seen and allowed, and at least one was. It shows examples
-// otherwise.
+// Err returns nil when every frame was seen and allowed, and there was at least one. Otherwise the
+// error shows examples.
 func (r Result) Err() error {
 	switch {
 	case r.Dropped > 0:
@@ -101,8 +102,8 @@ type Oracle struct {
 	result Result
 }
 
-// Start makes an Oracle for the network namespace at a path, or that of the caller if it is "",
-// which takes no more than CAP_NET_RAW. It sees nothing before Watch.
+// Start makes an Oracle for the network namespace at a path. An empty path means the caller's
+// namespace, for which CAP_NET_RAW is enough. It sees nothing before Watch.
 func Start(netnsPath string, rules Rules) (*Oracle, error) {
 	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{},
 		seen: Result{Kinds: map[Kind]uint64{}}}
@@ -118,8 +119,8 @@ func (o *Oracle) inside(fn func() error) error {
 	return netns.Do(o.netns, fn)
 }
 
-// Watch watches a link from now until Stop, both directions. A link that is gone is no error later:
-// what it carried counts.
+// Watch watches a link from now until Stop, in both directions. If the link disappears later, that
+// is not an error: the frames that it carried count.
 func (o *Oracle) Watch(link string) error {
 	var r *ring
 	err := o.inside(func() error {
@@ -236,8 +237,7 @@ func (o *Oracle) add(local *Result) {
 	clear(local.Kinds)
 }
 
-// Seen is what was judged until now, or since the last Take; Dropped is only known from Take and
-// Stop.
+// Seen returns what was judged since Start or the last Take. Only Take and Stop set Dropped.
 func (o *Oracle) Seen() Result {
 	o.mu.Lock()
 	defer o.mu.Unlock()

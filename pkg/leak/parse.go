@@ -19,16 +19,17 @@ const (
 	vlanLen     = 4
 )
 
-// packet is what could be read of an IP packet's headers.
+// packet holds what could be read of an IP packet's headers.
 type packet struct {
 	src, dst netip.Addr
 	// routed are the addresses that routing headers list.
 	routed   []netip.Addr
 	proto    uint8
 	fragment bool
-	// later is that it is a fragment but not the first: payload begins in the midst of something.
+	// later reports whether it is a fragment but not the first: payload then begins inside a
+	// datagram.
 	later bool
-	// cut is that a header which something should follow is not whole.
+	// cut reports whether a header is truncated that another header or payload should follow.
 	cut              bool
 	hasPorts         bool
 	srcPort, dstPort uint16
@@ -51,8 +52,8 @@ func link(frame []byte) (etherType uint16, inside []byte, tags int, ok bool) {
 	return etherType, inside, tags, true
 }
 
-// parseIP reads an IP packet of either version up to its ports. What is cut short, as in an ICMP
-// error, is read as far as it goes; ok is false only when there are no addresses.
+// parseIP reads an IP packet of either version up to its ports. A truncated packet, such as the
+// quote in an ICMP error, is read as far as it goes. ok is false only when there are no addresses.
 func parseIP(b []byte) (p packet, ok bool) {
 	if len(b) == 0 {
 		return p, false
@@ -114,8 +115,8 @@ const (
 	protoEthernet    = 143 // RFC 8986 section 4.9
 )
 
-// extensionSize returns the bytes of an extension header of which b has the beginning, 0 if that is
-// too short to tell.
+// extensionSize returns the size in bytes of the extension header at the start of b, or 0 if b is
+// too short to contain its length.
 func extensionSize(proto uint8, b []byte) int {
 	switch {
 	case len(b) < 8:

@@ -21,8 +21,8 @@ type ring struct {
 	*packetring.Ring
 
 	judged           atomic.Uint64 // frames that were handed out
-	packets, dropped uint64        // by the kernel's count; the reader's own
-	told             uint64        // of dropped, what lost has given
+	packets, dropped uint64        // as counted by the kernel and by the reader
+	told             uint64        // the part of dropped that lost has returned
 	takes            chan chan<- error
 }
 
@@ -36,8 +36,8 @@ func openRing(link string, blocks int) (*ring, error) {
 	return &ring{link: link, Ring: r, takes: make(chan chan<- error)}, nil
 }
 
-// wait waits for a block for a short time. That the link went down or away is no
-// error: what it carried is in the ring.
+// wait waits for a block for a short time. It ignores the error when the link went down or away:
+// the frames that the link carried are in the ring.
 func (r *ring) wait() { _, _, _ = r.Wait(retire) }
 
 // drain hands each frame of all full blocks to fn. The frame is valid during fn only.

@@ -16,7 +16,7 @@ const (
 	ICMPv6 = 58
 )
 
-// Rules say what may be on the network. The zero value allows ARP and neighbour discovery only.
+// Rules are the allow-list. The zero value allows ARP and neighbour discovery only.
 type Rules struct {
 	// Inner are the ranges of pods and services, whose addresses must never be seen.
 	Inner []netip.Prefix
@@ -24,16 +24,17 @@ type Rules struct {
 	Nodes []netip.Addr
 	// TunnelPort is the UDP port of tunnels: one side of a tunnel packet has it.
 	TunnelPort uint16
-	// Canary is in all payloads of the cluster and must never be seen; empty is not looked for.
+	// Canary is in all payloads of the cluster and must never be seen. Empty disables the search.
 	Canary []byte
 	// EgressCanary is in payloads to Outside and must be seen nowhere else.
 	EgressCanary []byte
-	// Outside are hosts that are no part of the cluster, to which anything but Canary may be sent.
+	// Outside are hosts that do not belong to the cluster, to which anything but Canary may be
+	// sent.
 	Outside []netip.Addr
 	// Flows are control traffic of the test itself.
 	Flows []Flow
-	// MaxFrame is the longest frame, bytes, VLAN tags not counted; 0 is any. A longer one was not
-	// yet cut into what a wire carries, so its inside was not judged.
+	// MaxFrame is the longest frame in bytes, VLAN tags not counted; 0 means no limit. A longer
+	// frame was not yet segmented to what a wire carries, so the packets inside it were not judged.
 	MaxFrame int
 }
 
@@ -43,7 +44,7 @@ type Flow struct {
 	Name  string
 	Proto uint8
 	Addr  netip.Addr
-	// Port is 0 for protocols without ports and for all ports.
+	// Port is 0 for protocols without ports, and to allow all ports.
 	Port uint16
 }
 
@@ -79,7 +80,7 @@ func (r *Rules) flow(p *packet) (string, bool) {
 	return "", false
 }
 
-// Kind is what a frame was judged to be.
+// Kind is the class that a frame was judged to have.
 type Kind string
 
 // Kinds that are allowed.
@@ -108,12 +109,12 @@ const (
 // Leak reports whether the kind is plaintext of the cluster.
 func (k Kind) Leak() bool { return k == LeakAddress || k == LeakCanary || k == LeakEgress }
 
-// Allowed reports whether the kind is no finding.
+// Allowed reports whether frames of the kind are on the allow-list.
 func (k Kind) Allowed() bool {
 	return k == Tunnel || k == TunnelError || k == Neighbour || k == Control || k == Egress
 }
 
-// Verdict is the judgement of one frame; Detail says why, for people.
+// Verdict is the judgement of one frame. Detail explains it for people.
 type Verdict struct {
 	Kind   Kind
 	Detail string

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Take returns what was seen since Start or the last Take and starts over, so that one run can hold
-// a part whose findings are wanted. Every frame that a watched link carried before the call is in
-// what it gives; one that comes during the call may be on either side.
+// Take returns what was seen since Start or the last Take and starts over, so that one run can have
+// a part that is judged separately. The result contains every frame that a watched link carried
+// before the call. A frame during the call may be in this result or in the next.
 func (o *Oracle) Take() (Result, error) {
 	o.mu.Lock()
 	rings := slices.Clone(o.rings)
@@ -71,8 +71,8 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 	}
 }
 
-// lost returns how many frames were dropped that it has not given before; at the end, those too
-// that the kernel kept and never handed out.
+// lost returns the number of frames dropped since its last call. At the end it also counts the
+// frames that the kernel kept and never delivered.
 func (r *ring) lost(end bool) uint64 {
 	n := r.dropped - r.told
 	r.told = r.dropped

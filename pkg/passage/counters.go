@@ -62,8 +62,8 @@ func readCounters(way int) (in, out uint64, err error) {
 	return in, out, nil
 }
 
-// Remove deletes the table that a process left which was killed during a probe. That there
-// is none is no error.
+// Remove deletes the table of a process that was killed during a probe. It returns nil when there
+// is no such table.
 func Remove() error {
 	_, err := nft.Delete(abi.NFTProbeTable)
 	return err

@@ -11,10 +11,10 @@
 //   - what it made is gone when it returns, and what a killed process left behind is
 //     without effect: the link dies with the process;
 //   - ErrDropped is proof that a filter drops: the datagram entered the forward hook and
-//     did not leave. Any other error is that nothing was found out.
+//     did not leave. Any other error means that the probe found out nothing.
 //
-// The pod of the probe has the network address of this node's pod prefixes, which no
-// address management gives to a pod.
+// The pod of the probe has the network address of this node's pod prefixes, which no IPAM assigns
+// to a pod.
 //
 //	probe's namespace ── veth (PodGroup) ── forward: entered++ … filters … postrouting: left++, drop
 //

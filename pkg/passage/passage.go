@@ -19,9 +19,10 @@ import (
 // tunnel.
 var ErrDropped = errors.New("forwarded packets of pods are dropped")
 
-// Way is what a probe sends in one family.
+// Way describes what a probe sends in one family.
 type Way struct {
-	// From is the address of the probe's pod: no other pod's, in a pod prefix of this node.
+	// From is the address of the probe's pod, in a pod prefix of this node. No other pod may have
+	// it.
 	From netip.Addr
 	// To is an address that is routed into a tunnel, such as one in a peer's pod prefix.
 	To netip.Addr
@@ -42,7 +43,8 @@ func Ways(own, peer []netip.Prefix) (ways []Way) {
 }
 
 const (
-	// containerID is the probe's in place of a container's; the name of its link follows.
+	// containerID stands in place of a container's ID; the name of the probe's link follows from
+	// it.
 	containerID = "kubeveil-probe"
 	ifName      = "eth0"
 	// discard is the port of RFC 863. No datagram reaches it.
@@ -52,9 +54,9 @@ const (
 	between  = 20 * time.Millisecond
 )
 
-// Probe returns nil when a datagram of each way left for a tunnel. runDir, on tmpfs, gets
-// a directory "probe" for as long as it takes. The guard must be in force, and only one
-// probe run at a time.
+// Probe returns nil when a datagram of each way left for a tunnel. runDir must be on tmpfs; a
+// directory "probe" exists in it during the call. The guard must be in force, and only one probe
+// may run at a time.
 func Probe(ctx context.Context, runDir string, ways []Way) (err error) {
 	if len(ways) == 0 {
 		return nil
@@ -107,7 +109,7 @@ func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 	return &undo, p.Attach(r, int(ns.Fd()), &undo)
 }
 
-// probe sends datagrams of a way until one has left, or for as long as patience says.
+// probe sends datagrams of a way until one has left, or until the patience of the probe ends.
 func probe(ctx context.Context, ns *os.File, way int, w Way) error {
 	var conn net.Conn
 	err := netns.DoFd(int(ns.Fd()), "of the probe", func() (err error) {

@@ -71,7 +71,7 @@ func TestProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rules   string
 		sysctl  string
-		dropped string // what the error names; empty is none
+		dropped string // what the error names; empty means no error
 		other   bool   // an error that is not ErrDropped
 	}{
 		"nothing in the way": {},

@@ -2,7 +2,7 @@ package pathmtu
 
 import "time"
 
-// burstSize is how many probes of a size are sent as one segmented datagram.
+// burstSize is the number of probes of a size that are sent as one segmented datagram.
 const burstSize = 8
 
 type burstPhase int
@@ -30,10 +30,10 @@ func (b *burst) begin(now time.Time) {
 	}
 }
 
-// due returns when the next probes are to be sent; ok is false while there are none.
+// due returns the time of the next probes; ok is false while there are none.
 func (b *burst) due() (at time.Time, ok bool) { return b.next, b.phase != quiet }
 
-// count is how many probes are to be sent.
+// count returns the number of probes to send.
 func (b *burst) count() int {
 	if b.phase == together {
 		return burstSize
@@ -41,8 +41,8 @@ func (b *burst) count() int {
 	return 1
 }
 
-// answered says that one of the probes was answered, and reports whether the path loses those that
-// are sent as one.
+// answered records that one of the probes was answered. It reports whether the path loses segmented
+// datagrams.
 func (b *burst) answered(now time.Time) (broken bool) {
 	if b.phase == together {
 		b.phase = quiet
@@ -57,7 +57,7 @@ func (b *burst) answered(now time.Time) (broken bool) {
 	return false
 }
 
-// unanswered says that none of the probes was answered in time.
+// unanswered records that none of the probes was answered in time.
 func (b *burst) unanswered(now time.Time) {
 	if b.phase == together {
 		b.phase, b.next = alone, now

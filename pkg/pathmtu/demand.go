@@ -2,7 +2,7 @@ package pathmtu
 
 import "time"
 
-// Traffic is what is known of the traffic to a peer.
+// Traffic describes the traffic to a peer.
 type Traffic struct {
 	// Sent counts the bytes to the peer, as they were read at At.
 	Sent int64
@@ -15,18 +15,18 @@ type Traffic struct {
 }
 
 const (
-	// enough is how much must be sent to a peer before it is worth another probe, bytes.
-	// What answers the peer's own probes, a handshake included, is a tenth of it.
+	// enough is the number of bytes sent to a peer that justify another probe. The answers to the
+	// peer's own probes, a handshake included, are a tenth of it.
 	enough = 4096
-	// settle is how long after a probe sent bytes count as the probe's. Sent must include its
-	// packets, and the keepalive with which WireGuard answers after 10 s.
+	// settle is the time after a probe during which sent bytes count as the probe's bytes. Sent
+	// must include its packets, and the keepalive with which WireGuard answers after 10 s.
 	settle = 12 * time.Second
 )
 
 // demand decides whether a path is worth a probe: only if the peer has been sent
 // something since the last one, other than probes.
 type demand struct {
-	// base is what had been sent when the last probe ended; it is unknown until settled.
+	// base is the number of bytes sent when the last probe ended; it is unknown until settled.
 	base    int64
 	ended   time.Time
 	pending bool

@@ -1,5 +1,5 @@
-// Package pathmtu finds paths between nodes that are narrower than the
-// interface says, where ICMP is dropped, by probing inside the tunnel.
+// Package pathmtu finds paths between nodes that carry less than the MTU of the interface, where
+// ICMP is dropped, by probing inside the tunnel.
 //
 //	Prober ── UDP of N bytes inside, DF ──→ tunnel ──→ the peer's Prober
 //	   ↑──────── 24 bytes, same nonce ─────────────────────┘
@@ -11,9 +11,9 @@
 // RaiseInterval.
 //
 // Where the tunnel may send datagrams segmented, each check ends with a burst: eight probes of the
-// size as one segmented datagram. A kernel or a device on the way that loses such loses all of
-// them. The path counts as one that does when a burst was lost and a single probe after it was
-// answered, as often in a row as a size is tried.
+// size as one segmented datagram. A kernel or a device on the path that loses segmented datagrams
+// loses the whole burst. The path counts as broken when a burst was lost and a single probe after
+// it was answered, as many times in a row as a size is tried.
 //
 // Only peers with traffic are probed (demand.go): a path that carries nothing is not
 // worth a packet, and probes must not be what keeps two idle peers busy.

@@ -28,12 +28,12 @@ type Peer struct {
 type Options struct {
 	// Sources are this node's own addresses, by family the first is used.
 	Sources []netip.Addr
-	// Port is the UDP port; 0 is abi.ProbePort.
+	// Port is the UDP port; 0 means abi.ProbePort.
 	Port uint16
 	// Timing sets the pace; the default is a check a minute, an attempt at the full size every ten,
 	// three probes a size.
 	Timing Timing
-	// Timeout is how long an answer may take; 0 is 300 ms.
+	// Timeout is the longest wait for an answer; 0 means 300 ms.
 	Timeout time.Duration
 	// Believed are sizes that a prober before this one found, by peer: a first search
 	// of such a peer begins with it and soon tries the full size.
@@ -42,8 +42,8 @@ type Options struct {
 	// result is only reported if it differs from Believed, or from the device's MTU without one. It
 	// must not block.
 	Found func(peer Peer, mtu int)
-	// Broken is told when the path to a peer loses datagrams that are sent as one and carries single
-	// ones. It must not block; nil looks for no such path.
+	// Broken is called when the path to a peer loses segmented datagrams and carries single ones.
+	// It must not block. Nil disables the bursts.
 	Broken func(peer Peer)
 	// Traffic returns what is known of the traffic to a peer; ok is false while nothing is. Only
 	// peers with traffic are probed. It must not block; nil probes all peers, also for segmented
@@ -84,7 +84,7 @@ type target struct {
 	demand   demand
 	probing  bool // a probe was sent since the search was last seen idle
 
-	segments      bool // Traffic said so when the check began
+	segments      bool // Traffic allowed segments when the check began
 	burst         burst
 	burstNonce    uint64 // 0: none under way
 	burstDeadline time.Time
@@ -180,7 +180,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// turn sends what is due and returns how long there is nothing to do.
+// turn sends the probes that are due and returns the time until the next is due.
 func (p *Prober) turn(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +209,7 @@ func (p *Prober) turn(now time.Time) time.Duration {
 	return max(pause, minPause)
 }
 
-// wanted reports whether a search may go on or, when it is idle, begin.
+// wanted reports whether a search may continue or, when it is idle, begin.
 func (p *Prober) wanted(t *target, now time.Time) bool {
 	if !t.search.Idle() {
 		return true
@@ -320,8 +320,8 @@ func (p *Prober) read(id socketID, s *socket) {
 	}
 }
 
-// current reports whether s is still in use: an error of it is then one of the
-// network's, told by ICMP.
+// current reports whether s is still in use. An error of s is then an error of the network,
+// reported by ICMP.
 func (p *Prober) current(id socketID, s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

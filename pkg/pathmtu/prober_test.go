@@ -34,7 +34,7 @@ func start(t *testing.T, ns *nettest.NS, source netip.Addr,
 	return startWith(t, ns, pathmtu.Options{Sources: []netip.Addr{source}, Found: found})
 }
 
-// startWith is start with other options; those of time and log are the test's.
+// startWith is like start with other options; the test sets their timing and log.
 func startWith(t *testing.T, ns *nettest.NS, o pathmtu.Options) *pathmtu.Prober {
 	t.Helper()
 	o.Timing, o.Timeout, o.Log = fast, 100*time.Millisecond, slog.New(slog.DiscardHandler)
@@ -147,7 +147,7 @@ func blackHole(t *testing.T, ns *nettest.NS, mtu int) {
 	ns.OnLink("veil0", func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })
 }
 
-// TestStrangersGetNoAnswer sends probes from an address that is no peer's.
+// TestStrangersGetNoAnswer sends probes from an address that belongs to no peer.
 func TestStrangersGetNoAnswer(t *testing.T) {
 	a, b := nettest.NewNS(t), nettest.NewNS(t)
 	addrA, other, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.3"),

@@ -2,8 +2,8 @@ package pathmtu
 
 import "time"
 
-// step is the distance of the sizes that are tried: WireGuard pads to it
-// (whitepaper, section 5.4.6), so that nothing between can be told apart.
+// step is the distance of the sizes that are tried: WireGuard pads to it (whitepaper, section
+// 5.4.6), so sizes in between look the same on the path.
 const step = 16
 
 // Timing sets the pace of a Search.
@@ -14,7 +14,8 @@ type Timing struct {
 	RaiseInterval time.Duration
 	// RetryMin is the pause after a peer did not answer at all; it doubles up to Interval.
 	RetryMin time.Duration
-	// Tries is how many probes of a size must be lost before it counts as too large.
+	// Tries is the number of probes of a size that must be lost before the size counts as too
+	// large.
 	Tries int
 }
 
@@ -63,14 +64,14 @@ func (s *Search) Believe(size int) {
 // MTU is the size that is believed to fit.
 func (s *Search) MTU() int { return s.believed }
 
-// Next is when an idle Search wants to be woken.
+// Next returns the time at which an idle Search is due again.
 func (s *Search) Next() time.Time { return s.next }
 
 // Idle reports whether no probe is under way or to be sent at once.
 func (s *Search) Idle() bool { return s.phase == idle }
 
-// Probe is the size of the probe to be sent now; ok is false when idle. It
-// stays the same until Answered or Lost.
+// Probe returns the size of the probe to send now; ok is false when the search is idle. The size is
+// the same until Answered or Lost is called.
 func (s *Search) Probe(now time.Time) (size int, ok bool) {
 	if s.phase == idle && !now.Before(s.next) {
 		if s.retry > 0 {
@@ -129,7 +130,7 @@ func (s *Search) Lost(now time.Time) {
 	case confirm:
 		s.halve(now)
 	case control, knock:
-		// Nothing arrives, whatever its size: that says nothing about sizes.
+		// Probes of every size are lost, so nothing follows for a size.
 		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)
 		s.rest(now, s.retry)
 	}

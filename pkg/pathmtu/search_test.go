@@ -51,7 +51,7 @@ func (p *path) run(s *Search, d time.Duration) {
 	}
 }
 
-// best is the largest size that a search can find: the device's, else a multiple of 16.
+// best returns the largest size that a search can find: the device's MTU, or else a multiple of 16.
 func (p *path) best() int {
 	if p.mtu >= p.device {
 		return p.device
@@ -141,7 +141,7 @@ func TestDeviceBelowTheFloor(t *testing.T) {
 	}
 }
 
-// A peer that comes up while its first probes are under way has a wide path, whichever of them it
+// A peer that comes up during its first probes has a wide path, regardless of which probes it
 // misses.
 func TestLatePeerDoesNotLowerTheMTU(t *testing.T) {
 	for late := time.Duration(0); late < 10*time.Second; late += 50 * time.Millisecond {

@@ -38,7 +38,7 @@ func (p *Prober) put(t *target, m message, count int) {
 	}
 }
 
-// turnBurst sends the probes of a burst that are due, and returns how long there is nothing to do.
+// turnBurst sends the probes of a burst that are due, and returns the time until the next is due.
 func (p *Prober) turnBurst(t *target, now time.Time) time.Duration {
 	if t.burstNonce != 0 && !now.Before(t.burstDeadline) {
 		t.burstNonce = 0

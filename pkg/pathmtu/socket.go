@@ -36,8 +36,8 @@ func openSocket(ctx context.Context, device string, source netip.Addr,
 	lc := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		var err error
 		e := c.Control(func(fd uintptr) {
-			// Asked before the socket is bound to it: a device that is made again in between is
-			// noticed by alive.
+			// The index is read before the socket is bound to the device. If the device is replaced
+			// in between, alive notices it.
 			if index, err = linkIndex(int(fd), device); err == nil {
 				err = setOptions(int(fd), network, device)
 			}

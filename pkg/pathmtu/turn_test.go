@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A check of a single probe ends like others: what it sent is no traffic, and a peer that is sent
-// nothing else is not probed again.
+// A check of a single probe ends like others. Its own bytes do not count as traffic, so a peer that
+// receives nothing else is not probed again.
 func TestCheckOfOneProbeIsNoTraffic(t *testing.T) {
 	now := time.Now()
 	addr := netip.MustParseAddr("198.18.7.2")

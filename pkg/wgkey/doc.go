@@ -5,10 +5,10 @@
 // hands it to a device, and the key file see it.
 //
 // The file is made on the node, on tmpfs unless a disk is asked for by name,
-// with mode 0600. One that is not exactly as this package would have written it
-// is refused and never overwritten: a node whose key changes silently is
-// a node that its peers no longer know. Pages of a tmpfs may be swapped
-// out, so a node must have no swap, or swap that is encrypted; ramfs never is.
+// with mode 0600. A file that is not exactly as this package would have written it is refused and
+// never overwritten: if the key of a node changes silently, its peers no longer accept the node.
+// Pages of a tmpfs may be swapped out, so a node must have no swap, or encrypted swap; ramfs is
+// never swapped.
 //
 // It is a leaf: no kernel, no Kubernetes, no clock. Start reading at
 // private.go, then file.go.

@@ -21,12 +21,11 @@ const fileSize = 45
 // not be used; it is left as it is.
 var ErrFile = errors.New("key file refused")
 
-// LoadOrCreate reads the private key in the file at path; when there is no
-// file it makes a key, writes it there with mode 0600 and says so. Missing
-// directories are made with mode 0700. A file that is a symbolic link, has
-// another mode or owner, or does not hold exactly one key is refused (ErrFile)
-// and not touched. So is, unless allowDisk, every path that is not on
-// tmpfs or ramfs: what is on a disk belongs to the disk's owner.
+// LoadOrCreate reads the private key in the file at path. If there is no file, it makes a key,
+// writes it there with mode 0600 and returns created. Missing directories are made with mode 0700.
+// It refuses a file that is a symbolic link, has another mode or owner, or does not hold exactly
+// one key (ErrFile), and does not change it. Unless allowDisk is set, it also refuses every path
+// that is not on tmpfs or ramfs: the owner of a disk can read what is on it.
 func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err error) {
 	if err := checkPlace(path, allowDisk); err != nil {
 		return Private{}, false, err
@@ -46,7 +45,7 @@ func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err e
 	}
 	switch err := atomicfile.Create(path, key.encode(), 0o600); {
 	case errors.Is(err, fs.ErrExist):
-		// Another process made one meanwhile; its key is the node's.
+		// Another process made one meanwhile; its key is the node's key.
 		key, err = load(path)
 		return key, false, err
 	case err != nil:
@@ -70,7 +69,8 @@ func Replace(path string) (Private, error) {
 	return key, nil
 }
 
-// Check says what LoadOrCreate would refuse, and makes nothing; a file that does not exist is fine.
+// Check returns the error with which LoadOrCreate would refuse the path. It makes nothing, and
+// accepts a path without a file.
 func Check(path string, allowDisk bool) error {
 	if err := checkPlace(path, allowDisk); err != nil {
 		return err
@@ -96,7 +96,7 @@ func checkPlace(path string, allowDisk bool) error {
 	return nil
 }
 
-// load reads an existing key file; the error matches fs.ErrNotExist when there is none.
+// load reads an existing key file. The error matches fs.ErrNotExist when there is no file.
 func load(path string) (Private, error) {
 	// O_NONBLOCK: a FIFO in its place must not hang us.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

@@ -9,11 +9,11 @@ import (
 	"log/slog"
 )
 
-// redacted is what every text form of a Private says.
+// redacted is the text form of every Private.
 const redacted = "redacted"
 
-// Private is a node's private key. The zero value is no key. It may be copied;
-// copies share nothing that changes. Compare with Equal.
+// Private is a node's private key. The zero value holds no key. It may be copied; copies share
+// nothing that changes. Compare with Equal.
 type Private struct {
 	// The bytes are behind a function because fmt prints the unexported fields
 	// of other people's values by reflection, without asking our methods
@@ -30,16 +30,16 @@ func Generate() (Private, error) {
 	return newPrivate(b), nil
 }
 
-// newPrivate clamps b (RFC 7748 section 5), as the kernel does with what it is
-// given, so that a key read back from a device equals the one that was set.
+// newPrivate clamps b (RFC 7748 section 5), as the kernel does with a key that it receives, so that
+// a key read back from a device equals the one that was set.
 func newPrivate(b [Size]byte) Private {
 	b[0] &= 248
 	b[31] = b[31]&127 | 64
 	return Private{reveal: func() [Size]byte { return b }}
 }
 
-// Bytes returns the secret itself, to be handed to a device and to nothing else.
-// Those of the zero value are all zero.
+// Bytes returns the secret itself, to be handed to a device and to nothing else. The bytes of the
+// zero value are all zero.
 func (k Private) Bytes() [Size]byte {
 	if k.reveal == nil {
 		return [Size]byte{}
@@ -47,7 +47,7 @@ func (k Private) Bytes() [Size]byte {
 	return k.reveal()
 }
 
-// IsZero reports whether k is no key.
+// IsZero reports whether k holds no key.
 func (k Private) IsZero() bool { return k.reveal == nil }
 
 // Equal compares two keys in constant time.
