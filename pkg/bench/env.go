@@ -56,7 +56,7 @@ func cpuModel() string {
 	return name
 }
 
-// memory returns the machine's memory in MiB, 0 where the kernel does not say.
+// memory returns the machine's memory in MiB, or 0 where the kernel does not report it.
 func memory() int {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
@@ -65,14 +65,15 @@ func memory() int {
 	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
 }
 
-// load returns the load averages over 1, 5 and 15 minutes, "" where the kernel does not say.
+// load returns the load averages over 1, 5 and 15 minutes, or "" where the kernel does not report
+// them.
 func load() string {
 	b, _ := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(b))
 	return strings.Join(fields[:min(3, len(fields))], " ")
 }
 
-// commit is empty where there is no git or no tree: a result of an unpacked
+// commit returns an empty string where there is no git or no tree, because a result of an unpacked
 // archive is still a result.
 func commit(dir string) string {
 	out, err := exec.Command("git", "-C", dir, "rev-parse", "HEAD").Output()
@@ -87,7 +88,7 @@ func commit(dir string) string {
 	return hash
 }
 
-// Caveat says in one sentence what figures from this machine are good for.
+// Caveat states in one sentence what figures from this machine are good for.
 func (r *Result) Caveat() string {
 	cores := fmt.Sprintf("%d cores", r.CPUs)
 	if r.CPUs == 1 {

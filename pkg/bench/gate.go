@@ -32,8 +32,8 @@ func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 	return g
 }
 
-// orControl keeps g, too, where the ratio of c is at most the control's of its worst round. A
-// control that was not measured is a missed gate.
+// orControl also passes g where the median ratio of c is at most the control's largest ratio of a
+// round. A control that was not measured misses the gate.
 func orControl(g Gate, c, control *Case) Gate {
 	if control == nil || control.Ratio == nil {
 		g.OK, g.Got = false, "the control was not measured"
@@ -99,7 +99,7 @@ func oursGate(name string, c *Case, limit float64, sign string, keeps func(float
 	return g
 }
 
-// Exactly is the gate "the number of what is want".
+// Exactly returns the gate "the number of what is want".
 func Exactly(name string, got, want int, what string) Gate {
 	return Gate{Name: name, Want: fmt.Sprintf("%d %s", want, what),
 		Got: fmt.Sprintf("%d %s", got, what), OK: got == want}
@@ -108,9 +108,9 @@ func Exactly(name string, got, want int, what string) Gate {
 // ofFailures is the name of the gate of Unexplained.
 const ofFailures = "upstream specs that fail for no listed reason"
 
-// Unexplained is the gate of a suite that lists which tests it knows to fail and why: n failed that
-// are not listed. A result that has it is judged by it and not by how many tests failed, see
-// JudgesFailures.
+// Unexplained returns the gate of a suite that lists the tests that it expects to fail, and why: n
+// failed that are not listed. This gate judges the result instead of the number of failed tests,
+// see JudgesFailures.
 func Unexplained(n int) Gate { return Exactly(ofFailures, n, 0, "specs") }
 
 // JudgesFailures reports whether Unexplained is among the gates.

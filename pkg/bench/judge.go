@@ -18,7 +18,7 @@ type allLimits struct {
 	Suites []limits `json:"suites"`
 }
 
-// limits are those of one suite.
+// limits are the gates of one suite.
 type limits struct {
 	// Suite is whose results they are for.
 	Suite string `json:"suite"`
@@ -45,19 +45,19 @@ type limit struct {
 	AtLeast *float64 `json:"atLeast"`
 	AtMost  *float64 `json:"atMost"`
 	Within  *float64 `json:"within"`
-	// AEAD is the result's for which it is judged; empty is each.
+	// AEAD limits the gate to results with this AEAD; empty means every result.
 	AEAD string `json:"aead"`
-	// Link says on which links it is judged; nil on all.
+	// Link restricts the links on which the limit is judged; nil means all.
 	Link *link `json:"link"`
 	// Control is a case that compares the base of Case with itself. The limit of a ratio is judged
 	// only where the control's ratio of each round is closer to 1 than the limit is.
 	Control string `json:"control"`
-	// OrControl is such a case, too. AtMost is kept as well by a ratio that is no more than the
-	// control's of its worst round.
+	// OrControl is a case like Control. A ratio also keeps AtMost if it is at most the control's
+	// largest ratio of a round.
 	OrControl string `json:"orControl"`
-	// Calm says when the limit is judged; nil is always.
+	// Calm restricts when the limit is judged; nil means always.
 	Calm *calm `json:"calm"`
-	// IfMeasured reports whether a result without the case is none that missed it.
+	// IfMeasured reports whether a result without the case still passes.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
 }
@@ -103,7 +103,7 @@ func parseLimits(b []byte) (*allLimits, error) {
 	return &a, nil
 }
 
-// check says what does not hang together.
+// check reports contradictions among the limits.
 func (l *limits) check() error {
 	all := slices.Clone(l.Every)
 	owner := map[string]string{}
@@ -142,7 +142,7 @@ func (l *limits) check() error {
 	return nil
 }
 
-// suite returns the limits of a suite, nil when there are none.
+// suite returns the limits of a suite, or nil if the file has none for it.
 func (a *allLimits) suite(name string) *limits {
 	for i := range a.Suites {
 		if a.Suites[i].Suite == name {
@@ -177,9 +177,9 @@ func (l *limits) profile(platform string) (string, profile) {
 }
 
 // Judge returns the gates of a suite's result by gates.json, in the profile of its platform. A
-// quantity that should have been measured and was not is a missed gate. Suites that the file does
-// not know keep the gates that the result has. Where an oracle listened, plaintext is a missed gate
-// whatever the suite.
+// quantity that should have been measured and was not is a missed gate. Suites that are not in the
+// file keep the gates that the result has. Where an oracle listened, plaintext is a missed gate in
+// every suite.
 func Judge(r *Result, suite string) ([]Gate, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -330,8 +330,8 @@ func unlessIncomplete(g Gate, c *Case) Gate {
 	return g
 }
 
-// noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was
-// seen to see.
+// noPlaintext requires frames that were looked at, none of them with plaintext. The control must
+// have proven that the oracle sees.
 func noPlaintext(l *Leaks) Gate {
 	g := Gate{Name: "zero plaintext on the wire",
 		Want: "0 frames with plaintext, and a control that shows some"}

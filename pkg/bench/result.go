@@ -27,13 +27,13 @@ const (
 	Metal      = "metal"
 )
 
-// nodePlatforms are what nodes of a cluster can be.
+// nodePlatforms are the platforms that nodes of a cluster can have.
 var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
 
 var platforms = append([]string{Namespaces}, nodePlatforms...)
 
-// CheckNodes is an error where platform, which the caller declares for the nodes of a cluster, is
-// nothing that those can be; it names what they can be.
+// CheckNodes returns an error if platform, which the caller declares for the nodes of a cluster, is
+// not a platform of nodes. The error lists the platforms of nodes.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
 		return fmt.Errorf("nodes are no %q: write one of %s", platform,
@@ -58,7 +58,7 @@ type Result struct {
 	Memory  int       `json:"memory_mib"`
 	Load    string    `json:"load"`
 	Command []string  `json:"command"`
-	// Facts are what else was chosen for the run, by name.
+	// Facts are the other choices of the run, by name.
 	Facts map[string]string `json:"facts"`
 	Cases []Case            `json:"cases"`
 	Leaks *Leaks            `json:"leaks"`
@@ -80,8 +80,9 @@ type Case struct {
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
-// NewCase returns the case of these rounds, in unit. Without base it compares nothing; with base both
-// have one value for each round, and a base of 0 is an error. An MTU of 0 is for what has none.
+// NewCase returns the case of these rounds, in unit. Without base it compares nothing. With base,
+// both slices have one value per round, and a base of 0 is an error. An MTU of 0 means that the MTU
+// does not matter.
 func NewCase(name string, mtu int, unit Unit, ours, base []float64, baseName string) (Case, error) {
 	c := Case{Name: name, MTU: mtu, Unit: unit, Ours: Summarize(ours)}
 	if len(base) == 0 {
@@ -96,21 +97,21 @@ func NewCase(name string, mtu int, unit Unit, ours, base []float64, baseName str
 	return c, nil
 }
 
-// Leaks is what the oracle counted, in frames.
+// Leaks holds the counts of the oracle, in frames.
 type Leaks struct {
 	Frames           uint64 `json:"frames"`
 	Plaintext        uint64 `json:"plaintext"`
 	ControlPlaintext uint64 `json:"control_plaintext"`
 }
 
-// Gate is a limit and whether it was kept. Want and Got are for people, with units.
+// Gate is a limit with the outcome. Want and Got are for people, with units.
 type Gate struct {
 	Name string `json:"name"`
 	Want string `json:"want"`
 	Got  string `json:"got"`
 	OK   bool   `json:"ok"`
-	// NotJudged reports whether the measurement was too noisy for the limit: the gate is then neither
-	// kept nor missed, and Got says why.
+	// NotJudged reports whether the measurement was too noisy for the limit. The gate is then
+	// neither kept nor missed, and Got states the reason.
 	NotJudged bool `json:"not_judged"`
 }
 
@@ -130,7 +131,7 @@ type Tests struct {
 	Passed  int    `json:"passed"`
 	Failed  int    `json:"failed"`
 	Skipped []Skip `json:"skipped"`
-	// Failures names the failed, in runs that know why; at most Failed.
+	// Failures names the failed tests, in runs that record the reasons; at most Failed.
 	Failures []Failure `json:"failures"`
 }
 
@@ -146,7 +147,7 @@ type Failure struct {
 	Reason string `json:"reason"`
 }
 
-// Find returns the case of this name and MTU, nil when there is none.
+// Find returns the case of this name and MTU, or nil if there is no such case.
 func (r *Result) Find(name string, mtu int) *Case {
 	for i := range r.Cases {
 		if r.Cases[i].Name == name && r.Cases[i].MTU == mtu {

@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// Sample is what one measurement of one side gave.
+// Sample is the result of one measurement of one side.
 type Sample struct {
 	// Value is in the unit of the case.
 	Value float64
-	// CPU is in core-seconds a 10^9 bytes of payload; 0 when not counted.
+	// CPU is in core-seconds per 10^9 bytes of payload; 0 means that it was not counted.
 	CPU float64
-	// P99 is the 99th percentile where Value is a median, in the same unit; 0 when there is none.
+	// P99 is the 99th percentile where Value is a median, in the same unit; 0 means that there is
+	// none.
 	P99 float64
-	// Extras are what else came of the measurement, by the suffixes of the group's Extras; 0 and
-	// absent are not measured.
+	// Extras are further results of the measurement, by the suffixes of the group's Extras. A value
+	// that is 0 or absent was not measured.
 	Extras map[string]float64
 }
 
@@ -31,7 +32,8 @@ type Extra struct {
 // Measure takes one sample. It returns soon after ctx is done.
 type Measure func(ctx context.Context) (Sample, error)
 
-// Comparison is a case to be measured. Base may be nil: then there is no ratio.
+// Comparison is a case to be measured. Base may be nil: then the case has only a figure, not a
+// ratio.
 type Comparison struct {
 	Name     string
 	MTU      int
@@ -61,11 +63,11 @@ type Group struct {
 	Unit  Unit
 	Sides []Side
 	Pairs []Pair
-	// Extras are what samples have besides; may be empty.
+	// Extras describe the further results of samples; may be empty.
 	Extras []Extra
-	// Turns is how often each side is measured in a round, one after the other; its sample of the
-	// round is their mean. 0 is once. More of them than longer samples: what else the machine does
-	// then meets all sides.
+	// Turns is how often each side is measured in a round, in alternation; its sample of the round
+	// is the mean. Zero means once. Prefer more turns to longer samples: other work of the machine
+	// then affects all sides.
 	Turns int
 	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and
 	// returns a sample of each in their order.
@@ -78,8 +80,8 @@ type Side struct {
 	Measure Measure
 }
 
-// Pair is a case: two sides of a Group by their names. Base may be "": then there is no ratio.
-// BaseName is what the result calls the base; "" is the side's name.
+// Pair is a case: two sides of a Group by their names. An empty Base means that there is no ratio.
+// BaseName is the name of the base in the result; empty means the name of the side.
 type Pair struct {
 	Name, Ours, Base, BaseName string
 }
@@ -90,7 +92,7 @@ type Runner struct {
 	Rounds int
 	// Seed determines the order.
 	Seed uint64
-	// Progress is told each step; nil drops them.
+	// Progress receives each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 
@@ -225,7 +227,7 @@ func (s series) takeAll(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// last tells of the last round.
+// last describes the last round.
 func (s series) last(g *Group) string {
 	text := g.Name
 	if g.MTU != 0 {

@@ -12,8 +12,8 @@ type Stat struct {
 	Max    float64 `json:"max"`
 	// N is the number of rounds.
 	N int `json:"n"`
-	// Samples are the values themselves, in the order of rounds, so that anybody can sum them up
-	// again; nil if there are more than maxSamples, or in results of earlier versions.
+	// Samples are the values themselves, in the order of rounds, so that a reader can summarize
+	// them again. Nil if there are more than maxSamples, or in results of earlier versions.
 	Samples []float64 `json:"samples,omitempty"`
 }
 
@@ -40,8 +40,8 @@ func Summarize(values []float64) Stat {
 	return s
 }
 
-// Ratios returns the statistics of ours[i]/base[i]. Both are of one length, one
-// value a round; a base of 0 is an error, for it says that nothing was measured.
+// Ratios returns the statistics of ours[i]/base[i]. Both slices have one value per round. A base of
+// 0 is an error, because it means that nothing was measured.
 func Ratios(ours, base []float64) (Ratio, error) {
 	if len(ours) != len(base) || len(ours) == 0 {
 		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want as many, at least one",
@@ -58,8 +58,8 @@ func Ratios(ours, base []float64) (Ratio, error) {
 	return Ratio{s.Median, s.Min, s.Max}, nil
 }
 
-// Quantile returns the value below which the share q (0 to 1) of values lies,
-// interpolated between neighbours; 0.5 is the median. It is 0 for none.
+// Quantile returns the value below which the share q (0 to 1) of values lies, interpolated between
+// neighbours; 0.5 is the median. Without values it returns 0.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0

@@ -1,10 +1,10 @@
-// Package disk reads and writes a file at random places, past the page cache, as many requests at
-// once as it is told, and says how fast. It needs no other program, so it runs where there is no
-// fio.
+// Package disk reads and writes a file at random places, past the page cache, with a given number
+// of requests at once, and measures the rate. It needs no other program, so it runs where there is
+// no fio.
 //
-// It promises that what it counts was answered within the time, and that no request is of a part of
-// the file that Fill has not written. It refuses files that cannot be opened with O_DIRECT. Start
-// reading at Job.
+// It promises that every request that it counts was answered within the time, and that no request
+// touches a part of the file that Fill has not written. It refuses files that cannot be opened with
+// O_DIRECT. Start reading at Job.
 package disk
 
 import (
@@ -20,24 +20,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Job is what is done. All fields must be set, Write excepted.
+// Job describes a measurement. All fields must be set, except Write.
 type Job struct {
 	// File is a file that Fill has written; Size is its size, bytes, a multiple of Block.
 	File string
 	Size int64
-	// Block is the size of a request, bytes, a multiple of 4096; Depth is how many are under way at
-	// once.
+	// Block is the size of a request in bytes, a multiple of 4096; Depth is the number of requests
+	// at once.
 	Block int64
 	Depth int
 	// Write writes; else it reads.
 	Write bool
-	// For is how long.
+	// For is the duration.
 	For time.Duration
 }
 
-// Result is what was measured.
+// Result holds the figures of a Job.
 type Result struct {
-	// Ops is how many requests were answered, Took how long that took.
+	// Ops is the number of answered requests, Took the time that they took.
 	Ops  int64         `json:"ops"`
 	Took time.Duration `json:"took"`
 	// P50 and P99 are times of a request.
@@ -50,7 +50,7 @@ func (r Result) IOPS() float64 { return float64(r.Ops) / r.Took.Seconds() }
 
 const (
 	align = 4096
-	// piece is what Fill writes at once, bytes.
+	// piece is the number of bytes that Fill writes at once.
 	piece    = 1 << 20
 	maxDepth = 1024
 )
@@ -100,7 +100,7 @@ func errShort(all bool) error {
 	return errCut
 }
 
-// buffer returns memory as O_DIRECT wants it, and what gives it back.
+// buffer returns memory aligned for O_DIRECT, and a function that releases it.
 func buffer(size int) ([]byte, func(), error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -109,7 +109,7 @@ func buffer(size int) ([]byte, func(), error) {
 	return b, func() { _ = unix.Munmap(b) }, nil
 }
 
-// check says what is wrong with the job.
+// check returns an error that describes what is wrong with the job.
 func (j Job) check() error {
 	if j.Block < align || j.Block%align != 0 || j.Size < j.Block || j.Depth < 1 ||
 		j.Depth > maxDepth || j.For <= 0 {

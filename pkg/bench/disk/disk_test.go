@@ -18,7 +18,7 @@ const size = 4 << 20
 
 func filled(t *testing.T) string {
 	t.Helper()
-	// Not below /tmp, which may be in memory, where there is no O_DIRECT.
+	// /tmp may be in memory, and a tmpfs has no O_DIRECT.
 	dir, err := os.MkdirTemp(".", ".disk-")
 	if err != nil {
 		t.Fatal(err)

@@ -73,8 +73,8 @@ func (m Meter) Stop() (spent, took time.Duration, err error) {
 	return max(0, time.Duration(cpus)*took-(end-m.unused)), took, err
 }
 
-// unused returns the time that CPUs had nothing to do or were not given to this machine, and how
-// many CPUs there are.
+// unused returns the time in which CPUs were idle or stolen from this machine, and the number of
+// CPUs.
 func unused() (sum time.Duration, cpus int, err error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {

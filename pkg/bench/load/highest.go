@@ -12,22 +12,22 @@ import (
 type Search struct {
 	// Floor and Ceiling bound the rates that are tried, Mbit/s.
 	Floor, Ceiling float64
-	// Hint is where to begin, Mbit/s; 0 is the geometric middle.
+	// Hint is the first rate to try, Mbit/s; 0 means the geometric middle.
 	Hint float64
 	// Loss is the largest share that may be lost, 0 to 1.
 	Loss float64
-	// Step is how near the answer is to the first rate that fails: 1.02 is 2 %.
+	// Step is the largest ratio between the lowest rate that fails and the answer: 1.02 means 2 %.
 	Step float64
 }
 
 // Probe sends at a rate.
 type Probe func(ctx context.Context, mbps float64) (Datagrams, error)
 
-// Highest looks for the highest rate at which no more than s.Loss is lost and
-// gives what arrived then. A rate that fails is tried a second time before it
-// counts as failed: one burst of another process's work is no property of the
-// path. A sender that cannot send as fast as it is asked to ends the search: what
-// it sends is the highest. It is an error when the floor fails too.
+// Highest searches for the highest rate at which at most s.Loss is lost and returns what arrived
+// then. A rate that fails is tried a second time before it counts as failed, because a burst of
+// another process's work is not a property of the path. A sender that cannot reach the requested
+// rate ends the search: the rate that it reached is the highest. Highest returns an error when the
+// floor fails too.
 func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 	var best Datagrams
 	passes := func(mbps float64) (outcome, error) {
@@ -74,17 +74,17 @@ func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 	return best, nil
 }
 
-// senderShare is what a sender has to send of what it is asked to; less is its own limit.
+// senderShare is the share of the requested rate below which the sender is the limit.
 const senderShare = 0.9
 
-// outcome is what became of a rate.
+// outcome is the result of trying a rate.
 type outcome int
 
 const (
 	// lost is more than may be lost.
 	lost outcome = iota
 	arrived
-	// exhausted is that all arrived that the sender could send, which was less than it should.
+	// exhausted means that all arrived, but the sender did not reach the rate.
 	exhausted
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// controlPort is where iperf3 listens.
+// controlPort is the TCP port on which iperf3 listens.
 const controlPort = 5201
 
 // Server is an iperf3 that listens in a namespace.
@@ -98,19 +98,19 @@ type Flow struct {
 	From string
 	// To is the server's address.
 	To netip.Addr
-	// Duration is how long to send, whole seconds.
+	// Duration is the time to send, in whole seconds.
 	Duration time.Duration
 	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed,
 	// also with an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
-	// Busy, when it is not nil, gives the CPU time spent by the machines that take part, instead of
-	// this one's.
+	// Busy, if not nil, returns the CPU time of the machines that take part, in place of the CPU
+	// time of this machine.
 	Busy func(ctx context.Context) (time.Duration, error)
 }
 
 // TCP sends by this many parallel streams and returns Mbit/s received and the CPU it cost.
 func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
-	// The first second is left out: slow start is no property of the path.
+	// The first second is left out: slow start is not a property of the path.
 	r, err := f.run(ctx, "-P", strconv.Itoa(streams), "-O", "1")
 	if err != nil {
 		return bench.Sample{}, err
@@ -118,7 +118,7 @@ func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
 	return bench.Sample{Value: r.mbps, CPU: r.cpuPerGB()}, nil
 }
 
-// Datagrams is what came of a run of UDP.
+// Datagrams is the result of a run of UDP.
 type Datagrams struct {
 	// Mbps is payload received, 10^6 bits a second.
 	Mbps float64
@@ -138,8 +138,8 @@ func (f Flow) UDP(ctx context.Context, mbps float64, payload int) (Datagrams, er
 	return Datagrams{r.mbps, r.loss, r.cpuPerGB()}, nil
 }
 
-// figures are those of one run. Bytes are all that were moved, those of a
-// warm-up included, because cpu is for all of them too.
+// figures are the results of one run. bytes includes the bytes of a warm-up, because cpu covers the
+// warm-up too.
 type figures struct {
 	mbps, loss, bytes float64
 	cpu               time.Duration

@@ -23,8 +23,8 @@ var caps = []struct {
 	{"10_gbit", 10_000, 8896, []string{bench.VM, bench.SEVSNP, bench.TDX, bench.Metal}},
 }
 
-// fillShare is what clear must carry of a capped link, payload against the link's rate, for the
-// link to be the limit.
+// fillShare is the share of a capped link's rate that the payload in clear must reach for the link
+// to be the limit.
 const fillShare = 0.85
 
 // capped measures ours against clear over a link of limited rate.

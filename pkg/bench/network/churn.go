@@ -12,17 +12,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// churnRate is how many pods are created in a minute.
+// churnRate is the number of pods that are created per minute.
 const churnRate = 50
 
 // churnWindows is into how many parts the time is cut, each a figure.
 const churnWindows = 5
 
-// churnPatience is what churn may take longer than it should.
+// churnPatience is the time that churn may take beyond its duration.
 const churnPatience = 2 * time.Minute
 
-// inFlight is how many pods may be on their way at a time. More than a node can start would measure
-// how it suffocates; what was reached instead of churnRate is a figure beside the others.
+// inFlight returns the number of pods that may be starting at a time. More than a node can start
+// would measure its overload. The rate that was reached instead of churnRate is a figure of its
+// own.
 func inFlight(platform string) int {
 	if platform == bench.Emulated {
 		return 2

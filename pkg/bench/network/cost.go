@@ -14,7 +14,7 @@ import (
 // guardPrograms begins the names of the guard's programs at links.
 const guardPrograms = "guard_"
 
-// costTime is how long a sample of the guard's cost takes.
+// costTime is the duration of a sample of the guard's cost.
 const costTime = 2 * time.Second
 
 // guardCost measures what the guard's programs take for a packet, and of a processor, while

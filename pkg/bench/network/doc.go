@@ -1,6 +1,6 @@
-// Package cluster is the performance suite on a cluster that a kubeconfig points to: bandwidth and
-// latency between pods on two nodes, ours beside the kernel's WireGuard configured by hand and
-// beside the network in clear.
+// Package network is the performance suite for a cluster that a kubeconfig names. It measures
+// bandwidth and latency between pods on two nodes, for Kubeveil, for the kernel's WireGuard
+// configured by hand, and for the network in clear.
 //
 //	client pod ─ eth0 ──── veil0 ═══════════ ours ══════════ veil0 ──── eth0 ─ server pod
 //	 on node A ─ bare0 ─── kvbench-wg ══ bare WireGuard ══ kvbench-wg ─ bare0 ─ on node B
@@ -8,15 +8,17 @@
 //
 // The pods, their processes and their processors are the same for all three; only the address that
 // the client dials differs. The bare device is in a network namespace of its own on each node,
-// where nothing but it looks at its packets. A privileged pod on each of the two nodes (veil-tools
-// agent) gives them the other two interfaces, from addresses outside the cluster's ranges
-// (Options.Prefix), reads /proc/stat and the links' counters, and says what machine it is on.
+// where nothing else inspects its packets. A privileged pod on each of the two nodes (veil-tools
+// agent) creates the other two interfaces, with addresses outside the cluster's ranges
+// (Options.Prefix). It also reads /proc/stat and the links' counters, and reports the kind of
+// machine.
 //
-// It promises: a figure counts only when the links' counters show that the traffic went the way the
-// figure's name says; sides are measured directly after one another (bench.Runner); what it made on
-// nodes and in the API is removed when Run returns, and with the privileged pods when it could not.
-// What cannot be measured on a cluster is listed as skipped, with the reason. It changes nothing of
-// the cluster's own but what Options let it: MTU and rate of the link.
+// It promises that a figure counts only when the links' counters show that the traffic took the
+// path in the figure's name. Sides are measured directly after one another (bench.Runner). What Run
+// makes on nodes and in the API is removed when it returns; if Run could not remove it, the end of
+// the privileged pods does. A quantity that cannot be measured on a cluster is listed as skipped,
+// with the reason. Run changes nothing of the cluster itself except what Options allow: MTU and
+// rate of the link.
 //
 // It refuses a cluster with fewer than two nodes that are Ready and schedulable, and nodes without
 // IPv4.

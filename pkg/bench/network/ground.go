@@ -19,7 +19,7 @@ import (
 // tool is the program of the suite's pods.
 const tool = "veil-tools"
 
-// ground is what is measured on: two nodes with a pod and a privileged pod each.
+// ground is the place of the measurement: two nodes with a pod and a privileged pod each.
 type ground struct {
 	cluster *remote.Cluster
 	ns      *remote.Namespace
@@ -31,7 +31,7 @@ type ground struct {
 type place struct {
 	remote.Node
 	addr netip.Addr
-	// platform is what the node says of itself.
+	// platform is the kind of machine that the node reports.
 	platform session.Platform
 	pod      *remote.Pod
 	podAddr  netip.Addr
@@ -98,15 +98,15 @@ func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 	return nil
 }
 
-// podCPU is what a measured pod asks for.
+// podCPU is the CPU request of a measured pod.
 const podCPU = "500m"
 
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	p.pod = &remote.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"},
 		Change: func(o *corev1.Pod) {
-			// A pod that asks for nothing gets a hundredth of what the kubelet gets where they
-			// compete, and stalls with each of its rounds.
+			// A pod without a CPU request gets a hundredth of the kubelet's share where they
+			// compete, and stalls during each of the kubelet's rounds.
 			o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse(podCPU)}
 		}}

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// maxLoss is what may be lost of UDP.
+// maxLoss is the share of UDP that may be lost.
 const maxLoss = 0.005
 
 // udpSearch bounds the rates that are tried without a cap, Mbit/s.

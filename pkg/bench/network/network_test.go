@@ -194,7 +194,7 @@ func invented() *suite {
 	return s
 }
 
-// figure is what a side is invented to give.
+// figure returns an invented sample of a side.
 func figure(unit bench.Unit, side string, round float64) bench.Sample {
 	v := map[string]float64{sideOurs: 33, sideBare: 33.4, sideClear: 310}[side] * (1 + round/50)
 	if unit == bench.Millisecond {

@@ -8,14 +8,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// Options say how long and how often. Zero values are replaced by the defaults that each names.
+// Options set durations and counts. Zero values are replaced by the default that each comment
+// names.
 type Options struct {
-	// Rounds is how often each side is measured; 5.
+	// Rounds is how often each side is measured; 0 means 5.
 	Rounds int
 	// Seed determines the order; from the clock.
 	Seed uint64
-	// TCP is how long a TCP sample takes, whole seconds, the first excluded; 2 s. Probe is one rate
-	// of UDP; 1 s.
+	// TCP is the duration of a TCP sample in whole seconds, the first excluded; 0 means 2 s. Probe
+	// is the duration of one rate of UDP; 0 means 1 s.
 	TCP, Probe time.Duration
 	// RoundTrips is for how long request and response are measured at least; half a second.
 	RoundTrips time.Duration
@@ -24,8 +25,8 @@ type Options struct {
 	Prefix netip.Prefix
 	// Nodes are the names of the two nodes; empty takes the first two that are Ready.
 	Nodes []string
-	// MTUs are those of the underlay to measure at, in this order, and SetMTU changes it on both
-	// nodes. Both empty measure at the MTU that is there.
+	// MTUs are the MTUs of the underlay to measure at, in this order. SetMTU sets one on both
+	// nodes. If both are empty, the suite measures at the present MTU.
 	MTUs   []int
 	SetMTU func(ctx context.Context, mtu int) error
 	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit
@@ -38,13 +39,14 @@ type Options struct {
 	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it
 	// as skipped.
 	Ready []float64
-	// Reference is what FirstBytes gave on the reference network; empty leaves the comparison out.
+	// Reference is what FirstBytes returned on the reference network. Empty leaves the comparison
+	// out.
 	Reference []float64
 	// Churn is for how long pods come and go; a minute. Negative leaves it out.
 	Churn time.Duration
 	// Root is the folder of the source tree, for the commit in the result; "" is the current one.
 	Root string
-	// Progress is told each step; nil drops them.
+	// Progress receives each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 

@@ -18,7 +18,7 @@ const proofTrips = 200
 // ours nothing may be seen, in clear it must be.
 func (s *suite) prove(ctx context.Context) (err error) {
 	defer func() {
-		// Half a proof is none.
+		// Half a proof proves nothing.
 		if err != nil {
 			s.result.Leaks = nil
 		}
@@ -105,7 +105,7 @@ func (s *suite) watched(ctx context.Context, side string) (sum session.Judgement
 	return sum, nil
 }
 
-// known are the addresses of the cluster that must not be seen, and those of its nodes.
+// known returns the cluster's ranges, which must not be seen, and the addresses of its nodes.
 func (s *suite) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.Addr, err error) {
 	all, err := s.cluster.Nodes(ctx)
 	if err != nil {

@@ -32,11 +32,12 @@ type target struct {
 	side string
 	// addr is the server's pod or a service in front of it.
 	addr netip.Addr
-	// mtu is that of the interface, bytes.
+	// mtu is the MTU of the interface, bytes.
 	mtu int
 }
 
-// carried is what the three ways carried from the client's node between two snapshots, bytes.
+// carried holds the bytes that each of the three paths carried from the client's node between two
+// snapshots.
 type carried struct{ ours, bare, clear uint64 }
 
 func carriedBetween(before, after [2]session.Counters) carried {
@@ -53,7 +54,8 @@ func carriedBetween(before, after [2]session.Counters) carried {
 	return c
 }
 
-// strayBytes is what a way may carry while another is measured: handshakes, keepalives, neighbours.
+// strayBytes is the number of bytes that a path may carry while another is measured: handshakes,
+// keepalives, neighbour discovery.
 const strayBytes = 20_000
 
 // check reports whether the traffic of a side went that side's way. Pods of others may use ours
@@ -125,7 +127,7 @@ func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 	}
 }
 
-// leastBytes is what a measurement must have moved at least: three quarters of a second of it.
+// leastBytes is the number of bytes that a measurement must have moved: three quarters of a second.
 func (s *suite) leastBytes(sample bench.Sample) uint64 {
 	return uint64(sample.Value * 1e6 / 8 * 0.75)
 }
@@ -156,7 +158,7 @@ const (
 	tripSize  = 64
 	tripBytes = tripSize + 20 + 20
 	tripCount = 1000
-	// tripsPatience is how many times the least time they may take.
+	// tripsPatience is the factor by which round trips may exceed their least time.
 	tripsPatience = 4
 )
 

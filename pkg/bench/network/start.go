@@ -18,9 +18,9 @@ const (
 	startPatience = 2 * time.Minute
 )
 
-// FirstBytes starts pods, one after the other, on one node and returns for each the seconds from
-// the request that created it until a pod on the other node had its first bytes. It is for whatever
-// network the cluster has, and leaves nothing.
+// FirstBytes starts pods on one node, one after the other. For each it returns the seconds from the
+// request that created it until a pod on the other node received its first bytes. It works on any
+// pod network and leaves nothing behind.
 func FirstBytes(ctx context.Context, c *remote.Cluster,
 	nodes []string) (seconds []float64, err error) {
 	g := &ground{cluster: c}
@@ -56,7 +56,7 @@ func (g *ground) firstBytes(ctx context.Context) (seconds []float64, err error) 
 	return seconds, nil
 }
 
-// firstByte starts a pod and waits until it has said its name to the server.
+// firstByte starts a pod and waits until it has sent its name to the server.
 func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
 		fmt.Errorf("pod %s did not reach the server within %v", name, startPatience))

@@ -29,14 +29,14 @@ type suite struct {
 	result  *bench.Result
 	// at are the MTUs now.
 	at mtus
-	// noClear is why there is no network in clear; "" when there is.
+	// noClear is the reason why there is no network in clear; "" means that there is one.
 	noClear string
 }
 
-// Run measures the cluster and returns the report, whose result is judged by the gates of the
-// platform that the nodes say they are. It takes about o.Estimate. A part that fails, or that ctx
-// ends, is an error beside a report that has what was measured until then and lists the part as
-// skipped. Such an error also says what could not be taken away from the cluster.
+// Run measures the cluster and returns the report. The gates of the platform that the nodes report
+// judge its result. It takes about o.Estimate. If a part fails or ctx ends, Run returns an error
+// beside the report. The report then has what was measured until then and lists the part as
+// skipped. The error also names what could not be removed from the cluster.
 func Run(ctx context.Context, c *remote.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed,

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// Names of cases that are no quantity of the matrix.
+// Names of cases that are not part of the matrix.
 const (
 	caseReady       = "apply_to_nodes_ready"
 	caseGuardCost   = "guard_program"
@@ -54,7 +54,7 @@ func rateName(name string) string {
 	return strings.NewReplacer("_", " ", "mbit", "Mbit/s", "gbit", "Gbit/s").Replace(name)
 }
 
-// banners say what it ran on.
+// banners name the platform.
 var banners = map[string]string{
 	bench.Emulated: "Emulated machines", bench.VM: "Virtual machines",
 	bench.SEVSNP: "Confidential VMs: AMD SEV-SNP",
@@ -122,7 +122,7 @@ func withClear(name string) string {
 	return strings.TrimSuffix(name, clearSuffix) + clearSuffix
 }
 
-// cellOf is one figure: ours with both ratios, or that of the other side.
+// cellOf returns one cell: for our side the figure with both ratios, for another side its figure.
 func cellOf(c, toClear *bench.Case, side string) string {
 	if c == nil {
 		c = toClear
@@ -152,7 +152,7 @@ func change(ratio float64) string {
 	return strings.Replace(text, "-", "−", 1)
 }
 
-// measuredMTUs are those of the matrix, ascending.
+// measuredMTUs returns the MTUs of the matrix, ascending.
 func (s *suite) measuredMTUs() []int {
 	var out []int
 	for _, c := range s.result.Cases {
@@ -164,8 +164,8 @@ func (s *suite) measuredMTUs() []int {
 	return out
 }
 
-// published are what the documents of others say of encrypted pod networks, against the same
-// network in clear.
+// published are figures from the documents of other projects for encrypted pod networks, relative
+// to the same network in clear.
 var published = [][]string{
 	{"Constellation 2.6, Azure DC4as_v5, 1.25 Gbit/s", "1500", "−10 %", "−40 %"},
 	{"Constellation 2.6, GCP n2d-standard-4, 10 Gbit/s", "8896", "−58 %", "slightly better"},

@@ -23,7 +23,8 @@ type plan struct {
 	clearPod, clearGateway, barePod, bareGateway netip.Addr
 }
 
-// serviceAddrs are those of services in front of the other two sides, of the first sixteen.
+// serviceAddrs returns the addresses of the services in front of the other two sides. They are
+// among the first sixteen addresses of the prefix.
 func serviceAddrs(prefix netip.Prefix) map[string]netip.Addr {
 	first := prefix.Masked().Addr().Next()
 	return map[string]netip.Addr{sideClear: first, sideBare: first.Next()}
@@ -51,14 +52,14 @@ type wiring struct {
 	plans [2]plan
 	// services by side, of the server.
 	services map[string]netip.Addr
-	// noBare is why there is no bare WireGuard; "" when there is.
+	// noBare is the reason why there is no bare WireGuard; "" means that there is one.
 	noBare string
 }
 
-// serve makes the services: ours an ordinary one; in clear one with an address of its own, which
-// kube-proxy translates as it does a load balancer's (an address of the cluster's service range
-// would be refused by Kubeveil's guard on a link that is not a pod's). The bare device's namespace
-// translates its own.
+// serve makes the services. Ours is an ordinary one. The service in clear has an address of its
+// own, which kube-proxy translates like the address of a load balancer. Kubeveil's guard would
+// refuse an address of the cluster's service range on a link that does not belong to a pod. The
+// bare device's namespace translates its own service.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -75,7 +76,7 @@ func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error
 	return w, g.serveClear(ctx, w.services[sideClear], w.plans[1].clearPod)
 }
 
-// servicePorts are those of the server's pod.
+// servicePorts returns the ports of the server's pod.
 func servicePorts() (ports []corev1.ServicePort, endpoints []discoveryv1.EndpointPort) {
 	for _, p := range []struct {
 		name  string
@@ -157,7 +158,7 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	return nil
 }
 
-// mtus are those of one state of the underlay.
+// mtus are the MTUs of the underlay and of pods in one state of the underlay.
 type mtus struct{ underlay, pod int }
 
 // wire makes both other interfaces again for the MTUs.
@@ -201,8 +202,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	})
 }
 
-// tunnels makes the bare devices and returns their public keys. A kernel without WireGuard has
-// none, which is no error.
+// tunnels makes the bare devices and returns their public keys. On a kernel without WireGuard it
+// returns no keys and no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil
@@ -222,7 +223,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 	return keys, err
 }
 
-// mtuPatience bounds the wait until pods have the MTU that follows from the underlay's.
+// mtuPatience bounds the wait until pods have the MTU that follows from the MTU of the underlay.
 const mtuPatience = 90 * time.Second
 
 // readMTU returns the MTUs that are there, both nodes agreeing.

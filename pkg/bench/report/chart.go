@@ -28,11 +28,11 @@ type ratioRow struct {
 	Label string
 	Dots  template.HTML
 	Text  string
-	// Better says which way is good.
+	// Better names the better direction.
 	Better string
 }
 
-// scale is what the cases of one chart have in common: their figures are of one size.
+// scale identifies the cases that share one chart, because their figures are comparable.
 type scale struct {
 	unit bench.Unit
 	base string

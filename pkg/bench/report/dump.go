@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// shownBytes is how much of a frame is dumped.
+// shownBytes is the number of bytes of a frame that are dumped.
 const shownBytes = 176
 
 // sideView is a Capture with its frames dumped.
@@ -61,7 +61,7 @@ func newDump(f Frame, canary []byte) dump {
 	return d
 }
 
-// marks says for each byte whether it belongs to the canary.
+// marks reports for each byte whether it belongs to the canary.
 func marks(data, canary []byte) []bool {
 	out := make([]bool, len(data))
 	if len(canary) == 0 {

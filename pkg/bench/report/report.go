@@ -17,18 +17,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// Report is what the page shows. Title and Result must be set.
+// Report is the content of the page. Title and Result must be set.
 type Report struct {
 	// Title and Lead are the page's first lines: what was done and what for.
 	Title, Lead string
-	// Banner says in a few words what it ran on, in the largest letters of the page; may be empty.
+	// Banner names the platform in a few words, in the largest letters of the page; may be empty.
 	Banner string
 	// Result is valid (Result.Validate).
 	Result *bench.Result
 	// Labels name cases for people, by Case.Name; others keep their name.
 	Labels map[string]string
-	// Sides are captures to be shown next to each other, the one in clear first; may be empty.
-	// SidesTitle heads them; empty is a sniffer's.
+	// Sides are captures to be shown next to each other, the capture in clear first; may be empty.
+	// SidesTitle is their heading; empty means the default heading, which names a sniffer.
 	Sides      []Capture
 	SidesTitle string
 	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names
@@ -37,7 +37,7 @@ type Report struct {
 	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
 	Tables []Table
-	// Notes say how it was measured, a sentence each.
+	// Notes describe how it was measured, a sentence each.
 	Notes []string
 	// Checksum is the SHA-256 of the result's file in hex; WriteAll sets it.
 	Checksum string
@@ -45,15 +45,15 @@ type Report struct {
 
 // Table is a table of text. All rows have as many cells as Head.
 type Table struct {
-	// Title names it, Note says in a sentence or two how to read it.
+	// Title names it, Note explains in a sentence or two how to read it.
 	Title, Note string
 	Head        []string
 	Rows        [][]string
 }
 
-// Capture is what a sniffer on the wire saw of one side.
+// Capture holds the frames of one side that a sniffer on the wire saw.
 type Capture struct {
-	// Title names the side, Verdict says in a sentence what can be seen in it.
+	// Title names the side, Verdict states in a sentence what can be seen in it.
 	Title, Verdict string
 	// Leaks reports whether secrets can be read in it.
 	Leaks bool
@@ -72,8 +72,8 @@ type Frame struct {
 
 // Refusal is something that was tried and its outcome.
 type Refusal struct {
-	// What was tried, Want is what had to happen, Got is what did, with the counter or errno that
-	// shows it.
+	// What was tried, Want is the expected result, and Got is the observed one, with the counter or
+	// errno that shows it.
 	What, Want, Got string
 	OK              bool
 }
@@ -131,7 +131,7 @@ func (r *Report) WriteAll(folder string) error {
 		r.WriteHTML(filepath.Join(folder, "report.html")))
 }
 
-// view is what the template reads.
+// view is the input of the template.
 type view struct {
 	*Report
 	Caveat string
@@ -209,8 +209,8 @@ func tone(good bool) string {
 	return "bad"
 }
 
-// controlTone is for frames in clear of the control: that there are some is no good news, and that
-// there are none means that nothing was proven.
+// controlTone returns the tone for the control's frames in clear. A positive number is expected,
+// not good news; zero means that nothing was proven.
 func controlTone(frames uint64) string {
 	if frames == 0 {
 		return "bad"

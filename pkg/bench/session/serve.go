@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Handler does what one verb says and returns what its answer holds. It returns soon after ctx is
+// Handler executes one verb and returns the content of the answer. It returns soon after ctx is
 // done.
 type Handler func(ctx context.Context, args json.RawMessage) (any, error)
 
@@ -27,9 +27,9 @@ func Handle[A any](fn func(ctx context.Context, args A) (any, error)) Handler {
 	}
 }
 
-// Serve is the program's end: it does what in says, each call in a goroutine of its own, until in
-// ends; then the calls that still run are cancelled and waited for. Bytes that are no request end
-// it with an error.
+// Serve is the program's end. It runs each call from in in a goroutine of its own. When in ends, it
+// cancels the calls that still run and waits for them. Bytes that are not a request end it with an
+// error.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, handlers map[string]Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var calls sync.WaitGroup

@@ -43,8 +43,8 @@ type Session struct {
 	err     error
 }
 
-// Open starts the program; name is for errors. The session lives until Close, the end of ctx or
-// that of the program.
+// Open starts the program; name is for errors. The session lives until Close, or until ctx or the
+// program ends.
 func Open(ctx context.Context, name string, run Stream) *Session {
 	ctx, cancel := context.WithCancel(ctx)
 	inR, inW := io.Pipe()
@@ -138,7 +138,7 @@ func (s *Session) send(verb string, args json.RawMessage) (uint64, chan response
 	return s.last, answers, nil
 }
 
-// cancel tells the program that no caller waits any more.
+// cancel informs the program that no caller waits any more.
 func (s *Session) cancel(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Session) broken() error {
 	return s.err
 }
 
-// closePatience is what a program gets to end by itself when its input ends.
+// closePatience is the time that a program has to end by itself after its input ended.
 const closePatience = 5 * time.Second
 
 // Close ends the program and waits for that.

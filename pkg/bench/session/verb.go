@@ -12,15 +12,15 @@ const (
 	// VerbRoundTrips measures request and response over connections: RoundTrips, answered by a
 	// Latency for each.
 	VerbRoundTrips = "round-trips"
-	// VerbSelf says where the program runs: no arguments, answered by Self.
+	// VerbSelf returns where the program runs: no arguments, answered by Self.
 	VerbSelf = "self"
-	// VerbAwait waits for a connection that says Await.Token.
+	// VerbAwait waits for a connection that sends Await.Token.
 	VerbAwait = "await"
 )
 
 // In the privileged pod of a node:
 const (
-	// VerbPlatform says what machine it is: answered by Platform.
+	// VerbPlatform returns the kind of machine: answered by Platform.
 	VerbPlatform = "platform"
 	// VerbTunnel makes the bare WireGuard device: Tunnel, answered by its public key (text).
 	VerbTunnel = "tunnel"
@@ -45,13 +45,13 @@ const (
 	AwaitPort      = 5203
 )
 
-// Links that a pod is given besides its own.
+// Links that a pod receives besides its own.
 const (
 	ClearLink = "clear0"
 	BareLink  = "bare0"
 )
 
-// Links that a node is given. They are the suite's alone.
+// Links that a node receives. Only the suite uses them.
 const (
 	HostClearLink = "kvbench-clear"
 	HostBareLink  = "kvbench-bare"
@@ -63,23 +63,24 @@ type Iperf struct {
 	Args []string `json:"args"`
 }
 
-// IperfDone is what iperf3 wrote and how it ended; Failure is empty when that was with status 0.
+// IperfDone is the output of iperf3 and how it ended. An empty Failure means exit status 0.
 type IperfDone struct {
 	Stdout  []byte `json:"stdout"`
 	Stderr  string `json:"stderr"`
 	Failure string `json:"failure"`
 }
 
-// RoundTrips says what is measured: turns of one transaction with each of To, over a connection to
-// each and in an order drawn for each turn, until there are Count turns and Least has passed, at
-// most for Most. What else a machine does so meets all of them alike.
+// RoundTrips configures the measurement of round trips. A turn has one transaction with each of To,
+// over a connection to each and in an order drawn for each turn. Turns end when there were Count
+// turns and Least has passed, or after Most. Other work of the machine so affects all targets
+// alike.
 type RoundTrips struct {
 	To    []netip.AddrPort `json:"to"`
 	Size  int              `json:"size"`
 	Count int              `json:"count"`
 	Least time.Duration    `json:"least"`
 	Most  time.Duration    `json:"most"`
-	// Fill is what messages hold, again and again; "" is nothing but zeros.
+	// Fill is the content of messages, repeated; empty fills them with zeros.
 	Fill string `json:"fill"`
 }
 
@@ -90,11 +91,11 @@ type Latency struct {
 	P99   time.Duration `json:"p99"`
 }
 
-// Self is where a program runs.
+// Self describes the place where a program runs.
 type Self struct {
 	// NetNS is the inode of its network namespace.
 	NetNS uint64 `json:"netns"`
-	// MTU is that of eth0, bytes; 0 where there is no eth0.
+	// MTU is the MTU of eth0 in bytes, or 0 where there is no eth0.
 	MTU int `json:"mtu"`
 }
 
@@ -103,7 +104,7 @@ type Await struct {
 	Token string `json:"token"`
 }
 
-// Tunnel says how the bare device is made.
+// Tunnel describes how to make the bare device.
 type Tunnel struct {
 	Port int `json:"port"`
 	MTU  int `json:"mtu"`
@@ -114,7 +115,7 @@ type Tunnel struct {
 	Endpoint netip.Addr `json:"endpoint"`
 }
 
-// Wire says what a node and a pod on it are given.
+// Wire describes what a node and a pod on it receive.
 type Wire struct {
 	// NetNS is the inode of the pod's network namespace.
 	NetNS uint64 `json:"netns"`
@@ -135,7 +136,7 @@ type Link struct {
 	MTU     int        `json:"mtu"`
 	Addr    netip.Addr `json:"addr"`
 	Gateway netip.Addr `json:"gateway"`
-	// Routes are what the pod reaches through it.
+	// Routes are the addresses that the pod reaches through it.
 	Routes []netip.Addr `json:"routes"`
 }
 
@@ -153,7 +154,7 @@ type Counters struct {
 	Busy time.Duration `json:"busy"`
 	// Sent are the bytes that left through a link, by its name.
 	Sent map[string]uint64 `json:"sent"`
-	// DaemonCPU and DaemonMiB are those of the node's veild; 0 where none runs.
+	// DaemonCPU and DaemonMiB are the CPU time and memory of the node's veild; 0 where none runs.
 	DaemonCPU time.Duration `json:"daemonCPU"`
 	DaemonMiB float64       `json:"daemonMiB"`
 }
@@ -164,17 +165,17 @@ type Programs struct {
 	For    time.Duration `json:"for"`
 }
 
-// Ran is how often programs ran and the time that took in all.
+// Ran counts how often programs ran, and the time that they took together.
 type Ran struct {
 	Runs uint64        `json:"runs"`
 	Took time.Duration `json:"took"`
 }
 
-// Platform is what a machine says of itself.
+// Platform is the kind of a machine, as the machine reports it.
 type Platform struct {
 	// Name is one of pkg/bench's platforms.
 	Name string `json:"name"`
-	// Why is what it was concluded from.
+	// Why is the evidence for the kind.
 	Why    string `json:"why"`
 	Kernel string `json:"kernel"`
 	CPUs   int    `json:"cpus"`
@@ -196,7 +197,7 @@ type Ask struct {
 	NodeAddr netip.Addr `json:"nodeAddr"`
 }
 
-// Watch says what must not be seen on the link of VerbPlatform's Underlay.
+// Watch lists what must not be seen on the link of VerbPlatform's Underlay.
 type Watch struct {
 	Link   string         `json:"link"`
 	Ranges []netip.Prefix `json:"ranges"`
@@ -204,7 +205,7 @@ type Watch struct {
 	Canary string         `json:"canary"`
 }
 
-// Judgement is what a Watch saw, in frames.
+// Judgement is the result of a Watch, in frames.
 type Judgement struct {
 	Frames    uint64   `json:"frames"`
 	Plaintext uint64   `json:"plaintext"`

@@ -18,26 +18,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Options say what is measured. Class and Baseline must be set; Platform, too (see pkg/bench).
+// Options choose the measurement. Class, Baseline and Platform (see pkg/bench) must be set.
 type Options struct {
 	// Class and Baseline are names of StorageClasses.
 	Class, Baseline string
-	// Node is where the pods run; empty leaves it to the scheduler.
+	// Node is the node on which the pods run; empty leaves the choice to the scheduler.
 	Node string
-	// Size is that of each file, bytes; its claim is larger by a quarter.
+	// Size is the size of each file in bytes. Its claim is larger by a quarter.
 	Size int64
-	// Rounds is how often each side is measured, Sample for how long.
+	// Rounds is how often each side is measured, Sample the duration of a measurement.
 	Rounds int
 	Sample time.Duration
-	// Seed determines the order; 0 is the clock's.
+	// Seed determines the order; 0 means a seed from the clock.
 	Seed uint64
-	// Platform is what the nodes are.
+	// Platform is the platform of the nodes.
 	Platform string
-	// Progress is told each step; nil drops them.
+	// Progress receives each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 
-// quantity is what is measured.
+// quantity is a figure with its name, its unit and its job.
 type quantity struct {
 	name, title string
 	unit        bench.Unit
@@ -46,7 +46,7 @@ type quantity struct {
 
 const mib = 1 << 20
 
-// quantities are those of every run.
+// quantities are the figures of every run.
 var quantities = []quantity{
 	{"randread_4k", "4k random read, 64 at once", bench.IOPS, disk.Job{Block: 4096, Depth: 64}},
 	{"randwrite_4k", "4k random write, 64 at once", bench.IOPS,
@@ -87,7 +87,7 @@ const (
 )
 
 const (
-	// at is where the pod has its volume, file what is measured there.
+	// at is the directory of the volume in the pod, file the file in it that is measured.
 	at   = "/data"
 	file = at + "/load"
 )
@@ -125,7 +125,8 @@ func Run(ctx context.Context, k *remote.Cluster, o Options) (rep *report.Report,
 	return r.measure(ctx)
 }
 
-// checkClasses wants both to be there: a claim of one that is not would wait for ever.
+// checkClasses returns an error unless both classes exist. A claim of a missing class would wait
+// for ever.
 func (r *run) checkClasses(ctx context.Context) error {
 	for _, s := range r.sides {
 		if _, err := r.cluster.Client.StorageV1().StorageClasses().Get(ctx, s.class,
@@ -195,7 +196,7 @@ func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, erro
 	return q.sample(got), nil
 }
 
-// command is what a pod is told to run.
+// command returns the command that a pod runs.
 func command(j disk.Job, size int64, sample time.Duration) []string {
 	rw := "randread"
 	if j.Write {

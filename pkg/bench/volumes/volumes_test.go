@@ -34,7 +34,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// What is run is what is called so, and a result of it is valid.
+// Each quantity runs what its name says, and a result of it is valid.
 func TestQuantities(t *testing.T) {
 	r := &run{Options: Options{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib, Rounds: 1,
 		Sample: time.Second, Platform: bench.VM}}
@@ -69,7 +69,7 @@ func TestQuantities(t *testing.T) {
 	}
 }
 
-// A class that is not there is said before anything is made.
+// A missing class is reported before anything is made.
 func TestNoSuchClass(t *testing.T) {
 	made := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
