@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(nettest.Run(m))
 }
 
-// options are those of a short run, whose rates no machine finds hard.
+// options returns the options of a short run, at rates that every machine reaches.
 func options(t *testing.T) Options {
 	t.Helper()
 	nettest.NeedRoot(t)

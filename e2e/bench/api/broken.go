@@ -41,9 +41,9 @@ const (
 	goodWithin = 90 * time.Second
 )
 
-// serverFlags are the flags of the API servers. Clients without credentials may ask for /readyz, as by
-// kubeadm. A server without etcd says after a second that it is not ready. By default its two
-// checks of etcd take four, and veild would take that for handlers that hang.
+// serverFlags are the flags of the API servers. Clients without credentials may GET /readyz, as
+// with kubeadm. A server without etcd reports after a second that it is not ready. With the default
+// flags its two checks of etcd take four seconds, and veild would take that for hanging handlers.
 func serverFlags() []string {
 	return []string{"--anonymous-auth=true", "--etcd-healthcheck-timeout=500ms",
 		"--etcd-readycheck-timeout=500ms"}
@@ -151,7 +151,7 @@ func (b *broken) close() error {
 	return errors.Join(append(errs, b.audit.close())...)
 }
 
-// telemetry returns what veild says of the services.
+// telemetry returns veild's status of the services.
 func (b *broken) telemetry(ctx context.Context) (*telemetry.Services, error) {
 	st, err := telemetry.Fetch(ctx, b.node.Path(abi.AdminSocket))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// childEnv says to a program of ours that it is one of those below.
+// childEnv is set for processes of this program that run one of the functions below.
 const childEnv = "KUBEVEIL_BENCH_API_CHILD"
 
 // Child does what Run starts its own executable for, and returns its exit status. It returns false,

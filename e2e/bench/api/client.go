@@ -20,7 +20,7 @@ import (
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// load is what a process of clients does. It is encoded as JSON between processes.
+// load describes the work of a process of clients. It is encoded as JSON between processes.
 type load struct {
 	// Dir has the certificates.
 	Dir string `json:"dir"`
@@ -32,11 +32,12 @@ type load struct {
 	// Warm is time at the beginning that counts nothing, Duration what counts; nanoseconds in JSON.
 	Warm     time.Duration `json:"warm"`
 	Duration time.Duration `json:"duration"`
-	// Path is what real API servers are asked for; "" is the object of those in memory.
+	// Path is the path of a request to real API servers; "" means the object of the servers in
+	// memory.
 	Path string `json:"path"`
 }
 
-// outcome is what came of a load. Times are those of requests that were answered well.
+// outcome is the result of a load. Times are the times of requests that were answered correctly.
 type outcome struct {
 	openloop.Times
 	// Done and Failed are requests whose moment was in Duration, Requests all that were sent.
@@ -45,7 +46,7 @@ type outcome struct {
 	Requests int `json:"requests"`
 	// Error is the first failure, "" without one.
 	Error string `json:"error"`
-	// CPU is what the whole machine spent in Duration.
+	// CPU is the CPU time of the whole machine in Duration.
 	CPU time.Duration `json:"cpu"`
 	// Servers are answers by the server.
 	Servers map[string]int `json:"servers"`
@@ -54,7 +55,7 @@ type outcome struct {
 // patience is how long an answer may take.
 const patience = 5 * time.Second
 
-// clients are those of a process.
+// clients are the clients of one process.
 type clients struct {
 	load
 	each []*http.Client
@@ -99,8 +100,7 @@ func (c *clients) connect(config *tls.Config) {
 		TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, DisableCompression: true}})
 }
 
-// pace sends each request at its moment, whatever became of those before, and waits for all
-// answers.
+// pace sends each request at its moment, regardless of earlier requests, and waits for all answers.
 func (c *clients) pace(ctx context.Context) error {
 	// Timers of Go are late by up to a millisecond where nothing else happens: a thread that sleeps
 	// is not, once its slack is a nanosecond.
@@ -146,7 +146,7 @@ func sleep(d time.Duration) {
 	}
 }
 
-// ask sends a request and notes how long after its moment the answer was there.
+// ask sends a request and records how long after its moment the answer arrived.
 func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 	from, err := c.get(ctx, i)
 	took := time.Since(due)
@@ -166,7 +166,7 @@ func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 	}
 }
 
-// errAnswer is of an answer that is not the object.
+// errAnswer is the error for an answer other than the object.
 var errAnswer = errors.New("another answer than the object")
 
 // get returns the name of the server that answered.

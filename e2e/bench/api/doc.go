@@ -10,21 +10,21 @@
 //	pod ── node (plain) ─┴── server-3    memory, at 198.18.3.1 to .3
 //	198.18.1.2
 //
-// The node of ours has what veild has in force on a node but tunnels, and a service table with
-// entry 0, whose backends are the three servers. Programs at sockets are attached to a cgroup with
-// the clients in it. The plain node has nothing of ours. Servers, clients and proxies are processes
-// of their own.
+// The node called ours has everything that veild puts in force on a node except tunnels, and a
+// service table with entry 0, whose backends are the three servers. Programs at sockets are
+// attached to a cgroup that contains the clients. The plain node has nothing of Kubeveil. Servers,
+// clients and proxies are processes of their own.
 //
 // # The sides
 //
-// All addresses have one of IPv6 beside them, which parts pod6 and host6 dial.
+// Each address has an IPv6 address beside it, which parts pod6 and host6 dial.
 //
 // A client is in the pod or on the node (a host process, such as a kubelet). "Direct" dials the
-// servers' own addresses from the same place on the same node, so that only the way differs. Each
-// connection goes to a server at random, as by entry 0. "Again" is the same once more, the control.
-// Proxies listen on loopback of the node, which is kinder to them than a machine of their own. The
-// last of them has the shape of KubeGateway: it ends TLS, impersonates the user of the client's
-// certificate, and sends each request to a server over connections of its own.
+// servers' own addresses from the same place on the same node, so that only the path differs. Each
+// connection goes to a random server, as by entry 0. "Again" repeats it as the control. Proxies
+// listen on loopback of the node, which costs them less than a machine of their own. The last proxy
+// has the shape of KubeGateway: it ends TLS, impersonates the user of the client's certificate, and
+// sends each request to a server over connections of its own.
 //
 // # Real servers
 //
@@ -55,7 +55,7 @@
 // The rest is as in e2e/bench/service: nothing is touched but what the run has made, and all of it
 // goes with the process (e2e/bench/sandbox).
 //
-// Not in the latencies are veild's probes of the servers, which are there whichever address a
+// veild's probes of the servers are not in the latencies. They run regardless of the address that a
 // client dials.
 //
 // It is larger than most packages: its parts share the clients, the report, and the program that

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// suffixWorst is of a case with one value, the worst of all times.
+	// suffixWorst marks a case with one value, the worst of all times.
 	suffixWorst = "_worst"
-	// suffixMissed is of the number of events that watches did not see.
+	// suffixMissed marks the number of events that watches did not see.
 	suffixMissed = "_missed"
 )
 

@@ -184,7 +184,7 @@ func newMemory(t *testing.T) memory {
 	return m
 }
 
-// lastTally is what a process of clients prints at its end.
+// lastTally returns the tally that a process of clients prints at its end.
 func lastTally(t *testing.T, out *logtest.Buffer) (sum tally) {
 	t.Helper()
 	all := strings.Split(strings.TrimSpace(out.String()), "\n")

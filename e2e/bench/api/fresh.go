@@ -81,8 +81,8 @@ func askFresh(ctx context.Context, dir string, to netip.AddrPort) error {
 	return ask(ctx, t, to)
 }
 
-// attempts asks at regular moments until ctx is done, and calls settled once freshInRow in a row
-// were answered. What ctx ended is not over.
+// attempts sends requests at regular moments until ctx is done, and calls settled once freshInRow
+// in a row were answered. A request that ctx ended counts as unfinished.
 func attempts(ctx context.Context, ask asker, settled func()) []attempt {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

@@ -41,7 +41,8 @@ const (
 var (
 	frontend  = netip.MustParseAddrPort("198.19.0.1:443")
 	frontend6 = netip.AddrPortFrom(six(frontend.Addr()), frontend.Port())
-	// hostFrontend is of services.apiFrontends, in place of a load balancer. No host has it.
+	// hostFrontend is the address in services.apiFrontends, in place of a load balancer. No host
+	// has it.
 	hostFrontend  = netip.MustParseAddrPort("198.18.9.1:6443")
 	hostFrontend6 = netip.AddrPortFrom(six(hostFrontend.Addr()), hostFrontend.Port())
 	proxyTCP      = netip.MustParseAddrPort("127.0.0.1:7445")
@@ -80,7 +81,7 @@ func both(p netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{p, netip.PrefixFrom(six(p.Addr()), 96+p.Bits())}
 }
 
-// addresses are lines of ip(8) that give a link its addresses.
+// addresses returns the lines of ip(8) that assign a link its addresses.
 func addresses(link string, a netip.Addr, bits int) (lines []string) {
 	for _, p := range both(netip.PrefixFrom(a, bits)) {
 		line := fmt.Sprintf("address add %s dev %s", p, link)

@@ -133,7 +133,7 @@ func newGoAsker(to netip.AddrPort, dir string, count func()) (asker, error) {
 	}, nil
 }
 
-// tally is what a process of clients prints at its end. All of it is since the mark.
+// tally is the output of a process of clients at its end. It covers the time since the mark.
 type tally struct {
 	// Served are the moments at which clients were served, by kind, milliseconds since 1970.
 	Served map[string][]int64 `json:"served"`
@@ -182,8 +182,8 @@ func newHeld(clients int, period time.Duration, out io.Writer) *held {
 	return h
 }
 
-// hold keeps clients of all kinds that ask the server again and again, until ctx is done, and
-// prints its tally then. Others watch an object that is written.
+// hold runs clients of all kinds that send requests again and again, until ctx is done, and then
+// prints its tally. Other clients watch an object that is written.
 func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -209,7 +209,7 @@ func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	return h.run(ctx)
 }
 
-// fleet keeps n clients of client-go with its defaults that ask five times a second each.
+// fleet runs n clients of client-go with its defaults that send five requests per second each.
 func fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -251,7 +251,8 @@ func (h *held) count(kind string) func() {
 	}
 }
 
-// keep asks at regular moments. A request that fails is followed by another one at the next.
+// keep sends requests at regular moments. After a failed request it sends the next at the next
+// moment.
 func (h *held) keep(ctx context.Context, kind string, ask asker) {
 	select {
 	case <-ctx.Done():

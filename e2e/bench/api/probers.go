@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// probedPath is what clients ask of a server that is probed: it is read from etcd.
+	// probedPath is the path that clients request from a probed server, which reads it from etcd.
 	probedPath = "/api/v1/namespaces/default"
 	// probedRate is GET/s.
 	probedRate = 100
@@ -36,7 +36,7 @@ const (
 	caseProbersSilent = "probers_silent"
 )
 
-// probed is what was measured of a server.
+// probed holds the figures of one server.
 type probed struct {
 	p99 float64 // of GETs, microseconds
 	cpu float64 // of the server, percent of a core

@@ -164,7 +164,7 @@ func (s *suite) row(part string, rate int, side side) []string {
 	return append(row, more)
 }
 
-// published is what KubeGateway's document says, beside the ratios of this run.
+// published shows the figures of KubeGateway's document beside the ratios of this run.
 func (s *suite) published() report.Table {
 	t := report.Table{Title: "Beside the table that KubeGateway published",
 		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, "+

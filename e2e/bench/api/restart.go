@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// goawayFlag is what docs/how-to/several-api-servers says.
+	// goawayFlag is the flag that docs/how-to/several-api-servers recommends.
 	goawayFlag = "--goaway-chance=0.001"
 	// fleetSize is how many clients there are.
 	fleetSize = 200

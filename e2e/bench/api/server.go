@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 )
 
-// objectPath is what clients GET.
+// objectPath is the path that clients GET.
 const objectPath = "/api/v1/namespaces/default/configmaps/bench"
 
 // Names in certificates and headers.
@@ -48,8 +48,8 @@ type server struct {
 	requests atomic.Int64
 }
 
-// ServeHTTP answers a GET of the object. Its headers say which server that was, and which user it
-// took the client for: that of the certificate, or the one that the proxy impersonates.
+// ServeHTTP answers a GET of the object. Its headers name the server and the user for which the
+// server took the client: the user of the certificate, or the one that the proxy impersonates.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	who := r.TLS.PeerCertificates[0].Subject.CommonName
@@ -101,7 +101,7 @@ func serve(ctx context.Context, dir, name string, addrs ...string) error {
 
 func socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
 
-// first returns the error of the first that ends, or nil when ctx is done.
+// first returns the error of the function that ends first, or nil when ctx is done.
 func first(ctx context.Context, fns ...func() error) error {
 	errs := make(chan error, len(fns))
 	for _, fn := range fns {
@@ -115,7 +115,7 @@ func first(ctx context.Context, fns ...func() error) error {
 	}
 }
 
-// serving is for a server that wants certificates of its clients.
+// serving returns the TLS configuration of a server that requires client certificates.
 func serving(dir string) (*tls.Config, error) {
 	config, err := credentials(dir, "apiserver")
 	if err != nil {

@@ -42,7 +42,7 @@ type side struct {
 	// node is the number of the client's node; in a pod there with pod.
 	node int
 	pod  bool
-	// to is what a connection dials: one of them at random.
+	// to lists the addresses of which a connection dials a random one.
 	to []netip.AddrPort
 }
 
@@ -107,7 +107,8 @@ const (
 	warm = 500 * time.Millisecond
 )
 
-// sample loads a side and returns, too, by how many the servers' requests differ from the clients'.
+// sample loads a side. It also returns the difference between the requests that the servers counted
+// and those that the clients counted.
 func (g *ground) sample(ctx context.Context, s side, rate int,
 	d time.Duration) (bench.Sample, float64, error) {
 	before, err := g.requests(ctx)
@@ -130,7 +131,7 @@ func (g *ground) sample(ctx context.Context, s side, rate int,
 	}}, math.Abs(float64(after - before - out.Requests)), nil
 }
 
-// prove wants answers from all three servers, and the requests that were sent to be counted there.
+// prove checks that all three servers answer, and that they count each request that was sent.
 func (g *ground) prove(ctx context.Context, s side) error {
 	before, err := g.requests(ctx)
 	if err != nil {

@@ -53,25 +53,26 @@ const (
 // Parts are the names of the parts, in the order in which they are run.
 func Parts() []string { return parts.Names(all) }
 
-// Rates are GET/s, unless Options say otherwise.
+// Rates are the default rates, GET/s.
 var Rates = []int{500, 1000, 2000}
 
-// Options are what Run measures. The zero value is not valid.
+// Options choose the measurements. The zero value is not valid.
 type Options struct {
 	// Rounds is how often each side is measured at each rate.
 	Rounds int
-	// Seed is that of the order.
+	// Seed determines the order.
 	Seed uint64
-	// Sample is how long each measurement takes.
+	// Sample is the duration of each measurement.
 	Sample time.Duration
 	// Parts are some of Parts, Rates some numbers of GET/s.
 	Parts []string
 	Rates []int
-	// Faults is how often each fault of parts failure, failure6 and hang happens.
+	// Faults is the number of times that each fault of parts failure, failure6 and hang happens.
 	Faults int
-	// Settle is how long connections have in part restart until they are counted.
+	// Settle is the time in part restart after which connections are counted.
 	Settle time.Duration
-	// Probers is how many nodes probe a server in part probers, Steady how long that is measured.
+	// Probers is the number of nodes that probe a server in part probers, Steady the time of that
+	// measurement.
 	Probers int
 	Steady  time.Duration
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
@@ -107,7 +108,7 @@ func (o Options) Check() error {
 	return parts.Check(o.Parts, Parts())
 }
 
-// overhead is what a measurement costs besides its sample.
+// overhead is the cost of a measurement besides its sample.
 const overhead = warm + 700*time.Millisecond
 
 // Estimate is about how long a run takes.
@@ -150,8 +151,8 @@ type suite struct {
 	labels map[string]string
 }
 
-// Run measures. The report is there, with what was measured, whenever measuring began, also with an
-// error. Missed gates are no error. It needs root, and a program that calls Child first.
+// Run measures. It returns a report with the results so far whenever measuring began, also beside
+// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err

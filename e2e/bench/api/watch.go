@@ -33,7 +33,7 @@ const (
 	keyNumber, keyAt              = "number", "at"
 )
 
-// watched is what one watch has seen.
+// watched holds the events of one watch.
 type watched struct {
 	held *held
 	// last is the number of the last version, 0 before the first one.

@@ -17,13 +17,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// suffixClosed is of the number of connections that were closed and were well.
+// suffixClosed marks the number of connections to good servers that were closed.
 const suffixClosed = "_closed"
 
 // trouble happens to an API server whose connections are well and must stay open.
 type trouble struct {
 	name, title string
-	// states are what veild must report, one of them at least: else it has not seen the trouble.
+	// states are the states of which veild must report at least one. Otherwise it has not noticed
+	// the fault.
 	states []string
 	// run lets it happen to the second server, and takes it back.
 	run func(*broken, context.Context) error
@@ -32,7 +33,7 @@ type trouble struct {
 const (
 	// troubleTime is how long a server is not ready, and how long it is slow.
 	troubleTime = 30 * time.Second
-	// slowBy is what packets of a slow server take longer.
+	// slowBy is the delay that packets of a slow server have.
 	slowBy = 200 * time.Millisecond
 	// A server that flaps is not ready for flapBad and ready for flapGood, flaps times.
 	flapBad, flapGood, flaps = time.Second, 5 * time.Second, 10
@@ -72,9 +73,9 @@ func (s *suite) well(ctx context.Context) error {
 	})
 }
 
-// bear lets trouble happen to held clients. It returns how many connections were closed: those that
-// clients had to begin again, or those that veild has closed if there are more. what says which,
-// and what veild reported of the server.
+// bear applies trouble to a server of held clients. It returns how many connections were closed:
+// the larger of the number that clients had to open again and the number that veild closed. what
+// names the one that counts, and the states that veild reported.
 func (b *broken) bear(ctx context.Context, t trouble) (closed int, what string, err error) {
 	if err := b.good(ctx); err != nil {
 		return 0, "", err

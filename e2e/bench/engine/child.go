@@ -19,7 +19,7 @@ import (
 // takes the device over, and the step of a handover at which it is killed, by commas.
 const childEnv = "KUBEVEIL_BENCH_ENGINE_DEVICE"
 
-// tookFD is the descriptor by which a child tells that it took the device over.
+// tookFD is the descriptor on which a child reports that it took the device over.
 const tookFD = 3
 
 // Child serves a device if this process was started for that, and reports whether it was; status
@@ -66,8 +66,8 @@ func serve(args []string) error {
 	})
 }
 
-// stepper returns a function that is told the steps of a handover. It kills this process at one of
-// them, and writes when each was once the device does not stand still any more.
+// stepper returns a function that receives the steps of a handover. It kills this process at the
+// step killedAt, and otherwise writes the times of the steps once the device runs again.
 func stepper(killedAt string) func(string) {
 	line := stepsLine
 	return func(name string) {

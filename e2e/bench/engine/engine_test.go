@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(nettest.Run(m))
 }
 
-// Streams of random bytes pass between two nodes with real TUNs and forwarding, both ways at once,
-// whatever the engines of the nodes are.
+// Streams of random bytes pass between two nodes with real TUNs and forwarding, in both directions
+// at once, for each pair of engines.
 func TestStreamsPassBetweenEngines(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
@@ -165,7 +165,7 @@ func transfer(w *world, from, to, size int) error {
 	return nil
 }
 
-// The lanes of many flows and of the TLS proxies measure what they say.
+// The lanes of many flows and of the TLS proxies measure what their names say.
 func TestFlowsAndProxiesAreMeasured(t *testing.T) {
 	nettest.NeedProgram(t, "haproxy")
 	w := newWorld(t, "f", 0, [2]string{})

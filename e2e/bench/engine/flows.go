@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// turnRate is how many datagrams a second flows that take turns send together.
+	// turnRate is the number of datagrams per second that flows that take turns send together.
 	turnRate = 40_000
 	// turnBurst is how many of them follow each other at once.
 	turnBurst = 256

@@ -63,7 +63,7 @@ func (o Options) measureGarbage(ctx context.Context, dir string, rounds int) ([]
 	return []bench.Case{c}, err
 }
 
-// firstPacket makes node a forget node b and know it again, and returns how long the first datagram
+// firstPacket removes node b from node a and adds it again. It returns how long the first datagram
 // took, in ms.
 func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 	peer, err := w.peerOf(nodeA)

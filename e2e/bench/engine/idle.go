@@ -99,7 +99,7 @@ func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, err
 	return []bench.Case{m, c}, err
 }
 
-// cost is what a device process has used, and has.
+// cost holds the CPU time and memory of a device process.
 type cost struct {
 	cpu      time.Duration
 	resident float64 // MiB
@@ -161,8 +161,8 @@ func (w *world) sentBytes() (sum int64, err error) {
 	return sum, in.Err()
 }
 
-// idleDevice is the device of a process that is veil-wg itself: its socket is where wg(8) looks, by
-// the device's name.
+// idleDevice returns the name of the device of a veil-wg process. wg(8) finds its socket by the
+// name of the device.
 func (w *world) idleDevice() string {
 	n := os.Getpid() * 2
 	if w.side.engine == worker.EngineKubeveil {
@@ -196,8 +196,8 @@ func (w *world) startIdle(program string) error {
 	return nil
 }
 
-// idle starts a device process and gives it a session with each of idlePeers, which are sockets of
-// this process on loopback of the device's namespace. end closes them.
+// idle starts a device process and makes a session between it and each of idlePeers. The peers are
+// sockets of this process on loopback of the device's namespace. end closes them.
 func (w *world) idle(ctx context.Context, program string) (end func(), err error) {
 	arena := new(secret.Arena)
 	var peers []*idler

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// upgradeStream is what the stream beside the datagrams is to carry, bits a second.
+	// upgradeStream is the rate of the stream beside the datagrams, bits per second.
 	upgradeStream = 1_000_000_000
 	// upgradeWindow is the least time of an upgrade and of its control.
 	upgradeWindow = time.Second
-	// settled is when handshakes that crossed have ended.
+	// settled is the time after which handshakes that crossed have ended.
 	settled = time.Second
 	// youngest is an age that no session reaches at which it is renewed: a handshake before is due
 	// to an upgrade (WireGuard's Rekey-After-Time is 120 s).
@@ -32,7 +32,7 @@ const (
 // noHandover names the control of upgrades.
 const noHandover = "no handover"
 
-// window is what the load of an upgrade, or of its control, met.
+// window holds the results of a load during an upgrade, or during its control.
 type window struct {
 	took  time.Duration
 	pause time.Duration // the longest time of a datagram, either way
@@ -177,7 +177,7 @@ func (u *upgrades) window(ctx context.Context, least time.Duration, do func() er
 	return out, nil
 }
 
-// cases are what the load met.
+// cases returns the results of the load as cases.
 func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
 	milliseconds := func(d time.Duration) float64 { return float64(d) / 1e6 }
 	var pause, still, above, rate, free []float64
@@ -206,10 +206,10 @@ func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
 	return append(out, p, r), err
 }
 
-// stepsLine begins the line in which a device process tells when it was at which step.
+// stepsLine is the prefix of the line in which a device process writes the times of the steps.
 const stepsLine = "handover steps:"
 
-// phases tells how long the device stood still, and where the time went.
+// phases returns how long the device did not forward, and the parts of that time.
 func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
 	var at [2]map[string][]time.Duration
 	for i := range at {

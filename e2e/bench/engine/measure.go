@@ -19,10 +19,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// bufferSize is what a stream reads and writes at once, bytes.
+// bufferSize is the size of a stream's reads and writes, bytes.
 const bufferSize = 256 << 10
 
-// warmUp is what a stream carries before it is measured.
+// warmUp is the time for which a stream runs before it is measured.
 const warmUp = 300 * time.Millisecond
 
 // throughput measures streams from pod a to pod b for a time.
@@ -208,11 +208,11 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 	return bench.Sample{Value: bench.Quantile(times, 0.5), P99: bench.Quantile(times, 0.99)}, nil
 }
 
-// lostAfter is when an answer will not come any more.
+// lostAfter is the wait after which an answer counts as lost.
 var lostAfter = unix.Timeval{Sec: 1}
 
-// blocking opens a datagram socket of a pod, on which a thread waits in the kernel: Go's poller
-// would add its own wake-ups to those of the tunnel.
+// blocking opens a datagram socket of a pod, on which a thread waits in the kernel. Go's poller
+// would add its own wake-ups to the tunnel's wake-ups.
 func (w *world) blocking(pod int) (fd int, err error) {
 	err = netns.Do(w.path(pod), func() (err error) {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {

@@ -74,7 +74,7 @@ func apart(t *testing.T, name, engine string, o outer) *world {
 	for i := range 3 {
 		errtest.Must(t, run(t.Context(), "", "netns add "+w.names[i]))
 		ip(i, "link set lo up")
-		// A link without a link-local address asks for no neighbor.
+		// A link without a link-local address sends no neighbour solicitation.
 		errtest.Must(t, netns.Do(w.path(i), func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 		}))

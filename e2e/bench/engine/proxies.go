@@ -19,8 +19,9 @@ import (
 	"time"
 )
 
-// A pair of proxies is what carries TCP of a mesh: pod a speaks to the proxy of its node, which
-// speaks mutual TLS 1.3 to the other one. It pays for each connection and carries TCP only.
+// A pair of proxies carries TCP like a service mesh: pod a connects to the proxy of its node, which
+// connects by mutual TLS 1.3 to the other one. Each connection costs a handshake, and only TCP is
+// carried.
 
 const (
 	// proxied is the port of the server in pod b, and of the proxy of node a.
@@ -29,8 +30,8 @@ const (
 	tlsPort = 9443
 )
 
-// proxyConfig is haproxy's: node, directory, what it binds, and its server. The buffers hold 64 KiB,
-// with which it carries most.
+// proxyConfig is haproxy's configuration. Its arguments are the address to bind and the server,
+// each with its options. The buffers hold 64 KiB, the size with which haproxy carries most.
 const proxyConfig = `global
   maxconn 2000
   nbthread 2
@@ -45,7 +46,7 @@ listen pods
   server other %s
 `
 
-// tlsOptions are of both sides: mutual authentication, and one cipher suite.
+// tlsOptions apply to both sides: mutual authentication, and one cipher suite.
 const tlsOptions = "ssl crt %[1]s/node.pem ca-file %[1]s/node.pem verify required " +
 	"ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256"
 

@@ -28,18 +28,18 @@ var sides = []side{
 // tlsPair is a pair of TLS proxies. It carries TCP only.
 const tlsPair = "TLS proxies"
 
-// Suite is the name by which pkg/bench/gates.json knows this suite.
+// Suite is the name of this suite in pkg/bench/gates.json.
 const Suite = "bench-engine"
 
-// Options are what Run measures.
+// Options choose the measurements.
 type Options struct {
 	Root string
-	// Rounds is how often each side is measured; 0 measures upgrades only.
+	// Rounds is the number of measurements of each side; 0 measures upgrades only.
 	Rounds int
 	Seed   uint64
 	Sample time.Duration
 	MTUs   []int
-	// Upgrades is how many upgrades are measured at each MTU; 0 is none.
+	// Upgrades is the number of upgrades that are measured at each MTU; 0 leaves them out.
 	Upgrades int
 	// Idle reports whether idle peers are measured.
 	Idle     bool

@@ -30,15 +30,15 @@ const (
 	// udpSegments is how many datagrams one system call of a segmenting sender sends (UDP_SEGMENT),
 	// as stacks of QUIC do.
 	udpSegments = 32
-	// udpBuffer is what the receiving socket may hold, bytes.
+	// udpBuffer is the size of the receiving socket's buffer, bytes.
 	udpBuffer = 32 << 20
-	// drained is when all that is on its way has come.
+	// drained is the time after which every datagram on the path has arrived.
 	drained = 200 * time.Millisecond
 )
 
 // highestUDP measures the highest rate of datagrams from pod a to pod b at which no more than
-// udpLoss is lost. Each system call sends so many. hint is where the search begins, Mbit/s, and is
-// set to the rate found.
+// udpLoss is lost. Each system call sends segments datagrams. The search begins at hint, Mbit/s,
+// and sets it to the rate found.
 func (w *world) highestUDP(ctx context.Context, d time.Duration, segments int,
 	hint *float64) (out bench.Sample, err error) {
 	if w.side.engine != "" {

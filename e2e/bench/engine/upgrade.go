@@ -223,7 +223,7 @@ func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error 
 	return nil
 }
 
-// handshake returns when a node's last handshake was, as the device says it.
+// handshake returns the time of a node's last handshake, as the device reports it.
 func (w *world) handshake(i int) (string, error) {
 	c, err := net.Dial("unix", w.socket(i))
 	if err != nil {

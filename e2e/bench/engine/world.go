@@ -22,13 +22,13 @@ import (
 // Overhead of a tunnel over IPv4: IP, UDP, and WireGuard's header and tag.
 const overhead = 20 + 8 + 32
 
-// port is where both device processes listen.
+// port is the port on which both device processes listen.
 const port = 51820
 
 // world is one side: four namespaces, joined, and the device processes of two of them.
 type world struct {
 	side side
-	// engines are those of node a and b; both are side.engine but in tests.
+	// engines are the engines of nodes a and b; both are side.engine except in tests.
 	engines [2]string
 	shards  int // of each device process; 0 follows the CPUs
 	mtu     int

@@ -45,15 +45,15 @@ const (
 	commandBind, paramsCopyPacket                = 1, 2
 	attributeHeader, attributeVerdict            = 1, 2 // NFQA_PACKET_HDR, NFQA_VERDICT_HDR
 	verdictAccept                                = 1    // NF_ACCEPT
-	// copied is how much of a packet the program gets, bytes: the headers.
+	// copied is the number of bytes of a packet that the program receives: the headers.
 	copied = 128
-	// most is how many packets wait at once in the kernel; it drops others.
+	// most is the number of packets that may wait in the kernel; it drops others.
 	most = 16_384
 	// sizeofNfgenmsg is the size of struct nfgenmsg, before the attributes.
 	sizeofNfgenmsg = 4
 )
 
-// Open binds a number. Each packet is accepted once it has waited for delay, zero is at once. The
+// Open binds a queue number. Each packet is accepted after delay; zero accepts it at once. The
 // queue must be open before the first packet, see Target.
 func Open(number uint16, delay time.Duration) (*Queue, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)

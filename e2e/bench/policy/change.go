@@ -82,8 +82,8 @@ func (s *suite) changeRound(ctx context.Context, z scale, name string, v values)
 	return err
 }
 
-// paced tells changes and returns the milliseconds from the bytes of the event of each until it was
-// in force.
+// paced sends count changes and returns, for each, the milliseconds from the bytes of its event
+// until it was in force.
 func (n *node) paced(ctx context.Context, count int,
 	eventOf func(k int) ([]byte, error)) (took []float64, err error) {
 	tick := time.NewTicker(pace)

@@ -55,12 +55,12 @@ const (
 // caseOf names the case of a quantity and a lane. Its CPU time has suffixCPU behind it.
 func (q quantity) caseOf(lane string) string { return prefixConnections + q.name + "_" + lane }
 
-// connections measures what policies cost connections: CPU time of the whole machine, since the
-// kernel does a packet's work in softirqs, on the account of whoever runs, and the program that is
-// asked by NFQUEUE runs beside. Rates are those of one thread, and are reported only.
+// connections measures the cost of policies for connections as CPU time of the whole machine. The
+// kernel does a packet's work in softirqs, on the account of any process, and the program behind
+// NFQUEUE runs beside it. Rates are the rates of one thread, and are reported only.
 //
-// All lanes take turns in each round, in an order that is drawn. What else the machine does then
-// meets all of them, and the mean of a round's turns has less of it than one long turn.
+// All lanes take turns in each round, in a random order. Other work of the machine then affects all
+// lanes, and affects the mean of a round's turns less than one long turn.
 func (s *suite) connections(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp(memory, folderPrefix)
 	if err != nil {
@@ -188,7 +188,7 @@ func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
 	return cpu, seconds, err
 }
 
-// asked returns how many packets a program was asked for.
+// asked returns the number of packets that the program behind NFQUEUE received.
 func (l *lane) asked() uint64 {
 	if l.queue == nil {
 		return 0
@@ -226,7 +226,7 @@ func (l *lane) prepareShort(amount int) (do func() error, end func(), err error)
 	return do, func() {}, l.shortOnes(amount / warm)
 }
 
-// lastRound tells of the last round: the cost without a policy, and the others as ratios.
+// lastRound describes the last round: the cost without a policy, and the others as ratios.
 func (q quantity) lastRound(v values) string {
 	base := v.last(q.caseOf(laneNone) + suffixCPU)
 	text := fmt.Sprintf("%s connections: CPU %s without a policy", q.name, q.cost.Format(base))

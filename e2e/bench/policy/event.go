@@ -29,7 +29,7 @@ var encoder = func() runtime.Encoder {
 	return protobuf.NewSerializer(known, known)
 }()
 
-// eventOf returns the event of a watch that says that an object was changed.
+// eventOf returns the event of a watch for a changed object.
 func eventOf(o runtime.Object) ([]byte, error) {
 	var object bytes.Buffer
 	if err := encoder.Encode(o, &object); err != nil {
@@ -40,7 +40,8 @@ func eventOf(o runtime.Object) ([]byte, error) {
 	return e.Marshal()
 }
 
-// unread is how many bytes of a Pod no policy needs: what its managers own, and its environment.
+// unread is the number of bytes of a Pod that no policy needs: its managed fields, and its
+// environment.
 const unread = 2 << 10
 
 // podObject returns the Pod of which kube makes p, with the size of a usual one.

@@ -90,8 +90,7 @@ type (
 	openedLinks struct{ Client, Backend uint32 }
 )
 
-// open adds connections that were opened on the fast path, from pods of this node to those of
-// team-0.
+// open adds connections on the fast path, from pods of this node to the pods of team-0.
 func (f *fastPath) open(n *node, count int) error {
 	servers := n.pods / namespaces
 	opened := f.table.Map("service_opened")
@@ -113,8 +112,8 @@ func (f *fastPath) open(n *node, count int) error {
 	return nil
 }
 
-// fastPaths measures from a policy that takes the fast path from pods until it is in force, and
-// conntrack knows each of their open connections that it allows, and no other.
+// fastPaths measures how long a policy that takes the fast path from pods needs until it is in
+// force. By then conntrack must track each of their open connections that it allows, and no other.
 func (s *suite) fastPaths(ctx context.Context, v values) (err error) {
 	if err := room(s.scales.opened); err != nil {
 		return err

@@ -28,7 +28,8 @@ type lane struct {
 	host, client, server *space
 	// listeners are the server's sockets, on portServed and portDenied.
 	listeners [2]int
-	// rules are how many rules select the server, lines what the plan makes of them.
+	// rules is the number of rules that select the server, lines the number of rules that the plan
+	// makes of them.
 	rules, lines int
 	// queue judges in place of our table; nil in other lanes.
 	queue *nfqueue.Queue
@@ -45,8 +46,8 @@ const clientPod, serverPod = 0, 1
 var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"),
 	netip.MustParsePrefix("fd42::/24")}
 
-// judge puts into force what judges in a lane, in the node's namespace, and is called before the
-// pods are attached. nil is nothing.
+// judge puts the filter of a lane into force, in the node's namespace. It is called before the pods
+// are attached. Nil means that the lane has no filter.
 type judge func(l *lane, paths pod.Paths) error
 
 // newLane makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
@@ -124,7 +125,8 @@ func (l *lane) attach(paths pod.Paths) error {
 	return nil
 }
 
-// judgePolicies is a judge by policies and our table. rules is how many the policies have.
+// judgePolicies returns a judge that enforces the policies by Kubeveil's table. rules is the number
+// of their rules.
 func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) judge {
 	return func(l *lane, paths pod.Paths) error {
 		plan, err := planOf(client, policies)
@@ -195,7 +197,7 @@ func clientOf(labels ...string) policy.Pod {
 	return p
 }
 
-// serverPolicy is policy j for the server, which allows what the rules say.
+// serverPolicy returns policy j for the server, with these rules.
 func serverPolicy(j int, rules ...policy.Rule) policy.Policy {
 	server := podOf(0, serverPod, 0)
 	p := policy.Policy{
@@ -231,7 +233,7 @@ func tenByTen() judge {
 	return judgePolicies(clientOf(roles...), policies, 100)
 }
 
-// others is how many rules do not match in the lane of many.
+// others is the number of rules that do not match in the lane "many".
 const others = tiers
 
 // afterOthers are rules of which all but one do not match.

@@ -56,7 +56,7 @@ type node struct {
 // Folders of nodes are in memory, as /run is, where veild keeps records and reservations.
 const memory, folderPrefix = "/dev/shm", "kubeveil-bench-policy-"
 
-// changeLimit is when a change will not be in force any more.
+// changeLimit is the time after which a change counts as missing.
 const changeLimit = time.Minute
 
 // newNode returns a node of which pods have records. The caller puts objects, calls listed, and
@@ -72,7 +72,8 @@ func newFastNode(c cluster) (n *node, f *fastPath, err error) {
 	return n, f, err
 }
 
-// newNodeWith is newNode with a fast path that open opens in the node's namespace; nil is none.
+// newNodeWith is newNode with a fast path, which open opens in the node's namespace. If open is
+// nil, the node has no fast path.
 func newNodeWith(c cluster, open func(*node) (keeper.FastPath, error)) (*node, error) {
 	s, err := newSpace()
 	if err != nil {
@@ -127,7 +128,7 @@ func writeRecord(dir string, r pod.Record) error {
 	return os.WriteFile(filepath.Join(dir, r.HostLink+".json"), b, 0o600)
 }
 
-// listed says that all objects are there, and waits until they are in force.
+// listed reports to the Keeper that all objects are there, and waits until they are in force.
 func (n *node) listed(ctx context.Context) error {
 	n.SetPrefixes(n.prefixes())
 	_, err := n.change(ctx, n.Listed)
@@ -152,14 +153,14 @@ func (n *node) listed(ctx context.Context) error {
 	}
 }
 
-// change tells a change and returns how long it took until it was in force.
+// change makes a change by calling tell and returns how long it took until it was in force.
 func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
 	began := time.Now()
 	tell()
 	return n.inForce(ctx, began)
 }
 
-// inForce waits until a change that was told is in force, and returns how long that is after began.
+// inForce waits until the last change is in force, and returns the time since began.
 func (n *node) inForce(ctx context.Context, began time.Time) (time.Duration, error) {
 	limit := time.NewTimer(changeLimit)
 	defer limit.Stop()

@@ -28,8 +28,8 @@ func init() { gort.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// small is as much as a test has time for. Seven rules a policy refer to the tiers of all pods. The
-// pods of 60 nodes weigh more than what the heap of a busy machine differs by.
+// small returns scales for which a test has time. Seven rules of each policy refer to the tiers of
+// all pods. The pods of 60 nodes take more memory than the heap of a busy machine varies by.
 func small() *scales {
 	return &scales{
 		large:   scale{nodes: 4, pods: 20, policies: 40, rules: 7},
@@ -41,7 +41,7 @@ func small() *scales {
 	}
 }
 
-// options are those of all parts but read, which needs the built programs.
+// options returns the options for all parts except read, which needs the built programs.
 func options(t *testing.T) Options {
 	parts := slices.DeleteFunc(Parts(), func(p string) bool { return p == "read" })
 	return Options{Root: ".", Rounds: 1, Parts: parts, scales: small(),
@@ -129,8 +129,8 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nothingLeft(t)
 }
 
-// Of connections an interrupted run returns the rounds that are done. They keep no gate, whatever
-// they are.
+// An interrupted run returns the rounds of connections that are done. They keep no gate, regardless
+// of their values.
 func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	nettest.NeedBPF(t)
 	ended := errors.New("interrupted by the test")
@@ -192,7 +192,7 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// A lane is not measured whose policies allow more than they are said to.
+// A lane whose policies allow more than they should is not measured.
 func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
 	nettest.NeedBPF(t)
 	pins, err := bpffs.New()
@@ -278,7 +278,7 @@ func TestLargestClusterIsInOneNamespace(t *testing.T) {
 		v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect))
 }
 
-// told keeps what an event told.
+// told records the object that an event carries.
 type told struct {
 	pod    policy.Pod
 	policy policy.Policy
@@ -287,7 +287,7 @@ type told struct {
 func (t *told) PutPod(p policy.Pod)       { t.pod = p }
 func (t *told) PutPolicy(p policy.Policy) { t.policy = p }
 
-// An event tells the same object as the one that it was made of.
+// An event carries the same object as the one that it was made of.
 func TestEventsTellTheirObjects(t *testing.T) {
 	c := cluster{ofGates.large}
 	pod, want := podOf(3, 5, 7), c.policyOf(11, 4)

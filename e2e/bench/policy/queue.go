@@ -11,13 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// queueNumber is of the queue that stands in for the shape of kube-network-policies: its table
-// sends the first packets of each connection to a Go program by NFQUEUE, and the program says what
-// becomes of them. This one accepts all at once: it parses no packet and asks no policy, so the
+// queueNumber is the number of the queue that stands in for the shape of kube-network-policies. Its
+// table sends the first packets of each connection to a Go program by NFQUEUE, which decides their
+// verdict. This program accepts all at once: it parses no packet and evaluates no policy, so the
 // real one costs more.
 const queueNumber = 100
 
-// judgeQueue is a judge that asks the program. The program must be there before the first packet.
+// judgeQueue is a judge that sends packets to the program, which must run before the first packet.
 func judgeQueue(l *lane, _ pod.Paths) (err error) {
 	if l.queue, err = nfqueue.Open(queueNumber, 0); err != nil {
 		return err

@@ -35,15 +35,15 @@ const edits = 5
 // suffixEdit ends the names of cases of an edit.
 const suffixEdit = "_edit"
 
-// softLimit is that of the manifests.
+// softLimit is the memory limit of the manifests.
 const softLimit = "GOMEMLIMIT=192MiB"
 
 // swollenField is a repeated field that makes an object large.
 type swollenField struct {
 	name, what string
-	// prefix is that of the key in etcd.
+	// prefix is the prefix of the key in etcd.
 	prefix string
-	// count is how many entries make the object 1.3 to 1.5 MB in etcd.
+	// count is the number of entries with which the object has 1.3 to 1.5 MB in etcd.
 	count int
 	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
 }
@@ -240,7 +240,7 @@ func (s *suite) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	return p.Kill(ctx)
 }
 
-// inForce waits until all that the API server told is in force.
+// inForce waits until all objects that the API server sent are in force.
 func inForce(ctx context.Context, n *lab.Node) error {
 	return lab.Until(ctx, time.Minute, func() error {
 		st, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))

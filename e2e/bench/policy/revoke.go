@@ -171,7 +171,7 @@ func (n *node) tracks(want int) error {
 	})
 }
 
-// connect adds tracked connections from pods of other nodes to those of team-0 on this one.
+// connect adds tracked connections from pods of other nodes to the pods of team-0 on this node.
 func (n *node) connect(ctx context.Context, count int) error {
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -127,8 +127,8 @@ func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Pla
 // of each family leaves and enters.
 const perMove = 4
 
-// weigh compares the heap of a Keeper that knows the pods of all nodes with the heap of one that
-// knows its own pods only.
+// weigh compares the heap of a Keeper that holds the pods of all nodes with the heap of one that
+// holds the pods of its own node only.
 func (s *suite) weigh(ctx context.Context, v values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
@@ -147,8 +147,8 @@ func (s *suite) weigh(ctx context.Context, v values) error {
 	return nil
 }
 
-// heapOf returns by how many bytes the heap grows by a Keeper that knows the pods of the first
-// nodes and enforces the policies of its own.
+// heapOf returns the number of bytes by which the heap grows for a Keeper that holds the pods of
+// the first nodes and enforces the policies of its own node.
 func (s *suite) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
 	before := heap()
 	n, err := newNode(cluster{s.scales.node})

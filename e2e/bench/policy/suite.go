@@ -27,28 +27,29 @@ var all = []parts.Part[*suite]{
 // Parts are the names of the parts, in the order in which they are run.
 func Parts() []string { return parts.Names(all) }
 
-// Options are what Run measures.
+// Options choose the measurements.
 type Options struct {
 	Root     string
 	Rounds   int
 	Parts    []string
 	Progress func(format string, args ...any)
-	// scales are those of the gates where they are nil.
+	// scales are the sizes of the measurements; nil means the sizes that the gates are for.
 	scales *scales
 }
 
-// scales are how much is measured.
+// scales are the sizes of the measurements.
 type scales struct {
 	large, node                 scale
 	changes, edits, connections int
-	// opened connections are those of the fast path.
+	// opened is the number of connections on the fast path.
 	opened int
-	// bytes and short connections are those of a turn of a lane; turns are those of a round.
+	// bytes and short connections are measured per turn of a lane; turns is the number of turns per
+	// round.
 	bytes, short, turns int
 	// swollen objects of the largest size, of one kind at a time, are read beside so many pods.
 	swollen, readPods int
-	// lines and selectors are those of one tenant. At least so many pods are attached beside, and
-	// what is idle is watched for so long.
+	// lines and selectors belong to one tenant. At least adds pods are attached beside it, and the
+	// idle node is watched for the time idle.
 	lines, selectors, adds int
 	idle                   time.Duration
 }
@@ -80,8 +81,8 @@ type suite struct {
 	parts  parts.Run
 }
 
-// Run measures. The report is there, with what was measured, whenever measuring began, also with an
-// error. Missed gates are no error. It needs root.
+// Run measures. It returns a report with the results so far whenever measuring began, also beside
+// an error. Missed gates are not an error. It needs root.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (s *suite) one(name string, unit bench.Unit, values []float64) {
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 }
 
-// values are those of each round, by the name of the case.
+// values are the values of each round, by the name of the case.
 type values map[string][]float64
 
 func (v values) add(name string, x float64) { v[name] = append(v[name], x) }

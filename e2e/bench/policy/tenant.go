@@ -26,7 +26,7 @@ type shape struct {
 	policies   func(scales) []policy.Policy
 }
 
-// beyond is how many times as much as the other shapes the last one has.
+// beyond is the factor by which the last shape is larger than the others.
 const beyond = 10
 
 var shapes = []shape{
@@ -44,8 +44,8 @@ var shapes = []shape{
 // selecting is in how many policies the selectors are.
 const selecting = 64
 
-// What is measured of each shape. CPU time is that of the process: the Keeper and the kernel in its
-// transactions.
+// The figures of each shape. CPU time is the CPU time of the process: the Keeper and the kernel in
+// its transactions.
 const (
 	suffixApply = "_apply"
 	suffixAdd   = "_add"
@@ -177,7 +177,7 @@ func cpu() time.Duration {
 }
 
 // events passes the Keeper an event that relabels a pod of evil. It returns an event of a pod of
-// another namespace, which changes the kernel's table whatever evil has.
+// another namespace, which changes the kernel's table regardless of the objects of evil.
 func (n *node) events(k int) ([]byte, error) {
 	event, err := eventOf(podObject(evilPod(n.pods, 1, k+1)))
 	if err != nil {
@@ -190,7 +190,8 @@ func (n *node) events(k int) ([]byte, error) {
 	return eventOf(podObject(podOf(node, i, tierOf(node, i)+1)))
 }
 
-// evilPod is pod i of evil: 0 is on this node and has the record pods, others are elsewhere.
+// evilPod returns pod i of evil: pod 0 is on this node and has the record pods, others are
+// elsewhere.
 func evilPod(pods, i, excluded int) policy.Pod {
 	node := min(i, 1)
 	p := podOf(node, pods+i, 0)
@@ -211,7 +212,7 @@ func (n *node) evilPods(ctx context.Context) error {
 	return n.until(ctx, func() bool { return n.Status().Members == n.pods+1 })
 }
 
-// tell puts policies and waits until they are in force.
+// tell puts policies into the Keeper and waits until they are in force.
 func (n *node) tell(ctx context.Context, policies []policy.Policy) error {
 	for _, p := range policies {
 		n.PutPolicy(p)

@@ -17,7 +17,7 @@ import (
 // sockPatience bounds the wait for a socket: this long no packet was lost on purpose.
 const sockPatience = 5 * time.Second
 
-// deniedFor is how long a connection that must not come about is waited for.
+// deniedFor is how long to wait for a connection that must not be established.
 const deniedFor = 300 * time.Millisecond
 
 // errDenied matches a connection that did not come about in time.
@@ -40,8 +40,8 @@ func (l *lane) listen() error {
 	return nil
 }
 
-// prove holds that the lane is what it is called: connections to the port that is measured come
-// about, and others only where no policy is in force.
+// prove checks that the lane does what its name says. Connections to the measured port succeed, and
+// others succeed only where no policy is in force.
 func (l *lane) prove() error {
 	return l.client.do(func() error {
 		client, server, err := l.dial(portServed, sockPatience)
@@ -98,7 +98,7 @@ func (l *lane) connect(port int) (fd int, err error) {
 	return fd, nil
 }
 
-// accept waits for a connection. Its error matches errDenied if there is none.
+// accept waits for a connection. Its error matches errDenied if none arrives.
 func accept(listener int, patience time.Duration) (int, error) {
 	for {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -135,8 +135,8 @@ func closeAll(fds ...int) {
 	}
 }
 
-// atOnce is how many connections are begun before the first is accepted: a program that is asked
-// for each of them sees several at once, as that of a busy node does.
+// atOnce is the number of connections that are begun before the first is accepted. The program
+// behind NFQUEUE then sees several at once, as on a busy node.
 const atOnce = 32
 
 // shortOnes makes connections one batch after the other, from the calling thread's namespace. Over
@@ -204,8 +204,7 @@ type stream struct {
 	out, in  []byte
 }
 
-// streamBuffer is how many bytes are written at once. What is written is read soon, from the
-// processor's cache.
+// streamBuffer is the number of bytes per write. They are read soon, from the processor's cache.
 const streamBuffer = 128 << 10
 
 // open opens a stream, from the calling thread's namespace.

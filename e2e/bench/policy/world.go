@@ -15,7 +15,8 @@ type scale struct {
 	policies, rules int
 }
 
-// tiers is how many sets of peers the rules refer to, namespaces how many the pods are in.
+// tiers is the number of sets of peers that the rules refer to, namespaces the number of namespaces
+// of the pods.
 const tiers, namespaces = 200, 10
 
 // here is the node that is measured.
@@ -24,7 +25,7 @@ const here = "node-0"
 // cluster makes the objects of a cluster. It keeps none of them.
 type cluster struct{ scale }
 
-// addrs are those of pod i of a node.
+// addrs returns the addresses of pod i of a node.
 func addrs(node, i int) []netip.Addr {
 	return []netip.Addr{
 		netip.AddrFrom4([4]byte{198, 18, byte(node), byte(i + 1)}),
@@ -46,7 +47,7 @@ func (c cluster) prefixes() map[string][]netip.Prefix {
 	return out
 }
 
-// podOf is pod i of a node. Its tier says in which set of peers it is.
+// podOf returns pod i of a node. Its tier is the number of its set of peers.
 func podOf(node, i, tier int) policy.Pod {
 	name := fmt.Sprintf("app-%d-%d", i, node)
 	return policy.Pod{
@@ -114,7 +115,7 @@ func (c cluster) put(to sink, nodes int) {
 	}
 }
 
-// otherPod is pod k of those of other nodes.
+// otherPod returns pod k of the pods of other nodes.
 func (c cluster) otherPod(k int) (node, i int) {
 	return 1 + k/c.pods%(c.nodes-1), k % c.pods
 }

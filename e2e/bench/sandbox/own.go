@@ -46,7 +46,7 @@ func (p Prefix) Groups() (*Groups, error) {
 	return g, os.Mkdir(g.dir, 0o755)
 }
 
-// OfDead returns the folders in root that processes made which are no more.
+// OfDead returns the folders in root that were made by processes that have ended.
 func (p Prefix) OfDead(root string) []string {
 	all, err := filepath.Glob(filepath.Join(root, string(p)+"*"))
 	if err != nil {

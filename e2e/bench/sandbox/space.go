@@ -46,15 +46,15 @@ func New(name string) (*Space, error) {
 // Close forgets it. It ends with the last process in it.
 func (s *Space) Close() { _ = s.f.Close() }
 
-// Path is how other processes name it.
+// Path returns the path by which other processes can open it.
 func (s *Space) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.f.Fd()) }
 
 // Do runs fn on a thread in the namespace.
 func (s *Space) Do(fn func() error) error { return netns.DoFd(int(s.f.Fd()), s.Name, fn) }
 
-// Command prepares a program in the namespace, and in a cgroup unless that is nil. It dies with
-// this process: Go ends no thread that starts programs, so the signal at the parent thread's death
-// comes at the process's.
+// Command prepares a program in the namespace, and in a cgroup unless that is nil. The program ends
+// with this process: Go does not end threads that start programs, so the parent-death signal comes
+// only when the process ends.
 func (s *Space) Command(ctx context.Context, cgroup *os.File, name string,
 	args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter",
@@ -115,12 +115,12 @@ type Daemon struct {
 	out  strings.Builder
 }
 
-// Program is what Start starts.
+// Program is a process that Start started.
 type Program struct {
 	Argv []string
 	// Env is a variable that the program has beside those of this process; may be empty.
 	Env string
-	// Ports are those of TCP on which it listens.
+	// Ports are the TCP ports on which it listens.
 	Ports []uint16
 }
 

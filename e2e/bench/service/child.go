@@ -17,10 +17,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 )
 
-// childEnv says to a program of ours that it is one of those below.
+// childEnv is set for processes of this program that run one of the functions below.
 const childEnv = "KUBEVEIL_BENCH_SERVICE_CHILD"
 
-// Ports on which endpoints listen. The services' are the same.
+// Ports on which endpoints listen. Services have the same ports.
 const (
 	portHTTP     = 8080
 	portEcho     = 9000
@@ -28,9 +28,9 @@ const (
 	portIperf    = 5201
 )
 
-// Child does what Run starts its own executable for, and returns its exit status. It says false,
-// and has done nothing, when this process was not started by Run. The first thing that a program
-// that calls Run must do.
+// Child runs the verb for which Run started its own executable, and returns its exit status. It
+// returns false without doing anything when Run did not start this process. A program that calls
+// Run must call Child first.
 func Child() (status int, is bool) {
 	if os.Getenv(childEnv) == "" || len(os.Args) < 3 {
 		return 0, false
@@ -64,7 +64,7 @@ func child(ctx context.Context, what, arg string, out io.Writer) error {
 	return fmt.Errorf("%s: want serve, load or who", what)
 }
 
-// serve is an endpoint: an empty answer to HTTP, its name on /who, an echo.
+// serve runs an endpoint: an empty answer to HTTP, its name on /who, an echo.
 func serve(ctx context.Context, name string) error {
 	web := http.NewServeMux()
 	web.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
@@ -88,12 +88,12 @@ func serve(ctx context.Context, name string) error {
 	}
 }
 
-// asks is how often who asks. One of three endpoints is not met by this many with a probability of
-// 10^-10.
+// asks is the number of requests of the verb who. The probability that they miss one of three
+// endpoints is 10^-10.
 const asks = 60
 
-// who asks a server of HTTP who it is, over connections of its own each time, and prints how often
-// it was which.
+// who requests the name of a server by HTTP, over a new connection each time, and prints how often
+// each name was returned.
 func who(ctx context.Context, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {

@@ -9,29 +9,30 @@
 //	198.18.k.2       ├── endpoint 2     iperf3 and sockperf, on all
 //	                 └── endpoint 3     addresses of 198.19.128.0/17
 //
-// Client and node are the lane's own, so that the tables of one side cannot cost another anything,
-// the endpoints are shared. The client is a pod of the node when it uses the ClusterIP of a
-// service, and a client outside when it uses the address of a balancer; in the lane "direct" the
+// Client and node belong to one lane, so that the tables of one side cannot cost another side
+// anything. The endpoints are shared. The client is a pod of the node when it uses the ClusterIP of
+// a service, and a client outside when it uses the address of a balancer. In the lane "direct" the
 // node has no rules, and its routes spread connections over the endpoints. Programs at sockets are
-// attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane for
-// pods and one for clients outside; the node of each has all that veild puts in force on one, the
-// guard and connection tracking included (node.go), and host routing by eBPF; in the lane "routed"
-// it is the kernel's, which is the default. The lane "guarded" is that node without a table, for
-// the direct way.
+// attached to a cgroup that the run has made, with the lane's clients in it.
+//
+// Kubeveil has a lane for pods and one for clients outside. Their nodes have all that veild puts in
+// force on a node, the guard and connection tracking included (node.go), and host routing by eBPF.
+// In the lane "routed" the kernel routes, which is the default. The lane "guarded" is such a node
+// without a table, for the direct path.
 //
 // # What it promises
 //
-// It touches no namespace, no rule and no cgroup but those it has made. All of them are held by
-// descriptors of this process and go with it, however it ends, and so do the processes it started;
-// only the cgroup, an empty directory, and a folder with some files are left when it is killed, and
-// taken away by the next run. Before a lane is measured, its service must have answered from all
-// three endpoints. Sides of one quantity are measured directly after one another, in random order,
-// in each round (bench.Runner). Nothing is left out: what cannot be measured is a missed gate with
-// the reason. A run that is interrupted gives what it has measured until then.
+// It touches no namespace, no rule and no cgroup but those it has made. Descriptors of this process
+// hold all of them, so they end with it, as do the processes that it started. If it is killed, only
+// the cgroup, an empty directory, and a folder with some files remain, and the next run removes
+// them. Before a lane is measured, its service must have answered from all three endpoints. Sides
+// of one quantity are measured directly after one another, in random order, in each round
+// (bench.Runner). Nothing is left out: a quantity that cannot be measured is a missed gate with the
+// reason. A run that is interrupted returns what it has measured until then.
 //
 // IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in
-// the virtual machine of bench-service -machine; elsewhere it is left out, and with it the gates of
-// what there is to gain over it (ipvs.go).
+// the virtual machine of bench-service -machine. Elsewhere IPVS is left out, and with it the gates
+// that compare with it (ipvs.go).
 //
 // It is larger than most packages: all parts measure the same sides on the same lanes, in one run
 // with one result.

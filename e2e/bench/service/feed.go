@@ -21,14 +21,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 )
 
-// feed is as much of an API server as a table asks one for: the Services and EndpointSlices that
-// there are, streamed (KEP-3157) or as a list, and then a watch of each, as JSON over TLS on a
-// loopback address. What it sends first is encoded before it is asked.
+// feed implements as much of an API server as a table needs. It sends the Services and
+// EndpointSlices, streamed (KEP-3157) or as a list, and then a watch of each, as JSON over TLS on a
+// loopback address. Its first messages are encoded before a request arrives.
 type feed struct {
 	server *httptest.Server
 	// first are the events of all objects by path, lists the same as lists.
 	first, lists map[string][]byte
-	// events are those of the watch of EndpointSlices that are still to be sent.
+	// events holds the events of the watch of EndpointSlices that are still to be sent.
 	events chan []byte
 	ended  chan struct{}
 }
@@ -210,13 +210,13 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 	return out
 }
 
-// uid is one that looks like those of a cluster.
+// uid returns a UID that looks like the UIDs of a cluster.
 func uid(kind, name string) types.UID {
 	return types.UID(fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", len(kind)*7919, len(name), 7, 9,
 		[]byte(name[max(0, len(name)-6):])))
 }
 
-// changeEvent is the event of the watch that says that the endpoints of a service became others.
+// changeEvent returns the event of the watch for changed endpoints of a service.
 func changeEvent(s rules.Service, version int) ([]byte, error) {
 	b, err := json.Marshal(sliceObject(s, version))
 	return fmt.Appendf(nil, "{\"type\":\"MODIFIED\",\"object\":%s}\n", b), err

@@ -35,7 +35,8 @@ func (s *told) is(so func() bool) func() bool {
 	return func() bool { s.mu.Lock(); defer s.mu.Unlock(); return so() }
 }
 
-// TestFeedIsReadAsAnAPIServer wants veild's own client to read what the feed has, and each change.
+// TestFeedIsReadAsAnAPIServer checks that veild's own client reads the content of the feed, and
+// each change.
 func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	plan := manyServices(20, 10)
 	f, err := newFeed(plan)

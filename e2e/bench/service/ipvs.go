@@ -55,9 +55,9 @@ func (s *suite) missingToIPVS(r reach) {
 	}
 }
 
-// missing is 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct; 0 when ours
-// is no worse than direct. Where theirs is as good as direct there is nothing to gain: then it is
-// by how much ours is off.
+// missing returns 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct. It is
+// 0 when ours is as good as direct. Where theirs is as good as direct, no gain is possible, and
+// missing returns the distance of ours from direct.
 func missing(ours, theirs float64) float64 {
 	const alike = 0.01
 	if math.Abs(1-theirs) < alike {

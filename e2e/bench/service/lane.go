@@ -39,8 +39,8 @@ type lane struct {
 	number int
 	client *sandbox.Space
 	node   *sandbox.Space
-	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may know
-	// them; only in ours sockets are translated.
+	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may
+	// consider cgroups; only in ours sockets are translated.
 	group *os.File
 	undo  []func() error
 }
@@ -260,10 +260,10 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 	return l.client.Command(ctx, nil, name, args...)
 }
 
-// direct is that nothing translates what a client sends. The node's routes spread connections over
-// the endpoints, by a hash of addresses and ports, so that each thread of a client has connections
-// to all of them as with a service: with an endpoint for each thread they wait for one another
-// less, whatever is between.
+// direct reports whether nothing translates the client's packets. The node's routes then spread
+// connections over the endpoints, by a hash of addresses and ports. Each thread of a client so has
+// connections to all endpoints, as with a service. With one endpoint per thread, threads would wait
+// for one another less on any path.
 func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
 
 // target returns what a client uses to get to a measured service.
@@ -280,7 +280,7 @@ func (l *lane) target(r reach, service int) netip.AddrPort {
 	return netip.AddrPortFrom(externalAddr(service), m.port)
 }
 
-// file is a path for a file of the lane's.
+// file returns a path for a file of the lane.
 func (g *ground) file(l *lane, name string) string {
 	return filepath.Join(g.dir, fmt.Sprintf("%d-%s", l.number, name))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
-// Ranges of a cluster whose node serves: those of services without the addresses of balancers,
-// which are no part of them, and that of the backends.
+// Ranges of the cluster of a node: the ranges of services, without the addresses of balancers, and
+// the range of the backends.
 var (
 	serviceRanges = []netip.Prefix{
 		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"),
@@ -28,7 +28,8 @@ var (
 	backendRange = netip.MustParsePrefix("198.19.128.0/17")
 )
 
-// clusterRanges are the pods' ranges in a lane: the backends', and the client's when it is a pod.
+// clusterRanges returns the ranges of pods in a lane: the range of the backends, and the client's
+// range when the client is a pod.
 func (l *lane) clusterRanges(r reach) []netip.Prefix {
 	if r == pod {
 		return []netip.Prefix{backendRange, clientNet(l.number)}
@@ -76,8 +77,8 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	}, "nft", "-f", "-")
 }
 
-// translate fills a table of the lane's own and attaches the programs, those at links and, for a
-// pod, those at sockets to the lane's cgroup.
+// translate fills a table for the lane and attaches the programs: at links and, for a pod, at
+// sockets of the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
 	return l.node.Do(func() error {
 		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
@@ -104,8 +105,8 @@ func (g *ground) translate(l *lane, r reach) error {
 	})
 }
 
-// podAddrs writes from which addresses pods may send, as the plugin does: endpoints from those of
-// the measured services' backends, and the client.
+// podAddrs writes the addresses from which pods may send, as the plugin does: for endpoints the
+// addresses of the measured services' backends, and for the client its own.
 func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	var elements []string
 	if r == pod {

@@ -8,24 +8,24 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 )
 
-// Options are those of a run. The zero value is not valid.
+// Options choose the measurements of a run. The zero value is not valid.
 type Options struct {
-	// Rounds is how often each side of each quantity is measured; Turns how often in a round, of
-	// which the mean counts.
+	// Rounds is the number of rounds, and Turns the number of measurements of each side per round.
+	// The mean of the turns counts.
 	Rounds, Turns int
 	// Slower divides the rates of open loops, for machines that cannot do as many.
 	Slower int
-	// Seed is that of the order; bench.NewSeed gives one.
+	// Seed determines the order; bench.NewSeed returns one.
 	Seed uint64
-	// Sample is how long each measurement takes, whole seconds.
+	// Sample is the duration of each measurement in whole seconds.
 	Sample time.Duration
-	// Parts are names of Parts, in any order; Sizes are numbers of services that are loaded,
-	// ascending, of which the first is what others are compared with.
+	// Parts are names of Parts, in any order. Sizes are numbers of services in a table, ascending;
+	// the others are compared with the first.
 	Parts []string
 	Sizes []int
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
 	HAProxy, Root string
-	// Progress is told each step.
+	// Progress receives each step.
 	Progress func(format string, args ...any)
 
 	// only are names of the quantities of parts pod and outside, sides of their sides; empty are
@@ -33,10 +33,10 @@ type Options struct {
 	only, sides []string
 }
 
-// Sizes are the numbers of services that are loaded unless Options say otherwise.
+// Sizes are the default numbers of services in a table.
 var Sizes = []int{10, 1000, 10000, 30000}
 
-// Check says what is wrong, nil for nothing.
+// Check returns an error that describes what is wrong, or nil.
 func (o Options) Check() error {
 	switch {
 	case o.Rounds < 1 || o.Turns < 1:
@@ -54,7 +54,7 @@ func (o Options) Check() error {
 	return parts.Check(o.Parts, Parts())
 }
 
-// overhead is what a measurement costs besides its sample.
+// overhead is the cost of a measurement besides its sample.
 const overhead = 500 * time.Millisecond
 
 // Estimate is about how long a run takes.

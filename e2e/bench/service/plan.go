@@ -8,20 +8,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// endpoints is how many endpoints there are; each serves all addresses of a block of backends.
+// endpoints is the number of endpoints; each serves all addresses of a block of backends.
 const endpoints = 3
 
-// maxLanes is how many lanes the addresses are enough for.
+// maxLanes is the number of lanes for which the addresses are enough.
 const maxLanes = 64
 
 var (
-	// pods, and who is outside; a /24 for each lane
+	// pods, and clients outside; a /24 for each lane
 	clients = netip.MustParsePrefix("198.18.0.0/18")
 	virtual = netip.MustParsePrefix("198.19.0.0/17") // services
 )
 
-// clientNet is the network between client and node of a lane, clientAddr the client's address,
-// nodeAddr the node's.
+// clientNet returns the network between client and node of a lane, clientAddr the client's address,
+// nodeAddr the node's address.
 func clientNet(lane int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(lane), 0}), 24)
 }
@@ -56,7 +56,7 @@ var spread = netip.MustParseAddr("198.19.224.1")
 // maxBackends is how many addresses of backends there are.
 const maxBackends = endpoints * (1<<13 - 2)
 
-// size is how much a table has in it.
+// size is the number of entries of a table.
 type size struct {
 	// services in the table, those that are measured among them.
 	services int
@@ -68,8 +68,8 @@ func (s size) String() string {
 	return fmt.Sprintf("%d services, %d endpoints", s.services, s.backends)
 }
 
-// measured are the services that are measured, by their port. Those of tools that need all
-// connections at one endpoint have one.
+// measured lists the measured services by their port. A service of a tool that needs all
+// connections at one endpoint has one endpoint.
 var measured = []struct {
 	name   string
 	port   uint16

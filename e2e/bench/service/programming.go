@@ -90,8 +90,8 @@ func manyServices(n, each int) []rules.Service {
 	return out
 }
 
-// filled is what it took to write a table, milliseconds, and microseconds an entry. Read is from
-// when the lists were asked for, list from when they had been decoded.
+// filled holds the times for writing a table, in milliseconds, and microseconds per entry. Read
+// counts from the request for the lists, list from the end of their decoding.
 type filled struct {
 	read, list, entry float64
 	changes           []float64

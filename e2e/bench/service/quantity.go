@@ -15,7 +15,7 @@ import (
 type quantity struct {
 	name, title string
 	unit        bench.Unit
-	// published is loxilb's ratio over IPVS, 0 where there is none.
+	// published is loxilb's ratio over IPVS, or 0 where loxilb published none.
 	published float64
 	measure   func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, error)
 	// extras are the names and titles of what else comes of it.

@@ -11,10 +11,11 @@ import (
 // base is the size of the tables with which quantities are compared.
 func (o Options) base() size { return size{o.Sizes[0], endpoints} }
 
-// sidesOf are the sides of a reach; haproxy is what a site may have at the edge of a cluster.
-// Guarded is the direct way of a pod over a node of ours: beside it one sees what the table costs,
-// and beside direct what all of it does. Ours has host routing by eBPF, routed that of the kernel,
-// which is the default. IPVS is there where the kernel has it.
+// sidesOf returns the sides of a reach. haproxy is a typical balancer at the edge of a cluster.
+// Guarded is the direct path of a pod over a node of Kubeveil: the comparison with it shows the
+// cost of the table, and the comparison with direct the cost of everything. Ours has host routing
+// by eBPF, and routed has the kernel's routing, which is the default. IPVS is a side where the
+// kernel has it.
 func sidesOf(r reach) []string {
 	sides := []string{sideOurs, sideRouted, sideDirect, sideNFTables, sideIPTables}
 	if ipvsHere() {

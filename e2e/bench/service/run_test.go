@@ -17,7 +17,7 @@ func TestRun(t *testing.T) {
 		nettest.NeedProgram(t, p[0])
 	}
 
-	// Whatever is there: no part of this test starts it.
+	// The value does not matter: no part of this test starts it.
 	o := Options{
 		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second,
 		Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",

@@ -9,18 +9,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// scaled are the names of the quantities that are measured with tables of many sizes: new
-// connections, which is what a table costs.
+// scaled are the names of the quantities that are measured with tables of many sizes. They are new
+// connections, because a table costs time only there.
 var scaled = []string{qCRR, qCRRLatency}
 
-// manyEndpoints is how many endpoints a service has besides three.
+// manyEndpoints is the number of endpoints of a large service.
 const manyEndpoints = 1000
 
 // scaleSide is a side of the part scale.
 type scaleSide struct {
 	side string
 	size size
-	// again is that there is another of the same.
+	// again reports whether it is a second side of the same kind.
 	again bool
 }
 
@@ -73,7 +73,7 @@ func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
 	return out
 }
 
-// firstOf is the number with which a side's is compared.
+// firstOf returns the size with which a side is compared.
 func (o Options) firstOf(c scaleSide) int {
 	if c.size.backends != endpoints {
 		return endpoints
@@ -128,8 +128,9 @@ func (s *suite) scale(ctx context.Context) error {
 	return nil
 }
 
-// losses adds, for each size, how many per cent of new connections a second ours loses against the
-// first size, 0 where that is no more than by what two tables of the first size differ.
+// losses adds, for each size, the loss in new connections per second of ours against the first
+// size, in per cent. It is 0 where it is at most the difference between two tables of the first
+// size.
 func (s *suite) losses(r reach) {
 	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
 	twice := s.result.Find(group+suffixTwice, 0)
@@ -145,8 +146,8 @@ func (s *suite) losses(r reach) {
 	}
 }
 
-// loss is what is missing to a ratio of 1, per cent, 0 when it is no more than a ratio that should
-// have been 1 is off.
+// loss returns the distance of ratio from 1 in per cent. It is 0 when that is at most the error of
+// a ratio that should have been 1.
 func loss(ratio, shouldBe1 float64) float64 {
 	if l := 1 - ratio; l > math.Abs(1-shouldBe1) {
 		return 100 * l

@@ -89,7 +89,8 @@ func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestOursHasThePlanOfTheOthers wants the table to hold what rules are written from.
+// TestOursHasThePlanOfTheOthers checks that the table holds the plan that the rules are written
+// from.
 func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	z := size{50, 1000}
 	p, err := service.New("node", laneLimits)
@@ -252,8 +253,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestGatesAreOfCasesThatAreMeasured wants each case that gates.json names for this suite among
-// those that the parts give.
+// TestGatesAreOfCasesThatAreMeasured checks that the parts measure each case that gates.json names
+// for this suite.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
 	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true,

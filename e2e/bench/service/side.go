@@ -144,8 +144,8 @@ func apply(p *service.Planner, t *table.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof wants answers from all three endpoints, about as many from each, and that a node of ours
-// whose kernel routes tracks connections as one in use does.
+// proof requires answers from all three endpoints, about as many from each. A node of ours whose
+// kernel routes must also track connections, as a node in use does.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
@@ -166,10 +166,10 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	return balanced(seen)
 }
 
-// errUntracked is of a node that is cheaper than those in use.
+// errUntracked is the error for a node that is cheaper than the nodes in use.
 var errUntracked = errors.New("it would be measured too kindly")
 
-// balanced wants at least a twelfth of the answers from each endpoint, and none from any other.
+// balanced requires at least a twelfth of the answers from each endpoint, and none from any other.
 // One fair choice in 100,000 misses that.
 func balanced(seen map[string]int) error {
 	if len(seen) != endpoints {

@@ -55,8 +55,8 @@ type suite struct {
 	labels map[string]string
 }
 
-// Run measures. The report is there, with what was measured, whenever measuring began, also with an
-// error. Missed gates are no error. It needs root, and a program that calls Child first.
+// Run measures. It returns a report with the results so far whenever measuring began, also beside
+// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	return s.report(), err
 }
 
-// lane returns the lane of a side, made at its first use; number tells lanes of one side and size
-// apart. Before it is given the first time for a reach, its service must answer.
+// lane returns the lane of a side, and makes it at its first use. number distinguishes lanes of one
+// side and size. Before lane returns it the first time for a reach, its service must answer.
 func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
 	if side == sideOurs || side == sideRouted || side == sideGuarded {

@@ -35,7 +35,7 @@ func (s *suite) label(g bench.Group, q quantity) {
 	}
 }
 
-// where says by which way a service is reached that is named in the text.
+// where describes the path to the service that is named in the text.
 func where(text string) string {
 	if strings.Contains(text, outside.String()) {
 		return "from outside to a balancer's address"
@@ -110,7 +110,7 @@ func (s *suite) published() report.Table {
 	return t
 }
 
-// ratio is a case's for a table, a dash where there is none.
+// ratio returns the ratio of a case for a table, or a dash where there is none.
 func (s *suite) ratio(name string) string {
 	c := s.result.Find(name, 0)
 	if c == nil || c.Ratio == nil {

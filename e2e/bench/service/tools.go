@@ -38,7 +38,7 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	return res, sound(res)
 }
 
-// sound wants a result without failures, and with fewer unfinished operations than would hide in
+// sound requires a result without failures, and with fewer unfinished operations than would hide in
 // the 99th percentile.
 func sound(r openloop.Result) error {
 	switch {
@@ -118,7 +118,7 @@ func (g *ground) sockperf(ctx context.Context, l *lane, r reach,
 	}
 }
 
-// sockperfTries is how often sockperf may end without an observation.
+// sockperfTries is the number of runs in which sockperf may end without an observation.
 const sockperfTries = 3
 
 var (
@@ -136,7 +136,7 @@ func parseSockperf(out string) (pingPong, error) {
 	return pingPong{mean, least}, nil
 }
 
-// errNone is of an expression that is not there.
+// errNone is the error for an expression that is missing.
 var errNone = errors.New("not there")
 
 func number(e *regexp.Regexp, text string) (float64, error) {
@@ -172,7 +172,7 @@ var needed = [][2]string{
 	{"wrk", "wrk"}, {"sockperf", "sockperf"}, {"iperf3", "iperf3"},
 }
 
-// findPrograms says which of the programs are not here.
+// findPrograms returns an error that lists the missing programs.
 func findPrograms(haproxy string) error {
 	var errs []error
 	for _, n := range needed {

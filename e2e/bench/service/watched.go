@@ -20,9 +20,9 @@ type watched struct {
 	feed  *feed
 	table *table.Table
 	proxy *proxy.Proxy
-	// writes has what was written, in its order.
+	// writes holds the writes, in their order.
 	writes chan written
-	// began is when the lists were asked for, listed when they had been decoded.
+	// began is the time of the request for the lists, listed the end of their decoding.
 	began, listed time.Time
 	end           func()
 	ended         sync.WaitGroup
@@ -30,7 +30,7 @@ type watched struct {
 
 // written is one round of writes.
 type written struct {
-	// at is when it was done, took how long it lasted.
+	// at is the time of its end, took its duration.
 	at   time.Time
 	took time.Duration
 	// entries are all, fronts those of services.
@@ -69,7 +69,7 @@ func newWatched(ctx context.Context, dir, config string,
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.proxy.Run(ctx) })
 	w.began = time.Now()
-	// its error is that of ctx
+	// It returns the error of ctx.
 	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) })
 	return w, nil
 }
@@ -101,10 +101,10 @@ func (w *watched) next(ctx context.Context) (written, error) {
 	}
 }
 
-// writeLimit is when nothing will be written any more.
+// writeLimit is the time after which no further write is expected.
 const writeLimit = time.Minute
 
-// problems are those of the services.
+// problems returns the problems of the services.
 func (w *watched) problems(ctx context.Context) error {
 	var all []error
 	err := w.proxy.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
@@ -123,7 +123,7 @@ func (s sink) Listed() {
 	s.Proxy.Listed()
 }
 
-// timed is a table that tells of each write. Its programs are attached nowhere.
+// timed is a table that reports each write. Its programs are attached nowhere.
 type timed struct {
 	*table.Table
 	writes chan<- written
@@ -132,7 +132,7 @@ type timed struct {
 // Attach does nothing.
 func (t timed) Attach() error { return nil }
 
-// Apply writes and tells of it.
+// Apply writes and reports the write.
 func (t timed) Apply(c service.Changes) error {
 	start := time.Now()
 	err := t.Table.Apply(c)
@@ -141,7 +141,7 @@ func (t timed) Apply(c service.Changes) error {
 	return err
 }
 
-// folder is where a round has its table and its credentials.
+// folder returns the paths for the table and the credentials of a round.
 func (s *suite) folder(name string) (pins, config string) {
 	return s.ground.pins.Dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
 }

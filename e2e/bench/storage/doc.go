@@ -3,12 +3,12 @@
 //
 // Each disk has three partitions of one size, one for each side, so that all three share its
 // limits; the sides of a quantity are measured directly after one another, in an order drawn again
-// each round (package bench). Two disks are limited by qemu to what cloud disks are sold as, one is
-// free. The jobs are those by which others have published: kubestr's default and Constellation's,
-// and one request at a time for latency. They run on the mapping itself, without a file system
-// between.
+// each round (package bench). qemu limits two disks to the performance of common cloud disks; one
+// disk has no limit. The jobs are the ones with published figures, kubestr's default and
+// Constellation's, and one request at a time for latency. They run on the mapping itself, without a
+// file system between.
 //
-// It refuses to call a figure what fio did not measure, and to leave a gate unjudged. The seconds
-// that a job runs are an option: the texts are otherwise as published, and the report says what was
-// changed. Start reading at Run.
+// It refuses to report a figure that fio did not measure, and to leave a gate unjudged. The
+// duration of a job is an option. The job files are otherwise as published, and the report lists
+// the changes. Start reading at Run.
 package storage

@@ -23,7 +23,7 @@ var limits = []struct {
 // free is the name of the disk without limits.
 const free = "free"
 
-// quantity is what of a fio job is a case.
+// quantity is a figure of a fio job that becomes a case.
 type quantity struct {
 	// job is the name of the fio job, and of the case.
 	job  string
@@ -32,7 +32,7 @@ type quantity struct {
 	title string
 }
 
-// value returns the figure in the quantity's unit; 0 when it was not measured.
+// value returns the figure in the quantity's unit, or 0 when it was not measured.
 func (q quantity) value(m fio.Measured) float64 {
 	d := m.Sum()
 	switch q.unit {
@@ -56,9 +56,9 @@ type task struct {
 	jobs       func(o Options, device string, room int64) []fio.Job
 }
 
-// freeTurns is how often each side is measured in a round on the disk without limits, for what is
-// held against cryptsetup there: what else the machine does is then most of what two like sides
-// differ by.
+// freeTurns is how often each side is measured per round on the disk without limits, for figures
+// that are compared with cryptsetup there. Two like sides differ mostly by other work of the
+// machine.
 const freeTurns = 2
 
 // turns is how often each side of the task is measured in a round on that disk.
@@ -94,7 +94,7 @@ func kubestr(o Options, device string, room int64) []fio.Job {
 	return jobs
 }
 
-// words are fio's for people.
+// words translates fio's names for people.
 var words = map[string]string{"randread": "random read", "randwrite": "random write"}
 
 // serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one

@@ -34,8 +34,8 @@ type run struct {
 	values map[figure]map[string][]float64
 }
 
-// group is the run for the runner, which keeps the order; the figures are kept here, because one
-// run of fio gives several.
+// group returns the run for the runner, which keeps the order. The figures are kept here, because
+// one run of fio returns several.
 func (s *suite) group(r *run) bench.Group {
 	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit,
 		Turns: r.turns(r.disk.name)}

@@ -12,9 +12,10 @@ import (
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-storage"
 
-// Options say what is measured. The zero value of a field is the usual, Dir and Root excepted.
+// Options choose the measurements. Zero values mean the defaults, except Dir and Root.
 type Options struct {
-	// Rounds is how often each side is measured; Seed determines the order, 0 is the clock's.
+	// Rounds is the number of measurements of each side. Seed determines the order; 0 means a seed
+	// from the clock.
 	Rounds int
 	Seed   uint64
 	// Sample is how long a run of fio takes, whole seconds.
@@ -23,11 +24,11 @@ type Options struct {
 	Room int64
 	// Tuning is the class of our volumes, and the flags of cryptsetup.
 	Tuning crypt.Tuning
-	// Disks are the names of the disks; empty is all.
+	// Disks are the names of the disks; empty means all.
 	Disks []string
 	// Dir is the folder for the machine and its disks, Root the repository.
 	Dir, Root string
-	// Log is told of the machine's steps, Progress of each measurement.
+	// Log receives the machine's steps, Progress each measurement.
 	Log      *slog.Logger
 	Progress func(format string, args ...any)
 }
@@ -71,11 +72,11 @@ func Names() []string {
 }
 
 const (
-	// overhead is what a run of fio takes beside its time, on an emulated machine.
+	// overhead is the time of a run of fio besides its sample, on an emulated machine.
 	overhead = 4 * time.Second
-	// fillRate is what an emulated disk takes, bytes a second.
+	// fillRate is the write rate of an emulated disk, bytes per second.
 	fillRate = 100 * mib
-	// stageRound is what a round of staging takes, both sides, new and existing.
+	// stageRound is the duration of a round of staging: both sides, new and existing volumes.
 	stageRound = 40 * time.Second
 )
 

@@ -23,7 +23,7 @@ const (
 type sideDisk struct {
 	disk.Disk
 	name, title string
-	// deviceBySide is what fio is given.
+	// deviceBySide is the device that fio gets.
 	deviceBySide map[string]string
 	// room is the size of each, bytes.
 	room int64
@@ -47,8 +47,8 @@ func newDisks(o Options) []*sideDisk {
 	return out
 }
 
-// prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same
-// place of their partitions. The two that encrypt have the same table, or it is an error.
+// prepare makes the three devices at the same place of their partitions: a volume, a plain mapping
+// and a mapping by cryptsetup. It returns an error unless the two that encrypt have the same table.
 func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)

@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// A made-up result of all disks has every case that the gates want, and its report can be written.
+// An invented result of all disks has every case that the gates need, and its report can be
+// written.
 func TestEveryGateIsMeasured(t *testing.T) {
 	for _, platform := range []string{bench.Emulated, bench.VM} {
 		s := &suite{Options: Options{Dir: t.TempDir()}}
@@ -88,7 +89,7 @@ func stageCases(t *testing.T) []bench.Case {
 	return out
 }
 
-// What the report says of the jobs is in the job files.
+// The report describes the jobs as the job files do.
 func TestTasks(t *testing.T) {
 	o := Options{}
 	o.setDefaults()

@@ -22,10 +22,10 @@ type suite struct {
 	result  *bench.Result
 }
 
-// Run starts a machine, measures, ends it, and returns the report, whose result is judged by the
-// gates of the machine's platform. A part that fails is listed as skipped with its error, and its
-// gates are missed, which is no error of Run; one that ctx ends is, and comes with what was
-// measured. It needs root.
+// Run starts a machine, measures, ends it, and returns the report. The gates of the machine's
+// platform judge the result. A part that fails is listed as skipped with its error and misses its
+// gates; Run then returns no error. If ctx ends a part, Run returns an error beside the
+// measurements so far. It needs root.
 func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
 	s := &suite{Options: o, disks: newDisks(o),

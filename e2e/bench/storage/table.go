@@ -80,8 +80,8 @@ func change(ratio float64) string {
 	return strings.Replace(fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100), "-", "−", 1)
 }
 
-// published are what the documents of others say of encrypted volumes, against the same disk in
-// clear.
+// published are figures from the documents of other projects for encrypted volumes, relative to the
+// same disk in clear.
 func published() report.Table {
 	return report.Table{
 		Title: "Beside published figures: what encryption costs against the same disk in clear",

@@ -21,10 +21,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
-// containers runs containers of the manifests on a node without a runtime: a root directory like
-// that of the image, the mounts and the capabilities that the manifest asks for, read-only what a
-// runtime makes read-only. What it cannot show is what seccomp, AppArmor, SELinux and the device
-// cgroup forbid. CAP_SYS_CHROOT is there in addition, for its own making.
+// containers runs containers of the manifests on a node without a runtime. Each has a root
+// directory like the image's, the mounts and the capabilities of the manifest, and read-only paths
+// where a runtime makes them read-only. It cannot show what seccomp, AppArmor, SELinux and the
+// device cgroup forbid. It adds CAP_SYS_CHROOT, which it needs itself.
 type containers struct {
 	node *lab.Node
 	// root is the root directory of the containers, as the node sees it.
@@ -211,8 +211,8 @@ func (c containers) run(ctx context.Context, t *testing.T, file, name string) st
 	return string(out)
 }
 
-// The programs do with what the manifests give them: a node becomes ready, its pods talk, their MTU
-// follows, and cleaning up leaves nothing.
+// The programs work with the capabilities and mounts of the manifests. A node becomes ready, its
+// pods talk, their MTU follows, and cleaning up leaves nothing.
 func TestContainersOfTheManifests(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true})
 	var all []containers

@@ -44,7 +44,7 @@ type flow struct {
 // load is flows that run.
 type load struct {
 	flows []flow
-	// near is the connection or the source, far the sink, nil for TCP.
+	// near is the connection or the source, far the sink; far is nil for TCP.
 	near, far []*lab.Process
 }
 
@@ -116,7 +116,7 @@ func (l *load) flowing(ctx context.Context, t *testing.T, timeout time.Duration)
 	}
 }
 
-// limits are what end allows.
+// limits are the losses and pauses that end allows.
 type limits struct {
 	// gap is the longest time without a datagram or without an answer by TCP.
 	gap time.Duration
@@ -181,8 +181,8 @@ func bothWays(a, b *lab.Pod) []flow {
 	}
 }
 
-// startVeild starts veild by another program file, nil for the installed one, and
-// waits until it has done its first apply.
+// startVeild starts veild and waits until it has done its first apply. program is another program
+// file; empty means the installed one.
 func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) *lab.Process {
 	t.Helper()
 	var p *lab.Process
@@ -321,7 +321,7 @@ func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// A dead worker is back at once with device, routes, keys and peers, whichever other process is
+// A dead worker is back at once with device, routes, keys and peers, also when another process is
 // dead.
 func TestWorkerKilledUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})

@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// forgedEvidence are what the operator of the network can say of node-2 to node-1.
+// forgedEvidence are claims about node-2 that the operator of the network can make to node-1.
 var forgedEvidence = map[string]func(ctx context.Context, t *testing.T, l *lab.Lab){
 	"the default route leads to a worker":               moveDefaultRoute,
 	"the API server's name has the address of a worker": moveServerName,

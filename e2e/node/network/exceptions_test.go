@@ -110,8 +110,8 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// secondInterface adds to each pod an interface at the underlay, and wants what one says to the other
-// there to be in clear. The oracle takes the other's addresses for those of a host outside.
+// secondInterface adds to each pod an interface at the underlay, and checks that their messages
+// there are in clear. The oracle treats their addresses there as hosts outside.
 func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Helper()
 	var addrs []netip.Addr

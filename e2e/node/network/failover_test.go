@@ -61,7 +61,7 @@ func TestTunnelChangesItsFamily(t *testing.T) {
 
 // familyLink is the link that has the node's address of a family.
 type familyLink struct {
-	// name is the link's, and port that of the switch.
+	// name is the name of the link, and port the switch's port.
 	name, port string
 	addr       netip.Prefix
 	via        netip.Addr

@@ -47,7 +47,7 @@ func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 	})
 }
 
-// state is what Kubeveil has in a node's kernel, as text by what it is.
+// state is Kubeveil's state in a node's kernel, as text by kind.
 type state map[string]string
 
 // readState reads it. It holds no key that is secret and no counter.
@@ -91,7 +91,7 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 	return s, err
 }
 
-// routeMTU is what the probe may change in a route at any time.
+// routeMTU matches the part of a route that the probe may change at any time.
 var routeMTU = regexp.MustCompile(`( metric \d+) mtu \d+`)
 
 // lines sorts those that are kept.
@@ -193,7 +193,7 @@ func (s state) same(t *testing.T, now state, when string) {
 // flush is a change that an administrator makes on a node by hand.
 type flush struct {
 	name string
-	// commands are those of a shell; empty for do.
+	// commands are commands of a shell; if empty, do is called.
 	commands string
 	do       func(n *lab.Node) error
 	// renews are parts of the state that are made again, so with other numbers.
@@ -273,7 +273,7 @@ var quietFlushes = []flush{
 	{name: "programs of the underlay link", do: detach("eth0")},
 }
 
-// Whatever is flushed by hand, nothing leaks, and traffic is back after the repair.
+// After a flush by hand nothing leaks, and traffic is back after the repair.
 func TestFlushedByHand(t *testing.T) {
 	flushed(t, flusher{within: 10 * time.Second}, toldFlushes, nil)
 }
@@ -292,8 +292,8 @@ func TestFlushedWithVeildDead(t *testing.T) {
 			"programs of the underlay link"})
 }
 
-// flushed makes a lab and flushes one thing after the other there; sample names those that are
-// flushed when long tests were not asked for, nil is all.
+// flushed makes a lab and flushes one thing after the other there. sample names the flushes that
+// run when long tests are off; nil means all.
 func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	f.lab = l

@@ -29,8 +29,8 @@ type forgery struct {
 	because string
 }
 
-// forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod
-// prefixes of nodes that are not there.
+// forgeries returns the forgeries of a lab. Number i holds the harmless addresses 198.18.0.(200+i),
+// and pod prefixes of nodes that do not exist.
 func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 	f, n2 := l.Family(), l.Nodes()[1]
 	fresh := func(i byte) []netip.Addr {
@@ -88,7 +88,7 @@ func (f forgery) refused(s telemetry.Status) error {
 		f.incumbent, s.Refused)
 }
 
-// Objects that lie are refused, loudly, and who held what they claim keeps it.
+// False objects are refused and reported, and the node that holds the claimed addresses keeps them.
 func TestForgedObjects(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)

@@ -21,14 +21,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// secretCable connects a node to the outside host by a veth that is no part of the watched network,
-// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
-// oracle. It returns the hardware address of the node's end.
+// secretCable connects a node to the outside host by a veth outside the watched network, like a
+// hostile neighbour at a second port. The oracle does not see what the test sends on it. It returns
+// the hardware address of the node's end.
 func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	near, far string) net.HardwareAddr {
 	t.Helper()
 	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))
-	// The process id is one of the machine's, so the host's other namespaces are not entered.
+	// The process ID belongs to the machine's namespace, so the host's other namespaces are not
+	// entered.
 	add := exec.CommandContext(ctx, "nsenter", "--net="+l.Outside.NetNS(), "--", "ip", "link",
 		"add", far, "up", "type", "veth", "peer", "name", near, "netns", pid)
 	if out, err := add.CombinedOutput(); err != nil {

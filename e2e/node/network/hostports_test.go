@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Ports of the second node that lead to the process of a host: of the asking pod's own, and of the
-// third node's.
+// Ports of the second node that lead to a process of a host: the node of the client pod, and the
+// third node.
 const (
 	portToOwn   = 30002
 	portToThird = 30003

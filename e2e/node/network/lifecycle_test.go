@@ -27,7 +27,7 @@ const (
 	notAvailable  = 50
 )
 
-// code is that of a plugin's refusal, 0 when there is none.
+// code returns the code of a plugin's refusal, or 0 if err is not a refusal.
 func code(err error) uint {
 	var refused *lab.CNIError
 	if errors.As(err, &refused) {
@@ -167,7 +167,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 	}
 }
 
-// first makes the node give the first free address next, instead of the one after the last.
+// first makes the node assign the first free address next, instead of the one after the last.
 func first(t *testing.T, n *lab.Node) {
 	t.Helper()
 	last, err := filepath.Glob(n.Path(filepath.Join(abi.IPAMDir, "*/last_reserved_ip*")))

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// TestPeersDoNotLeaveTheClusterByThisNode takes over node-2: it gives node-1 the addresses of the
-// host outside as allowed IPs, and routes its pod's packets to that host into the tunnel.
+// TestPeersDoNotLeaveTheClusterByThisNode takes over node-2. It adds the addresses of the host
+// outside to the allowed IPs of node-1, and routes its pod's packets to that host into the tunnel.
 func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 	t.Parallel()
 	for _, proxy := range []string{"none", "ebpf"} {

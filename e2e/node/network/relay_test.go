@@ -25,7 +25,7 @@ import (
 // relayHost is the last byte of the relay's address, which no Node has.
 const relayHost = 200
 
-// relayTime is for how long the network gives the nodes' datagrams to the relay.
+// relayTime is the time for which the network sends the nodes' datagrams to the relay.
 const relayTime = 2 * time.Second
 
 // TestRelayIsNoEndpoint has the network hold back what two nodes say, and a host without keys
@@ -79,8 +79,8 @@ func TestRelayIsNoEndpoint(t *testing.T) {
 	}
 }
 
-// TestTunnelsSendFromANodesAddress has a second IPv6 address on the link between nodes, which the
-// kernel likes to send from and no Node has. Tunnel datagrams leave from the node's own.
+// TestTunnelsSendFromANodesAddress adds a second IPv6 address to the link between nodes. The kernel
+// prefers it as a source, but no Node has it. Tunnel datagrams leave from the node's address.
 func TestTunnelsSendFromANodesAddress(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Family: lab.IPv6, MoreAddresses: true})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -293,7 +293,7 @@ func (r *relay) apart(ctx context.Context, t *testing.T, state string) {
 	}
 }
 
-// tunnelPayload returns what a tunnel datagram to an address carries, nil for any other frame.
+// tunnelPayload returns the payload of a tunnel datagram to an address, or nil for any other frame.
 func tunnelPayload(frame []byte, to netip.Addr) []byte {
 	const ethernet, udpHeader = 14, 8
 	header, protoAt, dstAt, etherType := 20, 9, 16, uint16(unix.ETH_P_IP)

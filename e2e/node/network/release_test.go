@@ -96,8 +96,8 @@ type mixed struct {
 	pods []*lab.Pod
 }
 
-// run replaces programs of a node by those of a folder. New pods are added by its
-// plugin, too.
+// run replaces programs of a node by the programs of a folder. The folder's plugin also adds new
+// pods.
 func (m *mixed) run(ctx context.Context, n *lab.Node, bin string, programs ...string) {
 	m.t.Helper()
 	n.UsePrograms(bin)

@@ -44,8 +44,8 @@ func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstruct
 		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).Object
 }
 
-// The component's objects are what an API server with the operator's definition takes, and where
-// they send Prometheus there are veild's metrics.
+// An API server with the operator's definition accepts the component's objects, and Prometheus
+// finds veild's metrics at their targets.
 func TestServiceMonitor(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 1, NoBoot: true})
 	monitor := manifesttest.Read(t, filepath.Join(nodetest.Root(t), component,

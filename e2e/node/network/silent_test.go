@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A peer that goes away is no problem until something is sent to it. Then it is
-// silent within a minute, in the metrics too, until it is heard again.
+// A peer that goes away is not a problem until something is sent to it. Then it is silent within a
+// minute, in the metrics too, until it answers again.
 func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)

@@ -218,8 +218,8 @@ func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// forgedOf returns how many packets were dropped for a source that is not the pod's, those that are
-// counted apart included.
+// forgedOf returns the number of packets dropped for a source that does not belong to the pod, the
+// ones with a counter of their own included.
 func forgedOf(ctx context.Context, t *testing.T, n *lab.Node) uint64 {
 	t.Helper()
 	return nodetest.Dropped(ctx, t, n, "pod_spoofed_source") +

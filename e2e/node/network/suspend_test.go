@@ -14,9 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Expected of a machine that is suspended: nothing of its pods or to them leaves in clear, its peer
-// names it once the silence is longer than an idle peer's. Pods talk both ways within 20 s after
-// it is resumed, also when its sessions have expired (REJECT_AFTER_TIME, 180 s).
+// While a machine is suspended, nothing of its pods or to them leaves in clear. Its peer reports it
+// once the silence is longer than an idle peer's. Pods talk both ways within 20 s after it is
+// resumed, also when its sessions have expired (REJECT_AFTER_TIME, 180 s).
 const resumed = 20 * time.Second
 
 // TestAMachineIsSuspended stops all programs of a node; its kernel goes on, and with it the pods'

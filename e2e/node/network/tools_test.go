@@ -17,8 +17,8 @@ func TestMain(m *testing.M) { os.Exit(nodetest.Main(m)) }
 // longEnv names the environment variable that, when set, runs what mostly waits too.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// needLong skips a test when long ones were not asked for; why is what it waits for, or what covers
-// it meanwhile.
+// needLong skips a test when long tests are off. why names its wait, or the test that covers it
+// meanwhile.
 func needLong(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv(longEnv) == "" {

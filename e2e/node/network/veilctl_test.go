@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// veilctlOnANode is what a person runs on a node, against the living daemon.
+// veilctlOnANode runs the commands of a person on a node, against the running daemon.
 func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	node := l.Nodes()[0]
 	for _, c := range []struct {

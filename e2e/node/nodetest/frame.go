@@ -127,7 +127,7 @@ func Counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) 
 	}
 }
 
-// LinkOf returns the hardware address, nil for a TUN, and the MTU of a link in a place.
+// LinkOf returns the hardware address and the MTU of a link in a place. A TUN has a nil address.
 func LinkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
 	t.Helper()
 	var links []struct {

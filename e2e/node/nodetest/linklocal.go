@@ -18,9 +18,10 @@ const (
 	nodeCache = "169.254.20.10"
 )
 
-// LinkLocal wants a pod to reach link-local addresses of its own node, and outside the node only the
-// cloud's metadata, if that is open. The node and the host outside need echo servers; the latter
-// has all of these addresses. The oracle knows only metadata: a frame to another one is a leak.
+// LinkLocal checks that a pod reaches link-local addresses of its own node, and outside the node
+// only the cloud's metadata, if open is true. The node and the host outside need echo servers; the
+// latter has all of these addresses. The oracle allows only metadata: a frame to another address is
+// a leak.
 func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open bool) {
 	t.Helper()
 	l.Oracle.Update(func(r *leak.Rules) {
@@ -49,7 +50,7 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 
 	reach(metadata, open)
 	reach(abi.PodGateway4, false)
-	// The tunnels' address is the node's own, where a program may answer.
+	// The tunnels' address belongs to the node, where a program may answer.
 	_, _ = lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(abi.TunnelAddress4),
 		Timeout: time.Second})
 

@@ -38,7 +38,7 @@ func AllowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 	}
 }
 
-// podNumber is that of the last pod; tests that run at once draw from it.
+// podNumber is the number of the last pod; tests that run at once share it.
 var podNumber atomic.Int64
 
 // PodName returns a name for a pod of an app that no other pod has.
@@ -80,8 +80,8 @@ func Talks(ctx context.Context, from lab.Place, to []netip.Addr) (reached int) {
 // one keep both CPUs in the kernel for seconds.
 const allowedWithin = 30 * time.Second
 
-// PolicyAllows judges at once: what is forbidden must be so, whatever was just changed. What is
-// allowed may lose a race against a busy machine and is tried again.
+// PolicyAllows judges at once: a forbidden connection must fail directly after a change. An allowed
+// connection may lose a race on a busy machine and is tried again.
 func PolicyAllows(ctx context.Context, t *testing.T, when string, from lab.Place, to *lab.Pod,
 	want bool) {
 	t.Helper()

@@ -23,7 +23,7 @@ const (
 	// starting bounds how many labs start at a time: an API server that starts keeps a processor
 	// busy for seconds, and what others measure meanwhile suffers.
 	starting = 2
-	// patience bounds how long a lab waits for those of others. The limit of go test is shorter.
+	// patience bounds how long a lab waits for other labs. The limit of go test is shorter.
 	patience = time.Hour
 )
 
@@ -40,7 +40,7 @@ type queue struct {
 	// exclude two users of one open file.
 	mu   sync.Mutex
 	gate *os.File
-	// alone names the test that runs alone; nil and "" are none.
+	// alone is the name of the test that runs alone; nil and "" mean that none does.
 	alone atomic.Pointer[string]
 }
 
@@ -101,7 +101,7 @@ func WaitTurn(t *testing.T) {
 	logWait(t, begin)
 }
 
-// logWait says how long a test waited; hack/testsummary takes this time off the test's.
+// logWait logs how long a test waited. hack/testsummary subtracts this time from the test's time.
 func logWait(t *testing.T, begin time.Time) {
 	t.Helper()
 	t.Logf("waited %.1f s for other labs", time.Since(begin).Seconds())

@@ -102,8 +102,8 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 	return put
 }
 
-// clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the
-// upstream one is the daemon's to judge here.
+// clusterPolicyDefinition defines the kind without a schema. The daemon so receives objects that
+// the upstream schema refuses at admission.
 func clusterPolicyDefinition() *unstructured.Unstructured {
 	return policyDefinition("ClusterNetworkPolicy", "clusternetworkpolicies", "v1alpha2")
 }

@@ -49,8 +49,8 @@ type takenOver struct {
 	server, client *lab.Pod
 }
 
-// otherPrefix: a claim outside the prefix of the pod's node neither gives an address a label, nor
-// makes it an address of two pods.
+// otherPrefix: an address that a pod claims outside the prefix of its node receives no label, and
+// does not count as an address of two pods.
 func (o takenOver) otherPrefix(ctx context.Context, t *testing.T, other *lab.Node) {
 	stranger := nodetest.StartPod(ctx, t, other, "stranger")
 	// Without an honest status, the lie is the only claim.
@@ -65,7 +65,7 @@ func (o takenOver) otherPrefix(ctx context.Context, t *testing.T, other *lab.Nod
 	nodetest.NoneAnswered(ctx, t, tries)
 }
 
-// mirrorPod: a kubelet chooses the labels of mirror pods, so these are no peers.
+// mirrorPod: a kubelet chooses the labels of mirror pods, so mirror pods are not peers.
 func (o takenOver) mirrorPod(ctx context.Context, t *testing.T) {
 	stranger := nodetest.StartPod(ctx, t, o.node, "stranger")
 	wrote(t, writeAddrs(ctx, o.pods, stranger.Name))
@@ -87,7 +87,8 @@ func (o takenOver) mirrorPod(ctx context.Context, t *testing.T) {
 	nodetest.NoneAnswered(ctx, t, tries)
 }
 
-// twoPods: an address that two pods of a node claim is nobody's until one of the claims is gone.
+// twoPods: an address that two pods of a node claim belongs to neither until one of the claims is
+// gone.
 func (o takenOver) twoPods(ctx context.Context, t *testing.T) {
 	client := nodetest.StartPod(ctx, t, o.node, "client")
 	stranger := nodetest.StartPod(ctx, t, o.node, "stranger")

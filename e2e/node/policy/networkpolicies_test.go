@@ -46,7 +46,7 @@ func TestNetworkPolicies(t *testing.T) {
 		nodetest.KillProgram(ctx, t, n, "veild")
 	}
 	held("veild is dead")
-	// Bound to the node while nobody hears of it.
+	// Bound to the node while veild is dead.
 	late := nodetest.StartPod(ctx, t, n2, "client")
 	nodetest.PolicyAllows(ctx, t, "veild is dead, a pod that it does not know", late, server, false)
 	nodetest.PolicyAllows(ctx, t, "veild is dead, a pod that it does not know", late, open, false)

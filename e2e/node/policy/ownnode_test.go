@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// TestOwnNode turns policyOwnNode on at one node and off again: a pod that may send nothing reaches
-// that node and no other one, unless the Admin tier denies nodes or nobody has judged the pod.
+// TestOwnNode turns policyOwnNode on at one node and off again. A pod that may send nothing reaches
+// that node and no other one, unless the Admin tier denies nodes or the pod has no verdict yet.
 func TestOwnNode(t *testing.T) {
 	ctx, l := policyLab(t)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]

@@ -45,7 +45,7 @@ func TestPolicyEvents(t *testing.T) {
 	}
 	wantEvents(ctx, t, l, nodetest.Shop, p.UID, 1, n1.Name)
 
-	// Another label of the policy is no other revision; another spec is.
+	// Another label of the policy does not make a new revision; another spec does.
 	p.Labels = map[string]string{"seen": "yes"}
 	if p, err = policies.Update(ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

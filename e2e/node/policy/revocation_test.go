@@ -133,7 +133,7 @@ func (r *revocation) put(name, app, from string) func(context.Context) error {
 	return func(ctx context.Context) error { return putPolicy(ctx, r.policies(), p) }
 }
 
-// label returns a function that gives the client another app.
+// label returns a function that sets the app label of the client.
 func (r *revocation) label(app string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := r.l.Control.Client.CoreV1().Pods(nodetest.Shop).Patch(ctx, r.client.Name,
@@ -180,7 +180,7 @@ func (r *revocation) open(t *testing.T, network string, to netip.Addr) *flow {
 	})
 	ended.Go(func() {
 		for ctx.Err() == nil {
-			_, _ = c.Write([]byte(r.l.Canary)) // No answer is what the test looks for.
+			_, _ = c.Write([]byte(r.l.Canary)) // The test expects no answer.
 			select {
 			case <-ctx.Done():
 			case <-time.After(flowPause):

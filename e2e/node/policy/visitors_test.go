@@ -39,7 +39,7 @@ func (w *visits) bind(ctx context.Context, t *testing.T, pods int) []*visitor {
 	return w.bindTo(ctx, t, nil, pods)
 }
 
-// bindTo binds visitors to a node; nil is each in turn.
+// bindTo binds visitors to a node; nil means each node in turn.
 func (w *visits) bindTo(ctx context.Context, t *testing.T, to *lab.Node,
 	pods int) (list []*visitor) {
 	t.Helper()

@@ -32,8 +32,8 @@ type arrival struct {
 	six           bool
 }
 
-// visits are the pods that come and go, and those of the first node that are there all the time:
-// two receivers and a friend. Policies judge what the server receives and what visitors send:
+// visits are the pods that come and go, and three pods of the first node that stay: two receivers
+// and a friend. Policies judge what the server receives and what visitors send:
 //
 //	visitor ─ may send to the allowed port ──► open
 //	guest ─────────── which it may receive at ► server

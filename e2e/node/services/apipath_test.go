@@ -102,7 +102,8 @@ func judgeAPIPath(t *testing.T, family lab.Family) {
 	expect := func(when string, want map[string]bool) {
 		t.Helper()
 		for _, name := range order {
-			// What is allowed may wait for kube-proxy's or the policies' first write.
+			// An allowed connection may have to wait for the first write of kube-proxy or of the
+			// policies.
 			err := lab.Until(ctx, 20*time.Second, func() error {
 				if got := connects(ctx, pods[name], service); got != want[name] {
 					return fmt.Errorf("pod %s connects: %t", name, got)

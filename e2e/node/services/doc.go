@@ -1,9 +1,9 @@
-// Package services holds the cases of services on nodes, in the lab of namespaces (e2e/lab): the
-// service table with both host routings, beside kube-proxy, while veild is dead and while an API
-// server is. It has tests only.
+// Package services holds the cases of services on nodes, in the lab of namespaces (e2e/lab). They
+// cover the service table with both host routings, beside kube-proxy, while veild is dead and while
+// an API server is dead. It has tests only.
 //
-// It is larger than most packages: its scenarios share the services and the clients that count who
-// answers.
+// It is larger than most packages: its scenarios share the services and the clients that count the
+// answers of each server.
 //
 // Start reading at TestServices; ../../README.md says which promise each test holds.
 package services

@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// bothProtocols are those of each service that publish makes.
+// bothProtocols are the protocols of each service that publish makes.
 var bothProtocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
 
 // servicePort is the port of services that publish makes, at their own addresses.
@@ -72,8 +72,8 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	return s
 }
 
-// balance assigns a service addresses of a load balancer, as a controller of a cloud does, and
-// routes to them by a node to who is outside.
+// balance assigns a service addresses of a load balancer, as a controller of a cloud does. It
+// routes clients outside to these addresses by a node.
 func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node,
 	addrs ...netip.Addr) {
 	t.Helper()
@@ -242,7 +242,7 @@ func everyone(names ...string) func(lab.Census) error {
 	}
 }
 
-// one wants all answers from one server, whichever it is.
+// one requires that a single server sent all answers.
 func one(c lab.Census) error {
 	if c.Failed > 0 || len(c.Names) != 1 {
 		return fmt.Errorf("answers from %v, %d without, want one server", c.Names, c.Failed)

@@ -34,9 +34,9 @@ func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *l
 	t.Run("a type that changes", func(t *testing.T) { changingType(ctx, t, l, client, pods) })
 }
 
-// localOutside: a node serves outside by its own backends only, who see the client's address;
-// without one it drops, and says so to the balancer's health check. From inside all backends are
-// reached by the service's own address and the balancer's.
+// localOutside: a node serves clients outside by its own backends only, which see the client's
+// address. A node without a backend drops, and fails the balancer's health check. From inside, the
+// addresses of the service and of the balancer reach all backends.
 func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	web := publish(ctx, t, l, "local", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
 		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, pods[1:]...)
@@ -74,8 +74,8 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	})
 }
 
-// localBetween: what a pod sends to another node's port is answered by that node's own backends,
-// who see the pod, or refused at once. By its own node's ports a pod has all backends.
+// localBetween: a connection from a pod to a port of another node goes to that node's own backends,
+// which see the pod's address, or is refused at once. The ports of its own node reach all backends.
 func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	spec := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
 		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}
@@ -98,8 +98,8 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 			}
 			ask(pods[1], web, first, 3, refusedAtOnce)
 			ask(client, web, first, asks, spread("b", "c"))
-			// Backend a is on the first node, and what is remembered there is nothing to the
-			// second.
+			// Backend a is on the first node. The second node does not use the affinity of the
+			// first.
 			ask(pods[1], remembering, first, 12, everyone("a"))
 			if c := ask(client, remembering, second, 12, one); c.Names["a"] > 0 {
 				t.Error("another node's backend answered")
@@ -158,7 +158,8 @@ func healthy(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, n
 	}
 }
 
-// servesAsKubeProxy: balancers that ask no service's own port ask each node at kube-proxy's.
+// servesAsKubeProxy: balancers without a health check port of the service check each node at
+// kube-proxy's port.
 func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
 	for _, n := range l.Nodes() {
 		for _, addr := range n.Addrs {
@@ -204,8 +205,8 @@ func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string,
 	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(into)
 }
 
-// localInside: pods have the backends of their own node, and are refused where there is none
-// although there are others.
+// localInside: pods reach the backends of their own node. A node without a backend refuses them,
+// even if others have one.
 func localInside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	local := corev1.ServiceInternalTrafficPolicyLocal
 	near := publish(ctx, t, l, "near", corev1.ServiceSpec{InternalTrafficPolicy: &local}, pods...)
@@ -220,8 +221,8 @@ func localInside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	})
 }
 
-// sourceRanges: who is outside is served from the ranges and dropped from elsewhere; pods are
-// served.
+// sourceRanges: clients outside are served if their address is in the ranges and dropped otherwise;
+// pods are served.
 func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	ranged := publish(ctx, t, l, "ranged", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
 		LoadBalancerSourceRanges: []string{"198.18.0.128/25", "fd42::/120"}}, pods...)

@@ -81,7 +81,7 @@ func TestPoliciesWithHostRouting(t *testing.T) {
 
 	nodetest.NoneAnswered(ctx, t, tries)
 
-	// What pods have open goes on if it is allowed, whichever way it takes.
+	// Open connections of pods continue if they are allowed, on either path.
 	goesOn := slices.Concat(holds(ctx, t, client, open), holds(ctx, t, client, server))
 	ends := holds(ctx, t, stranger, open)
 	label(ctx, t, l, open, "server")

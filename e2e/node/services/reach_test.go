@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// asks is how often a distribution is asked for: of three servers each answers thirty times, give
-// or take twenty-two.
+// asks is the number of requests for a distribution: each of three servers answers thirty of them,
+// give or take twenty-two.
 const asks = 90
 
 // servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and
@@ -47,7 +47,7 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 		})
 
 		t.Run(fmt.Sprintf("%s %s to itself", family(six), proto), func(t *testing.T) {
-			// Of the backends one is who asks, so it must answer itself now and then.
+			// One of the backends is the client itself, so it must answer itself now and then.
 			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six),
 				Count: asks}, spread("a", "b", "c"))
 		})

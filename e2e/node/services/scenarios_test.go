@@ -14,35 +14,37 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd):
-// there the order of answers is asserted, since it takes servers in turns. Ours are chosen at
-// random, so what is asserted is who answers, and how often. Not here are those of what no Service
-// asks for: servers that answer past the balancer (tcplbdsr1, tcplbdsr2, tcplbl3dsr), weights and
-// least connections (wrrtcplb, tcplblc), marks, one arm, NAT64, SCTP, proxies of HTTPS, probes of
-// the balancer's own (tcplbmon, httpsep: readiness is the kubelet's) and pairs of balancers;
-// tcplbcps and tcpsctpperf are in bench-service. docs/services.md has all of them.
+// scenario is one of the suite of the load balancer loxilb (its folder cicd). That suite asserts
+// the order of answers, since loxilb takes servers in turns. Kubeveil chooses at random, so the
+// test asserts which servers answer, and how often.
+//
+// Some scenarios are left out because no Service can request them. Servers that answer past the
+// balancer are in tcplbdsr1, tcplbdsr2 and tcplbl3dsr, weights and least connections in wrrtcplb
+// and tcplblc. The others are marks, one arm, NAT64, SCTP, proxies of HTTPS, probes by the balancer
+// itself (tcplbmon, httpsep: the kubelet checks readiness) and pairs of balancers. tcplbcps and
+// tcpsctpperf are in bench-service. docs/services.md lists all of them.
 type scenario struct {
 	// name is the scenario's there, or says what ours is beside them.
 	name string
 	six  bool
-	// protos are asked one after the other; nil is both.
+	// protos are tried one after the other; nil means both.
 	protos []string
 	spec   corev1.ServiceSpec
-	// ports is how many endpoints each backend is, 0 is one.
+	// ports is the number of endpoints of each backend; 0 means one.
 	ports int
-	// before are the backends, after those that they become, nil for no change.
+	// before are the backends, after the backends after a change; nil means no change.
 	before, after []string
-	// pods is that a pod asks at the service's own address, too; all are asked from outside, at a
-	// balancer's address that is routed to the first node.
+	// pods reports whether a pod also sends requests to the service's own address. In all
+	// scenarios, clients outside use a balancer's address that is routed to the first node.
 	pods bool
-	// itself is that the backends ask at the balancer's address, too: each is one of those that
-	// answer it.
+	// itself reports whether the backends also send requests to the balancer's address. Each
+	// backend is one of those that answer it.
 	itself bool
 	// clients is how many more addresses outside ask, of which each is to stay with its backend.
 	clients byte
 	// asks is how often.
 	asks int
-	// wanted judges the answers, given who is a backend; nil is spread.
+	// wanted returns the check of the answers for these backends; nil means spread.
 	wanted func(names ...string) func(lab.Census) error
 	pause  time.Duration
 }
@@ -60,8 +62,8 @@ func several(names ...string) func(lab.Census) error {
 	}
 }
 
-// scaled wants almost all of many endpoints to have answered, and no other server: of 765
-// asked 3,000 times one misses 15 on the average, give or take 4.
+// scaled requires answers from almost all of many endpoints, and from no other server. Of 765
+// endpoints 3,000 requests miss 15 on the average, give or take 4.
 func scaled(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		known := map[string]bool{}
@@ -120,7 +122,7 @@ var scenarios = []scenario{
 		wanted: scaled, pods: true},
 }
 
-// serviceScenarios are those of another load balancer's suite.
+// serviceScenarios runs the scenarios of another load balancer's suite.
 func serviceScenarios(t *testing.T, routing string) {
 	ctx, l := serviceLab(t, routing)
 	client, pods := namedPods(ctx, t, l, 1, three...)
@@ -234,7 +236,7 @@ func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab
 	}
 }
 
-// moreClients is the last byte before those of more addresses of the host outside.
+// moreClients is the last byte of the address before the further addresses of the host outside.
 const moreClients = 200
 
 // persist asks from more addresses outside, twice from each: each stays with its backend and not

@@ -17,9 +17,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A range of services that is added at run time is closed like those of the configuration: what is
-// sent to an address that no program translates does not leave the node. One that has nodes is
-// refused and named.
+// A range of services that is added at run time is closed like a range of the configuration: a
+// packet to an address that no program translates does not leave the node. A range that contains
+// nodes is refused and reported.
 func TestAddedServiceRangeIsClosed(t *testing.T) {
 	for _, proxy := range []string{"none", "ebpf"} {
 		t.Run("serviceProxy "+proxy, func(t *testing.T) {

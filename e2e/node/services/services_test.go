@@ -175,8 +175,8 @@ func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
 	return cgroupPrograms(t, tree)
 }
 
-// ownCgroups wants programs at the roots that the nodes of a lab see, none for no lab, and those of
-// the machine's own root as they were.
+// ownCgroups checks that programs are attached at the cgroup roots of a lab's nodes, and that the
+// programs at the machine's own root are unchanged. If l is nil, it checks the machine's root only.
 func ownCgroups(t *testing.T, l *lab.Lab, before map[ebpf.AttachType][]ebpf.ProgramID) {
 	t.Helper()
 	if now := machinePrograms(t); !maps.EqualFunc(before, now, slices.Equal[[]ebpf.ProgramID]) {

@@ -56,12 +56,12 @@ type keeper struct {
 	from lab.Place
 	q    lab.Question
 	proc *lab.Process
-	// taken is that the kernel takes its socket away when the backend goes.
+	// taken reports whether the kernel closes its socket when the backend goes.
 	taken bool
 }
 
-// servicesMoveDatagrams: a backend that terminates keeps what it has and gets nothing new. When it
-// goes, its UDP flows move, of connected and unconnected sockets and of who is outside; TCP
+// servicesMoveDatagrams: a terminating backend keeps its connections and receives no new ones. When
+// it goes, its UDP flows move, for connected and unconnected sockets and for clients outside. TCP
 // connections stay with it, to end with it.
 func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
@@ -113,7 +113,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 	}
 }
 
-// end ends a keeper and looks who answered it.
+// end ends a keeper and reads which servers answered it.
 func (k *keeper) end(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var r lab.Kept

@@ -74,7 +74,7 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 	_, err := n.Start(ctx, l.Program("kube-proxy"), "--kubeconfig=/etc/kubeveil/kubeconfig",
 		"--hostname-override="+n.Name, "--proxy-mode="+mode,
 		"--cluster-cidr="+strings.Join(pods, ","),
-		// These limits are the machine's.
+		// These limits apply to the whole machine.
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
 		"--conntrack-tcp-timeout-close-wait=0")
 	if err != nil {

@@ -244,8 +244,8 @@ func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1
 		time.Since(cut).Round(time.Millisecond))
 }
 
-// judgeAPI ends who held connections and looks at when they ended, and when new ones were of no
-// use.
+// judgeAPI ends the clients that held connections. It checks when the connections ended, and when
+// new ones failed.
 func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cut time.Time) {
 	t.Helper()
 	var r lab.KeptAPI

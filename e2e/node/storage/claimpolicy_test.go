@@ -171,7 +171,7 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	}
 }
 
-// snapshots of a node have the names that its snapshotter gives them, and no others.
+// snapshots: a node's snapshots have the names that its snapshotter assigns, and no others.
 func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	dir := filepath.Join(nodetest.Root(t), "manifests/components/snapshots")
 	for _, m := range append(manifesttest.Kustomized(t, filepath.Join(dir, "crd")),

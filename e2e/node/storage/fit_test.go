@@ -102,7 +102,7 @@ func installCheck(ctx context.Context, t *testing.T, l *lab.Lab, kubeconfig stri
 	return string(out), 0
 }
 
-// kubeconfig writes one for the administrator, or for who has a token, and returns its path.
+// kubeconfig writes one for the administrator, or for the owner of a token, and returns its path.
 func kubeconfig(t *testing.T, l *lab.Lab, name, token string) string {
 	t.Helper()
 	c := l.Control.Config

@@ -127,8 +127,9 @@ func place(ctx context.Context, t *testing.T, d dynamic.Interface) (stop func())
 	return func() { end(); <-done }
 }
 
-// placedOnce makes copies, and gives each back once. However many placements run, a copy is written
-// as often as by one: each writes to the revision alone in which no node was selected.
+// placedOnce makes copies, and removes the selected node of each once. Concurrent placements write
+// a copy as often as one placement does: each writes only to the revision in which no node was
+// selected.
 func placedOnce(ctx context.Context, t *testing.T, claims typedcorev1.PersistentVolumeClaimInterface,
 	copyOf func(name, class string) *corev1.PersistentVolumeClaim, own string) {
 	const copies = 20

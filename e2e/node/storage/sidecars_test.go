@@ -143,8 +143,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 
 	server := driver.NewServer(log, func(driver.Call) {})
 	d.Register(server)
-	// Not the test's, which ends before what is cleaned up: side-cars end when they lose their
-	// driver.
+	// The test's context ends before the cleanup, and side-cars end when they lose their driver.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() { done <- driver.Serve(ctx, server, listener) }()

@@ -49,8 +49,8 @@ func finalizers(name string, there bool) func(map[string]any) {
 	}
 }
 
-// snapshotController does what the controller does, and is refused what its rights would allow
-// beyond that: a holder of its pod's token makes no snapshot another's.
+// snapshotController does what the controller does. The API server refuses what its role would
+// allow beyond that: the owner of its pod's token cannot hand a snapshot to another namespace.
 func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{

@@ -102,7 +102,8 @@ func ownAllowed(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, 
 	}
 }
 
-// othersRefused tries to create, change and delete the VeilNode of a node that is not the token's.
+// othersRefused tries to create, change and delete the VeilNode of a node other than the token's
+// node.
 func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceInterface,
 	other, because string) {
 	t.Helper()

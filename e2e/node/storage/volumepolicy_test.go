@@ -127,7 +127,7 @@ func csiPolicyInForce(ctx context.Context, t *testing.T, s *kubestore.Store, oth
 // waitForPolicy is how long it may take until a policy that was made is in force.
 const waitForPolicy = 30 * time.Second
 
-// wantForbidden is an error when err is none of a refusal that says one of because.
+// wantForbidden returns an error unless err is a refusal that contains one of because.
 func wantForbidden(err error, because ...string) error {
 	if err == nil {
 		return fmt.Errorf("it was allowed, want a refusal that says one of %q", because)

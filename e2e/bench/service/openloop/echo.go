@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// Echo answers each byte on the connections of l with itself, until l is closed, which is no error.
+// Echo answers each byte on the connections of l with itself. It returns nil when l is closed.
 func Echo(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -19,7 +19,7 @@ func Echo(l net.Listener) error {
 	}
 }
 
-// answer serves a connection until the other end has enough; resets are how it says so.
+// answer serves a connection until the other end closes it, usually by a reset.
 func answer(c net.Conn) {
 	defer c.Close()
 	b := make([]byte, 64)

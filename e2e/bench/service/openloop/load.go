@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Kind is what an operation is.
+// Kind is the kind of an operation.
 type Kind string
 
 const (
@@ -26,9 +26,10 @@ type Load struct {
 	Kind Kind `json:"kind"`
 	// To are the servers, taken in turns.
 	To []netip.AddrPort `json:"to"`
-	// Rate is operations a second that begin, in regular intervals; 0 is a closed loop.
+	// Rate is the number of operations that begin per second, in regular intervals; 0 means a
+	// closed loop.
 	Rate float64 `json:"rate"`
-	// Slots is how many operations there may be at once.
+	// Slots is the largest number of operations at once.
 	Slots int `json:"slots"`
 	// Warm is time at the beginning that counts nothing, Duration what counts, both nanoseconds in
 	// JSON.
@@ -36,7 +37,7 @@ type Load struct {
 	Duration time.Duration `json:"duration"`
 }
 
-// Result is what came of a Load. Times are of operations that ended well, and of unfinished ones so
+// Result is the result of a Load. Times cover operations that ended well, and unfinished ones so
 // far.
 type Result struct {
 	// Done, Failed and Unfinished are operations; Unfinished is 0 in a closed loop.
@@ -64,7 +65,7 @@ type Times struct {
 // maxOperations bounds the memory of a run, 8 bytes each.
 const maxOperations = 50_000_000
 
-// check says what is wrong with a Load, nil for nothing.
+// check returns an error that describes what is wrong with a Load, or nil.
 func (l Load) check() error {
 	switch {
 	case l.Kind != Connect && l.Kind != Request:
@@ -87,8 +88,8 @@ func (l Load) check() error {
 	return nil
 }
 
-// Run makes the load. An error is of a Load that makes no sense, of a machine that gives no
-// sockets, or of ctx; what servers do is in the Result.
+// Run makes the load. It returns an error if the Load is not valid, if the machine has no sockets
+// left, or if ctx ends. The Result records what servers do.
 func (l Load) Run(ctx context.Context) (Result, error) {
 	if err := l.check(); err != nil {
 		return Result{}, fmt.Errorf("load: %w", err)

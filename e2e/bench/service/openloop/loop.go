@@ -14,7 +14,7 @@ import (
 const (
 	// grace is for how long answers are waited for after the last operation was to begin.
 	grace = 2 * time.Second
-	// patience is how long the loop sleeps at most before it looks whether it is to end.
+	// patience is the longest sleep of the loop before it checks again whether to end.
 	patience = 50 * time.Millisecond
 	// tooMany failures end a run: it measures nothing.
 	tooMany = 10_000
@@ -30,7 +30,7 @@ const (
 )
 
 type slot struct {
-	fd    int // -1 when there is none
+	fd    int // -1 without a socket
 	phase phase
 	due   time.Duration
 }
@@ -85,7 +85,7 @@ func (p *loop) now() time.Duration { return time.Since(p.start) }
 
 func (p *loop) end() time.Duration { return p.Warm + p.Duration }
 
-// due is when operation i is to begin.
+// due returns the moment at which operation i begins.
 func (p *loop) due(i int) time.Duration {
 	if p.Rate == 0 {
 		return p.now()
@@ -182,7 +182,7 @@ func (p *loop) event(i int32) {
 	case idle:
 		return
 	case connecting:
-		// A connection that was refused says so here.
+		// The write fails here if the connection was refused.
 		err = p.ask(s)
 	case waiting:
 		var b [16]byte

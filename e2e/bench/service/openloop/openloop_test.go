@@ -95,8 +95,8 @@ func stalled(t *testing.T, from, to time.Duration) netip.AddrPort {
 	})
 }
 
-// TestStallIsSeenByAllThatWereDue is what an open loop is for: a server that stands still for a
-// tenth of the time shows in a tenth of the operations, and not in the few that were under way.
+// TestStallIsSeenByAllThatWereDue shows why the loop is open. A server that stalls for a tenth of
+// the time slows a tenth of the operations, not only the few that were under way.
 func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	for _, kind := range []Kind{Connect, Request} {

@@ -1,4 +1,4 @@
-// Package rules writes what others are configured with for the same services: the nftables and
+// Package rules writes the configuration of the other sides for the same services: the nftables and
 // iptables rules that kube-proxy writes, a configuration of haproxy, and a table of IPVS.
 //
 // It promises the shape of kube-proxy of Kubernetes 1.36 with its defaults, chain for chain and
@@ -10,10 +10,10 @@
 // middle, as kube-proxy's order is random. Services that only fill tables (Idle) have no map in
 // their chain.
 //
-// What is left out is what no packet of the measurements meets: node ports, source ranges, session
+// It leaves out what no packet of the measurements meets: node ports, source ranges, session
 // affinity, services without endpoints, counters of nfacct, and the set of hairpin connections,
-// which has local endpoints only. Elements are added many to a command, which leaves the same in
-// the kernel and takes less time.
+// which has local endpoints only. Each command adds many elements, which has the same effect in the
+// kernel and takes less time.
 //
 // Services are of TCP and IPv4. Start reading at Service.
 package rules

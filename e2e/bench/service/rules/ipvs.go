@@ -23,7 +23,7 @@ func IPVS(w io.Writer, _ Node, services []Service) error {
 	return p.err
 }
 
-// IPVSAddrs are the lines of ip(8) that give a node the addresses of services.
+// IPVSAddrs returns the lines of ip(8) that assign a node the addresses of services.
 func IPVSAddrs(services []Service) []string {
 	var lines []string
 	for _, s := range services {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// table is how commands name kube-proxy's.
+// table is the name of kube-proxy's table in commands.
 const table = "ip kube-proxy"
 
 // nftBase are the tables, sets and chains that do not depend on services, in the order of
@@ -105,7 +105,7 @@ func NFTables(w io.Writer, n Node, services []Service) error {
 	return p.err
 }
 
-// chains are those of a service.
+// chains writes the chains of a service.
 func (s Service) chains(p *printer) {
 	base := nftBaseName(s)
 	p.line("add chain %s service-%s", table, base)

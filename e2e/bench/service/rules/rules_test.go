@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node and services are those of the tests of kube-proxy (TestOverallNFTablesRules,
+// node and services are copies from the tests of kube-proxy (TestOverallNFTablesRules,
 // TestOverallIPTablesRules).
 var node = Node{
 	Pods: netip.MustParsePrefix("10.0.0.0/8"), Services: netip.MustParsePrefix("172.30.0.0/16"),
@@ -48,7 +48,7 @@ func lines(t *testing.T, write func(*bytes.Buffer) error) []string {
 	return strings.Split(strings.TrimSpace(b.String()), "\n")
 }
 
-// inOrder wants lines that kube-proxy's tests want, one after another.
+// inOrder checks that got has the lines that kube-proxy's tests expect, in their order.
 func inOrder(t *testing.T, got, want []string) {
 	t.Helper()
 	at := 0

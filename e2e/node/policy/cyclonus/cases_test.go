@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// document is what hack/tools/cyclonus writes; its fields are described there.
+// document is the output of hack/tools/cyclonus, which describes its fields.
 type document struct {
 	Ports     []uint16
 	Protocols []corev1.Protocol
@@ -148,7 +148,8 @@ func (d document) questions(s step) (out []question) {
 // differences are where the answer of Kubernetes is not that of cyclonus.
 var differences = []struct {
 	what, reason string
-	// of changes what cyclonus says into what Kubernetes defines; false is that it is the same.
+	// of changes cyclonus' answer to what Kubernetes defines. It returns false if they are the
+	// same.
 	of func(q *question) bool
 }{
 	{"a pod to its own address", "the API defines that a pod's own traffic is always allowed; " +

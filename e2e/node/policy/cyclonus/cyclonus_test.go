@@ -76,8 +76,8 @@ func (n *node) update(next objects) (*policy.Plan, error) {
 	})
 }
 
-// compare returns which answers the plan and the kernel's table of the node do not give, and how
-// many flows it asked them about.
+// compare returns the answers that differ in the plan or in the kernel's table of the node, and the
+// number of flows that it compared.
 func (n *node) compare(plan *policy.Plan, answers []question,
 	nodeOf func(*corev1.Pod) string) (wrong []string, asked int, err error) {
 	judge := plan.Judges()
@@ -201,7 +201,7 @@ func report(t *testing.T, what string, wrong []string) {
 	}
 }
 
-// The comparison can fail: a verdict that is changed is found, whichever it is.
+// The comparison can fail: it finds each changed verdict.
 func TestChangedVerdictsAreFound(t *testing.T) {
 	nettest.NeedRoot(t)
 	d := cases(t, program(t))

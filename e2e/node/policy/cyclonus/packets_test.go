@@ -145,7 +145,7 @@ func (l *lab) listen(addr netip.Addr) {
 				return nil
 			}
 
-			// The kernel completes associations; nobody needs to accept them.
+			// The kernel completes associations without accept.
 			fd, err := socket(policy.SCTP, at)
 			if err != nil {
 				return err
@@ -293,8 +293,8 @@ func sendSample(t *testing.T, d document) {
 	t.Logf("%d cases, %d flows of %v, %d answered", len(chosen), flows, l.protos, passed)
 }
 
-// sendable returns the flows that the pods of the lab can have. A pod's packets to itself do not
-// leave it, whatever the node does.
+// sendable returns the flows that the pods of the lab can have. A pod's packets to itself never
+// leave it.
 func (l *lab) sendable(all []question) []question {
 	return slices.DeleteFunc(all, func(q question) bool {
 		return q.src == q.dst || !slices.Contains(served, q.port) ||

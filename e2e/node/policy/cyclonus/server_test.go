@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// objects are what veild knows of a step.
+// objects are the objects that veild has after a step.
 type objects struct {
 	pods       map[policy.Name]policy.Pod
 	namespaces map[string]policy.Namespace
