@@ -28,8 +28,8 @@ const (
 	maxParts  = 4
 )
 
-// Device is the disk on the machine, or one of its partitions, the first being 1; 0 is the whole
-// disk.
+// Device returns the path of the disk on the machine, or of one of its partitions. The first
+// partition is 1; 0 means the whole disk.
 func (d Disk) Device(part int) string {
 	device := "/dev/disk/by-id/virtio-" + d.Serial
 	if part > 0 {
@@ -71,8 +71,8 @@ func (d Disk) table() []byte {
 	return b
 }
 
-// Arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and
-// what is compared is not its disk.
+// Arguments returns qemu's arguments. qemu does not pass flushes of the machine on: the host does
+// not lose power, and its disk is not what is compared.
 func (d Disk) Arguments() []string {
 	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,file=%s", d.Serial, d.Path)
 	if d.IOPS > 0 {

@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	return m, nil
 }
 
-// Platform is what the machine is, see pkg/bench.
+// Platform returns the platform of the machine, see pkg/bench.
 func (m *Machine) Platform() string { return m.cluster.Platform() }
 
 // Kernel is its kernel's release.

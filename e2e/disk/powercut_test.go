@@ -72,7 +72,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 
 	// Said as it comes: the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
-	// The connection stays open for others, so that its pipes do is no error.
+	// Other processes keep the connection open, so open pipes are not an error.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||
 		!strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
 		t.Fatalf("workload on the machine: %v", err)

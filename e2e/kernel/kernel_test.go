@@ -16,17 +16,17 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// runEnv says which tests to run there, as go test -run does; empty is all.
+// runEnv chooses the tests to run there, as go test -run does; empty means all.
 const runEnv = "KUBEVEIL_KERNEL_RUN"
 
-// packages are those whose tests load programs into the kernel, write its tables or speak to its
-// WireGuard. Their files of the tree are not on the machine: only names the one test of a package
-// that needs none, empty for all tests; not names the one test that needs a file.
+// packages are the packages whose tests load programs into the kernel, write its tables or use its
+// WireGuard. Files of the tree are not on the machine. only names the one test of a package that
+// needs no file, empty means all tests; not names the one test that needs a file.
 //
 // Tests of policies run with -short: a fifth of the random plans, and 20 pods in place of 200
 // (TestFirstPackets). In full they would take an emulated machine a quarter of an hour. None of
-// them is left out. Of the benchmark of policies the largest cluster is written,
-// 10,000 pods and 100,000 rules; its other tests measure, which an emulated machine cannot.
+// them is left out. The benchmark of policies writes the largest cluster, 10,000 pods and 100,000
+// rules. Its other tests measure, which an emulated machine cannot.
 var packages = []struct {
 	path, only, not string
 	short           bool
@@ -114,8 +114,8 @@ func noteEncapsulations(t *testing.T, pkg, out string) {
 }
 
 // keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is
-// the control, and with it. A rule, an unreachable route and a route by a link stand for those of
-// veild.
+// the control, and with it. A rule, an unreachable route and a route by a link stand for veild's
+// rules and routes.
 func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	const dropIn = "/etc/systemd/networkd.conf.d/kubeveil.conf"
 	restart := func(want string) {

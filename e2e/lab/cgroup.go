@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupName is what cgroups of labs are called: the process that made it, and a number.
+// groupName matches the names of labs' cgroups: the process that made it, and a number.
 var groupName = regexp.MustCompile(`^kubeveil-lab-(\d+)-\d+$`)
 
 // CgroupTree is where the machine has its tree of cgroups of the second version, "" when it has
@@ -32,8 +32,8 @@ func CgroupTree() (string, error) {
 	return "", nil
 }
 
-// makeCgroup makes the cgroup that the host's processes are in; the host sees it as the root of the
-// tree. Those of processes that have ended are removed.
+// makeCgroup makes the cgroup of the host's processes; the host sees it as the root of the tree.
+// Cgroups of processes that have ended are removed.
 func (h *Host) makeCgroup() error {
 	tree, err := CgroupTree()
 	if err != nil || tree == "" {

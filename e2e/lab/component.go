@@ -20,8 +20,9 @@ func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "eb
 // manifests/components/policy.
 func (o Options) judges() bool { return o.VeildConfig["policy"] == "kubernetes" }
 
-// apiServers are those of services.apiServers. known reports whether that key is written: then the
-// lab has the component manifests/components/api-path, though the key may be empty.
+// apiServers returns the addresses in services.apiServers. known reports whether that key is
+// written: then the lab has the component manifests/components/api-path, though the key may be
+// empty.
 func (o Options) apiServers() (servers []string, known bool) {
 	services, _ := o.VeildConfig["services"].(map[string]any)
 	servers, known = services["apiServers"].([]string)

@@ -60,7 +60,7 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	}
 
 	c := &Control{host: h, lab: l}
-	l.Control = c // so that Close ends it, whatever fails from here
+	l.Control = c // so that Close ends it after a later failure
 	if err := l.plug(ctx, h, "control", "eth0", l.opts.Family.Underlay(controlHost)); err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (c *Control) flagsOf(i int) []string {
 	return c.lab.opts.APIServerFlags(i)
 }
 
-// runAPIServer starts API server i on its host, with flags after the lab's own.
+// runAPIServer starts API server i on its host, with flags after the flags of the lab.
 func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	flags []string) (*Process, error) {
 	etcd := c.etcdURL()

@@ -9,9 +9,9 @@ import (
 	"net/http"
 )
 
-// CopyObject writes an object of etcd under other keys, which are as long as its own: in each copy
-// the name of the object stands for the original's. A key that is the original's writes the object
-// again. So a lab has many objects that the API server would need seconds each to admit.
+// CopyObject writes an object of etcd under other keys, which are as long as its own. In each copy
+// the name of the copy replaces the original's name. The original's key writes the object again. A
+// lab so has many objects that the API server would need seconds each to admit.
 func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
 	var found struct {
 		Kvs []struct {

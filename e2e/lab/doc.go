@@ -3,26 +3,25 @@
 // Kubeveil in every node, and pods wired through CNI by the runtime's own library.
 //
 //	            ┌─ control plane: etcd, kube-apiserver (198.18.0.2)
-//	            ├─ outside: a host that is no part of the cluster (198.18.0.250)
+//	            ├─ outside: a host that does not belong to the cluster (198.18.0.250)
 //	bridge br0 ─┤
 //	(oracle on  ├─ node-1 198.18.0.11 ─ veild, veil-wg ─ pods 198.19.1.0/24
 //	every port) └─ node-2 198.18.0.12 ─ veild, veil-wg ─ pods 198.19.2.0/24
 //
 // Each host (a node, the bridge, the control plane) is a set of namespaces kept by a holder
-// process, the init of its PID namespace. The holder ends when this process ends, however
-// that comes, and with it everything in the host: processes, links, mounts.
-// Nothing of a lab is visible in the machine's own network or mount namespace,
-// so labs need no clean-up after a crash and cannot disturb each other.
+// process, the init of its PID namespace. The holder ends when this process ends for any reason,
+// and with it everything in the host: processes, links, mounts. Nothing of a lab is visible in the
+// machine's own network or mount namespace, so labs need no clean-up after a crash and cannot
+// disturb each other.
 //
-// A node has a "disk", a directory for its /etc, that survives Reboot; all else, /run and
-// the BPF file system included, does not. The network is watched by the leak oracle
-// (pkg/leak) from before the first node exists until after the last is gone:
-// Finish ends it and gives its result.
+// A node has a "disk", a directory for its /etc, that survives Reboot. All else, /run and the BPF
+// file system included, does not. The leak oracle (pkg/leak) watches the network from before the
+// first node exists until after the last is gone. Finish ends the oracle and returns its result.
 //
 // Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan.
 //
-// It is larger than most packages: nodes, pods, the control plane and their processes are all of
-// one Lab, whose hosts share the holder, the bridge and one end.
+// It is larger than most packages: nodes, pods, the control plane and their processes belong to one
+// Lab, whose hosts share the holder, the bridge and one end.
 //
 // Start reading at New.
 package lab

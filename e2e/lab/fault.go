@@ -11,8 +11,8 @@ import (
 func (c *Control) ServerHost(i int) *Host { return c.Servers[i].Host }
 
 // ReplaceServer ends API server i as the kubelet ends a static pod, with SIGTERM and 30 s later
-// with SIGKILL, and starts it with flags in place of those of Options. It returns when the server
-// is ready and among the endpoints of the API's service.
+// with SIGKILL, and starts it with flags in place of the flags of Options. It returns when the
+// server is ready and among the endpoints of the API's service.
 func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) error {
 	s := c.Servers[i]
 	if i == 0 {

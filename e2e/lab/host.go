@@ -34,7 +34,7 @@ type Host struct {
 	stdin  io.Closer
 	exited chan struct{}
 	ports  []string // at the bridge
-	// started are the processes of Start, and those of its pods.
+	// started are the processes of Start, and the processes of its pods.
 	startedMu sync.Mutex
 	started   []*Process
 	// that its processes are in; nil where the machine has none of the second version
@@ -108,7 +108,7 @@ func (h *Host) start(ctx context.Context) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-		Setpgid: true, // a terminal's interrupt is the test's to handle
+		Setpgid: true, // so that the test handles a terminal's interrupt
 	}
 	h.joinCgroup(cmd.SysProcAttr)
 	var stderr bytes.Buffer
@@ -172,7 +172,7 @@ func (h *Host) proc(path string) string {
 // NetNS is the path of the host's network namespace, valid until it is stopped or rebooted.
 func (h *Host) NetNS() string { return h.proc("ns/net") }
 
-// Path is where a path of the host's is found on the machine, valid until it is
+// Path returns where a path of the host is found on the machine. It is valid until the host is
 // stopped or rebooted.
 func (h *Host) Path(path string) string { return h.proc("root" + path) }
 
@@ -256,7 +256,7 @@ func (h *Host) Sysctl(pairs ...string) error {
 	})
 }
 
-// addrLines are the lines of ip(8) that give a link its addresses.
+// addrLines returns the lines of ip(8) that assign a link its addresses.
 func addrLines(dev string, addrs []netip.Prefix) []string {
 	var lines []string
 	for _, a := range addrs {

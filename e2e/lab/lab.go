@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Network is what connects pods.
+// Network is the program that connects pods.
 type Network string
 
 const (
@@ -33,33 +33,33 @@ const (
 // Options say what a lab is made of. The zero value is two dual-stack nodes of
 // Kubeveil at MTU 1500 with the API server.
 type Options struct {
-	// Nodes that New makes and boots; 0 is two, a negative number none.
+	// Nodes is the number of nodes that New makes and boots; 0 means two, a negative number none.
 	Nodes int
 	// Family is Dual when empty.
 	Family Family
 	// Network is Veil when empty.
 	Network Network
-	// UnderlayMTU is the MTU between nodes, bytes; 0 is 1500.
+	// UnderlayMTU is the MTU between nodes, bytes; 0 means 1500.
 	UnderlayMTU int
-	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see
-	// Server.Unplug, and the etcd of the first.
+	// APIServers is the number of API servers; 0 means one. All but the first have hosts of their
+	// own, see Server.Unplug, and use the etcd of the first.
 	APIServers int
-	// APIServerFlags returns flags that API server i, the first of which is 0, has after the lab's
-	// own; of two the later one counts. Nil means no further flags.
+	// APIServerFlags returns the further flags of API server i, after the flags of the lab; the
+	// first server is 0. If a flag is set twice, the later one counts. Nil means no further flags.
 	APIServerFlags func(i int) []string
 	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
 	// Clear lab has no API server anyway.
 	NoAPIServer bool
-	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of
-	// the oracle are then larger than those of a real wire, and fragments are not seen as such.
+	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. The oracle
+	// then sees frames larger than on a real wire, and does not see fragments.
 	Offloads bool
-	// Dir is the folder for artefacts; empty is a new one under out/lab, where those of the last
-	// runs stay.
+	// Dir is the folder for artefacts. Empty means a new one under out/lab, which keeps the folders
+	// of the last runs.
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
-	// Engine is that of userspace tunnels, as veil-wg -engine has it; empty is what EngineEnv names,
-	// or else Kubeveil's own.
+	// Engine is the engine of userspace tunnels, as in veil-wg -engine. Empty means the value of
+	// EngineEnv, or else Kubeveil's own engine.
 	Engine string
 	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel
 	// likes to send from: see Node.addMore.
@@ -79,7 +79,7 @@ type Lab struct {
 	Dir string
 	// Canary is in all payloads of the cluster's traffic, EgressCanary in those to Outside.
 	Canary, EgressCanary string
-	// Outside is a host that is no part of the cluster and has no route into it.
+	// Outside is a host that does not belong to the cluster and has no route into it.
 	Outside *Host
 	// Oracle watches every link of the underlay.
 	Oracle *leak.Oracle
@@ -94,7 +94,8 @@ type Lab struct {
 	nodes   []*Node
 	hosts   []*Host // made by AddHost
 	numbers int
-	// rows are those of the last snapshots, announced those among them that Announce has added.
+	// rows are the nodes of the last snapshots, announced the ones among them that Announce has
+	// added.
 	rows, announced []cluster.Node
 
 	done   bool
@@ -249,7 +250,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	return l.bridge.IP(ctx, "link set "+bridgeLink+" promisc on up")
 }
 
-// rules are those of the oracle before there are nodes.
+// rules returns the rules of the oracle before there are nodes.
 func (l *Lab) rules() leak.Rules {
 	f := l.opts.Family
 	r := leak.Rules{
@@ -281,21 +282,21 @@ func (l *Lab) rules() leak.Rules {
 // ethernetHeader is the length of a frame's header without VLAN tags.
 const ethernetHeader = 14
 
-// Nodes are the lab's, in the order they were made.
+// Nodes returns the lab's nodes, in the order they were made.
 func (l *Lab) Nodes() []*Node {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]*Node(nil), l.nodes...)
 }
 
-// Family is the lab's.
+// Family returns the lab's address family.
 func (l *Lab) Family() Family { return l.opts.Family }
 
 // OutsideAddrs are the addresses of Outside, IPv4 first.
 func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underlay(outsideHost)) }
 
-// Finish removes every node and the control plane, then ends the oracle and returns its result; the
-// error says what of the lab could not be removed. A second call gives the same result.
+// Finish removes every node and the control plane, then ends the oracle and returns its result. The
+// error lists what could not be removed. A second call returns the same result.
 func (l *Lab) Finish() (leak.Result, error) {
 	if l.done {
 		return l.result, nil

@@ -29,12 +29,12 @@ type Node struct {
 	Number int
 	// Addrs are its addresses on the underlay, IPv4 first.
 	Addrs []netip.Addr
-	// PodPrefixes are those it gives addresses from, IPv4 first.
+	// PodPrefixes are the prefixes from which it assigns addresses, IPv4 first.
 	PodPrefixes []netip.Prefix
 
 	uid       types.UID
 	mu        sync.Mutex
-	bin       string // folder of the node's programs and plugins, "" is that of the lab
+	bin       string // folder of the node's programs and plugins, "" means the lab's folder
 	processes map[string]*Process
 	pods      map[string]*Pod
 	numbers   int
@@ -52,8 +52,8 @@ const (
 // them, see WaitReady.
 func (l *Lab) AddNode(ctx context.Context) (*Node, error) { return l.AddNodeFor(ctx, nil) }
 
-// AddNodeFor is AddNode for a node that gets the pod prefixes of one that is gone; nil gives it new
-// ones.
+// AddNodeFor is AddNode for a node that takes over the pod prefixes of a removed node; nil assigns
+// new ones.
 func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node, error) {
 	l.mu.Lock()
 	l.numbers++

@@ -133,9 +133,9 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 	return out, err
 }
 
-// apply applies one object of the kinds that are known, nil for none yet, and returns those that
-// were asked for since: that takes tens of requests. A kind that was just defined may need a moment
-// to be served.
+// apply applies one object. kinds are the known kinds, nil for none yet; apply returns the kinds
+// that it has read since, which takes tens of requests. A kind that was just defined may need a
+// moment to be served.
 func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured,
 	kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()

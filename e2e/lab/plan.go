@@ -91,7 +91,7 @@ func at(p netip.Prefix, host byte) netip.Prefix {
 	return netip.PrefixFrom(a, p.Bits())
 }
 
-// PodPrefixes are those of the node with that number: a /24 and a /64.
+// PodPrefixes returns the pod prefixes of the node with that number: a /24 and a /64.
 func (f Family) PodPrefixes(node int) []netip.Prefix {
 	four := cluster4.Addr().As4()
 	four[2] = byte(node)

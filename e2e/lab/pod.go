@@ -25,7 +25,7 @@ type Pod struct {
 	Node *Node
 	// Addrs are its addresses by the result of ADD, IPv4 first.
 	Addrs []netip.Addr
-	// MTU of its interface by the result of ADD, 0 when the result does not say.
+	// MTU is the MTU of its interface in the result of ADD, or 0 if the result has none.
 	MTU int
 	// Result is the whole result of ADD.
 	Result json.RawMessage
@@ -33,17 +33,18 @@ type Pod struct {
 	Added time.Duration
 
 	caps string
-	// cniArgs are what the runtime says of the pod, in the form of CNI_ARGS.
+	// cniArgs describe the pod as the runtime does, in the form of CNI_ARGS.
 	cniArgs string
 }
 
-// PodOptions are what a pod asks of the chain beside an address.
+// PodOptions are the requests of a pod to the chain beside an address.
 type PodOptions struct {
 	// Ports are host ports that portmap opens.
 	Ports []PortMapping
 	// Bandwidth limits the pod, nil does not.
 	Bandwidth *Bandwidth
-	// Object is the pod in the API server; nil is none, and the runtime then does not name it.
+	// Object is the pod in the API server. Nil means that there is none, and the runtime then does
+	// not name it.
 	Object *corev1.Pod
 	// Begin, if not nil, is called before ADD, when the namespace is there.
 	Begin func(*Pod) error
@@ -143,7 +144,7 @@ func (p *Pod) removeNS(ctx context.Context) error {
 	return err
 }
 
-// cniAnswer is what veil-tools prints.
+// cniAnswer is the output of veil-tools.
 type cniAnswer struct {
 	Result json.RawMessage `json:"result"`
 	Code   uint            `json:"code"`

@@ -18,7 +18,7 @@ import (
 
 // Process is a program that runs in a host or a pod until it is told to end.
 type Process struct {
-	// Name is the program's, and a number when the name was used before.
+	// Name is the name of the program, with a number when the name was used before.
 	Name string
 	// Stdout and Stderr are files of the artefacts; both are the same for programs
 	// whose output is a log.
@@ -106,7 +106,7 @@ func createLog(dir, name string) (*os.File, error) {
 	}
 }
 
-// PID is the process's id on the machine, 0 when it ended before it was seen.
+// PID returns the process's ID on the machine, or 0 when it ended before it was seen.
 func (p *Process) PID() int {
 	if p.handle == nil {
 		return 0
@@ -129,7 +129,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Wait waits for the end and gives its error: nil for exit status 0.
+// Wait waits for the end and returns its error: nil for exit status 0.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.exited:

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canaryEnv names the environment variable that gives veil-tools the canary.
+// canaryEnv names the environment variable that holds veil-tools' canary.
 const canaryEnv = "LAB_CANARY"
 
 // Root is the root of the repository: the folder with go.mod, at or above the
@@ -38,8 +38,8 @@ func Root() (string, error) {
 // out/bin as they are.
 const noBuildEnv = "KUBEVEIL_LAB_NO_BUILD"
 
-// build brings the programs in out/bin up to date, once in a process and one process at a time: the
-// second one finds them as they should be, and replaces none that runs.
+// build brings the programs in out/bin up to date, once per process and one process at a time. The
+// second process finds them up to date, and replaces no program that runs.
 var build = sync.OnceValue(func() error {
 	root, err := Root()
 	if err != nil {

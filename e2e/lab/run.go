@@ -21,7 +21,7 @@ const (
 	keptRuns = 5
 )
 
-// runName is what newRun calls a folder; nothing else is ever pruned.
+// runName matches the folder names that newRun makes; nothing else is ever pruned.
 var runName = regexp.MustCompile(`^\d{8}-\d{6}\.\d{3}-(\d+)(-\d+)?$`)
 
 // newRun makes a folder for the artefacts of a lab and removes those of old runs.
@@ -44,8 +44,8 @@ func newRun(base string) (string, error) {
 	}
 }
 
-// prune removes the folders of runs in base, but those of the last keep processes that made some
-// and those of processes that live. Others may prune at the same time.
+// prune removes the folders of runs in base. It keeps the folders of the last keep processes and of
+// live processes. Other processes may prune at the same time.
 func prune(base string, keep int) error {
 	entries, err := os.ReadDir(base) // by name, so the oldest first
 	if err != nil {

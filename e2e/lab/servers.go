@@ -60,7 +60,7 @@ func (c *Control) waitListed(ctx context.Context, i int) error {
 	return nil
 }
 
-// listed is nil when an address is among the endpoints of the API's service.
+// listed returns nil when an address is among the endpoints of the API's service.
 func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
@@ -82,6 +82,7 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 // Server is an API server on a host of its own. The first one's host has etcd, too.
 type Server struct {
 	*Host
-	// Process is what was started first; Control.APIServer is the first server's current one.
+	// Process is the process that was started first; Control.APIServer is the first server's
+	// current one.
 	Process *Process
 }

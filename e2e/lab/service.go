@@ -20,7 +20,7 @@ func Named(ctx context.Context, at Place, name string, count int) (*Process, err
 
 // Question is how TakeCensus and Keep ask Named servers.
 type Question struct {
-	// Proto is "tcp" or "udp"; empty is TCP.
+	// Proto is "tcp" or "udp"; empty means TCP.
 	Proto string
 	To    netip.AddrPort
 	// Count is how often, 30 when 0; each has a socket of its own. Keep has one and asks until it
@@ -37,7 +37,7 @@ type Question struct {
 	Egress bool
 }
 
-// args are those of the tool that have no meaning of one command alone.
+// args returns the arguments of the tool that its commands share.
 func (q Question) args(from Place) []string {
 	canary := from.owner().Canary
 	if q.Egress {
@@ -47,7 +47,7 @@ func (q Question) args(from Place) []string {
 		fmt.Sprint(q.FromPort), "-canary", canary}
 }
 
-// Census is who answered.
+// Census counts the servers that answered.
 type Census struct {
 	// Names counts the answers by server, Sources by the address that the server saw.
 	Names   map[string]int `json:"names"`
@@ -61,8 +61,8 @@ type Census struct {
 	SlowestMillis float64 `json:"slowestMillis"`
 }
 
-// TakeCensus asks as often as said, or until three had no answer, and counts who answered. That
-// None is no error.
+// TakeCensus sends the requests, until all are sent or three had no answer, and counts the servers
+// that answered. It is not an error if none did.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
 		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()},
@@ -93,11 +93,11 @@ func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
 type Kept struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`
-	// Error is of the first that was not answered.
+	// Error is the error of the first request without an answer.
 	Error string `json:"error"`
 	// Aborted is how often a connected UDP socket was taken away from the program and made again.
 	Aborted uint64 `json:"aborted"`
-	// Names are who answered, one after the other.
+	// Names are the servers that answered, one after the other.
 	Names []string `json:"names"`
 	// MaxGapMillis is the longest time between two answers.
 	MaxGapMillis float64 `json:"maxGapMillis"`

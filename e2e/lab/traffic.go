@@ -38,7 +38,7 @@ func Echo(ctx context.Context, at Place) (*Process, error) {
 
 // Exchange is a number of messages that Send sends.
 type Exchange struct {
-	// Proto is "tcp" or "udp"; empty is TCP.
+	// Proto is "tcp" or "udp"; empty means TCP.
 	Proto string
 	// To is the address of a host with Echo; Port is EchoPort when 0.
 	To   netip.Addr
@@ -51,7 +51,7 @@ type Exchange struct {
 	Egress bool
 }
 
-// Sent is what Send reports.
+// Sent is the report of Send.
 type Sent struct {
 	Sent     int     `json:"sent"`
 	Received int     `json:"received"`
@@ -133,8 +133,8 @@ type Tried struct {
 	Answered uint64 `json:"answered"`
 }
 
-// Carry starts a UDP flow and a TCP connection, both to an Echo, and returns once both were answered.
-// They keep their ports, whatever happens to the server. End it with Process.Result into a
+// Carry starts a UDP flow and a TCP connection, both to an Echo, and returns once both were
+// answered. They keep their ports, regardless of the server. End it with Process.Result into a
 // []Carried.
 func Carry(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
 	return startTool(ctx, from, `"answered":1`, "flow", "-to", target(to, EchoPort), "-report",

@@ -49,7 +49,7 @@ func (l *Lab) connect(ctx context.Context, h *Host, port, link, netns string) er
 	return l.Oracle.Watch(port)
 }
 
-// hardwareAddr is the MAC address of a host's end: as that of a machine, the same after a reboot.
+// hardwareAddr returns the MAC address of a host's end: like a machine's, the same after a reboot.
 func hardwareAddr(port string) net.HardwareAddr {
 	sum := sha256.Sum256([]byte(port))
 	return append(net.HardwareAddr{0x02}, sum[:5]...) // locally administered, unicast
@@ -92,8 +92,8 @@ func (n *Node) SetUnderlayMTU(ctx context.Context, mtu int) error {
 	return n.IP(ctx, fmt.Sprintf("link set eth0 mtu %d", mtu))
 }
 
-// vlanHeader is what a link takes beyond its MTU when a frame is forwarded to it, for a VLAN tag
-// that may be in the frame (__is_skb_forwardable in include/linux/netdevice.h).
+// vlanHeader is the number of bytes that a link accepts beyond its MTU in a forwarded frame, for a
+// VLAN tag that may be in the frame (__is_skb_forwardable in include/linux/netdevice.h).
 const vlanHeader = 4
 
 // SetPathMTU makes the path to a node carry packets of at most that many bytes, while the node's
@@ -121,7 +121,7 @@ func (l *Lab) Cap(ctx context.Context, rate string) error {
 	return nil
 }
 
-// Unplug takes the underlay from a host, or gives it back: the cable. To all others it is as if the
+// Unplug takes the underlay from a host, or returns it, like a cable. To all others it is as if the
 // host had no power.
 func (h *Host) Unplug(ctx context.Context, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]

@@ -14,7 +14,7 @@ import (
 // Accel is how a machine's processor is made.
 type Accel string
 
-// KVM is the hardware's; TCG is emulated.
+// KVM uses the hardware's virtualisation; TCG emulates.
 const (
 	KVM Accel = "kvm"
 	TCG Accel = "tcg"
@@ -30,8 +30,8 @@ func accelerator(a Accel) []string {
 		"Nehalem,+aes,+pclmulqdq"}
 }
 
-// probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes
-// one second.
+// probePatience is the time that a kernel has to print its first lines. With KVM that really works
+// it takes one second.
 const probePatience = 15 * time.Second
 
 // probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as

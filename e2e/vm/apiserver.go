@@ -42,8 +42,8 @@ func (c *Cluster) etcdRemote() string {
 	return "https://" + netip.AddrPortFrom(c.apiAddr(), etcdPort).String()
 }
 
-// serverArguments returns the arguments of an API server that advertises an address: kubeadm's, and
-// some more.
+// serverArguments returns the arguments of an API server that advertises an address: the arguments
+// of kubeadm, and more.
 func (c *Cluster) serverArguments(addr netip.Addr, more ...string) []string {
 	return append([]string{
 		"--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
@@ -99,8 +99,8 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return c.waitAPI(ctx)
 }
 
-// APIServer is the second API server, on a host of its own that is no node: as on another control
-// plane node of kubeadm's, without etcd.
+// APIServer is the second API server, on a host of its own that is not a node. It is like one on
+// another control plane node of kubeadm's, without etcd.
 type APIServer struct {
 	cluster *Cluster
 	host    *lab.Host
@@ -222,8 +222,8 @@ func (s *APIServer) Freeze(stop bool) error {
 	return s.process.Signal(syscall.SIGCONT)
 }
 
-// End ends it, whatever was done to it, as the kubelet of its node would: the service kubernetes
-// loses it first.
+// End ends it in any state, as the kubelet of its node would: the service kubernetes loses it
+// first.
 func (s *APIServer) End(ctx context.Context) error {
 	err := errors.Join(s.Unplug(ctx, false), s.Freeze(false), s.process.Signal(syscall.SIGTERM))
 	bounded, cancel := context.WithTimeout(ctx, termPatience)

@@ -76,8 +76,8 @@ func (c *Cluster) RemoveClear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clearNetwork is the CNI configuration of a node with those pod prefixes, one of a family; mtu is
-// that of the underlay, bytes.
+// clearNetwork returns the CNI configuration of a node with those pod prefixes, one per family; mtu
+// is the MTU of the underlay, bytes.
 func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 	type object = map[string]any
 	var ranges [][]object

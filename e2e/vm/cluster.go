@@ -23,18 +23,18 @@ import (
 // Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes
 // and Kubeveil.
 type Options struct {
-	// Nodes is how many machines; 0 is two.
+	// Nodes is the number of machines; 0 means two.
 	Nodes int
 	// Accel forces a way to run machines; empty tries KVM.
 	Accel Accel
-	// UnderlayMTU is the MTU between machines, bytes; 0 is 1500.
+	// UnderlayMTU is the MTU between machines, bytes; 0 means 1500.
 	UnderlayMTU int
 	// Userspace are the numbers of machines whose kernel's WireGuard cannot be loaded.
 	Userspace []int
-	// Images are more archives of images that machines have, beside the lab's own and Kubeveil's.
+	// Images are further archives of images for the machines, beside the lab's own and Kubeveil's.
 	Images []string
-	// Kernel is the release of the machines' Linux, such as "6.12"; empty is what KernelEnv says,
-	// and without it Debian's default.
+	// Kernel is the release of the machines' Linux, such as "6.12". Empty means the value of
+	// KernelEnv, and without it Debian's default.
 	Kernel string
 	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
 	Bare bool
@@ -42,20 +42,20 @@ type Options struct {
 	QEMU []string
 	// NoVeil leaves out Kubeveil: nodes that wait for a network.
 	NoVeil bool
-	// ServiceProxy is who translates services: config.ServiceProxyNone or "" is kube-proxy,
-	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
-	// beginning.
+	// ServiceProxy chooses the program that translates services. config.ServiceProxyNone or ""
+	// means kube-proxy. config.ServiceProxyEBPF means Kubeveil; no node then has a kube-proxy, from
+	// the beginning.
 	ServiceProxy string
 	// ProxyMode is the mode of the machines' kube-proxy: "" is ProxyNFTables.
 	ProxyMode string
-	// HostRouting is who brings packets to the pods of a node: config.HostRoutingKernel or "" is
-	// the kernel, config.HostRoutingEBPF the programs that translate services.
+	// HostRouting chooses the path of packets to the pods of a node: config.HostRoutingKernel or ""
+	// means the kernel, config.HostRoutingEBPF the programs that translate services.
 	HostRouting string
-	// Policy is which network policies Kubeveil enforces: config.PolicyNone or "" is none,
-	// config.PolicyKubernetes those of Kubernetes, on every node from the beginning.
+	// Policy chooses the network policies that Kubeveil enforces: config.PolicyNone or "" means
+	// none, config.PolicyKubernetes those of Kubernetes, on every node from the beginning.
 	Policy string
-	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last
-	// runs stay.
+	// Dir is the folder for artefacts. Empty means a new one under out/vm, which keeps the folders
+	// of the last runs.
 	Dir string
 	// Log is told of the steps; nil discards.
 	Log *slog.Logger
@@ -84,9 +84,9 @@ type Cluster struct {
 	forward net.Listener
 	// slot is held while the cluster runs.
 	slot *os.File
-	// version is that of Kubernetes, as kubeadm says it.
+	// version is the version of Kubernetes, as kubeadm prints it.
 	version string
-	// dnsTag is that of CoreDNS's image.
+	// dnsTag is the tag of CoreDNS's image.
 	dnsTag string
 	// images are archives of what every machine's containerd has.
 	images []string
@@ -100,7 +100,7 @@ type Cluster struct {
 }
 
 // KernelEnv names the variable with the release of Linux that machines boot, such as 6.12. Unset or
-// empty is the default disk's. The Makefile sets it from KERNEL.
+// empty means the kernel of the default disk. The Makefile sets it from KERNEL.
 const KernelEnv = "KUBEVEIL_VM_KERNEL"
 
 // New makes a cluster. It needs root. On error nothing is left but artefacts.
@@ -231,7 +231,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
 		return err
 	}
 
-	// The flow to the API server is among the lab's own.
+	// The lab already allows the flow to the API server.
 	c.Lab.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
 	c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte)
 	return err
@@ -286,7 +286,7 @@ func (c *Cluster) makeKeys(ctx context.Context) error {
 	return os.WriteFile(c.file("known_hosts"), []byte("node "+string(public)), 0o644)
 }
 
-// seed is what makes a machine this one.
+// seed returns the content that makes a machine this one.
 func (c *Cluster) seed(m *Machine) seed {
 	var network strings.Builder
 	network.WriteString(
@@ -350,7 +350,7 @@ func imageDir(root, release string) string {
 }
 
 // Close takes the power from the machines, ends everything else, and returns what the oracle saw.
-// Artefacts stay, disks excepted. A second call gives the same.
+// Artefacts stay, except disks. A second call returns the same.
 func (c *Cluster) Close() (leak.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -102,7 +102,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 		t.Fatal(err)
 	}
 
-	// The API server reads the configuration, and who translates the endpoint, when they like.
+	// The API server, and the program that translates the endpoint, read the configuration at times
+	// of their own.
 	err = lab.Until(ctx, time.Minute, func() error {
 		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, "+
 			"namespace: default, labels: {refuse: because}}}"))

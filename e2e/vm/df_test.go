@@ -78,7 +78,7 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 }
 
-// node is what a machine's veild is started with.
+// node holds the settings with which a machine's veild starts.
 type node struct {
 	key   wgkey.Private
 	table cluster.Table
@@ -116,7 +116,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	return nodes
 }
 
-// startVeild runs veild on a machine without a kubelet, with a table from a file, and gives it an
+// startVeild runs veild on a machine without a kubelet, with a table from a file, and assigns it an
 // address inside.
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()

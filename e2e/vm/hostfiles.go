@@ -25,13 +25,13 @@ const (
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
-// token is what a program of the host has of its service account.
+// token is the service account token of a program of the host.
 type token struct {
 	account types.UID
 	renew   time.Time
 }
 
-// tokenLife is what a kubelet asks for, in seconds; it renews at four fifths.
+// tokenLife is the lifetime that a kubelet requests, in seconds; it renews at four fifths.
 const tokenLife = 3607
 
 // mount writes what the pods of a program would have mounted.
@@ -107,8 +107,8 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	return nil
 }
 
-// proxyArguments are those of kubeadm's kube-proxy, but for the mode (proxymode.go) and the size of
-// the connection table, which is the machine's.
+// proxyArguments returns the arguments of kubeadm's kube-proxy. They differ in the mode
+// (proxymode.go) and in the size of the connection table, which belongs to the machine.
 func (h *hostNode) proxyArguments() []string {
 	return []string{
 		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName,

@@ -57,7 +57,7 @@ const (
 	lookEach = 2 * time.Second
 	// beatEach is how often a kubelet renews its lease.
 	beatEach = 10 * time.Second
-	// termPatience is what a program gets to end by itself: the grace period of pods.
+	// termPatience is the time that a program has to end by itself: the grace period of pods.
 	termPatience = 30 * time.Second
 )
 
@@ -100,7 +100,7 @@ func (h *hostNode) programs() []*daemon {
 	return append([]*daemon{{name: "kube-proxy", args: h.proxyArguments()}}, ours...)
 }
 
-// prepare is what an administrator does to a machine before it joins.
+// prepare does what an administrator does to a machine before it joins.
 func (h *hostNode) prepare(ctx context.Context) error {
 	host := h.cluster.Control
 	err := host.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",

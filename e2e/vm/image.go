@@ -22,10 +22,10 @@ import (
 // registry begins the names of the lab's own images. No such place exists: nothing can be pulled.
 const registry = "kubeveil.test"
 
-// pauseImage is the sandbox's, as the containerd configurations say.
+// pauseImage is the image of sandboxes in the containerd configurations.
 const pauseImage = registry + "/pause:1"
 
-// ToolImage is what pods of tests run: veil-tools.
+// ToolImage is the image of tests' pods: veil-tools.
 const ToolImage = registry + "/veil-tools:1"
 
 // veilImage is the archive that hack/image writes.
@@ -80,7 +80,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		{pauseImage, tool, []string{"/veil-tools", "pause"}},
 		{ToolImage, tool, []string{"/veil-tools"}},
 		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
-		// The name that kubeadm gives it where imageRepository is one's own.
+		// The name that kubeadm uses with an imageRepository of the user.
 		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")},
 			[]string{"/coredns"}},
 	} {

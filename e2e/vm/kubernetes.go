@@ -26,7 +26,7 @@ const pki = "/etc/kubernetes/pki/"
 // superAdmin is the kubeconfig that may act before RBAC is bootstrapped.
 const superAdmin = "/etc/kubernetes/super-admin.conf"
 
-// initConfig is what a user of kubeadm would write for this cluster.
+// initConfig is the configuration that a user of kubeadm would write for this cluster.
 var initConfig = template.Must(template.New("init").Parse(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint:
@@ -75,7 +75,7 @@ kind: KubeProxyConfiguration
 mode: {{.ProxyMode}}
 `))
 
-// joinConfig is what kubeadm join is told on a worker.
+// joinConfig is the configuration of kubeadm join on a worker.
 var joinConfig = template.Must(template.New("join").Parse(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: JoinConfiguration
 discovery:
@@ -178,7 +178,7 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	return nil
 }
 
-// phase runs one of kubeadm init's.
+// phase runs one phase of kubeadm init.
 func (c *Cluster) phase(ctx context.Context, phase string, args ...string) error {
 	args = append(append([]string{"init", "phase"}, strings.Fields(phase)...),
 		append(args, "--config="+c.file("kubeadm.yaml"))...)

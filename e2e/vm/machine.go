@@ -120,7 +120,7 @@ func (c *Cluster) cpus() int {
 	return min(cpus, max(1, runtime.NumCPU()/max(1, c.opts.Nodes)))
 }
 
-// arguments are those of qemu.
+// arguments returns qemu's arguments.
 func (m *Machine) arguments() []string {
 	c := m.cluster
 	args := append(accelerator(c.Accel),
@@ -151,8 +151,8 @@ func (m *Machine) arguments() []string {
 // neither compressed nor encrypted: text that is on the disk is in the file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
-// disk returns qemu's arguments for a disk. They are devices of their own, because qemu gives those
-// the first places, and the first is /dev/vda.
+// disk returns qemu's arguments for a disk. Each disk is a device of its own, because qemu assigns
+// those the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {
 	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device",
 		"virtio-blk-pci,drive=" + id}

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Platform is what the nodes are, see pkg/bench.
+// Platform returns the platform of the nodes, see pkg/bench.
 func (c *Cluster) Platform() string {
 	if c.Accel == KVM {
 		return bench.VM
@@ -49,8 +49,8 @@ func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	return m.Exec(ctx, line)
 }
 
-// Reboot takes a machine's power, gives it back and returns when it answers. What it had not
-// written to its disk is lost.
+// Reboot cuts a machine's power, restores it and returns when the machine answers. Data that it had
+// not written to its disk is lost.
 func (c *Cluster) Reboot(ctx context.Context, node string) error {
 	m, err := c.machine(node)
 	if err != nil {
@@ -136,7 +136,7 @@ var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
 // hasContainerd2 says which containerd runs there: every other machine has the distribution's 1.6.
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
-// containerd2Seed is what replaces the distribution's containerd.
+// containerd2Seed returns the files that replace the distribution's containerd.
 func containerd2Seed() seed {
 	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig,
 		"REGISTRY", registry)}}

@@ -25,8 +25,8 @@ func (o Options) components() []string {
 	return folders
 }
 
-// manifests returns the folder that is applied to install Kubeveil: the repository's or, where the
-// options want components, one that a user would write.
+// manifests returns the folder that is applied to install Kubeveil. It is the repository's folder
+// or, where the options need components, one that a user would write.
 func (c *Cluster) manifests() (string, error) {
 	base := filepath.Join(c.root, "manifests")
 	if len(c.opts.components()) == 0 {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeInfo is what a kubelet would say of this machine, whose kernel the control plane's host has.
-// The versions of kubelet and runtime are empty: neither is there.
+// nodeInfo returns what a kubelet would report of this machine, whose kernel the control plane's
+// host has. The versions of kubelet and runtime are empty: neither runs there.
 func nodeInfo() (corev1.NodeSystemInfo, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

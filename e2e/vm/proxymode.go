@@ -22,7 +22,7 @@ const (
 var ProxyModes = []string{ProxyNFTables, ProxyIPTables, ProxyIPVS}
 
 // CheckProxyMode returns an error if kube-proxy has no such mode, or if serviceProxy leaves no
-// kube-proxy. Empty is the default mode. The error says what to write instead.
+// kube-proxy. Empty means the default mode. The error names what to write instead.
 func CheckProxyMode(mode, serviceProxy string) error {
 	switch {
 	case mode == "":
@@ -42,7 +42,7 @@ func CheckProxyMode(mode, serviceProxy string) error {
 // no pods, always has ProxyNFTables: this machine's kernel may lack IPVS.
 func (o Options) proxyMode() string { return cmp.Or(o.ProxyMode, ProxyNFTables) }
 
-// iptablesPrograms are what kube-proxy runs in the modes that write rules of iptables.
+// iptablesPrograms are the programs that kube-proxy runs in the modes that write rules of iptables.
 var iptablesPrograms = []string{"iptables", "iptables-restore", "iptables-save", "ip6tables",
 	"ip6tables-restore", "ip6tables-save"}
 
@@ -54,8 +54,8 @@ const extensions = "/usr/lib/*/xtables/*.so"
 // needs no program for kernel modules, because the kernel loads them itself: those of iptables and
 // ipset by name, and ip_vs when kube-proxy asks for its netlink family.
 func (c *Cluster) proxyFiles(ctx context.Context) (map[string]string, error) {
-	// nft(8) knows protocols by their names: a kube-proxy that reads numbers takes its own elements
-	// for others' when it starts again, and deletes them.
+	// nft(8) finds the names of protocols there. A kube-proxy that reads numbers does not recognize
+	// its own elements when it starts again, and deletes them.
 	files := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"),
 		"etc/protocols": "/etc/protocols"}
 

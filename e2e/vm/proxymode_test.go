@@ -40,7 +40,7 @@ func TestProxyModes(t *testing.T) {
 func TestProgramsOfKubeProxyByMode(t *testing.T) {
 	standInIPSet(t)
 	const extension = "usr/lib/x86_64-linux-gnu/xtables/libxt_statistic.so"
-	const itsLibrary = "lib/x86_64-linux-gnu/libm.so.6" // no program's
+	const itsLibrary = "lib/x86_64-linux-gnu/libm.so.6" // of no program
 	for mode, tt := range map[string]struct{ has, lacks []string }{
 		"": {[]string{"usr/sbin/nft"}, []string{"usr/sbin/iptables", "usr/sbin/ipset", extension}},
 		ProxyIPTables: {[]string{"usr/sbin/nft", "usr/sbin/iptables-restore",

@@ -19,13 +19,13 @@ import (
 // nor its objects.
 func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
 
-// hostRouting returns who brings packets to pods, as the configuration says it.
+// hostRouting returns the path of packets to pods, as a value of the configuration.
 func (o Options) hostRouting() string {
 	return cmp.Or(o.HostRouting, config.HostRoutingKernel)
 }
 
-// cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its
-// veild must be told.
+// cgroupRoot is the cgroup tree of the control plane's host. It is a part of the machine's tree, so
+// its veild needs the path.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // checkCgroup is an error where the control plane's host has no tree of cgroups, in which its veild
@@ -39,8 +39,8 @@ func (c *Cluster) checkCgroup() error {
 	return err
 }
 
-// servicesConfig is the configuration of a cluster whose services Kubeveil translates, for an API
-// server. There is no kubeconfig of kube-proxy's: veild asks the service kubernetes like any pod.
+// servicesConfig is the configuration for a cluster whose services Kubeveil translates, for an API
+// server. kube-proxy has no kubeconfig: veild uses the service kubernetes like any pod.
 const servicesConfig = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: kubeveil, namespace: kube-system}
@@ -70,8 +70,8 @@ func (h *hostNode) veildArguments() []string {
 	return args
 }
 
-// serviceKubeconfig is what a pod without a kubeconfig makes of its service account and of the
-// environment that the kubelet gives it: a way to the API server by its service.
+// serviceKubeconfig is the kubeconfig that a pod derives from its service account and from the
+// environment that the kubelet sets: the API server by its service.
 const serviceKubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: cluster, cluster: {server: "https://%s", certificate-authority: ` + accountDir + `/ca.crt}}]
@@ -80,8 +80,8 @@ contexts: [{name: service, context: {cluster: cluster, user: account}}]
 current-context: service
 `
 
-// kubeconfigText is the kubeconfig of the programs of the host, with the account's files where a
-// pod has them: kube-proxy's, or one that asks the service kubernetes where there is no kube-proxy.
+// kubeconfigText returns the kubeconfig of the programs of the host, with the account's files where
+// a pod has them. It is kube-proxy's, or without kube-proxy one that uses the service kubernetes.
 func (h *hostNode) kubeconfigText(ctx context.Context) (string, error) {
 	if !h.cluster.opts.translates() {
 		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy",

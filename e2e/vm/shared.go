@@ -29,8 +29,8 @@ const storeUnit = `[Service]
 ExecStartPre=/bin/sh -c 'mountpoint -q /var/lib/containerd || { mount -o remount,rw /opt/lab && mkdir -p /var/lib/containerd && mount --bind /opt/lab/store /var/lib/containerd; }'
 `
 
-// storeConfig is that of a containerd that only keeps images: below the folder, and with its state
-// where the host's end removes it.
+// storeConfig is the configuration of a containerd that only keeps images: below the folder, and
+// with its state where the host's end removes it.
 const storeConfig = `version = 3
 root = %q
 state = "/run/lab-containerd"

@@ -57,7 +57,7 @@ type Pod struct {
 	Name string
 	// Node is where it runs.
 	Node *Machine
-	// Annotations are those of the Pod object.
+	// Annotations are the annotations of the Pod object.
 	Annotations map[string]string
 	// Addrs are set by RunPod, IPv4 first.
 	Addrs []netip.Addr

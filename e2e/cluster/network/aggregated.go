@@ -16,8 +16,8 @@ import (
 // is not needed for one.
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// aggregated asks the API server for an object of an API that a pod serves: what it gives carries
-// the canary.
+// aggregated reads an object of an API that a pod serves through the API server. The object
+// contains the canary.
 func aggregated(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Need is what a case needs beyond a kubeconfig; its text completes "needs …".
+// Need is a requirement of a case beyond a kubeconfig; its text completes "needs …".
 type Need string
 
 // Needs.
 const (
-	// Machines are those of Lab.
+	// Machines means the machines of Lab.
 	Machines Need = "the machines beneath the cluster"
 	// TwoWorkers are nodes that take pods.
 	TwoWorkers Need = "two nodes that take pods"
-	// Outside is a host that is no part of the cluster.
+	// Outside means a host that does not belong to the cluster.
 	Outside Need = "a host outside the cluster"
 	// Fresh is a cluster that nothing was installed on yet and no other test uses.
 	Fresh Need = "a cluster of the suite's own without a network"
@@ -27,16 +27,16 @@ const (
 
 // Case is a test of a cluster.
 type Case struct {
-	// Name is of lower case words with - between them.
+	// Name consists of lower case words with - between them.
 	Name string
-	// About is what is shown, in one sentence for people.
+	// About describes the case to people in one sentence.
 	About string
 	Needs []Need
 	// Limit bounds it.
 	Limit time.Duration
 	// Long is why it is left to the full run, or "".
 	Long string
-	// Beyond is why it is no part of the core, or "".
+	// Beyond is the reason why the case is not part of the core, or "".
 	Beyond string
 	// Always runs it also when it was not selected: others build on it.
 	Always bool
@@ -45,8 +45,9 @@ type Case struct {
 	Run    func(ctx context.Context, s *Session) error
 }
 
-// Lab is what a run that made its own cluster can do and the API server cannot. A cluster that is
-// known by its kubeconfig alone has none, and the cases that need it are skipped for that reason.
+// Lab is the interface to a cluster that the run made itself: it does what the API server cannot. A
+// cluster that is known only by its kubeconfig has none, and cases that need it are skipped for
+// that reason.
 type Lab interface {
 	// Platform returns what the nodes are, one of the platforms of pkg/bench.
 	Platform() string
@@ -62,8 +63,8 @@ type Lab interface {
 	// StopAPI ends the API server; StartAPI starts it again and returns when it is ready.
 	StopAPI(ctx context.Context) error
 	StartAPI(ctx context.Context) error
-	// SecondAPI starts another API server of the cluster on a host of its own that is no node, and
-	// returns when it is ready and the service kubernetes has it.
+	// SecondAPI starts another API server of the cluster, on a host of its own that is not a node.
+	// It returns when the server is ready and listed in the service kubernetes.
 	SecondAPI(ctx context.Context) (APIServer, error)
 	// Oracle listens on the wire outside the nodes.
 	Oracle() *leak.Oracle
@@ -71,9 +72,9 @@ type Lab interface {
 	// away without a trace.
 	Clear(ctx context.Context) error
 	Unclear(ctx context.Context) error
-	// OutsideAddrs are those of a host outside the cluster with an echo server at
-	// remote.EchoPort, IPv4 first. ControlAddrs are those of the control plane's host, which is
-	// a node without pods and has such a server too.
+	// OutsideAddrs are the addresses of a host outside the cluster with an echo server at
+	// remote.EchoPort, IPv4 first. ControlAddrs are the addresses of the control plane's host, a
+	// node without pods that has such a server too.
 	OutsideAddrs() []netip.Addr
 	ControlAddrs() []netip.Addr
 	// OutsideCanary is in payloads that may leave the cluster.

@@ -13,7 +13,7 @@ func Cases() []Case {
 	return slices.Concat(first(), traffic(), daemons(), nodes(), last())
 }
 
-// lots is what cases need that change machines.
+// lots are the needs of cases that change machines.
 var lots = []Need{Machines, TwoWorkers}
 
 func first() []Case {

@@ -166,7 +166,7 @@ func (s *Session) restart(ctx context.Context, set string) error {
 	})
 }
 
-// rolledOut is nil when all pods of a DaemonSet are of its newest template and Ready.
+// rolledOut returns nil when all pods of a DaemonSet have its newest template and are Ready.
 func rolledOut(set *appsv1.DaemonSet) error {
 	st := set.Status
 	if st.ObservedGeneration < set.Generation ||

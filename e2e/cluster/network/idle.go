@@ -76,7 +76,7 @@ func podsIdle(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
-// nodeStatus is what `veilctl status` says on a node.
+// nodeStatus returns the output of `veilctl status` on a node.
 func (s *Session) nodeStatus(ctx context.Context, node string) (st telemetry.Status, err error) {
 	pod, err := s.daemon(ctx, veildSet, node)
 	if err != nil {
@@ -104,7 +104,7 @@ func quiet(before, after telemetry.Status, pods int) error {
 		had[d.Name] = d.Packets
 	}
 	for _, d := range after.Guard.Drops {
-		// Datagrams of others on the underlay are no pod's.
+		// Datagrams of others on the underlay belong to no pod.
 		if d.Harmless || d.Name == guard.TunnelUnknownSource {
 			continue
 		}

@@ -35,7 +35,7 @@ func clearNetwork(ctx context.Context, s *Session) error {
 	s.control = true
 	defer func() { s.control = false }()
 	err = s.talkInClear(ctx)
-	// Also after an error: what follows must not be counted as that of the reference network.
+	// Also after an error: later frames must not count for the reference network.
 	after, takeErr := wire.Take()
 	s.parts.control = s.parts.control.Plus(after)
 	s.note("%d of %d frames are plaintext: %v", s.parts.control.Plaintext, s.parts.control.Frames,
@@ -203,8 +203,8 @@ func (s *Session) asPlanned(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's
-// WireGuard, and in the flow table, or the worker's.
+// tunnelOf returns an error unless a node's tunnel is of the wanted kind: the kernel's WireGuard
+// and in the flow table, or the worker's.
 func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error {
 	link, err := s.Lab.Exec(ctx, node, "ip -d link show veil0")
 	if err != nil {

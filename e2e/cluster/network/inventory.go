@@ -128,8 +128,8 @@ func (r *ruleset) next(line string) (out []string) {
 }
 
 // changing reports whether a line comes and goes by itself, or stays by intention
-// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by
-// now, empty directories where there were none, and systemd's BPF programs.
+// (docs/how-to/uninstall.md). Such lines are forwarding and the empty qdisc clsact, which other
+// programs may rely on by now, empty directories of other programs, and systemd's BPF programs.
 func changing(line string) bool {
 	switch {
 	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),

@@ -37,8 +37,8 @@ const (
 	accountCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// apiClients is what veil-tools api says. Times are milliseconds since 1970 by the node's clock,
-// which is not this machine's: the first sign of a loss is where they are counted from.
+// apiClients is the output of veil-tools api. Times are milliseconds since 1970 by the node's
+// clock, which differs from this machine's, so they are counted from the first sign of a loss.
 type apiClients struct {
 	// Opened is how many connections were held, Closed when those ended that did.
 	Opened int     `json:"opened"`

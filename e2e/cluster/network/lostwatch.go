@@ -27,7 +27,7 @@ const (
 	leaseWithin = 25 * time.Second
 )
 
-// lost is what was seen while an API server was lost.
+// lost holds the observations while an API server was lost.
 type lost struct {
 	fault string
 	nodes *nodeWatch
@@ -87,11 +87,11 @@ func (s *Session) lose(ctx context.Context, f fault, second APIServer) (seen *lo
 	return seen, errors.Join(line.write(), pod.err, host.err)
 }
 
-// nodeView is what an API server shows of a node.
+// nodeView is the state of a node that an API server shows.
 type nodeView struct {
 	ready bool
-	// since is when its condition Ready last changed, renewed its lease's last renewal, both by
-	// clocks of the cluster's.
+	// since is the time at which its condition Ready last changed, renewed the last renewal of its
+	// lease, both by clocks of the cluster.
 	since, renewed time.Time
 }
 
@@ -165,7 +165,7 @@ func (w *nodeWatch) see(now time.Time, views map[string]nodeView) {
 	w.last = views
 }
 
-// err is nil if all nodes were Ready at every moment, and their kubelets renewed their leases.
+// err returns nil if all nodes were Ready at every moment, and their kubelets renewed their leases.
 func (w *nodeWatch) err() error {
 	var errs []error
 	for _, l := range w.lost {
@@ -198,8 +198,8 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds())
 // looks are when nodes are looked at more closely after a loss, for people.
 var looks = []time.Duration{2 * time.Second, 12 * time.Second, 40 * time.Second}
 
-// watchLost follows the nodes for lostFor, or until one is not Ready. What it sees, and what the
-// nodes show meanwhile, goes to the timeline.
+// watchLost follows the nodes for lostFor, or until one is not Ready. It writes its observations
+// and the states of the nodes to the timeline.
 func (s *Session) watchLost(ctx context.Context, w *nodeWatch, line *timeline) error {
 	var looking sync.WaitGroup
 	defer looking.Wait()

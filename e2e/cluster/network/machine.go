@@ -55,8 +55,7 @@ func reboot(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	// What the API server says of pods is what it heard before, until the kubelet has looked at
-	// them.
+	// The API server shows old states of pods until the kubelet has reported new ones.
 	err = remote.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
 		a, b, err := s.twoPods(ctx)
 		if err != nil {
@@ -337,8 +336,8 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	})
 }
 
-// forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has
-// no route.
+// forgotten returns nil when a node that left has neither a claim nor a peer on another node, and
+// its pod has no route.
 func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *remote.Pod) error {
 	if _, err := s.keyOf(ctx, name); !apierrors.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("VeilNode %s is still there", name), err)

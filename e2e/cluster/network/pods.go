@@ -154,8 +154,8 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 	return nil, fmt.Errorf("node %s is gone", name)
 }
 
-// onNode returns an echo server among the processes of the node of the pair's first pod; it makes
-// it where there is none.
+// onNode returns an echo server among the processes of the node of the pair's first pod. It makes
+// the server if there is none.
 func (s *Session) onNode(ctx context.Context) (*remote.Pod, error) {
 	if s.host == nil {
 		s.host = &remote.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true,

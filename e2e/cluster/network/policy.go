@@ -57,7 +57,7 @@ func policyRolled(ctx context.Context, s *Session) (err error) {
 	}
 	s.note("%d pods of veild replaced in %s", len(old), time.Since(began).Round(time.Second))
 
-	// Those of the rollout, and some after it.
+	// Tries during the rollout, and some after it.
 	var reached, refused []tries
 	err = atOnce(
 		func() (err error) { reached, err = goesOn(ctx, allowed); return err },
@@ -143,7 +143,7 @@ func policies() []*networkingv1.NetworkPolicy {
 	}
 }
 
-// tries is what veil-tools try says of one echo server.
+// tries is the output of veil-tools try for one echo server.
 type tries struct {
 	Proto    string `json:"proto"`
 	To       string `json:"to"`

@@ -11,13 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Outcome is what came of a case: passed unless Err or Skipped is set.
+// Outcome is the result of a case: passed unless Err or Skipped is set.
 type Outcome struct {
 	Name string
 	Err  error
 	// Skipped is why it was not run.
 	Skipped string
-	// Notes are what it measured or saw, for people.
+	// Notes are measurements and observations for people.
 	Notes []string
 	Took  time.Duration
 	// Artefacts is the folder that describes a failure.
@@ -42,14 +42,15 @@ func (o Outcome) print(w io.Writer) {
 	}
 }
 
-// parts are what the oracle saw before and during the control run; what it saw after is the rest.
+// parts are the frames that the oracle saw before and during the control run; later frames are the
+// rest.
 type parts struct {
 	before, control leak.Result
 	// ran says that there was a control run.
 	ran bool
 }
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Outcomes []Outcome
 	// Leaks is set by Judge.
@@ -68,9 +69,9 @@ const (
 	controlCase = "oracle-sees"
 )
 
-// Judge adds the verdict over the wire; rest is what the oracle saw to its end, or since the
-// control run. One outcome says that all traffic of Kubeveil was encrypted, the other that the
-// oracle would have seen it otherwise.
+// Judge adds the verdict over the wire. rest is what the oracle saw until its end, or since the
+// control run. One outcome states that all traffic of Kubeveil was encrypted. The other states that
+// the oracle would have seen clear traffic.
 func (r *Report) Judge(rest leak.Result) {
 	ours := r.parts.before.Plus(rest)
 	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,

@@ -16,15 +16,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Options are those of a run.
+// Options choose the cases and the cluster of a run.
 type Options struct {
 	Cluster *remote.Cluster
-	// Lab is what made the cluster for this run, or nil.
+	// Lab made the cluster for this run; nil means that the cluster existed before.
 	Lab Lab
 	// Core leaves out the cases that are Beyond it; Full runs the long ones too.
 	Core bool
 	Full bool
-	// Match selects cases by name; nil is all.
+	// Match selects cases by name; nil means all.
 	Match *regexp.Regexp
 	// Dir gets artefacts; Manifests is the folder of the kustomization that is installed.
 	Dir, Manifests string

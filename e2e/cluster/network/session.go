@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Session is what the cases of a run share. Cases run one after the other.
+// Session holds the state that the cases of a run share. Cases run one after the other.
 type Session struct {
 	Options
 	*remote.Cluster
@@ -58,7 +58,7 @@ func (s *Session) leaks() uint64 {
 	return s.Lab.Oracle().Seen().Plaintext
 }
 
-// namespace is the case's own, privileged, made at the first call.
+// namespace returns the case's own namespace, a privileged one, made at the first call.
 func (s *Session) namespace(ctx context.Context) (*remote.Namespace, error) {
 	if s.own == nil {
 		n, err := s.Namespace(ctx, "e2e", remote.Privileged)
@@ -141,7 +141,7 @@ func (s *Session) twoPods(ctx context.Context) (a, b *remote.Pod, err error) {
 	return s.pair[0], s.pair[1], errors.Join(<-errs, <-errs)
 }
 
-// keep waits for a pod, or runs it where there is none.
+// keep waits for a pod, or runs it if it does not exist.
 func (s *Session) keep(ctx context.Context, n *remote.Namespace, p *remote.Pod) error {
 	got, err := s.Client.CoreV1().Pods(n.Name).Get(ctx, p.Name, metav1.GetOptions{})
 	switch {

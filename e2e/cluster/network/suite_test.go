@@ -286,8 +286,8 @@ func TestPublishedKey(t *testing.T) {
 	}
 }
 
-// What others change at any time is no difference; a table of ours, a chain beside theirs, and an
-// empty table are.
+// Rules that other programs change at any time are not a difference. Kubeveil's table, a chain
+// beside other programs' chains, and an empty table are differences.
 func TestInventoryOfRules(t *testing.T) {
 	kubelet := "nft table ip6 filter {\nnft \tchain KUBE-KUBELET-CANARY {\nnft \t}\nnft }\n"
 	for _, tt := range []struct {
@@ -313,7 +313,7 @@ func TestInventoryOfRules(t *testing.T) {
 	}
 }
 
-// The kernel of a result is the workers': a node without a kubelet is not among them.
+// The kernel in a result is the kernel of the workers: a node without a kubelet does not count.
 func TestKernelsOfWorkers(t *testing.T) {
 	node := func(release, os string) remote.Node {
 		var n remote.Node

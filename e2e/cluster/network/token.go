@@ -28,7 +28,8 @@ const (
 var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
 	Resource: "veilnodes"}
 
-// claims is a client of VeilNodes: the administrator's for an empty token.
+// claims returns a client for VeilNodes with a token; an empty token means the administrator's
+// rights.
 func (s *Session) claims(token string) (dynamic.ResourceInterface, error) {
 	config := s.Config
 	if token != "" {

@@ -54,7 +54,7 @@ func meet(ctx context.Context, from *remote.Pod, targets ...string) error {
 	return err
 }
 
-// talkBoth is talk in both directions between two pods; flags are those of veil-tools meet.
+// talkBoth is talk in both directions between two pods; flags are flags of veil-tools meet.
 func talkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
 	return atOnce(
 		func() error {
@@ -79,7 +79,7 @@ func atOnce(all ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// flow is what veil-tools flow says of a flow.
+// flow is the output of veil-tools flow.
 type flow struct {
 	Proto        string    `json:"proto"`
 	To           string    `json:"to"`
@@ -131,7 +131,7 @@ func (f flow) lostAtMost(window time.Duration) error {
 	return nil
 }
 
-// strayRuns is how many losses of a UDP flow may be an emulated machine's own.
+// strayRuns is the number of losses of a UDP flow that an emulated machine may cause itself.
 const strayRuns = 2
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

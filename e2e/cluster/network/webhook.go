@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// webhookPort is that of veil-tools webhook, and of its service.
+// webhookPort is the port of veil-tools webhook, and of its service.
 const webhookPort = 8443
 
 // askedLabel marks the objects about which the webhook is asked.

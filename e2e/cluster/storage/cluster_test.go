@@ -31,7 +31,7 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// Those that install the driver are run, whatever is chosen.
+// The cases that install the driver always run, regardless of the selection.
 func TestChosen(t *testing.T) {
 	for pattern, want := range map[string]string{"^reboot$": "disk install reboot",
 		"nothing-like-this": "disk install"} {
@@ -75,8 +75,7 @@ func TestSearchOfADisk(t *testing.T) {
 	}
 }
 
-// What the templates give is YAML of as many objects as there should be, each with a kind and a
-// name.
+// The output of the templates is YAML of as many objects as expected, each with a kind and a name.
 func TestObjects(t *testing.T) {
 	type class struct{ Name, FS string }
 	for name, tt := range map[string]struct {

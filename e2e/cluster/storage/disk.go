@@ -17,9 +17,9 @@ const controlLines = 1000
 // mount that does not reach the host would land.
 const rootControl = "/var/lib/kubelet/e2e-control"
 
-// disk puts the ciphertext on a file system of its own that shares blocks, as docs/storage.md says,
-// for this boot and later ones; and writes the control there, and on the node's root disk: what is
-// on these disks in clear is found by who reads them.
+// disk puts the ciphertext on a file system of its own that shares blocks, as docs/storage.md
+// describes, for this boot and later ones. It writes the control to that disk and to the node's
+// root disk. A reader of the disks finds what is on them in clear.
 func (s *Session) disk(ctx context.Context) error {
 	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && "+
 		"echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
@@ -38,8 +38,8 @@ func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) 
 	if n, err := strconv.Atoi(out); err != nil || n < volumes {
 		return fmt.Errorf("there are %s volumes on the disk, want %d", out, volumes)
 	}
-	// The file of the root disk is an overlay: in it is what was written since the machine's first
-	// boot.
+	// The file of the root disk is an overlay: it contains what was written since the machine's
+	// first boot.
 	root := disk.Disk{Serial: "root", Path: s.Cluster.Machines[0].RootDisk()}
 	var errs []error
 	for _, d := range []struct {

@@ -15,7 +15,7 @@ const (
 	pluginKeys = "/root/kms.keys"
 	// newKey adds a key, by which the plugin that is started next wraps.
 	newKey = "head -c 32 /dev/urandom | base64 >>" + pluginKeys
-	// startPlugin and stopPlugin are what a unit of the node would be.
+	// startPlugin and stopPlugin stand for a unit of the node.
 	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + keyring.KMSSocket + " " +
 		pluginKeys
 	stopPlugin = "systemctl stop kmsplugin"

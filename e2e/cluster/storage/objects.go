@@ -96,7 +96,7 @@ type claim struct {
 	kind
 	// MiB is its size.
 	MiB int
-	// SourceKind and Source are what it is a copy of, if anything.
+	// SourceKind and Source name the object that it is a copy of, if any.
 	SourceKind, Source string
 	// Node is where its volume is to be made; empty leaves it to the scheduler.
 	Node string

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the
-// state and the key that were saved, and stock cryptsetup on the node. Then its pod has it again.
+// recover reads a volume without Kubeveil, as veilctl describes it for a lost cluster. It uses the
+// saved state and key, and stock cryptsetup on the node. Then its pod has the volume again.
 func (s *Session) recover(ctx context.Context) error {
 	volume, err := s.volume(ctx, files)
 	if err != nil {

@@ -25,8 +25,8 @@ type Session struct {
 	Disk disk.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
-	// Only is what a case's name must match to be run, nil being all; the first two, which install
-	// the driver, are run always.
+	// Only selects cases by name; nil means all. The first two cases, which install the driver,
+	// always run.
 	Only *regexp.Regexp
 	// Out gets progress for people.
 	Out io.Writer
@@ -36,15 +36,15 @@ type Session struct {
 	gates           []bench.Gate
 }
 
-// one is a case. Its name is of lower case words with - between them.
+// one is a case. Its name consists of lower case words with - between them.
 type one struct {
 	name  string
 	limit time.Duration
 	run   func(*Session, context.Context) error
 }
 
-// Run runs all cases and counts them in r, with the gates on what is on the disk in clear. A case
-// that fails ends nothing but itself; the error is that of ctx.
+// Run runs all cases and counts them in r, with the gates for clear text on the disk. A failed case
+// does not end the run; Run returns only the error of ctx.
 func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
 	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark

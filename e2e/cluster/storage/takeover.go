@@ -176,8 +176,8 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 	return err
 }
 
-// deletedThere deletes the claim: the volume is gone with its file on the second node, and that of
-// the first one has no owner.
+// deletedThere deletes the claim. The volume is gone with its file on the second node, and the
+// volume of the first node has no owner.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
 	if _, err := s.kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package answer is what volumetool prints, for it and for those who run it: one JSON object, which
-// Parse reads strictly.
+// Package answer defines the output of volumetool, for volumetool and for programs that run it: one
+// JSON object, which Parse reads strictly.
 package answer
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Answer is what a verb of volumetool came to, as JSON. Fields that a verb does not have are zero.
+// Answer is the result of a verb of volumetool, as JSON. Fields that a verb does not have are zero.
 type Answer struct {
 	// Path is the device with the plain text; Epoch what the disk now says.
 	Path  string `json:"path,omitempty"`
@@ -21,8 +21,8 @@ type Answer struct {
 	Took []time.Duration `json:"took,omitempty"`
 	// Place is where the content of a file begins on its device, bytes.
 	Place int64 `json:"place,omitempty"`
-	// Kind is why a disk was refused (crypt.Kind), or "wrong key"; Error is all that was said. Both
-	// are empty when it worked.
+	// Kind is the reason why a disk was refused (crypt.Kind), or "wrong key"; Error is the whole
+	// message. Both are empty when it worked.
 	Kind  string `json:"kind,omitempty"`
 	Error string `json:"error,omitempty"`
 }
@@ -31,7 +31,7 @@ type Answer struct {
 // hand.
 const WrongKey = "wrong key"
 
-// Err is what the program said, nil when it worked.
+// Err returns the program's error, or nil when it worked.
 func (a Answer) Err() error {
 	if a.Error == "" {
 		return nil

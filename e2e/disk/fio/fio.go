@@ -13,7 +13,7 @@ import (
 // field is left to fio.
 type Job struct {
 	Name string
-	// File is what is read and written, from Offset on, Size bytes of it.
+	// File is the file that is read and written, from Offset on, Size bytes of it.
 	File         string
 	Offset, Size int64
 	// Block is fio's bs, ReadWrite its rw, Depth how many requests are under way at once.
@@ -49,7 +49,7 @@ func Command(jobs []Job) string {
 	return "fio --output-format=json - <<'JOBS'\n" + Text(jobs) + "JOBS\n"
 }
 
-// Measured is what fio says of one job.
+// Measured holds fio's figures of one job.
 type Measured struct {
 	Name string
 	// Errors is how many requests failed.
@@ -57,7 +57,7 @@ type Measured struct {
 	Read, Write Direction
 }
 
-// Direction is what a job read, or wrote.
+// Direction holds the figures of a job's reads, or of its writes.
 type Direction struct {
 	// Ops is the number of requests, Bytes their size together.
 	Ops, Bytes int64
@@ -67,7 +67,7 @@ type Direction struct {
 	P50, P99 time.Duration
 }
 
-// Sum is both directions of a job; the times are those of the direction that had more requests.
+// Sum adds both directions of a job. The times belong to the direction that had more requests.
 func (m Measured) Sum() Direction {
 	more, less := m.Read, m.Write
 	if less.Ops > more.Ops {

@@ -1,6 +1,6 @@
-// Kmsplugin is a KMS v2 plugin for machines of tests, on the server that Kubernetes gives those who
-// write plugins (k8s.io/kms/pkg/service). Its key-encryption keys are the lines of a file, base64
-// of 32 bytes each; the last one wraps.
+// Kmsplugin is a KMS v2 plugin for machines of tests, on the server that Kubernetes offers to
+// authors of plugins (k8s.io/kms/pkg/service). Its key-encryption keys are the lines of a file,
+// base64 of 32 bytes each; the last one wraps.
 //
 //	kmsplugin SOCKET FILE
 package main
@@ -45,7 +45,7 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[1], err)
 	}
-	// That of a plugin that was killed.
+	// The socket of a plugin that was killed.
 	if err := os.Remove(args[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

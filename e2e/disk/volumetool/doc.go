@@ -1,7 +1,7 @@
-// Volumetool works with volumes on a machine of package storage: the driver (csi/driver) as a
-// kubelet calls it, with states and keys in files, in one process for each verb, so that each finds
-// what the one before left. It prints one answer.Answer and ends with status 0 when the answer says
-// what came of it, refusals included; with status 1 when it could not even begin.
+// Volumetool works with volumes on a machine of package storage. It calls the driver (csi/driver)
+// like a kubelet, with states and keys in files. Each verb runs in a process of its own, so that it
+// finds what the verb before left. It prints one answer.Answer. Exit status 0 means that the answer
+// holds the result, refusals included; 1 means that it could not begin.
 //
 //	volumetool [flags] provision NAME BYTES   make a volume
 //	volumetool [flags] stage NAME [FOLDER]    open it and mount its file system at FOLDER; without one it is a device

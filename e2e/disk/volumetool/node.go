@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 )
 
-// settings are those of the command line.
+// settings are the values of the command line.
 type settings struct {
 	dir, disks, tuning string
 	key                int
@@ -63,7 +63,7 @@ func newNode(s settings) (*node, error) {
 	}
 	kind := driver.BackendFile
 	if s.disks == "" {
-		// Sparse: these are measured, and what they are on is this machine's own.
+		// Sparse: the volumes are measured, and the disk below belongs to this machine alone.
 		config.Backend = &backend.Files{Dir: dirs["files"], Sparse: true}
 	} else {
 		kind = driver.BackendDisk
@@ -85,8 +85,8 @@ func (n *node) keyPath(number int) string {
 	return filepath.Join(n.dir, "keys", strconv.Itoa(number))
 }
 
-// readKeys reads the key-encryption keys, the newest first, or the one that was asked for; the
-// first is made when there is none.
+// readKeys reads the key-encryption keys, the newest first, or the one that the flags name. It
+// makes the first if there is none.
 func (n *node) readKeys() error {
 	if err := keyring.CreateFile(n.keyPath(1)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -130,7 +130,7 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 	return answer.Answer{}, fmt.Errorf("unknown verb or a wrong number of words: %q", words)
 }
 
-// how is a file system at a folder, or the device when there is none.
+// how returns the capability of a file system at a folder, or of the device if folder is empty.
 func how(folder string) *csi.VolumeCapability {
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
 		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
@@ -165,8 +165,8 @@ func (n *node) provision(ctx context.Context, words []string) (answer.Answer, er
 	return answer.Answer{}, err
 }
 
-// stage opens a volume as a kubelet has it done. Took is from the request to the answer: no process
-// is started for it but those of the driver.
+// stage opens a volume for a kubelet's request. Took is the time from the request to the answer;
+// only the driver starts processes meanwhile.
 func (n *node) stage(ctx context.Context, words []string) (answer.Answer, error) {
 	folder, staging, err := n.where(words)
 	if err != nil {

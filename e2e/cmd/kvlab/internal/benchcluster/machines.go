@@ -149,7 +149,8 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 		return 0, err
 	}
 
-	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
+	// The kubelets must have reported that there is no network. Otherwise nodes count as Ready
+	// before Kubeveil runs.
 	err = remote.Until(ctx, "nodes are not Ready without a network", 2*time.Minute,
 		func(ctx context.Context) error {
 			nodes, err := k.Nodes(ctx)
@@ -171,8 +172,8 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	return seen.Plaintext, err
 }
 
-// calm lets kubelet and runtime have what is left over, and gives sockets room for the pauses of an
-// emulated reader. Otherwise what is measured is the kubelet's bursts.
+// calm leaves kubelet and runtime only the CPU time that others leave. It enlarges socket buffers for the
+// pauses of an emulated reader. Otherwise the kubelet's bursts are measured.
 func calm(ctx context.Context, c *vm.Cluster) error {
 	for _, m := range c.Machines {
 		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && "+

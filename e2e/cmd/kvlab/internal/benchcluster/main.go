@@ -36,7 +36,7 @@ Examples:
 Flags:
 `
 
-// arguments are those of the command line.
+// arguments are the values of the command line.
 type arguments struct {
 	out     string
 	mtus    string

@@ -177,7 +177,7 @@ func resume(p *lab.Process) error {
 	return syscall.Kill(-group, syscall.SIGCONT)
 }
 
-// link is what ip(8) says of one.
+// link is the output of ip(8) for a link.
 type link struct {
 	MTU   int `json:"mtu"`
 	Queue int `json:"txqlen"`

@@ -39,7 +39,7 @@ func fakePrefix(i int) netip.Prefix {
 		byte(i % 16 * 16)}), 28)
 }
 
-// fakePrefixes are what pods of the node would have, in the families of the lab.
+// fakePrefixes returns prefixes for the pods of an invented node, in the families of the lab.
 func (s *scaled) fakePrefixes(i int) []netip.Prefix {
 	prefixes := []netip.Prefix{fakePrefix(i)}
 	if s.lab.Family() == lab.Dual {

@@ -53,7 +53,7 @@ type run struct {
 	settings
 	out string
 	bin string
-	// others is what the machine did beside, in a sentence.
+	// others describes the other work of the machine in a sentence.
 	others string
 	runner bench.Runner
 	result *bench.Result

@@ -226,8 +226,8 @@ func (s *scaled) changes(ctx context.Context) error {
 	return nil
 }
 
-// fills takes all peers and routes from the node and lets a new veild put them back. The figures
-// are the time from the table to the device, and that of all turns of that veild together.
+// fills removes all peers and routes from the node and lets a new veild restore them. The figures
+// are the time from the table to the device, and the time of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
 	for round := range min(3, s.rounds) {

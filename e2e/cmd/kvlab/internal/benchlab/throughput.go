@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// maxLoss is what may be lost of UDP.
+// maxLoss is the share of UDP that may be lost.
 const maxLoss = 0.005
 
 // pair is a pod on each of two nodes of a lab, and an iperf3 in the second.
@@ -194,7 +194,8 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 // tunnelOverhead4 is the difference between the MTU of an IPv4 underlay and a pod's.
 const tunnelOverhead4 = 20 + 8 + 32
 
-// strayBytes is what the device that is not measured may send meanwhile: handshakes, keepalives.
+// strayBytes is the number of bytes that the other device may send meanwhile: handshakes,
+// keepalives.
 const strayBytes = 100_000
 
 // over points the routes at a device, measures, and makes sure that it was that device

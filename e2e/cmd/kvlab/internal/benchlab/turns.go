@@ -89,7 +89,7 @@ func parseTurns(r io.Reader) (turns, error) {
 	return t, nil
 }
 
-// configured is what veild says that it configured, by change of the tunnels.
+// configured returns the configurations that veild logged, by change of the tunnels.
 func (s *scaled) configured() ([]configuration, error) {
 	files, err := filepath.Glob(filepath.Join(s.node.Dir, "log", "veild*.log"))
 	if err != nil {

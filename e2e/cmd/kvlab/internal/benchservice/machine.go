@@ -91,8 +91,8 @@ func flagsOf(o service.Options) []string {
 	}
 }
 
-// equip brings a machine this program and those of this machine that it needs and the image has
-// not, with their libraries: both are of the same release.
+// equip copies this program to a machine, and the programs of this machine that it needs and the
+// image lacks, with their libraries: both have the same release.
 func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	self, err := os.Executable()
 	if err != nil {

@@ -90,7 +90,7 @@ func FuzzUnpack(f *testing.F) {
 		root := t.TempDir()
 		folder := filepath.Join(root, "out")
 		errtest.Must(t, os.Mkdir(folder, 0o755))
-		_ = unpack(archive, folder) // whatever it is, nothing leaves the folder
+		_ = unpack(archive, folder) // in each case nothing leaves the folder
 		if entries, err := os.ReadDir(root); err != nil || len(entries) != 1 {
 			t.Errorf("%v, %v", entries, err)
 		}

@@ -9,8 +9,8 @@
 //	kvlab down                    end it and say what its leak oracle saw; 1 when that was
 //	                              more than tunnels and what a cluster allows, or not all
 //
-// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the
-// program's.
+// Exit status 2: the command line is wrong; nothing was done then. ssh and kubectl return the exit
+// status of the program.
 //
 // The cluster belongs to one process that stays in the background; its end, however that comes,
 // ends every machine. Everything is in out/vm/cluster, or in DIR of `kvlab VERB -dir DIR …`.
@@ -44,7 +44,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// state is what other invocations need to know; it is there while the cluster is ready.
+// state holds what other invocations need; it exists while the cluster is ready.
 type state struct {
 	PID     int                 `json:"pid"`
 	SSH     map[string][]string `json:"ssh"`
@@ -54,8 +54,8 @@ type state struct {
 // end is how a cluster ended.
 type end struct {
 	Oracle leak.Result `json:"oracle"`
-	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is
-	// not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
+	// Problem is empty when everything was removed and the oracle saw only allowed frames. Pods'
+	// plaintext is a problem, and so is traffic between hosts outside of the control plane.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -119,7 +119,7 @@ func run(args []string, out io.Writer) error {
 	return helped(do(*dir, flags.Arg(0), flags.Args()[1:], out))
 }
 
-// do runs a verb. Whatever its command line says is read before anything is done.
+// do runs a verb. It reads the whole command line before it does anything.
 func do(dir, verb string, args []string, out io.Writer) error {
 	switch verb {
 	case "up":
@@ -264,7 +264,7 @@ func write(dir, name string, v any) error {
 var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
 
 // read returns the state of the cluster that is ready: its process holds the lock. With errNone it
-// is that of one that has ended, if any.
+// returns the state of a cluster that has ended, if there is one.
 func read(dir string) (state, error) {
 	var s state
 	b, err := os.ReadFile(filepath.Join(dir, "state.json"))

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// diskSize is that of the disk for volumes, bytes; it is a sparse file.
+// diskSize is the size of the disk for volumes, bytes; it is a sparse file.
 const diskSize = 16 << 30
 
 // onMachines runs the specs on machines that are there for this run alone. It returns the report

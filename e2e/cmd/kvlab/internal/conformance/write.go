@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// write writes the three files, prints where they are, and gives program.ErrFailed when a gate of
+// write writes the three files, prints where they are, and returns program.ErrFailed when a gate of
 // the result was missed.
 func write(dir, root, platform string, report *conformance.Report) error {
 	result, err := bench.New(platform, root)

@@ -83,7 +83,7 @@ const (
 	udp = 17
 )
 
-// packet is what a person wants to know of a frame.
+// packet holds the parts of a frame that a person looks for.
 type packet struct {
 	src, dst         netip.Addr
 	proto            uint8

@@ -37,7 +37,7 @@ type demo struct {
 	report *report.Report
 	ours   *network
 	clear  *network
-	// beside is a cluster on wireguard-go, if userspace reports that tunnels are not the kernel's.
+	// beside is a cluster on wireguard-go, if userspace reports that tunnels are not in the kernel.
 	beside    *network
 	userspace bool
 	problem   error

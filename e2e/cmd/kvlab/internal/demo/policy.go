@@ -105,7 +105,7 @@ func policyInForce(ctx context.Context, node *lab.Node) error {
 	return nil
 }
 
-// verdict is what came of an attempt, as the receiver and its node saw it.
+// verdict is the result of an attempt, as the receiver and its node saw it.
 type verdict struct {
 	// forbidden and allowed are packets of the two pods that arrived on the receiver's link;
 	// connected are TCP connections of the first.

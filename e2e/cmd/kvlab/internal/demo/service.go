@@ -16,9 +16,8 @@ import (
 // iperfPort is iperf3's own, where the servers of package load listen.
 const iperfPort = 5201
 
-// serve makes two services for the pod of the first node: one with the pods of all other nodes
-// behind it, and one with that of the second node, whose figure is then of the same path as pod to
-// pod.
+// serve makes two services for the pod of the first node. One has the pods of all other nodes
+// behind it, and one the pod of the second node, whose figure then has the same path as pod to pod.
 func (n *network) serve(ctx context.Context) (err error) {
 	if n.balanced, err = addService(ctx, n.lab, "balanced", lab.EchoPort,
 		n.pods[1:]...); err != nil {
@@ -28,8 +27,9 @@ func (n *network) serve(ctx context.Context) (err error) {
 	return err
 }
 
-// addService makes a service over TCP and UDP at a port, which is that of the backends too, and its
-// EndpointSlices, as the endpoint controller would. It returns the service's addresses, IPv4 first.
+// addService makes a service over TCP and UDP at a port, which is also the port of the backends. It
+// makes its EndpointSlices as the endpoint controller would, and returns the service's addresses,
+// IPv4 first.
 func addService(ctx context.Context, l *lab.Lab, name string, port int32,
 	backends ...*lab.Pod) ([]netip.Addr, error) {
 	both := corev1.IPFamilyPolicyRequireDualStack

@@ -40,7 +40,7 @@ type demo struct {
 	report               *report.Report
 	// canary begins each line of the file.
 	canary string
-	// digest is the file's, as the machine says.
+	// digest is the digest of the file that the machine returned.
 	digest string
 }
 

@@ -19,7 +19,7 @@ type attempt struct {
 	want   crypt.Kind
 }
 
-// older is what the disk was while it was mounted before.
+// older is the content of the disk while it was mounted before.
 func attempts(older []byte) []attempt {
 	return []attempt{
 		{"The two volumes' disks are swapped", func(a, b []byte) ([]byte, []byte) { return b, a },

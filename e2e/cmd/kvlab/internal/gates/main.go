@@ -1,12 +1,12 @@
-// Package gates judges results: each FOLDER/result.json below out/ by the limits of
-// pkg/bench/gates.json where they know its suite (the folder's name), else by the gates that the
-// suite has written into it. The profile follows from the platform that the result names; nothing
-// on the command line can loosen it.
+// Package gates judges results, which are each FOLDER/result.json below out/. It uses the limits of
+// pkg/bench/gates.json if they name its suite (the folder's name), and otherwise the gates in the
+// result. The profile follows from the platform in the result; nothing on the command line can
+// loosen it.
 //
 //	gates [-in out]
 //
-// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's
-// own gates judge them (bench.Unexplained).
+// A failed test misses a gate. A suite that lists its known failures is judged by its own gates
+// instead (bench.Unexplained).
 //
 // Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2:
 // the command line is wrong.

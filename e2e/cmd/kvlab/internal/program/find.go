@@ -11,7 +11,7 @@ import (
 )
 
 // HAProxy returns the path of the haproxy that hack/service/deps.sh fetches, or of the machine's
-// own. root is that of the repository.
+// own. root is the root of the repository.
 func HAProxy(root string) string {
 	own := filepath.Join(root, "out/tools/haproxy")
 	if _, err := os.Stat(own); err == nil {
@@ -37,7 +37,7 @@ func Numbers(list string) ([]int, error) {
 	return out, nil
 }
 
-// Joined is what Numbers reads.
+// Joined returns a list in the form that Numbers reads.
 func Joined(list []int) string {
 	var out []string
 	for _, n := range list {

@@ -11,12 +11,12 @@ import (
 // marker is in each folder that Folder has made.
 const marker = ".kubeveil-results"
 
-// ErrNotOurs is of a folder that has something in it which Folder has not made.
+// ErrNotOurs is the error for a folder with content that Folder did not make.
 var ErrNotOurs = errors.New("there is something in it that no earlier run has put there")
 
-// Folder returns the absolute path of an empty folder for results: what an earlier run left must
-// not be taken for this one's. It makes one where there is none, and empties one that it has made
-// before. Any other with something in it stays as it is and is an ErrNotOurs.
+// Folder returns the absolute path of an empty folder, so that results of an earlier run cannot be
+// taken for results of this one. It makes a missing folder, and empties one that it has made
+// before. It leaves any other folder with content as it is and returns ErrNotOurs.
 func Folder(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -80,7 +80,7 @@ func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, erro
 	return 1
 }
 
-// Parse reads the flags, of which nothing may be left over, and gives what check says of them then.
+// Parse reads the flags. It returns an error for a further argument, and else the result of check.
 func Parse(flags *flag.FlagSet, args []string, check func() error) error {
 	flags.SetOutput(io.Discard)
 	if err := flags.Parse(args); err != nil {

@@ -15,8 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// userspace is the machine, the one that joins, whose kernel's WireGuard is kept from loading. The
-// control plane's host has a tunnel in userspace, too, and the others the kernel's.
+// userspace is the number of the machine on which the kernel's WireGuard is kept from loading: the
+// one that joins later. The control plane's host has a tunnel in userspace, too, and the others
+// have tunnels in the kernel.
 const userspace = 3
 
 // machines is the lab that a run makes for itself.
@@ -25,7 +26,7 @@ type machines struct{ *vm.Cluster }
 var _ network.Lab = machines{}
 
 // onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
-// after the last case, and removes it, whatever comes.
+// after the last case, and removes it in any case.
 func onMachines(ctx context.Context, a arguments, root string, o network.Options,
 	log *slog.Logger) (report *network.Report, platform string, err error) {
 	began := time.Now()
@@ -64,7 +65,7 @@ func (m machines) run(ctx context.Context, a arguments, root string, o network.O
 	return network.Run(ctx, network.Cases(), o)
 }
 
-// Clear is that of network.Lab, as are the others.
+// Clear implements network.Lab, as do the other methods.
 func (m machines) Clear(ctx context.Context) error { return m.InstallClear(ctx) }
 
 // Unclear takes the reference network away.
@@ -75,10 +76,10 @@ func (m machines) SecondAPI(ctx context.Context) (network.APIServer, error) {
 	return m.Cluster.SecondAPI(ctx)
 }
 
-// OutsideAddrs are those of the lab's host outside.
+// OutsideAddrs returns the addresses of the lab's host outside.
 func (m machines) OutsideAddrs() []netip.Addr { return m.Lab.OutsideAddrs() }
 
-// ControlAddrs are those of the control plane's host.
+// ControlAddrs returns the addresses of the control plane's host.
 func (m machines) ControlAddrs() []netip.Addr {
 	var addrs []netip.Addr
 	for _, p := range m.Lab.Family().Underlay(lab.ControlByte) {

@@ -37,7 +37,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// arguments are those of the command line.
+// arguments are the values of the command line.
 type arguments struct {
 	kubeconfig, out, image, platform string
 	match                            *regexp.Regexp
@@ -158,7 +158,7 @@ func run(ctx context.Context, a arguments) error {
 	result.Started = began.UTC().Truncate(time.Second)
 	result.Tests, result.Leaks = report.Tests(), report.Leaks
 	if report.Kernel != "" {
-		result.Kernel = report.Kernel // the nodes', not this machine's
+		result.Kernel = report.Kernel // of the nodes, not of this machine
 	}
 	path := filepath.Join(a.out, "result.json")
 	if e := result.Write(path); e != nil {
