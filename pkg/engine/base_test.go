@@ -34,7 +34,7 @@ func imagesOf(t testing.TB, d *Device) images {
 	return images{counted(b.Image.Bytes), counted(rest.Bytes)}
 }
 
-// giveSession gives a peer a session with an index.
+// giveSession adds a session with an index to a peer.
 func giveSession(t testing.TB, d *Device, p *peer, at **session, local uint32) {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
@@ -75,8 +75,8 @@ func crowd(t testing.TB, d *Device, peers int) {
 	}
 }
 
-// happenings are what may happen to a peer between its base and the rest. next is an index that is
-// free.
+// happenings are the changes that may happen to a peer between its base and the rest. next is a
+// free index.
 var happenings = map[string]func(t testing.TB, d *Device, p *peer, next uint32){
 	"sends":    func(_ testing.TB, d *Device, p *peer, _ uint32) { p.sentAt(d.now(), true) },
 	"receives": func(_ testing.TB, d *Device, p *peer, _ uint32) { p.receivedAt(d.now(), true) },
@@ -138,8 +138,8 @@ var happenings = map[string]func(t testing.TB, d *Device, p *peer, next uint32){
 	},
 }
 
-// Whatever happens to peers between the base and the rest, the successor is what the device is when
-// it stands still, byte by byte. Only peers to which something happened are copied then.
+// After any change of peers between the base and the rest, the successor equals the stopped device
+// byte by byte. Only changed peers are copied then.
 func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 	const peers = 40
 	names := make([]string, 0, len(happenings))
@@ -201,7 +201,8 @@ func waiting(d *Device) (n int) {
 	return n
 }
 
-// A rest for which there is no room is written all the same: more sessions than the base had.
+// A rest that needs more room than was reserved is written all the same: more sessions than the
+// base had.
 func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 900)
@@ -255,8 +256,8 @@ func TestBaseOfAConfiguredDeviceIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkStandStill is what both processes do while a device with 10,000 peers that have sessions
-// stands still: none of the peers changed since the base, or all of them.
+// BenchmarkStandStill measures the work of both processes while a device with 10,000 peers that
+// have sessions stands still: none of the peers changed since the base, or all of them.
 func BenchmarkStandStill(b *testing.B) {
 	for _, all := range []bool{false, true} {
 		b.Run(map[bool]string{false: "none changed", true: "all changed"}[all], func(b *testing.B) {

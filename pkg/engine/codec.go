@@ -138,7 +138,7 @@ func (c *codec) count(n, size int) int {
 	return n
 }
 
-// addr takes an address without a zone; one that is not valid is none.
+// addr takes an address without a zone. An invalid address means that there is none.
 func (c *codec) addr(a *netip.Addr) {
 	var family uint8
 	switch {

@@ -248,8 +248,8 @@ func (d *Device) unreachable(p *peer) bool {
 	return true
 }
 
-// initiate sends an initiation whatever the rate, and reports whether it could. The peer has an
-// endpoint.
+// initiate sends an initiation regardless of the rate limit, and reports whether it could. The peer
+// has an endpoint.
 func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.wanted = false
 	ep := p.endpoint.Load()

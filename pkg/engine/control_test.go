@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// Peers without an endpoint take nothing from the budget of handshakes, whatever wants one.
+// Peers without an endpoint take nothing from the budget of handshakes, regardless of the cause.
 func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	d := emptyDevice(t)
 	d.mu.Lock()

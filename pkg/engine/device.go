@@ -15,11 +15,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// Options are what a device is made of.
+// Options are the parts and settings of a device.
 type Options struct {
 	// Queues are the queues of the TUN, one a shard. The caller closes them after Device.Close.
 	Queues []*sock.Queue
-	// UDPOffload reports that the TUN takes and gives superpackets of UDP.
+	// UDPOffload reports whether the TUN takes and returns superpackets of UDP.
 	UDPOffload bool
 	// Link returns the state of the TUN's link. While it is down the device has no sockets and no
 	// sessions.
@@ -27,7 +27,7 @@ type Options struct {
 	// Tier is the AEAD; nil lets the device choose and prove one.
 	Tier *aead.Tier
 	Log  *slog.Logger
-	// Clock returns the time since boot; nil is CLOCK_BOOTTIME.
+	// Clock returns the time since boot; nil means CLOCK_BOOTTIME.
 	Clock func() time.Duration
 }
 
@@ -292,7 +292,7 @@ func (d *Device) finish() {
 	}
 }
 
-// bind opens sockets on a port, and gives them to the threads in place of the former ones.
+// bind opens sockets on a port, and hands them to the threads in place of the former ones.
 func (d *Device) bind(port uint16) error {
 	v4, v6, actual, err := sock.Open(port, d.mark)
 	if err != nil {
@@ -303,7 +303,8 @@ func (d *Device) bind(port uint16) error {
 	return nil
 }
 
-// exchange hands the threads other sockets, nil for none, and closes the former ones.
+// exchange hands the threads other sockets and closes the former ones. With nil the threads have no
+// sockets.
 func (d *Device) exchange(fresh *binding) {
 	d.stopReceiving()
 	d.state.Lock()

@@ -94,8 +94,8 @@ var combinations = []struct {
 	{"kernel to engine", enginetest.NewKernel, newEngine},
 }
 
-// fromEngine are the combinations whose first device is the engine's; others are those of them with
-// a device of another implementation.
+// fromEngine are the combinations whose first device is the engine. others are the ones of them
+// with a device of another implementation.
 var (
 	fromEngine = combinations[:3]
 	others     = combinations[1:3]

@@ -128,9 +128,9 @@ func (b *Base) rest() (*secret.Sealed, error) {
 // Only one of the two processes may send afterwards. So the successor starts no thread before it
 // knows of Commit, and the device that has committed has forgotten its keys.
 type Handover struct {
-	// Base is what Export was given.
+	// Base is the argument of Export.
 	Base *Base
-	// Image is what changed since, in memory for the successor. Resume and Commit overwrite and
+	// Image holds the changes since, in memory for the successor. Resume and Commit overwrite and
 	// close both.
 	Image *secret.Sealed
 
@@ -140,8 +140,8 @@ type Handover struct {
 // errConfigured is the error of a base that is not that of the device any more.
 var errConfigured = errors.New("the device was configured since its base was written")
 
-// Export stops the device and returns what changed since the base. After an error the device goes
-// on, and the base stays the caller's.
+// Export stops the device and returns the changes since the base. After an error the device goes
+// on, and the base still belongs to the caller.
 func (d *Device) Export(b *Base) (*Handover, error) {
 	d.mu.Lock()
 	if d.closing.Load() {
@@ -214,10 +214,10 @@ func (d *Device) ImportBase(image []byte) error {
 	return d.visitBase(&codec{way: reading, b: image}, nil)
 }
 
-// Import makes a device with a base what the image of the Handover says, with the queues and sockets
-// of the device that was exported. The device sends nothing and reads no packet before Start;
-// Abandon is for one that may not start. After an error, which is ErrMalformed for a bad image,
-// Abandon must follow, and the sockets stay the caller's.
+// Import brings a device with a base to the state in the image of the Handover, with the queues and
+// sockets of the exported device. The device sends nothing and reads no packet before Start.
+// Abandon is for a device that may not start. After an error, which is ErrMalformed for a bad
+// image, call Abandon; the sockets still belong to the caller.
 func (d *Device) Import(image []byte, sockets []int) error {
 	return d.visitRest(&codec{way: reading, b: image}, sockets, nil)
 }

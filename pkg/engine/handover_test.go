@@ -214,7 +214,7 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 		netip.MustParseAddrPort("127.0.0.1:" + listening(t, a)),
 		netip.MustParseAddrPort("127.0.0.1:" + listening(t, b))}
 
-	// The peer is another one to the device, so there is no session.
+	// For the device the new peer is another one, so there is no session.
 	a.Set(t, "public_key=%x\nremove=true\n", b.Public)
 	a.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public, h.port(0))
 	for i := range 10 {
@@ -244,8 +244,7 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 	}
 }
 
-// After a handover no key is in memory of the process but the successor's, and none when that is
-// closed, too.
+// After a handover only the successor has keys in memory, and none when it is closed, too.
 func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	a, b, _ := greeted(t)
 	settle(t, a, b)

@@ -75,7 +75,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		return
 	}
 
-	// A session that the peer uses already must not give way to one that it may not use.
+	// A session that the peer already uses must not give way to one that it may not use.
 	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), false, now)
 	if err != nil {
@@ -174,9 +174,9 @@ const (
 )
 
 // confirm begins to use the session that the peer has proven to have. Where the handshakes of both
-// sides crossed there are two; then the one that the side with the greater public key began is
-// kept. Else each side might send under the other's, and neither would renew its own. They did not
-// cross if the peer had used ours before it began its own.
+// sides crossed there are two sessions; then the one whose initiator has the greater public key is
+// kept. Else each side might send under the other's session, and neither would renew its own. They
+// did not cross if the peer had used ours before it began its own.
 func (d *Device) confirm(p *peer, now time.Duration) {
 	if p.next == nil || !p.next.used.Load() {
 		return
@@ -199,9 +199,9 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 	d.complete(p, false, now)
 }
 
-// yield begins to use a session of the peer's that gave way, when the peer goes on with it: it does
-// not have the other one. So it is after a handshake which looked like one that crossed, but was
-// that of a process which started again.
+// yield returns to a session that gave way in confirm, because the peer continues to use it: the
+// peer does not have the other one. This happens when a handshake looked like a crossed one, but
+// came from a process that had restarted.
 func (d *Device) yield(p *peer) {
 	for i, s := range p.former {
 		if s == nil || s.rival == nil || s.rival != p.current || s.declined.Load() != 0 {
@@ -238,7 +238,7 @@ func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 	return len(packets) > 0
 }
 
-// sendEmpty sends an empty packet, or begins a handshake if there is no session for it.
+// sendEmpty sends an empty packet, or begins a handshake if there is no session.
 func (d *Device) sendEmpty(p *peer, now time.Duration) {
 	if s := p.current; s == nil || now-s.born >= rejectAfterTime {
 		d.want(p, now)

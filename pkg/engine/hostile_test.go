@@ -175,9 +175,9 @@ func passes(t *testing.T, nodes []*enginetest.Node, within time.Duration,
 	}
 }
 
-// Over a network that does all that to it, what comes out of the tunnel is what went in, each
-// packet at most once; no counter of a session is used for two messages; and when the network
-// heals, traffic flows.
+// Over a network with all these faults, the tunnel delivers only packets that were sent, each at
+// most once. No counter of a session is used for two messages, and when the network heals, traffic
+// flows.
 func TestHostileNetwork(t *testing.T) {
 	for _, c := range combinations {
 		for seed := range uint64(2) {

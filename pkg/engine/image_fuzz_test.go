@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// images are what a successor gets.
+// images are the two images that a successor receives.
 type images struct{ base, rest []byte }
 
 // full returns the images of a device that has something of everything, also in what changed since
@@ -80,7 +80,7 @@ func counted(image []byte) []byte {
 	return bytes.Clone(image[:binary.NativeEndian.Uint64(image[headSize-8:])])
 }
 
-// imported is a device made of images, closed when the test ends; nil if one is malformed.
+// imported returns a device made of images, closed when the test ends, or nil if one is malformed.
 func imported(t testing.TB, of images) *Device {
 	t.Helper()
 	var p [2]int

@@ -202,8 +202,8 @@ func (p *peer) sessions() (out [2 + maxFormer]**session) {
 	return out
 }
 
-// visitSession takes a session, which may be nil. The counter is that of the next packet. In a rest
-// the one before the successor's first was the last that was used: no thread runs.
+// visitSession takes a session, which may be nil. The counter is the counter of the next packet. In
+// a rest, the last used counter is the one before the successor's first: no thread runs.
 func (d *Device) visitSession(c *codec, p *peer, at **session) {
 	have := *at != nil
 	c.Flag(&have)

@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// TestMain runs the tests in a process of which the runtime copies no stack, as that of a device is.
+// TestMain runs the tests in a process whose stacks the runtime does not copy, as in a device
+// process.
 func TestMain(m *testing.M) {
 	if err := secret.KeepStacks(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// steps is a time since boot that only a test moves, by a walk over the peers at a time. So rates
-// are those of the device's own clock, however slow the machine is.
+// steps is a time since boot that only a test advances, by one walk over the peers at a time. Rates
+// so follow the device's own clock, on a slow machine too.
 type steps struct{ at atomic.Int64 }
 
 func (s *steps) now() time.Duration { return time.Duration(s.at.Load()) }

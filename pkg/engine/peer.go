@@ -24,8 +24,9 @@ type session struct {
 	sent atomic.Uint64
 	// crossed reports whether the peer began this session when it may not have known of ours.
 	crossed bool
-	// rival is what this session of the peer's gave way to, see confirm; declined is when, in ns
-	// since boot. When declined is 0 there is no rival, or the peer was seen to prefer this one.
+	// rival is the session to which this session gave way, see confirm. declined is the time, in ns
+	// since boot. When declined is 0 there is no rival, or the peer was seen to prefer this
+	// session.
 	rival    *session
 	declined atomic.Int64
 
@@ -43,7 +44,7 @@ func (s *session) take(n int) (first uint64, ok bool) {
 	return s.sent.Add(uint64(n)) - uint64(n), true
 }
 
-// event is what the threads tell control about a peer; a set of bits.
+// event is a set of bits by which threads notify control about a peer.
 type event = uint32
 
 const (
@@ -61,10 +62,10 @@ type peer struct {
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock. current is
-	// what is sent under. next waits for the peer's first packet under it. former were one of both:
-	// packets under them may be on their way for as long as they may be used. Where both sides'
-	// handshakes cross there are more than the protocol's one.
+	// Read by the threads under Device.state; changed by control under its write lock. Packets are
+	// sent under current. next waits for the peer's first packet under it. Each of former was one
+	// of both: packets under them may be on their way for as long as they may be used. Where both
+	// sides' handshakes cross there are more sessions than the one of the protocol.
 	current, next *session
 	former        [maxFormer]*session
 	removed       bool
@@ -76,7 +77,7 @@ type peer struct {
 	unjudged atomic.Bool
 	refused  atomic.Pointer[sock.Endpoint]
 
-	// Times since boot, written by the threads; 0 is none. See view.
+	// Times since boot, written by the threads; 0 means never. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
 	// asked is when a thread last told wantSession.
 	asked     atomic.Int64
@@ -94,14 +95,14 @@ type peer struct {
 	stamper        *noise.Stamper
 	allowed        map[netip.Prefix]struct{}
 	keepalive      time.Duration
-	index          uint32 // of the initiation that waits for its response; 0 is none
+	index          uint32 // of the initiation that waits for its response; 0 means none
 	wanted         bool   // an initiation waits for the budget
 	singlyUntil    time.Duration
 	lastInitiation time.Duration
 	lastConsumed   time.Duration
 	lastHandshake  time.Time
 	lastStamp      noise.Timestamp // ours
-	lastSeenStamp  noise.Timestamp // the peer's
+	lastSeenStamp  noise.Timestamp // of the peer
 	greetedAt      netip.AddrPort
 }
 

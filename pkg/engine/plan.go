@@ -14,14 +14,14 @@ import (
 // maxPeers bounds the peers of a device, as wireguard-go does.
 const maxPeers = 1 << 16
 
-// change is a section of a Set and the peer that it changes, nil if it changes none.
+// change is a section of a Set and the peer that it changes, or nil if it changes no peer.
 type change struct {
 	set  *uapi.Peer
 	peer *peer
 	made bool // by this section
 }
 
-// plan is what a Set will do to the peers.
+// plan holds the changes of the peers by a Set.
 type plan struct {
 	changes []change
 	// made are the peers that the Set makes and does not remove again. Others have no secrets.
@@ -52,7 +52,8 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 	if set.ReplacePeers {
 		n = 0
 	}
-	// latest holds the peers that sections made or removed, nil if the last one removed it.
+	// latest holds the peers that sections made or removed; nil means that the last section removed
+	// it.
 	latest := map[noise.PublicKey]*peer{}
 	for i := range set.Peers {
 		c := change{set: &set.Peers[i]}

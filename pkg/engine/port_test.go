@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// withShards gives a device so many shards. Their queues but the first get no packets, and what is
-// written to them goes to the first one's reader.
+// withShards makes a device with so many shards. Only the first queue gets packets, and the first
+// queue's reader gets what is written to the others.
 func withShards(t testing.TB, shards int) func(*engine.Options) {
 	return func(o *engine.Options) {
 		for range shards - 1 {

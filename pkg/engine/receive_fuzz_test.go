@@ -121,7 +121,7 @@ func TestCounterHas64Bits(t *testing.T) {
 	_ = d
 }
 
-// Indexes are not to be guessed: no two of them follow each other as those of a shift register do.
+// Indexes cannot be guessed: no two of them follow each other as in a shift register.
 func TestIndexesAreRandom(t *testing.T) {
 	d, _ := quiet(t)
 	d.mu.Lock()

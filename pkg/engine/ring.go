@@ -10,8 +10,8 @@ import (
 
 const (
 	ringSize = 1024
-	// maxCookies is how many of the messages may be cookies: they have no MAC that tells who can
-	// have sent them.
+	// maxCookies is the number of messages that may be cookies: they have no MAC that limits their
+	// possible senders.
 	maxCookies = 64
 )
 
@@ -34,7 +34,7 @@ type ring struct {
 	cookies int
 }
 
-// put reports false when the ring is full.
+// put returns false when the ring is full.
 func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -69,7 +69,7 @@ func (r *routes) lookup(a netip.Addr) *peer {
 	return best
 }
 
-// insert assigns a masked prefix to a peer and returns the peer that had it, nil if none.
+// insert assigns a masked prefix to a peer and returns the peer that had it, or nil.
 func (r *routes) insert(p netip.Prefix, to *peer) (from *peer) {
 	hi, lo := bitsOf(p.Addr())
 	at := r.root(p.Addr())

@@ -333,7 +333,7 @@ func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration)
 	}
 }
 
-// deliver hands an authentic packet to the TUN if its source is the peer's.
+// deliver hands an authentic packet to the TUN if its source belongs to the peer.
 func (r *receiver) deliver(p *peer, b []byte, ecn uint8) {
 	d := r.s.d
 	b, from, bad := packet.Trim(b)

@@ -33,7 +33,7 @@ func (d *Device) awaits(index uint32) bool {
 	return d.sessions[index] != nil || d.waiting.get(index) != nil
 }
 
-// handshakeSize returns the size of handshake messages of a type, 0 for another type.
+// handshakeSize returns the size of handshake messages of a type, or 0 for another type.
 func handshakeSize(kind uint32) int {
 	switch kind {
 	case noise.TypeInitiation:

@@ -22,7 +22,7 @@ func withMTU(mtu int) func(*engine.Options) {
 }
 
 // A packet that does not fit a datagram is counted, also while there is no session, and packets
-// that fit go on.
+// that fit continue to flow.
 func TestPacketAboveTheLargestDatagramIsCounted(t *testing.T) {
 	// The message has 32 bytes more, and the text is padded to 16 (largest MTU) or to the MTU.
 	const largest = sock.MaxDatagram - 32

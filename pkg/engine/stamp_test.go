@@ -50,7 +50,7 @@ func TestClockThatWasAheadCutsNoPeerOff(t *testing.T) {
 	passesOnce(t, a, b, p)
 }
 
-// Handshakes are marked AF41, as those of the kernel are, and carry no ECN.
+// Handshakes are marked AF41, as in the kernel, and carry no ECN.
 func TestHandshakesAreMarked(t *testing.T) {
 	for _, tc := range []struct {
 		network, ip            string

@@ -32,8 +32,8 @@ const (
 	greetPause       = 150 * time.Millisecond
 )
 
-// timers are a peer's times at which something has to be done, on a clock that begins at boot; 0 is
-// never. It is pure: due decides, and the caller does.
+// timers holds the times of a peer's next actions, on a clock that begins at boot; 0 means never.
+// It is pure: due decides, and the caller acts.
 type timers struct {
 	retransmit time.Duration // the initiation is repeated
 	attempts   int
@@ -44,17 +44,18 @@ type timers struct {
 	confirms   int
 }
 
-// view is what due knows beside the timers.
+// view is the input of due beside the timers.
 type view struct {
 	now time.Duration
-	// unanswered is when data was first sent since something came; owed when data first came since
-	// something was sent; traversal when anything last was sent or came. 0 is not.
+	// unanswered is the time when data was first sent since a packet came. owed is the time when
+	// data first came since a packet was sent. traversal is the time of the last packet in either
+	// direction. Zero means never.
 	unanswered, owed, traversal time.Duration
 	keepalive                   time.Duration
 	jitter                      time.Duration
 }
 
-// action is what due wants done; a set of bits.
+// action is a set of bits, the actions that are due.
 type action uint16
 
 const (

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Batches are delivered in the order in which they were received, each once, whatever thread has
-// them, and no two at once.
+// Batches are delivered in the order in which they were received, each once, by any thread, and no
+// two at once.
 func TestBatchesAreDeliveredInTheirOrder(t *testing.T) {
 	const threads, batches = 4, 20000
 	tn := newTurns()

@@ -118,7 +118,7 @@ func (s *shard) transmit() (more bool, err error) {
 	return err == nil, ignorable(err)
 }
 
-// ignorable returns nil for the errors of a TUN that go away: nothing to read, and a link that is
+// ignorable returns nil for the transient errors of a TUN: nothing to read, and a link that is
 // down.
 func ignorable(err error) error {
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EIO) {

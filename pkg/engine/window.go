@@ -19,7 +19,7 @@ const (
 	windowSize  = (windowWords - 1) * 64
 )
 
-// stale reports whether a counter cannot be accepted whatever was seen in the window.
+// stale reports whether a counter cannot be accepted, regardless of the window's content.
 func (w *window) stale(c uint64) bool {
 	return c >= rejectAfterMessages || w.next > windowSize+1 && c < w.next-1-windowSize
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// WireGuard sends to the source of the last authentic datagram. So a host that relays datagrams for
-// two seconds, without any key, becomes the endpoint of both nodes and stays it:
+// WireGuard sends to the source of the last authentic datagram. So a host without any key that
+// relays datagrams for two seconds becomes the endpoint of both nodes, and stays it:
 //
 //	node-1 ─► held back ┐                     ┌ held back ◄─ node-2
 //	                    └─► relay ─► node-2: answers to the relay from now on
@@ -24,15 +24,16 @@ import (
 //
 // A node must send from such an address. Its kernel chooses the source as usual (inet_select_addr,
 // RFC 6724), so a node with a further address may choose one that no Node has. At the hook output,
-// before connection tracking, such a source is replaced by the preferred one. This changes the
-// header and is no NAT: the peer replies to the new source, and WireGuard then uses it by itself. If
-// the node has no address of that family, the datagram is dropped, as the peer would drop it.
+// before connection tracking, such a source is replaced by the preferred one. This only rewrites
+// the header, without NAT: the peer replies to the new source, and WireGuard then uses it by
+// itself. If the node has no address of that family, the datagram is dropped, as the peer would
+// drop it.
 
 // Datagrams says which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
 	// Port is the UDP port of the tunnels.
 	Port uint16
-	// Sources are the addresses of believed nodes; nil is any.
+	// Sources are the addresses of believed nodes; nil means any source.
 	Sources []netip.Addr
 	// Add accepts Sources in addition to those in force; if any source is accepted now, that stays.
 	Add bool

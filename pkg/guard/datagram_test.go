@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// datagramEnds are a node's own address and a peer's, and those of theirs that no Node has.
+// datagramEnds are the addresses of a node and a peer, and further addresses of theirs that no Node
+// has.
 var datagramEnds = []struct{ own, peer, ownOther, peerOther string }{
 	{"198.19.0.1", "198.19.0.2", "198.19.0.91", "198.19.0.77"},
 	{"fd42:9::1", "fd42:9::2", "fd42:9::91", "fd42:9::77"},
@@ -94,8 +95,8 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 	}
 }
 
-// What tunnels send leaves from an address that a Node has, with checksums that are right whichever
-// rule computes them. What others send keeps its source.
+// Tunnel datagrams leave from an address that a Node has, with correct checksums from each rule
+// that computes them. Datagrams of other programs keep their source.
 func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 	ethtool := nettest.NeedProgram(t, "ethtool")
 	for _, offload := range []string{"on", "off"} {

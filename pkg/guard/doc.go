@@ -1,11 +1,11 @@
-// Package guard drops what must not be on the network in clear. It attaches BPF programs at tc to
-// every link that is neither a tunnel's nor a pod's. An nftables table that does not depend on
-// links covers the moment until a new link has its programs.
+// Package guard drops packets that must not be on the network in clear. It attaches BPF programs at
+// tc to every link that belongs to neither a tunnel nor a pod. An nftables table that does not
+// depend on links covers the moment until a new link has its programs.
 //
 // That table also keeps the replies of nodes to pods inside tunnels (translate.go) and refuses
 // pods' connections without a route (refuse.go). A second table marks packets from pods and drops
-// forged ones (pods.go). A packet's input link decides whose it is, whatever mark another program
-// set (origin.go). Tunnel datagrams are accepted from believed nodes only (datagram.go).
+// forged ones (pods.go). A packet's input link decides its owner, regardless of a mark that another
+// program set (origin.go). Tunnel datagrams are accepted from believed nodes only (datagram.go).
 //
 // The guard stays in force without this process: programs and maps are pinned, and attachments
 // belong to the links. Open adopts what an earlier process left. Programs of a new version are

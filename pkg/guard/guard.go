@@ -40,9 +40,9 @@ type Settings struct {
 	// packet to one that was not translated does not leave by a guarded link, unless it is a reply
 	// to a client there.
 	VIPs []netip.Addr
-	// PodPrefixes are this node's own. Connections of other nodes' pods that are translated here to
-	// a node are sent from the first address of the first prefix of each family
-	// (translate_self.go). Nil keeps what is in force.
+	// PodPrefixes are this node's own prefixes. Connections of other nodes' pods that are
+	// translated here to a node are sent from the first address of the first prefix of each family
+	// (translate_self.go). Nil keeps the addresses in force.
 	PodPrefixes []netip.Prefix
 	// SelfAddrs are this node's addresses that peers accept packets from, the preferred one of each
 	// family first. The node's own packets into a tunnel have one of them as source
@@ -112,8 +112,8 @@ func (g *Guard) Close() error {
 }
 
 // Apply makes the kernel match s and returns what it changed. It does as much as it can: after an
-// error everything else is in force. A problem of one link is no error of Apply; Unguarded reports
-// it. A link that disappears meanwhile is ignored.
+// error everything else is in force. Unguarded reports a problem of one link; Apply returns no
+// error for it. A link that disappears meanwhile is ignored.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.validate(); err != nil {
 		return nil, err

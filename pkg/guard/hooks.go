@@ -27,12 +27,12 @@ const (
 
 // hooks attaches programs to links.
 type hooks interface {
-	// list returns the programs at a point in the order in which they run; a filter that is no BPF
-	// program is 0.
+	// list returns the programs at a point in the order in which they run. A filter that is not a
+	// BPF program is 0 in the list.
 	list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error)
 	// attach puts a program before all others. name is the name of its pin.
 	attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error
-	// detach detaches a program; a missing one is no error.
+	// detach detaches a program. It returns nil if the program is missing.
 	detach(h *nl.Handle, p Point, id ebpf.ProgramID) error
 }
 

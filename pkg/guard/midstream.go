@@ -27,8 +27,8 @@ import (
 // has no route back for its replies. So the pod gets a reset, if it is clear before routing that
 // the packet leaves.
 //
-// The programs at links track their own flows (ServiceMark) from the SYN on, whatever connection
-// tracking did to the addresses.
+// The programs at links track their own flows (ServiceMark) from the SYN on, regardless of how
+// connection tracking changed the addresses.
 
 // beforeAllNAT is before every other NAT chain: the first that translates ends the walk. The kernel
 // accepts NAT chains only after connection tracking (-200).

@@ -173,7 +173,7 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	}
 }
 
-// What opens a connection does so however often it is sent, and whatever was forgotten meanwhile.
+// A SYN opens a connection each time that it is sent, also after its entry was forgotten.
 func TestLostSYNsAreSentAgain(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {
@@ -213,8 +213,8 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 	}
 }
 
-// What ends a connection that was forgotten is of none that connection tracking would take up: it
-// was dropped before, and is, without another reset.
+// The last segments of a forgotten connection open none that connection tracking would take up.
+// They were dropped before, and still are, without another reset.
 func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {

@@ -67,7 +67,7 @@ func judgeTunnelled() []nft.Rule {
 	}
 }
 
-// judgeInside judges packets from pods and tunnels that leave by neither, whatever their mark.
+// judgeInside judges packets from pods and tunnels that leave by neither, regardless of their mark.
 func judgeInside(quotes []nft.Rule) []nft.Rule {
 	return slices.Concat(dropMarked(), dropSources(unserved()), dropDestinations(nil),
 		[]nft.Rule{passServed()}, quotes, []nft.Rule{nft.Goto(chainAnswers)})

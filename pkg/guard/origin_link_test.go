@@ -14,8 +14,8 @@ const alone = "flush ruleset; " +
 	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 " +
 	"masquerade; }; }"
 
-// TestPodIsKnownByItsLink: without a mark, and behind another's masquerade, nothing else tells that
-// a packet is a pod's.
+// TestPodIsKnownByItsLink: without a mark, and behind another program's masquerade, only the link
+// shows that a packet comes from a pod.
 func TestPodIsKnownByItsLink(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
@@ -53,7 +53,7 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 			source(t, n.peer, f.node, func() error { return udp(behind, "", f.node, 0) })
 		}
 
-		// It becomes a pod's: what comes in by it is again.
+		// The link becomes a pod's link again, so packets that arrive by it come from a pod.
 		n.Run(t, func() error { return setGroup("b0", abi.PodGroup) })
 		n.apply(t)
 		n.Run(t, func() error { return runNFT(alone) })

@@ -91,7 +91,7 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 }
 
 // TestKernelTunnelSendsToNodes sends by a tunnel device whose encrypted packets have the device as
-// their input link, as those of the kernel's WireGuard have: they go to the node.
+// their input link, as with the kernel's WireGuard. They go to the node.
 //
 //	host t0 (VXLAN in place of WireGuard) ─► outer packet, tunnels' mark ─► u0 ── u0 peer
 func TestKernelTunnelSendsToNodes(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 	Egress  = tchook.Egress
 )
 
-// Link is what the guard knows of a link.
+// Link is the state of a link that the guard uses.
 type Link struct {
 	Index int
 	Name  string
@@ -43,7 +43,7 @@ type Point struct {
 	Hook  Hook
 }
 
-// Attached is what is attached at a Point.
+// Attached lists the programs that are attached at a Point.
 type Attached struct {
 	// Ours are our programs, in the order in which they run.
 	Ours []Program
@@ -71,7 +71,8 @@ type State struct {
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
 	VIPs   []netip.Addr   // sorted
-	// Table is NFTGuardTable, Pods NFTPodTable, whose elements belong to the plugin; nil is none.
+	// Table is NFTGuardTable, Pods NFTPodTable, whose elements belong to the plugin. Nil means that
+	// the table does not exist.
 	Table, Pods *nft.Table
 }
 

@@ -63,9 +63,10 @@ func planPods() *nft.Table {
 // a link-local or unspecified source. No packet leaves the first one.
 const forgedChain, linkLocalChain = "forged", "link_local"
 
-// dropLinkLocal drops and counts apart what the kernel of each network namespace with IPv6 sends by
-// itself. Types of ICMPv6 are those of RFC 2710, 4861 and 3810: multicast listener and router
-// solicitation, neighbour discovery, version 2 multicast listener report.
+// dropLinkLocal drops, with a counter of their own, the packets that the kernel of each network
+// namespace with IPv6 sends by itself. The types of ICMPv6 are from RFC 2710, 4861 and 3810:
+// multicast listener and router solicitation, neighbour discovery, version 2 multicast listener
+// report.
 func dropLinkLocal() (rules []nft.Rule) {
 	for _, types := range [][2]byte{{130, 133}, {135, 136}, {143, 143}} {
 		rules = append(rules, nft.All(nft.Proto(nft.Eq, unix.IPPROTO_ICMPV6), nft.Rule{

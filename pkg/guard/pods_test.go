@@ -75,8 +75,8 @@ func countOf(table, name string) (packets int, err error) {
 	return packets, err
 }
 
-// forged are sources that are not the pod's, by destination. (IPv6 ones that claim to be IPv4 end
-// before every hook, in ipv6_rcv.)
+// forged are sources that do not belong to the pod, by destination. (IPv6 sources that claim to be
+// IPv4 end before every hook, in ipv6_rcv.)
 var forged = map[string][]string{
 	"198.19.0.2": {"198.18.5.6", "198.19.0.1", "198.19.77.1", "169.254.1.9", "0.0.0.0"},
 	"fd42:9::2":  {"fd42:1::6", "fd42:9::1", "fd42:77::1", "fe80::9", "::"},
@@ -122,7 +122,7 @@ func summed(packet []byte) []byte {
 	return packet
 }
 
-// What a pod sends is marked, whatever mark it had, and is its own.
+// Each packet of a pod gets its mark, also if it had another one, and has the pod's source address.
 func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

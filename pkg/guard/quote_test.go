@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// icmpMessage is an ICMP message of a type that carries a UDP packet; its
-// checksum is the kernel's for IPv6 and not looked at for IPv4.
+// icmpMessage returns an ICMP message of a type that carries a UDP packet. The kernel computes its
+// checksum for IPv6 and does not check it for IPv4.
 func icmpMessage(typ byte, src, dst string, port uint16) []byte {
 	inner := ipPacket(src, dst, 0)
 	binary.BigEndian.PutUint16(inner[len(inner)-7:], port)

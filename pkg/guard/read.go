@@ -182,7 +182,7 @@ func (k rangeKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(addr, int(k.PrefixLen))
 }
 
-// Ranges returns the ranges of the guard pinned in dir, none where there is no guard.
+// Ranges returns the ranges of the guard pinned in dir, or no ranges if there is no guard.
 func Ranges(dir string) ([]netip.Prefix, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, abi.PinRanges),
 		&ebpf.LoadPinOptions{ReadOnly: true})

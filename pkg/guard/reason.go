@@ -8,8 +8,8 @@ type Reason = bpf.Reason
 // Reasons are all reasons, by number.
 func Reasons() []Reason { return bpf.Reasons }
 
-// Harmless reports whether the reason of this name is of packets that every pod sends at its start,
-// which are no sign of an attack or a fault.
+// Harmless reports whether the reason of this name counts packets that every pod sends at its
+// start. They are not a sign of an attack or a fault.
 func Harmless(reason string) bool { return reason == podLinkLocal }
 
 // Names of the reasons that the nftables tables count, in bpf/reasons.go.

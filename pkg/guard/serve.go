@@ -5,25 +5,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A client outside speaks to a service: at the link its packet has the service's address, in this
-// host the backend's, and what answers it has the backend's until it leaves. The programs at links
-// that change the one into the other mark such packets, both ways:
+// A client outside connects to a service. At the link its packet has the service's address, in this
+// host the backend's address, and the reply has the backend's address until it leaves. The programs
+// at links that translate between the two mark such packets, both ways:
 //
 //	client > service ─► NIC: guard, then translated and marked ─► here: client > backend ─► pod or tunnel
 //	client < service ◄─ NIC: translated, then guard ◄──────────── here: client < backend, marked ◄─ pod or tunnel
 //
 // With that mark, backend addresses are allowed inbound as destination and outbound as source: the
-// program at the link judges what the network sees. No other host can set a mark, and what crosses
-// from a pod's network namespace loses it. A pod's packet still goes to no backend but by a tunnel.
+// program at the link judges the addresses that the network sees. No other host can set a mark, and
+// a packet that leaves a pod's network namespace loses it. A pod's packet still reaches a backend
+// only by a tunnel.
 
 // A pod's packet to a service may stay untranslated: a segment of a forgotten flow, a fragment, a
 // lost service table. One to a service address is dropped as in Ranges. One to a LoadBalancer IP
 // would leave in clear, although a backend may be inside. So a pod's packets to such addresses are
 // dropped, except replies: a load balancer that does not keep its clients' addresses connects from
-// its own, which is the service's.
+// the address of the service.
 //
-// Connection tracking tells replies apart and marks them for the programs at links, which cannot.
-// Routes cannot tell the two apart. A packet that opens such a connection is refused with a reset
+// Connection tracking recognizes replies and marks them for the programs at links, which cannot.
+// Routes cannot distinguish the two. A packet that opens such a connection is refused with a reset
 // before.
 
 // markAnswers marks and accepts pods' replies to addresses of services. A packet without a

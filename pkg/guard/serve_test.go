@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// balancers are addresses of the peer that a service has, and are no node's.
+// balancers are addresses of the peer that a service has and no node.
 var balancers = []string{"198.19.0.99", "fd42:9::99"}
 
 // newBalanced is a node with a pod, and a balancer behind its cable whose addresses are closed;
@@ -69,15 +69,15 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	for _, to := range balancers {
 		n.loses(t, "a datagram to a balancer, without the table", untranslated, pod, to, 0)
 	}
-	// What is no service's any more is open again.
+	// An address that no service has any more is open again.
 	n.apply(t)
 	for _, to := range balancers {
 		wantReceived(t, n, pod, to)
 	}
 }
 
-// A load balancer that connects from its own address gets replies, whichever program translates:
-// only connection tracking shows that they are replies.
+// A load balancer that connects from its own address gets replies, regardless of the program that
+// translates: only connection tracking shows that they are replies.
 func TestPodsAnswerBalancers(t *testing.T) {
 	n, pod := newBalanced(t)
 	for i, from := range balancers {

@@ -32,8 +32,8 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 	return first
 }
 
-// sendToPods fixes the source of packets from pods to pods of other nodes. kube-proxy masquerades them
-// if they were sent to a NodePort, to any node's:
+// sendToPods fixes the source of packets from pods to pods of other nodes. kube-proxy masquerades
+// them if they were sent to a NodePort of any node:
 //
 //	pod ─► own node's NodePort: backend elsewhere ─► keeps its source ─► veil0 ═► peer
 //	pod of A ═► B's NodePort: backend on A or C ─► B's own address ─► veil0 ═► peer

@@ -10,9 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod may reach a node through another one: by that one's NodePort, whose backend is a process of
-// a host, even of the pod's own. From there on the packet cannot keep its source, because peers
-// accept a pod's address only from the pod's node, and the reply must return through here. It
+// A pod may reach a node through another one: by that node's NodePort, whose backend is a process
+// of a host, even of the pod's own host. From there on the packet cannot keep its source, because
+// peers accept a pod's address only from the pod's node, and the reply must return through here. It
 // cannot have this node's address either, because the reply would be host to host. So its source
 // becomes self, an address among this node's pods' addresses, which peers accept only from this
 // node's tunnel:

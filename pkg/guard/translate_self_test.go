@@ -45,8 +45,8 @@ func TestSelfAddrs(t *testing.T) {
 //	peer u0 ── u0 (tunnel) host u1 (tunnel) ── u1 third
 //	198.19.0.2 fd42:9::2                       198.19.0.65 fd42:9:1::2
 //
-// On the peer is a pod, 198.18.9.9 fd42:1:0:9::9. Others translate the host's own addresses to
-// third's, and masquerade.
+// The peer has a pod, 198.18.9.9 fd42:1:0:9::9. Other programs translate the host's own addresses
+// to third's address, and masquerade.
 type relay struct {
 	tunnelled
 	third *nettest.NS
@@ -109,7 +109,8 @@ func (n relay) set(t *testing.T, s Settings) {
 	})
 }
 
-// relayed are the packets to send from the peer's pod and this node's, and their destinations.
+// relayed lists the packets to send from the peer's pod and this node's pod, and their
+// destinations.
 var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string }{
 	{"198.18.9.9", "198.18.5.5", "198.19.0.1", "198.19.0.65", "198.19.0.77", "198.18.7.1",
 		"198.19.0.64"},
@@ -174,7 +175,8 @@ func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	seen("none", func(i int) string { return relayed[i].pod })
 }
 
-// Where the rule is missing and others give the packet this node's address, it does not leave.
+// Where the rule is missing and another program sets this node's address as source, the packet does
+// not leave.
 func TestWhatIsNotSentFromSelfStaysHere(t *testing.T) {
 	n := newRelay(t)
 	n.Run(t, func() error { return runNFT("flush chain inet kubeveil_guard keep_source") })

@@ -83,7 +83,7 @@ func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
 		if got := n.arrives(t, f.node); got != f.pod {
 			t.Errorf("the node sees %s, want %s", got, f.pod)
 		}
-		// Towards what is no node they may: a pod answers inside.
+		// Towards an address of no node they may: a pod answers inside.
 		nettest.AddAddr(t, n.peer, "u0", netip.PrefixFrom(netip.MustParseAddr(f.elsewhere),
 			netip.MustParseAddr(f.elsewhere).BitLen()))
 		if got := n.arrives(t, f.elsewhere); got != f.self {
@@ -99,7 +99,7 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	for _, f := range podAndNode {
 		n.loses(t, "a translated packet to "+f.node, translated, n.pod, f.node, 0)
 	}
-	// The node's own, probes among them, may carry the mark.
+	// The node's own packets, probes among them, may carry the mark.
 	for _, f := range podAndNode {
 		before := n.counters(t)[translated]
 		if err := udp(n, "", f.node, abi.PodMark); err != nil ||

@@ -19,8 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// watchful checks after each change that no hook that had a program of ours is
-// without one, and fails the change with number failAt (from 1; 0 is none).
+// watchful checks after each change that no hook that had a program of ours is without one. It
+// fails the change with number failAt, counted from 1; 0 fails none.
 type watchful struct {
 	hooks
 	finder  *finder

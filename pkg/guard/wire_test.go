@@ -292,7 +292,7 @@ func TestWireFramesThatArriveByEthernet(t *testing.T) {
 	})
 }
 
-// TestWireLinkWithoutEthernet uses a TUN that is no tunnel of ours.
+// TestWireLinkWithoutEthernet uses a TUN that does not belong to a tunnel.
 func TestWireLinkWithoutEthernet(t *testing.T) {
 	nettest.NeedTUN(t)
 	bothHooks(t, func(t *testing.T, hk hooks) {
@@ -379,7 +379,7 @@ func TestWireHeaderInAFragment(t *testing.T) {
 		} {
 			// Longer than a page, or it is copied into one piece.
 			frame := append(ether(ipPacket(c.src, c.dst, 1), f.typ), make([]byte, 5000)...)
-			// struct virtio_net_hdr: hdr_len 14 is what lies in one piece.
+			// struct virtio_net_hdr: hdr_len is 14, the length of the first contiguous part.
 			hdr := binary.NativeEndian.AppendUint16([]byte{0, 0}, 14)
 			msg := append(append(hdr, make([]byte, 6)...), frame...)
 			if got := n.fate(t, func() error { _, err := unix.Write(out, msg); return err }, in,

@@ -231,7 +231,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 	return errors.Join(errs...)
 }
 
-// answerError returns the error in a reply, nil if there is none.
+// answerError returns the error in a reply, or nil if there is none.
 func answerError(kind uint16, body []byte) error {
 	if kind != unix.NLMSG_ERROR && kind != unix.NLMSG_DONE || len(body) < 4 {
 		return nil

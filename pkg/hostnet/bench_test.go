@@ -65,7 +65,7 @@ func BenchmarkThousandPeers(b *testing.B) {
 	b.ReportMetric(ms(one), "ms/one-peer")
 }
 
-// Reading is the cost of a turn when something else changed, whatever its size.
+// Each turn reads, also when something else changed, so reading must be cheap at any size.
 func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 	w := manyPeers(1000)
 	l := newLab(t)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Change is what others may have changed, by the kernel's notifications. The zero value is no
-// change. It includes this process's own writes: Host.Differs tells the two apart.
+// Change is what other programs may have changed, by the kernel's notifications. The zero value
+// means no change. It includes this process's own writes: Host.Differs separates the two.
 type Change struct {
 	// Underlay reports a link, address, rule or route that node traffic may take.
 	Underlay bool

@@ -111,8 +111,8 @@ func diffSame(have, want []Route) []Op {
 }
 
 // afterMTU returns routes as the kernel will have them once the devices are set. A device's new MTU
-// also becomes that of an IPv6 route over it, if the route's own is no smaller or was the device's
-// (rt6_mtu_change_route in net/ipv6/route.c).
+// also becomes the MTU of an IPv6 route over it, if the route's own MTU is at least as large or was
+// the device's (rt6_mtu_change_route in net/ipv6/route.c).
 func afterMTU(routes []Route, devices []deviceOp) []Route {
 	changed := slices.ContainsFunc(devices,
 		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
@@ -195,7 +195,7 @@ func diffDevices(have, want []Device) []deviceOp {
 	return ops
 }
 
-// verb is what is done to a route or rule.
+// verb is the change of a route or rule.
 type verb string
 
 const (

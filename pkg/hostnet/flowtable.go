@@ -23,21 +23,22 @@ import (
 //	vpod… ─► flow table: known? ─► veil0 ═►
 //	             └ no ─► prerouting, routing, forward: one packet in flowOdds adds its flow ─► postrouting ─► veil0 ═►
 //
-// What the guard holds packet by packet, the table holds flow by flow. An entry is the link by
-// which the packet comes in, both addresses, both ports and the protocol: so the source is the one
-// that was judged, from the link it was judged for. The way out is the route that was found, a
-// tunnel's or a pod's; it is asked again, on the slow path, once that route has changed since
-// (dst_check in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU
-// take the slow path.
+// The guard's checks per packet become checks per flow. An entry is the link by which the packet
+// comes in, both addresses, both ports and the protocol. So the source is the one that was judged,
+// from the link for which it was judged. The output is the route that was found, of a tunnel or of
+// a pod. The slow path looks it up again once that route has changed (dst_check in
+// nf_flow_table_ip.c). Fragments, IP options and packets larger than the route's MTU take the slow
+// path.
 //
-// A flow whose source is translated stays on the slow path: the guard judges that behind the hook
-// at which flows are added (source_translated). So does one without PodMark: the tables that set it
-// are away. And one of which only the answers are forwarded: IPVS takes what opened it at another
-// hook, and its translation is not in the entry.
+// A flow whose source is translated stays on the slow path: the guard judges it behind the hook at
+// which flows are added (source_translated). So does a flow without PodMark, because the tables
+// that set it are missing. So does a flow of which only the replies are forwarded: IPVS takes its
+// first packet at another hook, and its translation is not in the entry.
 //
-// TCP from pods takes the slow path: the pod's sender waits for what it has sent to be freed (TCP
-// small queues), which the slow path does early (skb_orphan in ip_rcv_core) and the fast path after
-// encryption, so it sends in small pieces. What comes out of a tunnel takes the fast path with both.
+// TCP from pods takes the slow path. The pod's sender waits until its segments are freed (TCP small
+// queues). The slow path frees them early (skb_orphan in ip_rcv_core), but the fast path only after
+// encryption, so the pod would send in small pieces. Packets out of a tunnel take the fast path
+// with both protocols.
 
 // The content of an nftables table of flows. Each protocol has its own table, because a link joins
 // only one flow table of a table.
@@ -72,7 +73,7 @@ var errNoFlowtable = errors.New("the kernel has no flow tables, so packets take 
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
 
 // tooOldForFlows returns why the flow tables of a kernel (release and version as in uname -rv) are
-// not used; nil if they are.
+// not used, or nil if they are.
 //
 // Linux 5.15 forwards a known flow without checking that its route still holds, so packets to a
 // removed peer would continue until the flow ends. Before 6.4, 6.3.6 and 6.1.32, a connection in a
@@ -101,8 +102,8 @@ func tooOldForFlows(release, version string) error {
 // Join is a link whose packets use the flow table of an nftables table.
 type Join struct {
 	Table, Link string
-	// MTU is the link's in bytes. For a joined link it is the MTU when it joined: entries remember
-	// it.
+	// MTU is the MTU of the link in bytes. For a joined link it is the MTU when it joined, because
+	// entries store it.
 	MTU int
 }
 
@@ -120,7 +121,8 @@ func (h *Host) readFlows(s *State, links []nl.Link) error {
 	return nil
 }
 
-// addFlows adds to s the flow tables that were read, nil for one that does not exist, and the links.
+// addFlows adds to s the flow tables that were read and the links. A table that does not exist is
+// nil.
 func (h *Host) addFlows(s *State, links []nl.Link, tables []*nft.Table) {
 	for _, t := range tables {
 		if t == nil {
@@ -292,7 +294,7 @@ func (o flowsOp) apply(h *Host) error {
 	return nil
 }
 
-// join joins the links of t. A link or table that is gone is no error: Watch notifies, and the next
+// join joins the links of t. It ignores a link or table that is gone: Watch notifies, and the next
 // reading finds what is missing.
 func join(t *nft.Table) error {
 	if len(t.Devices) == 0 {
@@ -309,7 +311,7 @@ func noFlowtable(err error) bool {
 }
 
 // FlowtableProblem returns why packets of known flows do not all take the fast path although it is
-// wanted; nil if they do.
+// wanted, or nil if they do.
 func (h *Host) FlowtableProblem() error {
 	if h.noFlows != nil {
 		return h.noFlows

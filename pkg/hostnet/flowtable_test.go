@@ -441,7 +441,7 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 	}
 }
 
-// sendForged sends a UDP packet over IPv4 with a source of another's.
+// sendForged sends a UDP packet over IPv4 with a forged source.
 func sendForged(src, dst netip.Addr, port int, text string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
 	if err != nil {

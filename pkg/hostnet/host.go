@@ -23,7 +23,7 @@ type Host struct {
 	nl *nl.Handle
 	// ask lists and looks up routes.
 	ask *asker
-	// have is the state that Sync left, nil when it must read.
+	// have is the state that Sync left, or nil when it must read.
 	have *State
 	// wanted is the want of the last SyncWant if that succeeded, else nil.
 	wanted *Want
@@ -303,8 +303,7 @@ func isDefault(r nl.Route) bool {
 	return ones == 0
 }
 
-// Settings, as paths below /proc/sys/net. They are those of the calling
-// thread's network namespace.
+// Settings, as paths below /proc/sys/net. They belong to the calling thread's network namespace.
 const (
 	forward4Path = "ipv4/ip_forward"
 	forward6Path = "ipv6/conf/all/forwarding"

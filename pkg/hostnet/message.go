@@ -36,8 +36,8 @@ func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGN
 // attributeType is NLA_TYPE_MASK (include/uapi/linux/netlink.h).
 const attributeType = 1<<14 - 1
 
-// attributes are those of a message or of a nested attribute, without flags of their types; they
-// end where they cannot be read.
+// attributes returns the attributes of a message or of a nested attribute, without flags of their
+// types. It ends at the first attribute that cannot be read.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -54,7 +54,7 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// attribute is the first of a kind, nil when there is none.
+// attribute returns the first attribute of a kind, or nil when there is none.
 func attribute(b []byte, kind uint16) []byte {
 	for k, v := range attributes(b) {
 		if k == kind {
@@ -64,7 +64,7 @@ func attribute(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// number is a number of four bytes in the host's order, 0 when b is none.
+// number returns a number of four bytes in the host's order, or 0 if b is shorter.
 func number(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -78,13 +78,15 @@ func text(b []byte) string {
 	return string(s)
 }
 
-// oddDevice is that of a route that Route cannot say. No route that is wanted has such a device.
+// oddDevice is the device of a route that Route cannot represent. No wanted route has such a
+// device.
 const oddDevice = "#"
 
 // nexthopID is RTA_NH_ID (include/uapi/linux/rtnetlink.h).
 const nexthopID = 30
 
-// routeOf reads the body of RTM_NEWROUTE. Device is the index; ok is false when it cannot be read.
+// routeOf reads the body of RTM_NEWROUTE. index is the index of the device; ok is false when the
+// body cannot be read.
 func routeOf(body []byte,
 	nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
 	if len(body) < unix.SizeofRtMsg {
@@ -141,9 +143,9 @@ const nfgenmsgBytes = 4
 // linkNameBytes is IFNAMSIZ (include/uapi/linux/if.h).
 const linkNameBytes = 16
 
-// changeOfNFT returns the Change in a datagram about nftables tables: ours, and whether rules of
-// others changed. New elements in the guard's sets only drop more, and those of pods belong to the
-// plugin: neither needs a turn.
+// changeOfNFT returns the Change in a datagram about nftables tables: our tables, and whether rules
+// of other programs changed. New elements in the guard's sets only drop more, and elements of pods
+// belong to the plugin: neither needs a turn.
 func changeOfNFT(b []byte) (c Change) {
 	for kind, body := range netlinkMessages(b) {
 		if kind == 0 {
@@ -179,8 +181,8 @@ func isOthersFilter(family byte, kind uint16, attrs []byte) bool {
 	return !strings.HasPrefix(table, abi.NFTPrefix)
 }
 
-// changeOfTable is what a message tells. In all of those about tables the first attribute is the
-// table's name (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
+// changeOfTable returns the Change in a message. In all messages about tables the first attribute
+// is the table's name (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	switch table := text(attribute(attrs, unix.NFTA_TABLE_NAME)); {
 	case table == abi.NFTNatTable || table == abi.NFTOuterTable:

@@ -11,20 +11,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Outer packets are never fragmented: a path that is too narrow loses them whole,
-// which the path MTU probe sees, and ICMP, which any host can forge, has no say. veil-wg
-// sets its sockets so. The kernel's WireGuard has no such setting
-// (drivers/net/wireguard/socket.c): over IPv4 it sends without DF, and over both
-// families it takes the path MTU that an ICMP error claims, to which it then fragments.
+// Outer packets are never fragmented. A path that is too narrow loses them whole, which the path
+// MTU probe notices. ICMP, which any host can forge, has no influence. veil-wg sets its sockets so.
+// The kernel's WireGuard has no such setting (drivers/net/wireguard/socket.c): over IPv4 it sends
+// without DF, and over both families it fragments to the path MTU that an ICMP error claims.
 //
 //	WireGuard ─► LOCAL_OUT: DF ─► POST_ROUTING ─► larger than the route's MTU? ─► link
 //	ICMP "too big" about what this node's tunnel sent ─► LOCAL_IN: drop
 //
-// At LOCAL_OUT, so that what is forwarded pays nothing for it. ip_finish_output, which compares
-// with the MTU, comes after both (net/ipv4/ip_output.c), and iptunnel_xmit has taken back the leave
-// to ignore DF: what does not fit the link itself is dropped too. Over IPv6, where only the sender
-// fragments, that leave stays, but then nothing makes the route's MTU less than the link's, and the
-// tunnel's is derived from that.
+// The rule is at LOCAL_OUT, so that forwarded packets do not pay for it. ip_finish_output, which
+// compares with the MTU, comes after both (net/ipv4/ip_output.c). iptunnel_xmit has revoked the
+// permission to ignore DF, so a packet larger than the link's MTU is dropped too. Over IPv6, where
+// only the sender fragments, that permission stays. But then the route's MTU is never below the
+// link's MTU, and the tunnel's MTU is derived from the link's.
 
 // last is after all standard priorities: nothing else changes the packet.
 const last = 120

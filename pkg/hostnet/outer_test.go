@@ -81,8 +81,8 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 	nettest.NeedProgram(t, "nft")
 	for _, tt := range []struct {
 		name string
-		// port is the port of the table; 0 is the control, which shows what the kernel does by
-		// itself.
+		// port is the port of the table; 0 means the control, which shows the kernel's own
+		// behaviour.
 		port int
 		mark uint32
 		size int // inside, of the datagram
@@ -131,7 +131,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 	}
 }
 
-// checksum is that of RFC 1071.
+// checksum returns the checksum of RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {
@@ -195,8 +195,8 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 	}
 }
 
-// forge4 sends from the router that a datagram of the host's, from that port, was too big (RFC
-// 1191).
+// forge4 sends, from the router, the error that a datagram of the host from that port was too big
+// (RFC 1191).
 func forge4(l *lab, host, router netip.Addr, port, mtu uint16) {
 	quoted := make([]byte, 28)
 	quoted[0], quoted[8], quoted[9] = 0x45, 64, unix.IPPROTO_UDP

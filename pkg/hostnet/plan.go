@@ -23,8 +23,8 @@ type Want struct {
 	NodeAddrs []netip.Addr
 	// ClosedRanges are unreachable for pods, like NodeAddrs: networks of nodes, link-local addresses.
 	ClosedRanges []netip.Prefix
-	// SelfAddrs are this node's own. The first of a family is the preferred source towards remote
-	// pods; it must be assigned to a link.
+	// SelfAddrs are this node's own addresses. The first of a family is the preferred source
+	// towards remote pods; it must be assigned to a link.
 	SelfAddrs []netip.Addr
 	// Masquerade translates the source of pods' packets that leave the cluster to this node's
 	// address.
@@ -54,7 +54,8 @@ type Peer struct {
 	// Devices lead to the peer. Today the first is used; a peer without one is
 	// unreachable.
 	Devices []string
-	// MTU is what fits through the tunnel to this peer, bytes; 0 is the device's.
+	// MTU is the largest packet that fits through the tunnel to this peer, bytes; 0 means the MTU
+	// of the device.
 	MTU int
 }
 

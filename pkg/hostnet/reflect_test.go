@@ -167,9 +167,9 @@ func (l *lab) counted(name string) (n int) {
 	return n
 }
 
-// TestWhereAnswersGo has a node with another address, on a link before that of its own. Without a
-// preferred source the kernel replies from the first address that it finds; peers drop that,
-// because it is not in the node's allowed IPs.
+// TestWhereAnswersGo has a node with another address, on a link before the link of its own address.
+// Without a preferred source the kernel replies from the first address that it finds; peers drop
+// that, because it is not in the node's allowed IPs.
 func TestWhereAnswersGo(t *testing.T) {
 	const answer = abi.PodMark | abi.ServiceMark
 	l := newLab(t)

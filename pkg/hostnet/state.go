@@ -20,8 +20,8 @@ type State struct {
 	Devices []Device
 	// Forward4 and Forward6 report whether packets of the family are forwarded.
 	Forward4, Forward6 bool
-	// Reflect4 and Reflect6 are net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect: 0 is off,
-	// reflectOurs is on by us, any other value belongs to another owner.
+	// Reflect4 and Reflect6 are net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect: 0 means off,
+	// reflectOurs means that Kubeveil turned it on, any other value belongs to another owner.
 	Reflect4, Reflect6 int
 	// RALinks are links that would lose a default route, learned from router advertisements, if
 	// IPv6 forwarding is enabled. Only read, never planned.
@@ -36,7 +36,7 @@ type State struct {
 	// Joins are the links that belong into its flow tables, Joined those that are in them. Only
 	// read, never planned.
 	Joins, Joined []Join
-	// OuterPort is what Outer was planned for. Only planned, never read.
+	// OuterPort is the port for which Outer was planned. Only planned, never read.
 	OuterPort int
 }
 
@@ -58,11 +58,11 @@ type Route struct {
 	Table  int
 	Dst    netip.Prefix
 	Metric int
-	// Device is the output link; empty is unreachable.
+	// Device is the output link; empty means an unreachable route.
 	Device string
-	// MTU is the route's own MTU, 0 for the device's.
+	// MTU is the route's own MTU; 0 means the MTU of the device.
 	MTU int
-	// Source is the preferred source address; the zero Addr is none.
+	// Source is the preferred source address; the zero Addr means that there is none.
 	Source netip.Addr
 }
 

@@ -11,15 +11,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tracker knows links and addresses by the kernel's notifications. So it recognizes a notification
-// without news, and reports whether an index is a pod's link, a tunnel's or another.
+// tracker follows links and addresses by the kernel's notifications. So it recognizes a
+// notification without news, and reports whether an index belongs to a pod, a tunnel or another
+// link.
 type tracker struct {
 	nl    *nl.Handle
 	links map[int]linkSeen
 	addrs map[addrSeen]uint32 // flags
 }
 
-// linkSeen is what a notification says of a link, as far as we need it.
+// linkSeen holds the parts of a link's notification that are needed.
 type linkSeen struct {
 	name             string
 	group            uint32

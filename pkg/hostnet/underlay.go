@@ -19,8 +19,8 @@ var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node 
 
 // Underlay is the link that carries the traffic between nodes.
 type Underlay struct {
-	// Name and Index are those of the link towards most nodes, else of the default route, else of
-	// the node's own address. A link without a carrier counts only if none has one.
+	// Name and Index identify the link towards most nodes, else the link of the default route, else
+	// the link of the node's own address. A link without a carrier counts only if none has one.
 	Name  string
 	Index int
 	// MTU is the smallest MTU, in bytes, of all links and configured routes that lead to a node or
@@ -33,7 +33,7 @@ type Underlay struct {
 	// link. Links of tunnels, pods and kube-proxy's IPVS mode, loopback and link-local addresses
 	// are left out.
 	Assigned []netip.Addr
-	// Networks are those of the links of Assigned, in the kernel's order.
+	// Networks are the networks of the links of Assigned, in the kernel's order.
 	Networks []LinkNetwork
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
@@ -46,7 +46,7 @@ type LinkNetwork struct {
 }
 
 // Underlay determines how node traffic leaves this node. nodes are the underlay addresses of peers,
-// self this node's own; either may be empty.
+// self the addresses of this node; either may be empty.
 func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
 	links, err := h.nl.LinkList()
 	if err != nil {
@@ -161,8 +161,8 @@ func (f *finder) route(body []byte, weight int) {
 	}
 }
 
-// noWay reports whether err says that there is no route, or none of the family: routes of type
-// unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
+// noWay reports whether err means that there is no route, or none of the family. Such are routes of
+// type unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
 // claims must not stop this node.
 func noWay(err error) bool {
 	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,

@@ -134,7 +134,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 			host, node := netip.MustParseAddr(tt.host), netip.MustParseAddr(tt.node)
 			const port = 123
 			l.ns.Run(t, func() error {
-				c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port}) // a time daemon's
+				c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port}) // like a time daemon
 				if err == nil {
 					t.Cleanup(func() { c.Close() })
 				}

@@ -184,8 +184,8 @@ func (a *attachment) writeAddrs() error {
 	})
 }
 
-// setPod configures the pod's end. The socket belongs to the namespace in which
-// it was opened, whatever thread uses it later.
+// setPod configures the pod's end. The socket belongs to the namespace in which it was opened, in
+// every thread that uses it later.
 func (a *attachment) setPod() error {
 	err := netns.DoFd(a.nsFd, a.Netns, func() (err error) {
 		if err := allowIPv6(a.Record); err != nil {
@@ -221,8 +221,8 @@ func (a *attachment) setPod() error {
 	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
 }
 
-// setHost sets the node's end up, which gives both ends their carrier. What a link that is down
-// refuses comes after.
+// setHost sets the node's end up, which gives both ends their carrier. Settings that a link refuses
+// while it is down come after.
 func (a *attachment) setHost() error {
 	if err := a.host.LinkSetUp(linkOf(a.HostLink, a.index)); err != nil {
 		return fmt.Errorf("set %s up: %w", a.HostLink, err)
@@ -254,7 +254,7 @@ func (a *attachment) settle() error {
 	}
 }
 
-// pending returns what the pod still waits for, empty for nothing.
+// pending returns what the pod still waits for, or an empty string.
 func (a *attachment) pending() (string, error) {
 	l, err := a.pod.LinkByIndex(a.podIndex)
 	if err != nil {

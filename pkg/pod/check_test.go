@@ -256,8 +256,7 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	}
 }
 
-// Another pod's addresses are none of the repair's business, nor of Prune's while its link is
-// there.
+// A repair does not touch another pod's addresses, nor does Prune while that pod's link exists.
 func TestOthersElementsStay(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)

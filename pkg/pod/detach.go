@@ -13,7 +13,7 @@ import (
 
 // Detach removes an attachment: its addresses in the sets, so that no new packet of the pod passes;
 // the link with its known flows; its routes and neighbours; its tracked connections; then the
-// record. It does as much as it can. Missing parts are no error, so it may be repeated, and an
+// record. It does as much as it can. It ignores missing parts, so it may be repeated, and an
 // unreadable record does not stop it. It does not need the pod's namespace.
 //
 // When it returns nil the link is gone and the address may be assigned again. The record stays as
@@ -42,10 +42,10 @@ func (p Paths) detach(s nftSets, hostLink string) error {
 	if err := deleteLink(hostLink); err != nil {
 		return errors.Join(muteErr, err)
 	}
-	// An address that could not be removed is of a link that is no more: it lets
-	// nothing in, and PruneAddrs takes it. One that is left in a group of policies would put the
-	// next pod that gets it there, and a known connection would reach that pod unjudged: the error
-	// keeps the record, and IPAM the address.
+	// An address that could not be removed belongs to a link that is gone: it lets nothing in, and
+	// PruneAddrs removes it. An address that is left in a group of policies would put the next pod
+	// with it into that group, and packets of a known connection would reach that pod unjudged. So
+	// the error keeps the record, and IPAM the address.
 	if err := errors.Join(muteErr, p.endConnections(s, addrs)); err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (s nftSets) mute(hostLink string, addrs []netip.Addr) error {
 	return errors.Join(s.leaveGroups(addrs), s.unsetAddrs(hostLink))
 }
 
-// addrsOf returns the addresses of a link: those of its record and those of its elements, of which
-// a crash may have left one alone.
+// addrsOf returns the addresses of a link, from its record and from its elements. A crash may have
+// left only one of the two.
 func (p Paths) addrsOf(s nftSets, hostLink string) (addrs []netip.Addr, err error) {
 	if r, err := p.Load(hostLink); err == nil {
 		addrs = r.Addrs
@@ -75,10 +75,10 @@ func (p Paths) addrsOf(s nftSets, hostLink string) (addrs []netip.Addr, err erro
 	return addrs, err
 }
 
-// endConnections has conntrack forget the connections of a pod whose link is gone. The table of
-// policies accepts what belongs to a known connection, so the next pod with one of the addresses
-// would get the packets of this one's peers without regard to its own policies. No new connection
-// becomes known meanwhile: there is no route to the addresses.
+// endConnections deletes the tracked connections of a pod whose link is gone. The table of policies
+// accepts packets of a known connection. So the next pod with one of the addresses would get the
+// packets of this pod's peers, regardless of its own policies. No new connection is tracked
+// meanwhile: there is no route to the addresses.
 func (p Paths) endConnections(s nftSets, addrs []netip.Addr) error {
 	judged, err := p.PolicyOpen()
 	if err != nil || !judged || len(addrs) == 0 {
@@ -99,8 +99,8 @@ func (p Paths) endConnections(s nftSets, addrs []netip.Addr) error {
 	return err
 }
 
-// PruneAddrs removes the addresses of links that no longer exist or are not pods', and returns how
-// many.
+// PruneAddrs removes the addresses of links that no longer exist or do not belong to pods, and
+// returns their number.
 func (p Paths) PruneAddrs() (count int, err error) {
 	err = withSets(func(s nftSets) error {
 		count, err = s.deleteElements(ofNoLink)
@@ -109,7 +109,7 @@ func (p Paths) PruneAddrs() (count int, err error) {
 	return count, err
 }
 
-// ofNoLink selects the elements of links that are not pods'.
+// ofNoLink selects the elements of links that do not belong to pods.
 func ofNoLink(all []element) ([]element, error) {
 	// Links after elements: an ADD makes its link first, so it is among them.
 	nameByIndex, err := podLinks()
@@ -139,7 +139,7 @@ func podLinks() (map[int]string, error) {
 	return nameByIndex, nil
 }
 
-// deleteLink deletes a link by name; one that does not exist is no error.
+// deleteLink deletes a link by name. It returns nil if the link does not exist.
 func deleteLink(name string) error {
 	err := nl.OnLink(name, func(h *nl.Handle, l nl.Link) error {
 		if err := nl.Err(h.LinkDel(l)); err != nil {

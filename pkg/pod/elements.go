@@ -65,8 +65,8 @@ func withSets(f func(nftSets) error) error {
 	return errors.Join(f(nftSets{c}), c.Close())
 }
 
-// change removes and adds elements in one transaction. Adding an existing element is no error;
-// removing a missing one is. The error matches ErrNotFound when the sets are missing.
+// change removes and adds elements in one transaction. Adding an existing element succeeds;
+// removing a missing one fails. The error matches ErrNotFound when the sets are missing.
 func (s nftSets) change(add, remove []element) error { return s.changeAll(add, remove, nil, nil) }
 
 // changeAll is change that also lets pods join and leave groups of policies.
@@ -90,8 +90,8 @@ func inverse(changes []nft.Elements) []nft.Elements {
 	return changes
 }
 
-// elements returns all elements. The error matches ErrNotFound when there is no
-// table; a set that is not there, or is none of ours, has none.
+// elements returns all elements. The error matches ErrNotFound when there is no table. A set that
+// does not exist, or belongs to another owner, has no elements.
 func (s nftSets) elements() (all []element, err error) {
 	sets, err := s.Sets(abi.NFTPodTable,
 		func(name string) bool { return slices.Contains(podSets, name) })

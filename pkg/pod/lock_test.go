@@ -45,7 +45,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 	}
 }
 
-// patience is what a busy machine gets.
+// patience is the time that a busy machine gets.
 const patience = 5 * time.Second
 
 func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {

@@ -15,7 +15,7 @@ type Paths struct {
 	BPFDir string
 	// ReadyFile is the marker that veild writes after its first apply.
 	ReadyFile string
-	// PolicyDir holds reservations of groups; empty is that no policies are enforced.
+	// PolicyDir holds reservations of groups. Empty means that no policies are enforced.
 	PolicyDir string
 }
 

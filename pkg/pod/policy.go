@@ -21,9 +21,9 @@ import (
 )
 
 // Where NetworkPolicy is enforced, a pod is a member of one group: its addresses are elements of
-// the group's sets in the table abi.NFTPolicyTable, and a pod that is in none is mute. The
-// daemon reserves the group of a pod when the pod is bound to the node; Attach adds the pod in the
-// transaction that gives its link its addresses:
+// the group's sets in the table abi.NFTPolicyTable. A pod without a group is mute. The daemon
+// reserves the group of a pod when the pod is bound to the node. Attach adds the pod in the
+// transaction that assigns its link its addresses:
 //
 //	daemon ─► PolicyDir/<pod> ─► Attach ─► pods4, pods6, members of the group
 //
@@ -118,7 +118,8 @@ func (p Paths) Reserve(groups map[Workload]string) error {
 	return errors.Join(errs...)
 }
 
-// reserved returns the group of a pod; empty is none. A file that cannot be read is none.
+// reserved returns the group of a pod. It returns an empty string if there is no reservation that
+// can be read.
 func (p Paths) reserved(w Workload) string {
 	data, err := os.ReadFile(filepath.Join(p.PolicyDir, w.file()))
 	if err != nil || w.UID == "" {

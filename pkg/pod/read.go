@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// kernel is what holds a pod on the node: links with their routes, and sets.
+// kernel holds the state of pods on the node: links with their routes, and sets.
 type kernel struct {
 	links *nl.Handle
 	sets  nftSets

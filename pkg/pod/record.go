@@ -46,12 +46,12 @@ type Record struct {
 	MTU int `json:"mtu"`
 	// Workload is the pod as the runtime named it; the zero value when it did not.
 	Workload Workload `json:"workload,omitzero"`
-	// Took is how long the ADD took; 0 is not known.
+	// Took is the duration of the ADD; 0 means unknown.
 	Took time.Duration `json:"took,omitempty"`
 
-	// other is an object of the fields that this version does not know, in compact
-	// form; nil is none. They are written back, so that the version that knows them
-	// still finds them after a rollback or beside a plugin of another version.
+	// other is an object of the fields that this version does not define, in compact form; nil
+	// means none. They are written back, so that the version that defines them still finds them
+	// after a rollback or beside a plugin of another version.
 	other json.RawMessage
 }
 
@@ -128,7 +128,7 @@ func (r Record) mac(offset int) net.HardwareAddr {
 	return mac
 }
 
-// Validate returns what is wrong with the record, nil if nothing is.
+// Validate returns what is wrong with the record, or nil.
 func (r Record) Validate() error {
 	switch {
 	case len(r.Addrs) == 0:
@@ -210,7 +210,7 @@ func (p Paths) NoteTook(hostLink string, took time.Duration) error {
 	return p.write(r)
 }
 
-// Load reads the record of a host link. The error matches ErrNotFound when there is none.
+// Load reads the record of a host link. The error matches ErrNotFound when there is no record.
 func (p Paths) Load(hostLink string) (Record, error) {
 	path := p.record(hostLink)
 	data, err := os.ReadFile(path)

@@ -29,7 +29,7 @@ type Repaired struct {
 //
 // It reads the kernel once for all, without locks. A difference may be a plugin's work in progress.
 // So it locks only those attachments, reads their records and the kernel again, and changes what
-// still differs. The cost is two readings, whatever the number of pods and repairs.
+// still differs. The cost is two readings, regardless of the number of pods and repairs.
 func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil

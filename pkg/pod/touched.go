@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Touched is when files were last made, replaced or removed in the folders of records and of
-// reservations. A time is zero if a later change may go unseen.
+// Touched holds the times at which files were last made, replaced or removed in the folders of
+// records and of reservations. A time is zero if a later change may go unseen.
 type Touched struct{ records, reservations time.Time }
 
 // SameRecords reports whether no record changed between t and other.

@@ -52,7 +52,8 @@ func (c *clients) enter(client io.Closer) bool {
 	return true
 }
 
-// begin notes that the client's operation is under way. It reports false if enter closed it.
+// begin records that the client's operation is under way. It returns false if enter closed the
+// client.
 func (c *clients) begin(client io.Closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +105,7 @@ type deadliner interface {
 	SetDeadline(t time.Time) error
 }
 
-// within bounds how long a client is waited for; 0 is for ever.
+// within bounds the wait for a client; 0 removes the bound.
 func within(c io.ReadWriteCloser, d time.Duration) {
 	if c, ok := c.(deadliner); ok {
 		var end time.Time

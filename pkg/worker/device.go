@@ -22,7 +22,7 @@ type DeviceOptions struct {
 	Request
 	// Dir holds its state.
 	Dir string
-	// SocketDir holds its configuration socket; empty is abi.WireGuardSocketDir.
+	// SocketDir holds its configuration socket; empty means abi.WireGuardSocketDir.
 	SocketDir string
 	// Engine serves the device: EngineKubeveil, which is also what empty means, or
 	// EngineWireGuardGo.
@@ -36,7 +36,7 @@ type DeviceOptions struct {
 	// number; RunDevice closes it. May be nil.
 	Lock *os.File
 	// TakeOver takes the device, with its sessions and its lock, from the process that serves it.
-	// RunDevice fails when there is none or it refuses.
+	// RunDevice fails when there is no such process or it refuses.
 	TakeOver bool
 	// TookOver gets a byte once that is done, and is closed. May be nil.
 	TookOver *os.File
@@ -62,8 +62,8 @@ func Harden() error {
 // ErrDeviceGone is the error of RunDevice when the TUN was removed under it.
 var ErrDeviceGone = errors.New("the TUN was removed")
 
-// RunDevice serves a device until ctx ends, which is no error, or until it fails. It never removes
-// the TUN.
+// RunDevice serves a device until ctx ends, and then returns nil, or until it fails. It never
+// removes the TUN.
 func RunDevice(ctx context.Context, o DeviceOptions) error {
 	if err := checkName(o.Device); err != nil {
 		return err
@@ -90,7 +90,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	}
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
-	o.stamps().restore(dev, o.Log) // before the peers are there, who are greeted
+	o.stamps().restore(dev, o.Log) // before the peers exist, which are greeted
 	if err := s.restore(o.Log); err != nil {
 		return err
 	}
@@ -162,8 +162,9 @@ func (s *server) restore(log *slog.Logger) error {
 	return nil
 }
 
-// run serves the configuration socket until ctx ends, the device fails, or another process took it
-// over, which is no error either. It recreates a socket that was removed.
+// run serves the configuration socket until ctx ends, the device fails, or another process takes it
+// over. It returns nil at the end of ctx and after a takeover. It recreates a socket that was
+// removed.
 func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.UnixListener) error {
 	path := o.socket()
 	a := accept(l, s)

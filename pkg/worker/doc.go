@@ -8,24 +8,24 @@
 // It promises:
 //   - The TUN is persistent: no death of a process takes the device, its addresses
 //     or its routes. Only the removal of the request does.
-//   - What a client was told is set is kept: the device's state is on tmpfs
+//   - Accepted settings are kept. The device's state is on tmpfs
 //     (0600) before the answer leaves (a changed peer is appended, not all of
-//     them written), and a new process begins with it, behind the last timestamp
+//     them written). A new process begins with it, behind the last timestamp
 //     of handshakes (<device>.stamp, a second old at most), and
-//     shakes hands with every peer at once, so traffic comes back both ways
+//     shakes hands with every peer at once. So traffic comes back both ways
 //     without veild and also when the other side only receives.
 //   - Outer packets carry DF and are never fragmented: each UDP socket has
 //     IP(V6)_MTU_DISCOVER = PROBE before it can send.
 //   - A datagram over IPv6 never gets the checksum 0, with which it would be dropped where it
 //     arrives.
-//   - Keys are not printed: whatever looks like one is cut from log lines, the
+//   - Keys are not printed: text that looks like a key is cut from log lines, the
 //     process is not dumpable and leaves no core.
 //   - It works beside a veild of another release and takes over the TUN of one:
 //     unknown fields of a request are ignored, and a TUN keeps its flags.
 //
-// It refuses a directory that is not on tmpfs unless told to trust the disk, a
-// malformed request, a name that is not a tunnel's, a link
-// of that name that is not a TUN, and a socket that another program serves.
+// It refuses a directory that is not on tmpfs unless configured to trust the disk. It also refuses
+// a malformed request, a name that does not belong to a tunnel, a link of that name that is not a
+// TUN, and a socket that another program serves.
 //
 // A device process holds a lock (<dir>/<device>.lock, flock) as long as it
 // lives. A supervisor that finds it held adopts that process: it waits for its

@@ -28,7 +28,7 @@ const (
 // Engines are all engines.
 var Engines = []string{EngineKubeveil, EngineWireGuardGo}
 
-// CheckEngine refuses a name that is not an engine's.
+// CheckEngine returns an error if name is not the name of an engine.
 func CheckEngine(name string) error {
 	if name == "" || slices.Contains(Engines, name) {
 		return nil

@@ -26,8 +26,8 @@ type greeter struct {
 	dev *device.Device
 	// changed asks for greetings; it holds at most one request.
 	changed chan struct{}
-	// greeted is what was done for each stranger, so that a peer that is away
-	// does not cost a handshake for each configuration of another.
+	// greeted records what was done for each stranger, so that a peer that is away does not cost a
+	// handshake for each configuration of another.
 	greeted map[device.NoisePublicKey]greeting
 }
 
@@ -83,9 +83,9 @@ func (g *greeter) run(ctx context.Context) {
 	}
 }
 
-// round begins a handshake with each stranger that was not greeted often enough,
-// and forgets the one that was begun before; and it confirms those that succeeded.
-// It is false when there was neither.
+// round begins a handshake with each stranger that was not greeted often enough, and discards the
+// one that was begun before. It also confirms those that succeeded. It returns false when there was
+// neither.
 func (g *greeter) round(ctx context.Context) bool {
 	var get bytes.Buffer
 	if err := g.dev.IpcGetOperation(&get); err != nil {
@@ -154,7 +154,7 @@ func strangers(get []byte) map[device.NoisePublicKey]string {
 	return out
 }
 
-// sleep is false when ctx ended, or something came by wake (and was put back).
+// sleep returns false when ctx ended, or when something came by wake (and was put back).
 func sleep(ctx context.Context, wake chan struct{}, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

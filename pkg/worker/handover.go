@@ -88,7 +88,7 @@ const (
 // handPath is the path of a device's handover socket.
 func handPath(dir, device string) string { return dir + "/" + device + ".handover" }
 
-// desk accepts those who ask for the device.
+// desk accepts processes that request the device.
 type desk struct {
 	l *net.UnixListener
 	// asked gets a connection at whose other end a successor is ready.
@@ -213,7 +213,7 @@ func send(c *net.UnixConn, text string, fds []int) error {
 	return err
 }
 
-// parcel is what goes with the state.
+// parcel holds the descriptors that go with the state.
 type parcel struct {
 	image    int
 	lock     int // -1: the process has none

@@ -133,8 +133,8 @@ const (
 	waits  = "waiting"
 )
 
-// A pod's veil-wg leaves the devices to that of a newer pod and stays. Its container may start
-// again: it waits. It serves again once the newer one has ended, and yields again.
+// A pod's veil-wg leaves the devices to the veil-wg of a newer pod and stays. Its container may
+// start again: it waits. It serves again once the newer one has ended, and yields again.
 func TestOlderSupervisorWaitsForTheNewer(t *testing.T) {
 	dir := t.TempDir()
 	ready := func(id string, want bool) {

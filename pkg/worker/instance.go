@@ -35,7 +35,7 @@ type instance struct {
 	passing bool
 }
 
-// checkInstance refuses an id that is no name of a file.
+// checkInstance returns an error if id cannot be the name of a file.
 func checkInstance(id string) error {
 	if len(id) > 100 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("instance %q: want at most 100 lower-case letters, digits and dashes", id)

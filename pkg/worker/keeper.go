@@ -24,8 +24,8 @@ type keeper struct {
 	command func(Request) []string
 	// takeover is Supervisor.Takeover.
 	takeover func(Request) []string
-	// named reports that the supervisor has an instance's name: processes that it did not start are
-	// another container's, and their numbers mean nothing here.
+	// named reports whether the supervisor has the name of an instance. Processes that it did not
+	// start then belong to another container, and their numbers mean nothing here.
 	named bool
 	log   *slog.Logger
 

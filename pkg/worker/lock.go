@@ -60,7 +60,8 @@ func endHolder(path string) error {
 	}
 	defer unix.Close(fd)
 
-	// Asked after the process was opened: while the lock is held, its number is the holder's.
+	// Checked after the process was opened: while the lock is held, the number belongs to its
+	// holder.
 	free := func() bool {
 		f, held, err := tryLock(path)
 		if held {

@@ -50,7 +50,7 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, nil
 }
 
-// checkName refuses a name that is not a tunnel's, hence also any path.
+// checkName refuses a name that is not a name of a tunnel, hence also any path.
 func checkName(name string) error {
 	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {

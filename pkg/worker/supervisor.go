@@ -25,8 +25,8 @@ type Supervisor struct {
 	// lock of the device is its file descriptor 3.
 	Command func(Request) []string
 	// Takeover returns the program and arguments of a process that takes a device over from the one
-	// that serves it. It writes a byte to its file descriptor 3 once that is done. A nil func or an
-	// empty result is none: the device's process is waited for.
+	// that serves it. It writes a byte to its file descriptor 3 once that is done. With a nil func
+	// or an empty result, the supervisor waits for the end of the device's process instead.
 	Takeover func(Request) []string
 	// Instance names this start and those that follow it in the same place: a pod's UID. A newer
 	// one takes over, an older one waits. Without it each start is newer than all before.
@@ -47,8 +47,8 @@ type Supervisor struct {
 // it may have been removed and made again.
 const rescan = time.Second
 
-// handover is how long a supervisor waits for a previous one to end, which gives its processes
-// their grace period.
+// handover is the time that a supervisor waits for a previous one to end, which grants its
+// processes their grace period.
 const handover = 2 * grace
 
 // Run serves the requests until ctx ends. Then it ends the processes; the
@@ -159,7 +159,7 @@ func (s *Supervisor) endLeft() {
 // supersededPoll is how often a supervisor looks whether the newer one lives.
 const supersededPoll = 200 * time.Millisecond
 
-// takeOver takes the supervisor's lock; nil when ctx ended before.
+// takeOver takes the supervisor's lock. It returns nil when ctx ended before.
 func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, error) {
 	patience := s.patience
 	if patience == 0 {

@@ -116,7 +116,8 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	err = say(raw, takenText)
 	if err == nil {
 		o.step(StepTold)
-		// The other side either says so or closes the socket; there is nothing else to wait for.
+		// The other side either sends a refusal or closes the socket; there is nothing else to wait
+		// for.
 		_ = raw.SetDeadline(time.Time{})
 		err = expect(raw, goText)
 	}
@@ -167,8 +168,8 @@ func refuse(raw *net.UnixConn, err error) {
 	_ = say(raw, refusedWord+" "+why)
 }
 
-// unpack changes the device to what it is now; it stands still. With an error all descriptors stay the
-// caller's.
+// unpack changes the device to its state at the other process; it stands still. With an error all
+// descriptors still belong to the caller.
 func (t *taken) unpack(p *parcel) error {
 	for _, fd := range p.sockets {
 		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
@@ -220,7 +221,7 @@ func (t *taken) importImage(p *parcel) error {
 	return nil
 }
 
-// duplicate returns another descriptor for fd, -1 when there is none.
+// duplicate returns another descriptor for fd, or -1 on failure.
 func duplicate(fd int) int {
 	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -17,7 +17,7 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		flags uint16
-		want  string // in the error; empty is none
+		want  string // in the error; empty means no error
 	}{
 		{"one queue", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR, ""},
 		{"several queues", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE,

@@ -102,8 +102,8 @@ func listenAt(path, network string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// answer does an operation and returns what the client gets; nothing if it is not one of the
-// protocol's.
+// answer does an operation and returns the reply to the client. It returns nothing if op is not an
+// operation of the protocol.
 func (s *server) answer(op string, body []byte) []byte {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
@@ -192,7 +192,7 @@ func (s *server) singly(text string) error {
 	return nil
 }
 
-// hold waits until no operation is under way and lets none begin until release. It reports false
+// hold waits until no operation is under way and lets none begin until release. It returns false
 // when that takes too long.
 func (s *server) hold(patience time.Duration) bool {
 	held := make(chan struct{})

@@ -157,8 +157,8 @@ func TestStateSurvivesARestart(t *testing.T) {
 	}
 }
 
-// To keep a changed peer, a thousand are neither read nor written. Whatever was set, a new process
-// begins with it, also when the old one died while it wrote.
+// A changed peer is kept without reading or writing the thousand others. A new process begins with
+// all settings, also when the old one died while it wrote.
 func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
 	counted := &counting{Device: newDevice(t)}
@@ -328,7 +328,7 @@ func askDevice(t *testing.T, dev configurer, text string) string {
 	return string(out[:n])
 }
 
-// What the engine dropped is told at the configuration socket; so are requests that were none.
+// The configuration socket reports the engine's drops, and requests that were not valid.
 func TestDropsAreTold(t *testing.T) {
 	d := &dropper{}
 	if got := askDevice(t, d, "bogus=1\n\n"); got != "" {

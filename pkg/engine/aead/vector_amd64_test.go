@@ -137,7 +137,7 @@ func (m *machine) permute(i instruction, to *zmm) {
 	}
 }
 
-// move copies a register or memory; of 64 bytes, of 32 (y registers), or of those of the mask.
+// move copies a register or memory: 64 bytes, 32 bytes (y registers), or the bytes of the mask.
 func (m *machine) move(i instruction) {
 	from, to := i.args[0], i.args[len(i.args)-1]
 	mask := uint64(1<<64 - 1)

@@ -54,7 +54,7 @@ var (
 	ErrBadKey  = errors.New("public key is of small order")
 )
 
-// Secrets is what a handshake knows about one peer. It lives in memory of package secret.
+// Secrets holds the secrets of a handshake for one peer. It lives in memory of package secret.
 type Secrets struct {
 	Preshared    [32]byte
 	staticStatic [32]byte
@@ -129,8 +129,8 @@ func (id *Identity) SetPrivate(key *[32]byte) {
 	id.set = true
 }
 
-// Private returns the static key, clamped; it points into secret memory. It is zero if there is
-// none.
+// Private returns the static key, clamped; it points into secret memory. It is zero if there is no
+// key.
 func (id *Identity) Private() *[32]byte { return &id.w.private }
 
 // Close zeroes the key and the scratch. The identity must not be used afterwards.
@@ -212,7 +212,7 @@ func (id *Identity) Open(msg *[InitiationSize]byte) (PublicKey, error) {
 }
 
 // Verify proves that the sender whose key Open returned owns it, and returns the initiation's
-// timestamp. s is what is known about that peer.
+// timestamp. s holds the secrets for that peer.
 func (id *Identity) Verify(s *Secrets, msg *[InitiationSize]byte) (Timestamp, error) {
 	secret.Reserve()
 	w, st := id.w, &id.w.response

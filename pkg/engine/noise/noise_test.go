@@ -380,7 +380,7 @@ func BenchmarkInitiate(b *testing.B) {
 	}
 }
 
-// BenchmarkRespond is what an initiation costs its responder.
+// BenchmarkRespond measures the cost of an initiation for its responder.
 func BenchmarkRespond(b *testing.B) {
 	x, y := pair(b)
 	var init [InitiationSize]byte
@@ -391,7 +391,7 @@ func BenchmarkRespond(b *testing.B) {
 	}
 }
 
-// BenchmarkFilter is what a message of garbage costs.
+// BenchmarkFilter measures the cost of a message of garbage.
 func BenchmarkFilter(b *testing.B) {
 	f := NewFilter(PublicKey{1})
 	var msg [InitiationSize]byte

@@ -13,8 +13,8 @@ const tai64nBase = 0x400000000000000a
 // ms.
 const granularity = 1 << 24
 
-// Stamp returns the label of t, and a later one than last whatever t is: a clock that was set back
-// does not stop handshakes.
+// Stamp returns the label of t, or a later label than last if t is not after it. A clock that was
+// set back so does not stop handshakes.
 func Stamp(t time.Time, last Timestamp) Timestamp {
 	var out Timestamp
 	binary.BigEndian.PutUint64(out[:], tai64nBase+uint64(t.Unix()))

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// X25519 (RFC 7748) on memory that the caller gives. crypto/ecdh would leave private keys and
-// shared secrets on the heap. It runs in constant time: no branch and no index depends on a secret.
+// X25519 (RFC 7748) on memory of the caller. crypto/ecdh would leave private keys and shared
+// secrets on the heap. It runs in constant time: no branch and no index depends on a secret.
 
 // fe is an element of GF(2^255-19), 5 limbs of 51 bits. Between operations a limb is below 2^52.
 type fe [5]uint64

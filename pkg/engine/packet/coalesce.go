@@ -20,9 +20,10 @@ const maxParts = 64
 // maxHead is the largest header of a packet that is coalesced: IPv6 and TCP with all options.
 const maxHead = lenIP6 + 60
 
-// Write writes one packet to a TUN: parts, the first of which begins with a vnet header, one behind
-// the other. Packets of one flow have the same number, on every Coalescer. Write reports whether the
-// TUN took it; false for a superpacket makes the Coalescer write its packets one by one.
+// Write writes one packet to a TUN. parts are its consecutive pieces, the first of which begins
+// with a vnet header. Packets of one flow have the same number, on every Coalescer. Write reports
+// whether the TUN took it; false for a superpacket makes the Coalescer write its packets one by
+// one.
 type Write func(flow uint32, parts [][]byte) bool
 
 // Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets
@@ -181,7 +182,7 @@ func (c *Coalescer) flushBetween(k *key) {
 	}
 }
 
-// number spreads flows over numbers. Those of one pair of addresses without ports have one.
+// number spreads flows over numbers. Packets without ports have one number per pair of addresses.
 func (k *key) number() uint32 {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	h := (k.src[0]^k.src[1])*odd + k.dst[0] ^ k.dst[1]
@@ -365,7 +366,7 @@ func (c *Coalescer) super(f *flow) [][]byte {
 		be.PutUint16(h[f.ip+udpLengthAt:], uint16(f.length-f.ip))
 	}
 
-	// The sum of the pseudo-header, not complemented, is what the kernel adds the rest to.
+	// The kernel adds the rest to the sum of the pseudo-header, so it is not complemented.
 	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):],
 		fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))
 	vnet.Write(c.head[:])

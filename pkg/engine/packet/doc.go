@@ -1,10 +1,11 @@
-// Package packet is what the engine does to IP packets: parse, split superpackets of a TUN into
-// segments, and coalesce segments into superpackets. All functions are pure: bytes in, bytes out.
+// Package packet holds the engine's operations on IP packets: parse, split superpackets of a TUN
+// into segments, and coalesce segments into superpackets. All functions are pure: bytes in, bytes
+// out.
 //
 //	TUN ── vnet header + superpacket ──→ Parse ─→ Super ── Segment(i) ──→ one packet each, checksums right
 //	TUN ←── Writer.Write(iovec) ── Coalescer.Add ←─ one packet each, authentic
 //
-// The formats are those of include/uapi/linux/virtio_net.h, RFC 791, RFC 8200, RFC 9293 and RFC
+// The formats are defined in include/uapi/linux/virtio_net.h, RFC 791, RFC 8200, RFC 9293 and RFC
 // 768.
 //
 // It promises:

@@ -351,8 +351,8 @@ func TestCongestionMark(t *testing.T) {
 	}
 }
 
-// Whatever is added, the packets of each flow come out in their order and with their payload; the
-// superpackets are split by the code that the other test compares with them.
+// The packets of each flow come out in their order and with their payload, for any input. The code
+// that the other test compares splits the superpackets.
 func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 9))

@@ -1,6 +1,6 @@
 package packet
 
-// Reason says why a packet was not taken. Zero is none.
+// Reason is the reason why a packet was not taken. Zero means that it was taken.
 type Reason uint8
 
 // Reasons.

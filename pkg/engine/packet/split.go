@@ -218,7 +218,7 @@ func (s *Super) finish(out []byte) {
 	binary.BigEndian.PutUint16(t[at:], c)
 }
 
-// udp reports whether the partial checksum of out is that of a UDP header.
+// udp reports whether the partial checksum of out belongs to a UDP header.
 func (s *Super) udp(out []byte) bool {
 	if s.h.ChecksumAt != udpChecksumAt {
 		return false

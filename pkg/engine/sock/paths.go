@@ -27,7 +27,7 @@ type Paths struct {
 type Change struct {
 	// Prefix holds the endpoints to which a route changed.
 	Prefix netip.Prefix
-	// Link is the index of a link that changed; 0 is none.
+	// Link is the index of a link that changed; 0 means none.
 	Link int32
 	// Source is a local address that was added or removed.
 	Source netip.Addr
@@ -40,13 +40,13 @@ func (c Change) Affects(e *Endpoint) bool {
 		c.Source.IsValid() && c.Source == e.Source
 }
 
-// groups are what Wait follows: links, addresses, routes and rules (linux/rtnetlink.h).
+// groups are the groups that Wait follows: links, addresses, routes and rules (linux/rtnetlink.h).
 const groups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
 	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV4_RULE-1) |
 	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1) |
 	1<<(unix.RTNLGRP_IPV6_RULE-1)
 
-// askPatience bounds the wait for an answer, which the kernel gives before send returns.
+// askPatience bounds the wait for an answer, which the kernel queues before send returns.
 var askPatience = unix.Timeval{Sec: 1}
 
 // NewPaths opens the netlink sockets.

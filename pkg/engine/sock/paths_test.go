@@ -36,8 +36,8 @@ func pathsIn(t *testing.T, ns *nettest.NS) *Paths {
 	return p
 }
 
-// The link of a datagram is that of the route, whatever its source; a source that is not local and
-// a destination without a route are errors that can be told apart from others.
+// The link of a datagram is the link of the route, regardless of its source. A source that is not
+// local and a destination without a route are errors that differ from others.
 func TestLinkIsThatOfTheRoute(t *testing.T) {
 	for _, p := range bothFamilies {
 		t.Run(p.name, func(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 	probeWait = 100 * time.Millisecond
 )
 
-// offloads are what a kernel does right.
+// offloads are the offloads that a kernel does correctly.
 type offloads struct{ segment, gro bool }
 
 // whole is the belief where a probe could not tell.
@@ -113,7 +113,7 @@ func comes(u *UDP, wire []byte) bool {
 	return true
 }
 
-// poll waits until a descriptor is ready, at most d. An interruption is no error.
+// poll waits until a descriptor is ready, at most d. It returns nil after an interruption.
 func poll(fds []unix.PollFd, d time.Duration) error {
 	t := unix.NsecToTimespec(int64(d))
 	if _, err := unix.Ppoll(fds, &t, nil); err != nil && err != unix.EINTR {

@@ -16,8 +16,8 @@ const (
 	receiveSize = 64 << 10
 )
 
-// Message is what one receive gave: datagrams of equal size one behind the other, the last of which
-// may be smaller, from one sender.
+// Message is the result of one receive: consecutive datagrams of equal size, the last of which may
+// be smaller, from one sender.
 type Message struct {
 	Data []byte
 	Size int

@@ -53,7 +53,7 @@ type Sender struct {
 	name  unix.RawSockaddrInet6
 	ctl   [maxMessages][controlSize]byte
 	Stats Stats
-	// Singly makes Flush send each datagram by itself, whatever the socket has.
+	// Singly makes Flush send each datagram by itself, regardless of the socket's offloads.
 	Singly bool
 	// SourceLost reports whether the last Flush sent without the endpoint's source address, which
 	// this machine does not have any more.
@@ -66,9 +66,9 @@ type Sender struct {
 // MaxDatagram is the payload of the largest datagram, bytes: over IPv4 without options.
 const MaxDatagram = maxBytes
 
-// Add gathers datagrams that lie one behind the other in wire: each has size bytes, the last may
-// have fewer. It reports false when there is no room; then Flush has to come first. Datagrams above
-// MaxDatagram are counted and not sent.
+// Add gathers consecutive datagrams in wire: each has size bytes, the last may have fewer. It
+// returns false when there is no room; call Flush then. Datagrams above MaxDatagram are counted and
+// not sent.
 func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 	if size > MaxDatagram {
 		s.Stats.TooLarge += uint64((len(wire) + size - 1) / size)

@@ -39,7 +39,7 @@ func NewQueue(fd int) (q *Queue, udp bool, err error) {
 	return &Queue{FD: fd}, false, nil
 }
 
-// Read reads one packet with its vnet header. It returns EAGAIN when there is none.
+// Read reads one packet with its vnet header. It returns EAGAIN when no packet waits.
 func (q *Queue) Read(b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(q.FD), uintptr(unsafe.Pointer(&b[0])),
 		uintptr(len(b)))
@@ -127,7 +127,7 @@ func (w *Waiter) Ready(i int) (readable, failed bool) {
 	return r&unix.POLLIN != 0, r&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
 }
 
-// Link is what the engine needs to know about its TUN's link.
+// Link holds the state of its TUN's link that the engine needs.
 type Link struct {
 	Up  bool
 	MTU int

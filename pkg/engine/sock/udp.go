@@ -18,8 +18,8 @@ type Endpoint struct {
 	Scope uint32
 	// Source is the local address to which the peer sends; invalid lets the kernel choose.
 	Source netip.Addr
-	// Interface is the index of the link on which the peer's last datagram came in; 0 is unknown.
-	// Nothing is sent by it: the routes decide, see Watch.
+	// Interface is the index of the link on which the peer's last datagram came in; 0 means
+	// unknown. It does not choose the output: the routes decide, see Watch.
 	Interface int32
 }
 

@@ -27,7 +27,7 @@ type Set struct {
 	Peers []Peer
 }
 
-// Peer is what a Set says about a peer.
+// Peer holds the settings of a peer in a Set.
 type Peer struct {
 	Public     Key
 	UpdateOnly bool
@@ -240,7 +240,7 @@ func parseEndpoint(text string) (*Endpoint, error) {
 	return e, nil
 }
 
-// State is what a "get" tells.
+// State is the answer of a "get".
 type State struct {
 	PrivateKey Key
 	ListenPort uint16
@@ -248,12 +248,12 @@ type State struct {
 	Peers      []PeerState
 }
 
-// PeerState is what a "get" tells about a peer.
+// PeerState is the state of a peer in the answer of a "get".
 type PeerState struct {
 	Public, Preshared Key
-	// Endpoint has an invalid Addr if there is none.
+	// Endpoint has an invalid Addr if the peer has no endpoint.
 	Endpoint      Endpoint
-	LastHandshake time.Time // zero is never
+	LastHandshake time.Time // zero means never
 	Sent          uint64
 	Received      uint64
 	Keepalive     time.Duration

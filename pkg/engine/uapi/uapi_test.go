@@ -65,7 +65,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	}
 }
 
-// What Write tells, less what is no configuration, Parse takes.
+// Parse accepts the output of Write, without the lines that are not configuration.
 func TestAnswerIsASet(t *testing.T) {
 	s := State{PrivateKey: Key{1}, ListenPort: 5, Mark: 7,
 		Peers: []PeerState{{Public: Key{2}, Preshared: Key{3},

@@ -172,8 +172,8 @@ func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network
 	return seen.Plaintext, err
 }
 
-// calm leaves kubelet and runtime only the CPU time that others leave. It enlarges socket buffers for the
-// pauses of an emulated reader. Otherwise the kubelet's bursts are measured.
+// calm leaves kubelet and runtime only the CPU time that others do not use. It enlarges socket
+// buffers for the pauses of an emulated reader. Otherwise the kubelet's bursts are measured.
 func calm(ctx context.Context, c *vm.Cluster) error {
 	for _, m := range c.Machines {
 		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && "+
