@@ -39,16 +39,16 @@ type Backend interface {
 	Provision(ctx context.Context, volume string, size int64) error
 	// Attach returns the block device of the volume; ErrMissing when it has none.
 	Attach(ctx context.Context, volume string) (Device, error)
-	// Detach undoes Attach. Repeating it is no error.
+	// Detach undoes Attach. It may be repeated.
 	Detach(ctx context.Context, volume string) error
 	// Expand grows the allocation, and an attached device, to at least size bytes.
 	Expand(ctx context.Context, volume string, size int64) error
 	// Copy allocates at least size bytes for the volume dst and copies src into it; the rest reads
 	// as zero. The caller ensures that src is not written meanwhile. When Copy returns, the copy is
-	// on stable storage. After an error or a crash there is no dst. ErrExists when dst has an
-	// allocation.
+	// on stable storage. After an error or a crash dst does not exist. The error is ErrExists when
+	// dst has an allocation.
 	Copy(ctx context.Context, dst, src string, size int64) error
-	// Delete frees the volume's space. A volume that does not exist is no error.
+	// Delete frees the volume's space. It returns nil if the volume does not exist.
 	Delete(ctx context.Context, volume string) error
 	// Destroys reports whether Delete destroys the data. If false, Delete only releases the
 	// backing.

@@ -62,8 +62,8 @@ func (d *Disks) look(q question) *look {
 	return l
 }
 
-// wait waits for the result. Its error is the query's, or says that the query takes too long, or is
-// that of ctx.
+// wait waits for the result. It returns the error of the query, an error that the query takes too
+// long, or the error of ctx.
 func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:

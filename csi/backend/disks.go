@@ -28,12 +28,12 @@ type Disks struct {
 	Paths []string
 	// Claims is a folder that survives reboots. It must exist.
 	Claims string
-	// Sys is the root of sysfs; nil is this machine's.
+	// Sys is the root of sysfs; nil means this machine's sysfs.
 	Sys fs.FS
 	// Size returns the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
-	// Open opens a disk exclusively; nil is blk.Open.
+	// Open opens a disk exclusively; nil means blk.Open.
 	Open func(path string) (blk.Disk, error)
 
 	mu sync.Mutex

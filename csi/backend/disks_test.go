@@ -281,7 +281,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 	})
 }
 
-// A request that is over has not found that there is no room.
+// A request that has ended must not report that there is no room.
 func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -315,8 +315,8 @@ func (m muteSys) ReadFile(name string) ([]byte, error) {
 	return m.MapFS.ReadFile(name)
 }
 
-// One that does not say which it is, is no other volume's matter either, and it is not taken for
-// gone: what is missing may be it.
+// A disk that does not return its identity does not affect other volumes. It does not count as
+// gone: it may be the missing disk.
 func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)

@@ -17,9 +17,9 @@ import (
 
 // Files keeps each volume in a file <volume>.img of Dir, attached as a loop device with direct I/O.
 // On a file system that shares blocks (xfs with reflink, btrfs) a copy is immediate, and takes
-// space only as either side is written. So space is admitted by promises. The sizes of all files
-// together stay below the file system's size less the reserve, whatever they occupy now. Only with
-// Sparse can it fill up later.
+// space only as either side is written. So space is admitted by promises: the sizes of all files
+// together stay below the file system's size less the reserve, regardless of the blocks that they
+// occupy now. Only with Sparse can it fill up later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string

@@ -89,7 +89,7 @@ func Run(p Paths, destroy bool, took func(what string)) error {
 	return errors.Join(errs...)
 }
 
-// folders are those of the driver's own, each before the one that it is in.
+// folders returns the driver's own folders, each before its parent.
 func (p Paths) folders() []string {
 	var dirs []string
 	for _, dir := range []string{p.Files, p.Claims, p.Run} {
@@ -145,7 +145,7 @@ func (p Paths) open() ([]string, error) {
 	for _, d := range devices {
 		b, err := os.ReadFile(filepath.Join(p.Blocks, d.Name(), "dm", "name"))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // It is no mapping, or was removed meanwhile.
+			continue // It is not a mapping, or was removed meanwhile.
 		}
 		if err != nil {
 			return nil, err
@@ -158,7 +158,7 @@ func (p Paths) open() ([]string, error) {
 	return out, nil
 }
 
-// entries are the paths of what is in a folder; none when there is no folder.
+// entries returns the paths of the entries of a folder, or none if the folder does not exist.
 func entries(dir string) ([]string, error) {
 	if dir == "" {
 		return nil, nil
@@ -174,8 +174,8 @@ func entries(dir string) ([]string, error) {
 	return out, err
 }
 
-// removed removes a file or an empty folder. What is not there is no error; a folder that has
-// something in it, or that something is mounted on, stays.
+// removed removes a file or an empty folder and reports whether it did. A missing one is not an
+// error. A folder that has entries or a mount on it stays.
 func removed(path string) (bool, error) {
 	switch err := os.Remove(path); {
 	case err == nil:

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node has what a driver leaves, without volumes.
+// node returns a node with everything that a driver leaves, without volumes.
 func node(t *testing.T) (p Paths, root string) {
 	t.Helper()
 	root = t.TempDir()

@@ -49,8 +49,8 @@ func TestFormatCopy(t *testing.T) {
 	}
 }
 
-// Whatever of a copy was written when the power went, the rest is written by doing it again.
-// Sectors arrive in any order.
+// A copy that a power cut ended at any sector is completed by repeating it. Sectors arrive in any
+// order.
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()
@@ -79,7 +79,7 @@ func TestFormatCopyCutShort(t *testing.T) {
 	}
 }
 
-// Bytes that are neither zero, ours nor the origin's are not overwritten.
+// Bytes are not overwritten unless they are zero, ours or the origin's bytes.
 func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 	other := func(change func(*Origin)) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, _ *blktest.Disk, from *Origin) { change(from) }

@@ -118,8 +118,9 @@ func (q dmRequest) call() (*dmReply, error) {
 		}
 
 		clear(b)
-		// Suspending waits for requests, and any signal interrupts that (dm_wait_for_completion):
-		// the runtime's own, or SIGCHLD. Nothing was suspended then.
+		// Suspending waits for requests, and any signal interrupts the wait
+		// (dm_wait_for_completion), also a signal of the Go runtime or SIGCHLD. Nothing was
+		// suspended then.
 		if errno != 0 && errno != unix.EINTR {
 			return nil, q.explain(errno)
 		}

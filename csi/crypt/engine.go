@@ -15,7 +15,7 @@ import (
 
 // Errors of engines.
 var (
-	// ErrNoMapping matches when there is no mapping of that name.
+	// ErrNoMapping matches when no mapping has that name.
 	ErrNoMapping = errors.New("no such mapping")
 	// ErrExists matches when there is a mapping of that name already.
 	ErrExists = errors.New("mapping exists")
@@ -54,13 +54,13 @@ var tuningFlags = append(Throughput.flags(), Latency.flags()...)
 
 // Engine makes mappings. Its methods may be called from several goroutines, for different names.
 type Engine interface {
-	// Answer returns ErrNotSupported if there is no usable device-mapper. It waits for no disk and
-	// for no other call.
+	// Answer returns ErrNotSupported if there is no usable device-mapper. It waits for neither a
+	// disk nor another call.
 	Answer(ctx context.Context) error
-	// Create makes the mapping of t with key, live, and returns it. After an error there is no
-	// mapping. ErrExists if the name is taken.
+	// Create makes the mapping of t with key, live, and returns it. After an error the mapping does
+	// not exist. The error is ErrExists if the name is taken.
 	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
-	// Lookup returns the mapping of that name; ErrNoMapping when there is none.
+	// Lookup returns the mapping of that name, or ErrNoMapping if there is none.
 	Lookup(ctx context.Context, name string) (Mapping, error)
 	// List returns the names of all mappings that begin with prefix.
 	List(ctx context.Context, prefix string) ([]string, error)
@@ -72,13 +72,13 @@ type Engine interface {
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
 	// Suspend waits for requests under way and holds back later ones; a file system on the mapping
 	// is flushed and frozen. suspended false resumes the mapping with its live table and drops a
-	// second one; a mapping that is live is no error. The suspension outlives the process.
+	// second one; it does nothing to a mapping that is live. The suspension outlives the process.
 	Suspend(ctx context.Context, name string, suspended bool) error
 	// Fence fails every request to the mapping, also those held back, and makes the kernel drop the
 	// key.
 	Fence(ctx context.Context, name string) error
-	// Remove removes the mapping; a missing one is no error. An open mapping is ErrInUse, or is
-	// removed on its last close if deferred is allowed.
+	// Remove removes the mapping. It returns nil for a missing one. An open mapping is ErrInUse, or
+	// is removed on its last close if deferred is allowed.
 	Remove(ctx context.Context, name string, deferred bool) error
 }
 
@@ -191,7 +191,7 @@ type Target struct {
 	params string
 }
 
-// Differs returns how m differs from the live mapping of t; empty when it does not. Flags that only
+// Differs returns how m differs from the live mapping of t, or an empty string. Flags that only
 // tune are not compared.
 func (t Table) Differs(m Mapping) string {
 	switch {
@@ -278,7 +278,7 @@ func (m Mapping) kinds() []string {
 }
 
 // redactParams removes a key from the argument line of a crypt target. A reference to the keyring
-// is no key and stays.
+// does not contain the key and stays.
 func redactParams(targetType, params string) string {
 	f := strings.Fields(params)
 	if targetType != "crypt" || len(f) < 2 || strings.HasPrefix(f[1], ":") {

@@ -19,7 +19,7 @@ func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error 
 
 // Origin is the record of a copy's source, which the copy's disk carries until it is formatted.
 type Origin struct {
-	// Identity is that of the source.
+	// Identity is the identity of the source.
 	Identity
 	// Sequence, Epoch and Payload are those in the source's record when it was copied.
 	Sequence, Epoch uint64

@@ -92,7 +92,7 @@ func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, erro
 	return keyring.NewSecret(text)
 }
 
-// bound returns a label of a key that is unique to this volume: different names of volumes give
+// bound returns a label of a key that is unique to this volume: different names of volumes yield
 // different labels.
 func bound(label string, b keyring.Binding) string {
 	out := append([]byte(label), 0)

@@ -14,7 +14,8 @@ const (
 	luksHeaderSize = 16 << 10
 	luksBinarySize = 4 << 10
 	keyslotOffset  = 2 * luksHeaderSize
-	// keyslotSize is what cryptsetup gives a key of 64 bytes in 4000 stripes, rounded up to 4096.
+	// keyslotSize is the space that cryptsetup uses for a key of 64 bytes in 4000 stripes, rounded
+	// up to 4096.
 	keyslotSize = 258048
 	headerEnd   = keyslotOffset + keyslotSize
 

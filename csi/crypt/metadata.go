@@ -19,7 +19,7 @@ type Metadata struct {
 	size  int64
 }
 
-// Want is what the trusted state demands of the record.
+// Want holds the demands of the trusted state on the record.
 type Want struct {
 	// Epoch is the epoch of a complete record. PendingEpoch, unless 0, is also accepted.
 	Epoch, PendingEpoch uint64

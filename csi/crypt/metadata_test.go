@@ -52,8 +52,9 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
-// What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
-// it was wiped: an empty key would, whatever was sealed with no key.
+// Keys that seal a record outlive the keys from which they derive. They open nothing, and after
+// Wipe they verify nothing. An empty key would verify every record that was sealed with an empty
+// key.
 func TestSealingKeysDecryptNothing(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
@@ -203,7 +204,7 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 
 func TestOnlyEpochsOfTheStateAreAccepted(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	// at returns a disk whose copies have those epochs; 0 is a torn copy.
+	// at returns a disk whose copies have those epochs; 0 means a torn copy.
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)

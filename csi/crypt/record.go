@@ -23,7 +23,7 @@ const (
 	tagOffset     = recordSize - sha256.Size
 )
 
-// Record is what a disk says of itself, authenticated with a key that only its volume has.
+// Record is the disk's description of itself, authenticated with a key that only its volume has.
 type Record struct {
 	// Identity identifies the volume.
 	Identity
@@ -164,7 +164,7 @@ func (r *Record) check(id Identity, what string) error {
 	return nil
 }
 
-// format is what every record of a version has in common.
+// format describes the format that every record of a version shares.
 func (r *Record) format() string {
 	return fmt.Sprintf("%s, key of %d bytes and generation %d, sectors of %d, IV from %d, data of "+
 		"%d bytes at %d, integrity %d",
@@ -211,7 +211,7 @@ func parseName(b []byte) string {
 func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
 
 // Claims returns the names in a disk's record without a key. They are unverified. ok is false when
-// there is no record.
+// the disk has no record.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
 		if len(metadata) >= at+recordSize &&

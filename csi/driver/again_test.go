@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// unresumable has that many attempts to resume a mapping fail. held is closed when the copy has
-// made all of its own: from then on it is the driver that tries.
+// unresumable lets that many attempts to resume a mapping fail. held is closed when the copy has
+// made all its own attempts; from then on the driver tries.
 func (m *machine) unresumable(times int) (held <-chan struct{}) {
 	const ofTheCopy = 7
 	failed, later := 0, make(chan struct{})
@@ -184,8 +184,8 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 	return k.Store.Remove(ctx, v, r)
 }
 
-// A volume for which there was no room, and that could not be taken back to the end, is made when
-// there is.
+// A volume for which there was no room, and which could not be removed completely, is made once
+// there is room.
 func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)

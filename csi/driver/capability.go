@@ -19,8 +19,8 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 
 // capability says how a volume is to be used.
 type capability struct {
-	// block: the raw device. Otherwise a file system of kind fs; empty is the existing one, or the
-	// default.
+	// block means the raw device. Otherwise it is a file system of kind fs; empty means the
+	// existing one, or the default.
 	block   bool
 	fs      mount.FS
 	options []string

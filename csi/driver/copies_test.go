@@ -102,7 +102,7 @@ func TestCopyKeepsItsVolumeMode(t *testing.T) {
 	}
 }
 
-// A volume that is no copy is used in one mode: two PersistentVolumes may have its handle.
+// A volume that is not a copy is used in one mode: two PersistentVolumes may have its handle.
 func TestVolumeKeepsItsMode(t *testing.T) {
 	m, d := running(t, block(), map[string]string{paramCopies: string(CopiesAny)})
 	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))

@@ -13,8 +13,8 @@
 // It changes disks and keys only through csi/volume, and file systems only through csi/mount. It
 // refuses unknown parameters.
 //
-// Each backend has a volume.Set of its own (Config.Sets): so csi/volume knows one backend, and a
-// state that names another one is refused here, before a Set locks or reads anything.
+// Each backend has a volume.Set of its own (Config.Sets). So csi/volume has one backend, and the
+// driver refuses a state that names another one before a Set locks or reads anything.
 //
 // A state keeps the parameters of its class as one text (Parameters.String). VeilVolume's spec
 // holds that text, which nobody can change; fields would be a second form beside it for ever.

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// Name is the driver's, in StorageClasses and CSIDriver.
+	// Name is the name of the driver, in StorageClasses and CSIDriver.
 	Name = "csi.kubeveil.io"
 	// TopologyKey is the label that names a volume's node.
 	TopologyKey = "topology.csi.kubeveil.io/node"
 )
 
-// Config is what a driver depends on. All but PrivateMounts, TakeOver, Cache and Log must be set.
+// Config holds the dependencies of a driver. All but PrivateMounts, TakeOver, Cache and Log must be
+// set.
 type Config struct {
 	// Node is the name of this node, Version the version of this program.
 	Node, Version string
@@ -40,10 +41,10 @@ type Config struct {
 	// PrivateMounts allows targets whose mounts do not reach the host: for a driver that shares the
 	// kubelet's mount namespace, or runs without a kubelet.
 	PrivateMounts bool
-	// TakeOver names the node that a volume may be taken over from because it is gone; empty for
-	// none. It returns a *volume.TakenError on the node that was declared gone.
+	// TakeOver returns the node that a volume may be taken over from because it is gone, or an
+	// empty string. It returns a *volume.TakenError on the node that was declared gone.
 	TakeOver func(ctx context.Context, volume string) (string, error)
-	// Cache answers reads that decide nothing: statistics, health, and upkeep. Nil is the store.
+	// Cache answers reads that decide nothing: statistics, health, and upkeep. Nil means the store.
 	Cache volume.Reader
 	// Log may be nil.
 	Log *slog.Logger
@@ -78,7 +79,7 @@ type Driver struct {
 	unused *unused
 	// holders returns what holds a device beside mounts: blk.Holders, other in tests.
 	holders func(number uint64) []string
-	// notify receives notices; nil for nobody.
+	// notify receives notices; nil drops them.
 	notify func(Notice)
 	// refusals are the kinds of refusals that upkeep met last, by volume.
 	refusals map[string]crypt.Kind

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// Three nodes, of which the source's is the fullest, so that the scheduler prefers the others: they
-// refuse a copy and say how it gets to the source's node, which makes it.
+// There are three nodes, and the source's node is the fullest, so that the scheduler prefers the
+// others. These refuse a copy and describe how it gets to the source's node, which makes it.
 func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	errtest.Must(t, snapshotted(m, d))
@@ -33,7 +33,7 @@ func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 			other := newMachine(t)
 			other.name, other.store, other.keys, other.room = emptier, m.store, m.keys, 4*m.room
 			_, err := other.process(0).CreateVolume(t.Context(), request)
-			// This code has the provisioner give the claim back to the scheduler.
+			// With this code the provisioner returns the claim to the scheduler.
 			want := "where it does not run, write this: kubectl annotate --overwrite " +
 				"-n NAMESPACE pvc CLAIM volume.kubernetes.io/selected-node=node-1"
 			if Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), want) {

@@ -70,9 +70,9 @@ func (d *Driver) FenceLost(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mapped returns the volumes of the mappings with these names. Only states tell a mapping's volume:
-// the cache has those of this node; the store is asked for the rest. err joins the errors of states
-// that cannot be read, one of which may be a mapping's.
+// mapped returns the volumes of the mappings with these names. Only states name a mapping's volume.
+// The cache has the states of this node; the store is read for the rest. err joins the errors of
+// states that cannot be read, one of which may belong to a mapping.
 func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	unknown := d.strays.keep(names)
 	if len(unknown) == 0 {
@@ -128,7 +128,7 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 	return errors.Join(errs...)
 }
 
-// volumeOfFile returns the volume whose file has that path; empty for any other path.
+// volumeOfFile returns the volume whose file has that path, or an empty string.
 func volumeOfFile(path string) string {
 	id, ok := strings.CutSuffix(filepath.Base(path), backend.FileSuffix)
 	if !ok || backend.CheckName(id) != nil {
@@ -225,7 +225,7 @@ func (s *strays) missed(what string) (times int) {
 	return m.times
 }
 
-// volume returns the volume of a mapping; empty if it is not known.
+// volume returns the volume of a mapping, or an empty string if it is not known.
 func (s *strays) volume(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *strays) orphans() (n int) {
 				mappings++
 			}
 		}
-		n += max(mappings, 1) // A name that is no volume's is a mapping's.
+		n += max(mappings, 1) // A name that belongs to no volume belongs to a mapping.
 	}
 	return n
 }

@@ -14,7 +14,7 @@ import (
 // askPatience is how long a driver may take to say whether it serves.
 const askPatience = 4 * time.Second
 
-// Ask asks the driver at the socket endpoint whether it serves; nil if it does.
+// Ask checks whether the driver at the socket endpoint serves, and returns nil if it does.
 func Ask(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()

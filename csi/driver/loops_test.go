@@ -127,8 +127,8 @@ func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) 
 	return err
 }
 
-// onLoops returns a machine whose volumes are files, whose mappings are loop devices, and whose
-// file systems and mounts are this machine's.
+// onLoops returns a machine whose volumes are files and whose mappings are loop devices. Its file
+// systems and mounts belong to this machine.
 func onLoops(t *testing.T) *machine {
 	m := newMachine(t)
 	engine := loops{m.engine}
@@ -165,7 +165,7 @@ func onLoops(t *testing.T) *machine {
 	return m
 }
 
-// needLoops skips where there are no loop devices or no programs.
+// needLoops skips the test if there are no loop devices or a program is missing.
 func needLoops(t *testing.T) {
 	t.Helper()
 	nettest.NeedRoot(t)

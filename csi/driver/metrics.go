@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Metrics are what a driver counts.
+// Metrics are the counters of a driver.
 type Metrics struct {
 	calls     *prometheus.HistogramVec
 	rewrapped prometheus.Counter

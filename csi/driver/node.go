@@ -89,8 +89,9 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 }
 
 // fenceIfLost fences this node's mappings of a volume that another node has, and returns the
-// *volume.BusyError; nil if no other node has it. Every call that learns of a take-over calls it:
-// the kubelet asks for statistics of its mounts every minute. Driver.FenceLost needs no call.
+// *volume.BusyError. It returns nil if no other node has it. Every call that learns of a take-over
+// calls it: the kubelet requests statistics of its mounts every minute. Driver.FenceLost needs no
+// call.
 func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {

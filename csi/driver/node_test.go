@@ -60,8 +60,8 @@ type machine struct {
 	// failed.
 	steps, kill int
 	goesOn      bool
-	// end has the process give up waiting: one that is killed waits for nothing. It ends requests,
-	// the context of calls that may wait, too.
+	// end makes the process give up waiting: a killed process waits for nothing. It also ends
+	// requests, the context of calls that may wait.
 	end      func()
 	requests context.Context
 }
@@ -142,7 +142,7 @@ func (m *machine) step(string) error {
 	return nil
 }
 
-// process starts a new process of the driver, to be killed at a step; 0 is never.
+// process starts a new process of the driver, to be killed at a step; 0 means never.
 func (m *machine) process(kill int) *Driver {
 	m.t.Helper()
 	m.mu.Lock()

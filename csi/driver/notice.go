@@ -26,8 +26,8 @@ const (
 	reasonOrphan   = "VeilVolumeMissing"
 )
 
-// Notify sets who receives notices. Call it before anything is served. The function must not block
-// and must not use the driver.
+// Notify sets the receiver of notices. Call it before anything is served. The function must not
+// block and must not use the driver.
 func (d *Driver) Notify(receive func(Notice)) { d.notify = receive }
 
 func (d *Driver) notice(n Notice) {
@@ -55,7 +55,7 @@ func (d *Driver) Happened(id string, h volume.Happening) {
 // orphaned notifies of a mapping in use whose volume has no state.
 func (d *Driver) orphaned(id string) {
 	if id == "" {
-		return // There is no claim to find.
+		return // The volume has no claim to find.
 	}
 	d.notice(Notice{Volume: id, Reason: reasonOrphan, Message: fmt.Sprintf("this volume is in use "+
 		"on node %s, and its VeilVolume is gone: save its data, then end its pods, or put the "+

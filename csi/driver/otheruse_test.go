@@ -35,7 +35,8 @@ func TestVolumeIsUsedInOneWay(t *testing.T) {
 	}
 }
 
-// To ask again for a volume that has grown since is no error, unless it has grown beyond the limit.
+// A repeated request for a volume that has grown since succeeds, unless the volume grew beyond the
+// limit.
 func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
@@ -60,7 +61,8 @@ func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 	}
 }
 
-// A parameter that a volume's state lacks means what it meant then, whatever this node's flags are.
+// A parameter that a volume's state lacks has its meaning of that time, regardless of this node's
+// flags.
 func TestParametersThatAStateDoesNotSay(t *testing.T) {
 	m := newMachine(t)
 	m.config = func(c *Config) {

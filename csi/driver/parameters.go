@@ -151,8 +151,8 @@ func (p Parameters) String() string {
 var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
 	Backend: BackendFile, Keys: keyring.NameKMS, Copies: CopiesSame}
 
-// kept parses what String wrote. A provider or backend that is not configured any more is no error
-// here, so that the volume can still be unmounted and deleted.
+// kept parses what String wrote. It accepts a provider or backend that is not configured any more,
+// so that the volume can still be unmounted and deleted.
 func (d *Driver) kept(text string) (Parameters, error) {
 	m := absent.Map()
 	for part := range strings.SplitSeq(text, ",") {

@@ -40,7 +40,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context,
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// isPublished reports whether the volume is already at target as requested. It asks the cache,
+// isPublished reports whether the volume is already at target as requested. It reads the cache,
 // because nothing is changed then. It may return false for a published volume.
 func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
 	o, err := d.anySet.FindIn(ctx, d.reader(), id)
@@ -97,7 +97,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	}
 
 	if taken {
-		// It is of a mapping that was replaced. A mount in use stays.
+		// It belongs to a mapping that was replaced. A mount in use stays.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func otherPods(others []string, target string, c capability) []string {
 	})
 }
 
-// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: it unbinds whatever is at the
+// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: it unbinds everything at the
 // path.
 func (d *Driver) NodeUnpublishVolume(_ context.Context,
 	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {

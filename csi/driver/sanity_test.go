@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// hereEnv is set in processes that run one test: csi-sanity's framework can run once a process, and
-// leaves a goroutine behind; and mounts are a process's own.
+// hereEnv is set in processes that run one test. csi-sanity's framework can run once per process
+// and leaves a goroutine behind, and mounts belong to one process.
 const hereEnv = "KUBEVEIL_CSI_HERE"
 
 // elsewhere runs a test of this program in a process with mounts of its own, and returns its

@@ -56,7 +56,8 @@ func (s stepStore) Remove(_ context.Context, v string, r volume.Revision) error 
 	return err
 }
 
-// change does what a caller may that knows revision r; an empty one is that there is no state.
+// change does the operation of a caller with revision r. An empty revision means that there is no
+// state.
 func (s stepStore) change(v string, r volume.Revision, do func()) (volume.Revision, error) {
 	if err := s.step("store"); err != nil {
 		return "", err

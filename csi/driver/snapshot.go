@@ -80,9 +80,9 @@ const resumeEvery = 5 * time.Second
 // copy copies the volume src and locks it. The copy does not end with its request, which may be
 // shorter: the next request waits for it. It ends with the process (End).
 //
-// If the source cannot be resumed, copy keeps trying, whatever became of the copy: a pod waits, and
-// no other operation on the volume can succeed. If the process ends first, the next one resumes the
-// source (Recover).
+// If the source cannot be resumed, copy keeps trying, regardless of the result of the copy: a pod
+// waits, and no other operation on the volume can succeed. If the process ends first, the next one
+// resumes the source (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
@@ -308,7 +308,7 @@ func (d *Driver) mayCopy(from volume.State, p Parameters, cs []*csi.VolumeCapabi
 
 // copySize returns the size in bytes of the requested copy: at least source, the present or pending
 // size of its source. An existing copy keeps its size: its source may have grown since, and a
-// repeated request is no error.
+// repeated request must succeed.
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest,
 	source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()

@@ -94,7 +94,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	switch {
 	case st.Content == volume.Made && st.Mode != "":
 	case c.block || st.Content == volume.Made:
-		// Before the volume is opened: a state from a backup then has an epoch before the disk's.
+		// Before the volume is opened, so that a state from a backup has an epoch before the
+		// disk's.
 		if err := set.MarkMade(ctx, st.Volume, from, c.mode()); err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func stagedOnce(id string, all []mount.Mount, device uint64, path string) error 
 	return nil
 }
 
-// places describes where a volume is mounted, for an error: a staging folder is no pod's.
+// places describes for an error where a volume is mounted. A staging folder belongs to no pod.
 func places(at []string) string {
 	var pods, staged []string
 	for _, path := range at {

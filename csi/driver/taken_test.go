@@ -223,7 +223,7 @@ type listed struct {
 	volume.Store
 	lists, gets int
 	refused     error
-	// away is what it says when it is.
+	// away is the error while the store is away.
 	away error
 }
 
@@ -240,8 +240,8 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 	return l.Store.Get(ctx, v)
 }
 
-// All states are read when there is a mapping that is not known yet, and not each time. One that is
-// refused matters when it may be that mapping's.
+// All states are read when a mapping is not known yet, and not each time. A refused state matters
+// when it may belong to that mapping.
 func TestWhoseMappingsThereAre(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.anySet.Store, refused: volume.ErrState}

@@ -340,7 +340,7 @@ func TestReplacedSecret(t *testing.T) {
 
 func TestExpandADevice(t *testing.T) {
 	m, d := running(t, block(), nil)
-	// A path of the kubelet's own, to a device.
+	// A path of the kubelet, to a device.
 	r, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: "/dev/loop7", VolumeCapability: block(),
 		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},

@@ -48,7 +48,7 @@ func (w walk) run(t *testing.T) {
 	}
 }
 
-// step is the walk at one step; false when the call takes fewer.
+// step runs the walk at one step. It returns false when the call takes fewer steps.
 func (w walk) step(t *testing.T, fate string, at int) bool {
 	t.Helper()
 	m, _ := w.prepare(t)
@@ -64,7 +64,7 @@ func (w walk) step(t *testing.T, fate string, at int) bool {
 	}
 
 	if err == nil {
-		// What it did not do was nothing that the call needs.
+		// The call does not need the step that failed.
 		t.Logf("%s at step %d, and the call says that it is done", fate, at)
 	}
 

@@ -77,7 +77,7 @@ func (p *plugin) restart() {
 	}
 }
 
-// how is a capability; kind empty is the device.
+// how returns a capability; an empty kind means the device.
 func how(kind mount.FS) *csi.VolumeCapability {
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
 		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}

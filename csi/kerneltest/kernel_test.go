@@ -45,7 +45,7 @@ type node struct {
 	volumes []string
 }
 
-// needMachine skips a test where the machine is not the tests' own.
+// needMachine skips a test unless the machine belongs to the tests.
 func needMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv(machineEnv) == "" {

@@ -3,8 +3,8 @@
 //
 // It promises two things. A Secret has no text form (it prints as "redacted" in every verb, log and
 // encoding), lies in memory that is locked, not dumped and not inherited, and is gone after Wipe.
-// And Unwrap returns only a key that was wrapped for exactly the given cluster and volume, whatever
-// the provider checks itself.
+// And Unwrap returns only a key that was wrapped for exactly the given cluster and volume,
+// regardless of the provider's own checks.
 //
 // Three providers wrap. KMS uses a Kubernetes KMS v2 plugin on a unix socket. FromSecrets uses a
 // key that came with a CSI request. File uses a key in a file, for demonstrations: the owner of

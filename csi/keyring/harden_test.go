@@ -75,8 +75,8 @@ func lockedWhenTouched(t *testing.T) {
 	}
 }
 
-// heapIsGivenBack checks that the runtime, whose usual way locked memory refuses, still gives up
-// what it has freed.
+// heapIsGivenBack checks that the runtime still returns freed memory. Locked memory refuses its
+// usual way to do that.
 func heapIsGivenBack(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 64<<20)

@@ -19,7 +19,8 @@ var (
 	ErrCorrupt = errors.New("wrapped key is damaged")
 )
 
-// Binding is what a wrapped key is bound to. Both fields are compared after unwrapping.
+// Binding is the context to which a wrapped key is bound. Both fields are compared after
+// unwrapping.
 type Binding struct {
 	// Cluster is the id of the cluster: the UID of the namespace kube-system.
 	Cluster string
@@ -51,7 +52,7 @@ type Wrapped struct {
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
-// IsZero reports whether w is no wrapped key.
+// IsZero reports whether w holds no wrapped key.
 func (w Wrapped) IsZero() bool { return w.Provider == "" && len(w.Blob) == 0 }
 
 // Provider wraps keys with a key-encryption key that it holds or can reach. Its methods may be

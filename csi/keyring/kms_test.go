@@ -22,7 +22,7 @@ type plugin struct {
 	mu     sync.Mutex
 	aead   cipher.AEAD
 	status *kms.StatusResponse
-	// answer, when set, is what Encrypt answers.
+	// answer, when set, is the response of Encrypt.
 	answer *kms.EncryptResponse
 	server *grpc.Server
 }

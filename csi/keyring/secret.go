@@ -22,9 +22,9 @@ const MaxSize = 512
 // ErrLocked matches when memory cannot be locked.
 var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK")
 
-// Secret is a key in locked memory. Nil is no key. Its methods may be called from several
-// goroutines, except Wipe, after which it is empty. The garbage collector wipes a Secret that was
-// not wiped.
+// Secret is a key in locked memory. Nil means that there is no key. Its methods may be called from
+// several goroutines, except Wipe, after which it is empty. The garbage collector wipes a Secret
+// that was not wiped.
 type Secret struct {
 	// Functions hide the address, because fmt prints unexported fields of nested values by
 	// reflection.
@@ -91,7 +91,7 @@ func (s *Secret) Len() int { return len(s.Bytes()) }
 
 // Wipe overwrites the secret. It may be called again, and on nil.
 func (s *Secret) Wipe() {
-	// Until the cleanup is stopped: the collector would else give the same memory back again.
+	// Until the cleanup is stopped: otherwise the collector would release the same memory again.
 	defer runtime.KeepAlive(s)
 	if s != nil && s.wipe != nil {
 		s.wipe()

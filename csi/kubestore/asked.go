@@ -24,8 +24,8 @@ func holder(st volume.State, asked Asked) string {
 	return now
 }
 
-// RewrapDone removes a request that Cache.Rewraps returned. One that was replaced by another
-// meanwhile stays, which is no error.
+// RewrapDone removes a request that Cache.Rewraps returned. A request that another one replaced
+// meanwhile stays, and RewrapDone returns nil.
 func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	o, err := s.get(ctx, name)
 	if err != nil {
@@ -46,9 +46,9 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakeOver is the node from which this one may take the volume; empty without such a request. It
-// is what volume.OpenOptions.TakeOver wants. A *volume.TakenError says that another node may take
-// it from this one.
+// TakeOver returns the node from which this one may take the volume, or an empty string without
+// such a request. It fits volume.OpenOptions.TakeOver. A *volume.TakenError means that another node
+// may take it from this one.
 func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {
 	o, err := s.get(ctx, name)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/reflector"
 )
 
-// Cache is what the API server last said of the volumes of one node (spec.node). It is a
-// volume.Reader: it may be a moment old, so it informs and decides nothing. Use Store.NewCache,
-// then Run. Its methods may be called from several goroutines.
+// Cache holds the last objects that the API server sent for the volumes of one node (spec.node). It
+// is a volume.Reader: it may be a moment old, so it informs and decides nothing. Use
+// Store.NewCache, then Run. Its methods may be called from several goroutines.
 type Cache struct {
 	store *Store
 	log   *slog.Logger
@@ -56,7 +56,7 @@ func (c *Cache) Run(ctx context.Context) {
 		List: c.list, Watch: c.watch, Head: c.head,
 		Report: func(err error) { c.report(ctx, err) },
 	}
-	// The reflector's own log is klog's; what a person can act on is logged by report.
+	// The reflector logs to klog, which is discarded; report logs what a person can act on.
 	r.Run(klog.NewContext(ctx, klog.Logger{}), mirror{c})
 }
 
@@ -155,7 +155,7 @@ func (m mirror) Replace(all []any, _ string) error {
 	return errors.Join(errs...)
 }
 
-// put keeps an object of this node, and forgets one that has become another node's.
+// put keeps an object of this node, and removes one that has moved to another node.
 func (c *Cache) put(obj any) error {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -175,7 +175,7 @@ func (c *Cache) put(obj any) error {
 }
 
 // Get implements volume.Reader. A volume that is not in the cache is read from the API server: it
-// is another node's, it is gone, or it was made this moment.
+// belongs to another node, it is gone, or it was made this moment.
 func (c *Cache) Get(ctx context.Context, name string) (volume.State, volume.Revision, error) {
 	c.mu.Lock()
 	o, ok := c.objects[name]

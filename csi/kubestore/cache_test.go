@@ -107,8 +107,8 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	}
 }
 
-// What the cache has costs no request; what it has not is asked for. It is no answer that it was
-// not filled.
+// A read that the cache answers costs no request; others go to the API server. An unfilled cache
+// must not answer that a volume does not exist.
 func TestCacheAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}
@@ -145,7 +145,7 @@ func TestCacheAnswers(t *testing.T) {
 // A restored etcd uses revisions again. What is written after it arrives all the same.
 func TestCacheIsReadAgainAfterARestoreOfEtcd(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
-	utilruntime.ErrorHandlers = nil // one of them compares real time with the bubble's
+	utilruntime.ErrorHandlers = nil // one of them compares real time with the bubble's time
 	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 	synctest.Test(t, func(t *testing.T) {
 		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}

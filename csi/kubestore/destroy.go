@@ -8,8 +8,8 @@ import (
 )
 
 // Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may
-// decides by the object as it is read, and again if it changed meanwhile. A volume that
-// is DELETED already is no error.
+// decides by the object as it is read, and again if it changed meanwhile. Destroy returns nil if
+// the volume is DELETED already.
 func (s *Store) Destroy(ctx context.Context, name string, may func(Object) error) error {
 	var err error
 	for range tries {

@@ -13,8 +13,8 @@ import (
 // maxMessage is the longest message of an event, bytes (core/v1 validation).
 const maxMessage = 1024
 
-// Warn makes an event of type Warning at the claim of a volume, for the people whose volume it is.
-// A volume without a claim is no error: its events have no reader.
+// Warn makes an event of type Warning at the claim of a volume, for the owners of the volume. It
+// returns nil for a volume without a claim, whose events would have no reader.
 func (s *Store) Warn(ctx context.Context, volume, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -14,11 +14,11 @@ import (
 
 // Object is a VeilVolume as people look at it.
 type Object struct {
-	// State is what is trusted; of one that is refused only its Volume is known.
+	// State is the trusted state. Of a refused one only its Volume is known.
 	State volume.State
-	// Asked is what a person asks for.
+	// Asked is the request of a person.
 	Asked Asked
-	// Holder is the node that does what is asked; empty when there is none.
+	// Holder is the node that executes the request; empty means that there is none.
 	Holder string
 	// Created is when the object was made.
 	Created time.Time
@@ -40,8 +40,7 @@ func (s *Store) Objects(ctx context.Context) ([]Object, error) {
 	return out, err
 }
 
-// Object is one of them; volume.ErrNotFound when there is none. One that is refused is no error
-// here.
+// Object returns one object, or volume.ErrNotFound. A refused state is not an error here.
 func (s *Store) Object(ctx context.Context, name string) (Object, error) {
 	o, err := s.get(ctx, name)
 	if err != nil {

@@ -31,7 +31,7 @@ type Spec struct {
 	Asked
 }
 
-// Asked is what a person asks of a volume.
+// Asked is a person's request for a volume.
 type Asked struct {
 	// Rewrap, when not empty, asks to wrap the volume's key by the present key-encryption key. Its
 	// value tells requests apart; the node removes it when that is done.
@@ -83,7 +83,7 @@ func statusOf(s volume.State) (map[string]any, error) {
 var labels = map[string]string{"app.kubernetes.io/name": "kubeveil",
 	"app.kubernetes.io/component": "veil-csi"}
 
-// encode makes the object that is sent. Revision empty is none: the object is to be created.
+// encode makes the object to send. An empty revision means that the object is to be created.
 func encode(name string, r volume.Revision, spec *Spec,
 	status map[string]any) (*unstructured.Unstructured, error) {
 	o := object{APIVersion: Group + "/" + Version, Kind: Kind,

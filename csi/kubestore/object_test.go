@@ -96,7 +96,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Whatever is parsed is encoded to what parses to the same.
+// Each parsed object is encoded to a form that parses to the same object.
 func FuzzParse(f *testing.F) {
 	f.Add(
 		[]byte(
@@ -135,7 +135,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// property is what is compared of a schema.
+// property holds the compared parts of a schema.
 type property struct {
 	Type       string              `json:"type"`
 	Properties map[string]property `json:"properties"`

@@ -31,9 +31,9 @@ var owners = []struct {
 }
 
 // owner returns the PersistentVolume or VolumeSnapshotContent whose handle is the volume, as
-// kind/name; empty if there is none. It lists all of them, so it is for requests of people. A
-// cluster without the definitions of snapshots has no contents. A driver without the component for
-// snapshots may not read them, and then asks about a snapshot in vain.
+// kind/name, or an empty string. It lists all of them, so it is for requests of people. A cluster
+// without the definitions of snapshots has no contents. A driver without the component for
+// snapshots may not read them, and its request for a snapshot fails.
 func (s *Store) owner(ctx context.Context, name string, snapshot bool) (string, error) {
 	for _, of := range owners {
 		for next := ""; ; {

@@ -49,9 +49,9 @@ const (
 	listAgain  = time.Minute
 )
 
-// Placer selects the node of each claim that is to be a copy: the node of its source. The scheduler
-// does not know which node that is. It writes one annotation, to the revision in which it saw that
-// there is none. So any number of Placers may run: of two, one writes. Use NewPlacer, then Run.
+// Placer selects the node of each claim that is to be a copy: the node of its source, which the
+// scheduler cannot find. It writes one annotation, to the revision in which it saw that there is
+// none. So any number of Placers may run: of two, one writes. Use NewPlacer, then Run.
 type Placer struct {
 	client dynamic.Interface
 	log    *slog.Logger
@@ -65,7 +65,7 @@ type Placer struct {
 	dropped bool
 }
 
-// waitingClaim is what is needed of a claim that is to be placed: claims may be large.
+// waitingClaim holds the needed parts of a claim that is to be placed: claims may be large.
 type waitingClaim struct {
 	copyOf
 	// selected reports whether a node is selected for it now.
@@ -222,7 +222,7 @@ func (p *Placer) put(obj any) error {
 	had := p.waiting[name]
 
 	if !waits(o) {
-		// A node gives the claim back if it has no room: the delay outlives that.
+		// A node returns the claim if it has no room: the delay outlives that.
 		if had != nil && o.GetDeletionTimestamp() == nil && text(o, "spec", "volumeName") == "" {
 			had.selected = true
 			return nil
@@ -257,8 +257,8 @@ func waits(o *unstructured.Unstructured) bool {
 		o.GetAnnotations()[selectedNode] == ""
 }
 
-// source returns kind and name of what a claim is to be a copy of: a claim or a snapshot in its own
-// namespace. Kind is empty for any other.
+// source returns kind and name of the source of a claim: a claim or a snapshot in its own
+// namespace. Kind is empty for any other source.
 func source(o *unstructured.Unstructured) (kind, name string) {
 	for _, field := range []string{"dataSourceRef", "dataSource"} {
 		kind, group := text(o, "spec", field, "kind"), text(o, "spec", field, "apiGroup")
@@ -320,7 +320,7 @@ func (p *Placer) place(ctx context.Context, claim copyOf) (string, error) {
 		return "", err
 	}
 
-	// With the revision: whatever changed meanwhile is seen first.
+	// With the revision, so that a change meanwhile is seen first.
 	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
 		claim.revision, selectedNode, node)
 	_, err = p.client.Resource(claimResource).Namespace(claim.Namespace).Patch(ctx,

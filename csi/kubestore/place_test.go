@@ -122,7 +122,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		time.Sleep(3 * placeFirst)
 		nodes(want)
 
-		// A node that has no room gives the claim back: it is placed again, ever less often.
+		// A node that has no room returns the claim: it is placed again, with growing delays.
 		clone, err := claims.Get(t.Context(), "clone", metav1.GetOptions{})
 		errtest.Must(t, err)
 		clone.SetAnnotations(nil)

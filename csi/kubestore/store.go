@@ -229,7 +229,7 @@ func (s *Store) Update(ctx context.Context, st volume.State,
 	return s.putStatus(ctx, st, r, status)
 }
 
-// check refuses a state that is none, and returns its status.
+// check refuses an invalid state, and returns the status of a valid one.
 func (s *Store) check(st volume.State) (map[string]any, error) {
 	if err := st.Check(); err != nil {
 		return nil, err

@@ -25,13 +25,12 @@ var startedUsers atomic.Uint32
 // inheritedDevice is how a program opens the device that it inherits: the first of ExtraFiles.
 const inheritedDevice = "/proc/self/fd/3"
 
-// start starts cmd without capabilities other than keep, which it has only as root, and so that no
-// file that it executes adds any. With a device, cmd runs as a user of its own in an empty network
-// namespace, and inheritedDevice is the device. memory limits its address space in bytes; 0 is no
-// limit.
+// start starts cmd without capabilities other than keep, which it has only as root. Files that it
+// executes add none. With a device, cmd runs as a user of its own in an empty network namespace,
+// and inheritedDevice is the device. memory limits its address space in bytes; 0 means no limit.
 //
-// The bounding set and no_new_privs are per thread, inherited by fork, and cannot be given back. So
-// a thread starts one program and ends.
+// The bounding set and no_new_privs are per thread, inherited by fork, and cannot be restored. So a
+// thread starts one program and ends.
 func start(cmd *exec.Cmd, device string, memory uint64, keep []uintptr) error {
 	var user uint32
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -107,7 +106,7 @@ func dropCapabilities(keep []uintptr) error {
 }
 
 // limit bounds the address space of a process of the user, just after its start, when no program
-// needs much. A process that ended has no limit any more. The kernel lets a thread do that whose
+// needs much. It does nothing to a process that ended. The kernel allows this to a thread whose
 // real user and group are those of the process; the effective ones, and so all rights, stay.
 func limit(pid int, user uint32, memory uint64) error {
 	const same = ^uintptr(0)
@@ -125,7 +124,8 @@ func limit(pid int, user uint32, memory uint64) error {
 
 // privateNode returns a node of the device that belongs to the user. It lies on a file system of
 // its own that is mounted nowhere, and is gone when the last descriptor is closed. The node in /dev
-// stays root's: a descriptor alone does not suffice, as programs open the device again by its name.
+// still belongs to root. A descriptor alone does not suffice, as programs open the device again by
+// its name.
 func privateNode(device string, user int) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {

@@ -43,7 +43,7 @@ func (f FS) MinSize() int64 {
 	return 16 << 20
 }
 
-// Found is what a device appears to hold. Nothing of it is verified.
+// Found is the apparent content of a device. Nothing of it is verified.
 type Found struct {
 	// FS is empty for anything other than Kinds.
 	FS FS
@@ -80,8 +80,8 @@ type Usage struct {
 type Filesystems interface {
 	// Probe returns what the device appears to hold.
 	Probe(ctx context.Context, device string) (Found, error)
-	// Make makes a new file system on the device, whatever it holds. A device that is mounted or
-	// mapped is an error.
+	// Make makes a new file system on the device, regardless of its content. A device that is
+	// mounted or mapped is an error.
 	Make(ctx context.Context, device string, fs FS) error
 	// Check replays journals, and repairs what it can without loss, on a device that is not
 	// mounted. It returns ErrDamaged when that is not enough.
@@ -108,14 +108,15 @@ type Mounts interface {
 	// Bind bind-mounts source at target. It makes a missing target: a folder for a folder, a file
 	// for a device node.
 	Bind(source, target string, readOnly bool) error
-	// Unmount removes all mounts at target. No mount is no error; ErrBusy changes nothing.
+	// Unmount removes all mounts at target. It returns nil if there is no mount; ErrBusy changes
+	// nothing.
 	Unmount(target string) error
-	// Unbind is Unmount, and then removes target. A missing target is no error; a folder that is
-	// not empty is.
+	// Unbind is Unmount, and then removes target. A missing target is accepted; a folder that is
+	// not empty is an error.
 	Unbind(target string) error
 }
 
-// System is both. Host is this machine's.
+// System is both interfaces. Host implements it for this machine.
 type System interface {
 	Filesystems
 	Mounts

@@ -89,7 +89,7 @@ func parseSuper(b []byte) Found {
 	return Found{Ext4, product(1024<<shift, blocks)}
 }
 
-// product is 0 when it does not fit.
+// product returns 0 when the product does not fit.
 func product(size int64, n uint64) int64 {
 	const most = 1 << 62
 	if size <= 0 || n > most/uint64(size) {

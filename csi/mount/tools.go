@@ -20,12 +20,12 @@ import (
 // capabilities by which programs get users and nodes of their own (SETPCAP, SETUID, SETGID, MKNOD,
 // CHOWN, KILL), and CAP_SYS_RESOURCE for ext4 to grow.
 type Host struct {
-	// CheckMemory bounds the memory of one e2fsck in bytes; 0 is no limit. An e2fsck that needs
-	// more fails. Without a limit it would take the whole container with it, if the kubelet kills
-	// containers as one (memory.oom.group).
+	// CheckMemory bounds the memory of one e2fsck in bytes; 0 means no limit. An e2fsck that needs
+	// more fails. Without a limit it would end the whole container, if the kubelet kills containers
+	// as one (memory.oom.group).
 	CheckMemory uint64
 	// Programs bounds the memory of all programs that run at once. An e2fsck takes CheckMemory of
-	// it: all of it without a limit. A larger limit is lowered to it. Nil is a Budget of
+	// it, or all of it without a limit. A larger limit is lowered to it. Nil means a Budget of
 	// DefaultMemory, which all such Hosts share.
 	Programs *Budget
 }
@@ -37,10 +37,10 @@ const (
 	patience = 10 * time.Second
 )
 
-// folders are searched for programs, whatever the environment says.
+// folders are the folders in which programs are searched, regardless of the environment.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// find returns the path of a program; ErrNoProgram when there is none.
+// find returns the path of a program, or ErrNoProgram.
 func find(name string) (string, error) {
 	for _, dir := range folders {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
@@ -62,12 +62,12 @@ func (h *head) Write(p []byte) (int, error) {
 type program struct {
 	name string
 	args []string
-	// device is what the program works on: its last argument. The program can open no other. With
-	// an empty device it runs as root, and has access to the files of root.
+	// device is the device on which the program works: its last argument. The program can open no
+	// other device. With an empty device it runs as root, and has access to the files of root.
 	device string
-	// memory bounds its memory in bytes; 0 is no limit.
+	// memory bounds its memory in bytes; 0 means no limit.
 	memory uint64
-	// share is the part of the Budget that it takes in bytes; 0 is the share of a program that
+	// share is the part of the Budget that it takes in bytes; 0 means the share of a program that
 	// needs little.
 	share int64
 	// needs are its capabilities; without a device only.
@@ -166,9 +166,9 @@ func (h Host) Make(ctx context.Context, device string, kind FS) error {
 // Bits of e2fsck's exit code (e2fsck(8)).
 const e2fsckCorrected = 1 | 2
 
-// Check implements Filesystems. A cleanly unmounted file system is not checked, as e2fsck -p would
-// also skip it. xfs replays its journal on mount, and only an administrator repairs it, so there is
-// nothing to do.
+// Check implements Filesystems. It does not check a cleanly unmounted file system, as e2fsck -p
+// would also skip it. xfs replays its journal on mount, and only an administrator repairs it, so
+// Check does nothing.
 func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil

@@ -94,7 +94,7 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 // A check takes no more memory than it may: else a kubelet kills the driver of all volumes with it.
 func TestCheckHasALimitOfMemory(t *testing.T) {
 	device, become := fakeE2fsck(t)
-	// It waits for the limit, which comes once it runs, and gives up where none comes.
+	// It waits for the limit, which is set once the program runs, and gives up if none is set.
 	const script = `#!/bin/sh
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ "$(ulimit -v)" = 65536 ] && exit 0; sleep 0.1; done
 exit 8

@@ -16,15 +16,16 @@ type Closed struct {
 	// Sealed reports whether the disk now carries an epoch of its own, so that images from while
 	// the volume was open are refused.
 	Sealed bool
-	// Why says why the disk was not sealed; nil when it was.
+	// Why explains why the disk was not sealed; nil when it was.
 	Why error
 }
 
 // Close removes the volume's mapping from this node and releases the volume. It may be called
 // again. An open mapping is ErrInUse and stays unchanged. The record is sealed with the key that
-// Open kept, or else with keys (nil is the Set's). If that provider does not answer, the mapping is
-// removed and the volume is not released: keyring.ErrUnavailable, and another Close continues. If
-// there is neither key nor provider, the volume is closed and not sealed.
+// Open kept, or else with keys (nil means the provider of the Set). If that provider does not
+// answer, the mapping is removed and the volume is not released: keyring.ErrUnavailable, and
+// another Close continues. If there is neither key nor provider, the volume is closed and not
+// sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -108,7 +109,7 @@ func (o *op) seal(ctx context.Context) error {
 }
 
 // Expand grows the volume to at least size bytes, also while it is open. A smaller size changes
-// nothing and is no error.
+// nothing and returns nil.
 func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	opts OpenOptions) (State, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
@@ -196,7 +197,7 @@ type Removed struct {
 	// Shredded reports whether keyslot and record on the disk were overwritten. A disk that was not
 	// shredded does not open either, because its wrapped key is destroyed.
 	Shredded bool
-	// Why says why they were not overwritten; nil when they were.
+	// Why explains why they were not overwritten; nil when they were.
 	Why error
 }
 
@@ -254,9 +255,9 @@ func (o *op) destroyKey(ctx context.Context) error {
 	return nil
 }
 
-// shred overwrites the volume's keyslot and records on its disk. On an error the disk may not be
-// the volume's. The key that could verify its record is destroyed, so only two facts remain: what
-// the record claims, and which device was chosen.
+// shred overwrites the volume's keyslot and records on its disk. On an error the disk may belong to
+// another volume. The key that could verify its record is destroyed, so only two facts remain: the
+// claim in the record, and the device that was chosen.
 func (o *op) shred(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if err != nil {

@@ -17,15 +17,15 @@ const undoPatience = 30 * time.Second
 
 // CopyOptions say how a copy is made. The zero value copies at the size of the source.
 type CopyOptions struct {
-	// Size is the minimum size of the copy in bytes; 0 is the size of the source. Copy does not
+	// Size is the minimum size of the copy in bytes; 0 means the size of the source. Copy does not
 	// grow a file system on it.
 	Size int64
 	// Snapshot makes a copy that can only be copied and deleted, never opened.
 	Snapshot bool
 	// Request is the request to keep in the state. Copy sets its Source and Snapshot.
 	Request Request
-	// Keys wraps the key of the copy; nil is the Set's provider. The key of the source is unwrapped
-	// with the Set's provider, or with Keys.
+	// Keys wraps the key of the copy; nil means the provider of the Set. The key of the source is
+	// unwrapped with the provider of the Set, or with Keys.
 	Keys keyring.Provider
 }
 
@@ -129,8 +129,8 @@ func copySize(from string, payload, want int64) (int64, error) {
 		want)
 }
 
-// copyFrom takes a copy from NEW to FORMATTING: its backing then holds the data of the source's. On
-// an error neither backing nor state remains.
+// copyFrom takes a copy from NEW to FORMATTING: its backing then holds the data of the source's
+// backing. After an error neither backing nor state remains.
 func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	if err := o.removeUnfinished(ctx); err != nil {
 		return err
@@ -255,8 +255,8 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 }
 
 // prepareSource prepares the source for a copy: formatted, with two equal records on its disk. open
-// is the name of its mapping, empty for none. payload is its size in bytes as the disk has it,
-// where the state allows two sizes.
+// is the name of its mapping, or empty. payload is its size in bytes on the disk, where the state
+// allows two sizes.
 func (o *op) prepareSource(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
 		return "", 0, err

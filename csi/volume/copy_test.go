@@ -249,8 +249,8 @@ func TestCopyOfANewVolume(t *testing.T) {
 	}
 }
 
-// A copy does not open on its source's disk, nor the source on the copy's; the keys being the same,
-// it is the names and records that tell.
+// A copy does not open on its source's disk, nor the source on the copy's disk. Their keys are the
+// same, so only names and records differ.
 func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -345,8 +345,8 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	}
 }
 
-// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros; whatever else is
-// there is left alone.
+// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros. Other content is not
+// changed.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
 

@@ -129,7 +129,8 @@ func lastStep(t *testing.T, wanted func(State) bool) int {
 	}
 }
 
-// copyAgain makes the copy with a process that lives, and then whatever must be possible.
+// copyAgain makes the copy with a process that lives, and then every operation that must be
+// possible.
 func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	t.Helper()
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {

@@ -76,7 +76,8 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	}
 }
 
-// A copy that died before it had a record of its own still carries its source's, and is deleted.
+// A copy that died before it had a record of its own still carries the record of its source, and is
+// deleted.
 func TestDeleteAnUnfinishedCopy(t *testing.T) {
 	n := formattingCopy(t)(t)
 	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded ||
@@ -94,8 +95,8 @@ func create(n *node) error {
 	return err
 }
 
-// A backing that is not known to be the volume's is left, until an administrator has removed it;
-// its key is destroyed all the same.
+// A backing that may belong to another volume is left, until an administrator has removed it. Its
+// key is destroyed all the same.
 func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {
@@ -113,7 +114,7 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	for name, c := range map[string]struct {
 		node func(t *testing.T) *node
 		// elsewhere reports whether the volume is found on another device than was formatted; keeps
-		// whether the backend keeps what it gives up.
+		// reports whether the backend keeps a deleted backing.
 		elsewhere, keeps bool
 		// why is the reason for refusing the disk, left whether the disk stays and that is an
 		// error.

@@ -10,14 +10,14 @@
 //     verified. A mapping that is ahead of the state is refused and not changed.
 //   - A header (the first 308 KiB) from before the last opening, clean closing or expansion is
 //     refused. So is one from the middle of an interrupted opening or closing. A clean closing
-//     needs a key: the request's, or the sealing key that Open keeps for a Close without a
-//     provider. The rest of the disk is not covered: the disk's owner can restore any former
+//     needs a key: the key of the request, or the sealing key that Open keeps for a Close without
+//     a provider. The rest of the disk is not covered: the disk's owner can restore any former
 //     content. The epoch detects wrong disks and honest restores.
 //   - A file system is made only in an epoch that the volume leaves before it is used. A state from
-//     a backup, which says that the volume was never used, is then behind the disk and refused. For
-//     the same reason a raw block volume is marked (MarkMade) before it is opened.
+//     a backup, in which the volume was never used, is then behind the disk and refused. For the
+//     same reason a raw block volume is marked (MarkMade) before it is opened.
 //   - A refused operation adds neither a mapping nor an attached device.
-//   - Delete destroys only what is known to be the volume's, and leaves everything else.
+//   - Delete destroys only what certainly belongs to the volume, and leaves everything else.
 //   - A copy has the content of its source at one moment, and the source is suspended no longer
 //     than a limit. The copy opens only on its own disk, and the source on no copy's. A source that
 //     could not be resumed is retried for some seconds (ErrSuspended, Set.ResumeVolume). A source
@@ -30,15 +30,15 @@
 // A copy and its source share one volume key. Deleting one destroys its wrapped key, but a holder
 // of the other's key can still read what is left of its disk.
 //
-// Three functions resume a source, because three callers know different things. A copy retries
+// Three functions resume a source, because three callers have different information. A copy retries
 // within seconds and holds the locks that it has (resumeWithRetry). The driver goes on for as long
-// as the kernel refuses (ErrSuspended, Set.ResumeVolume). The next process knows only marks, states
+// as the kernel refuses (ErrSuspended, Set.ResumeVolume). The next process has only marks, states
 // and mappings (Set.Resume).
 //
 // The package refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than
 // repairs. docs/design/0005-volumes.md has the states and the order of writes.
 //
-// It knows neither Kubernetes nor file systems. It depends on four interfaces: Store,
+// It depends on neither Kubernetes nor file systems, but on four interfaces: Store,
 // keyring.Provider, crypt.Engine and backend.Backend.
 //
 // It is larger than most packages: all operations share the lock of a volume, the trusted state and

@@ -52,10 +52,10 @@ func (s *Set) FenceByState(ctx context.Context, volume string) error {
 }
 
 // FenceByDisk fences the mapping name of the volume if a record on its disk claims a later epoch
-// than the mapping's: then another node with the same disk has opened the volume. It reads only the
+// than the mapping: then another node with the same disk has opened the volume. It reads only the
 // disk, so it works while the store is away. A forged record gains nothing: its author could
-// destroy the volume anyway. A volume with an operation under way is ErrInProgress: its epoch may
-// be ours.
+// destroy the volume anyway. A volume with an operation under way is ErrInProgress, because the
+// epoch may be its own.
 func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {

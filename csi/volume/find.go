@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// Get returns the state of a volume of this cluster; ErrNotFound when there is none.
+// Get returns the state of a volume of this cluster, or ErrNotFound.
 func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 	st, _, err := s.get(ctx, volume)
 	return st, err

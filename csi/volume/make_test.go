@@ -151,8 +151,8 @@ func (p past) Update(ctx context.Context, st State, r Revision) (Revision, error
 	return next, err
 }
 
-// Whatever state of a volume's first minute is restored, while the volume is open or later: no file
-// system is made on what a pod wrote since.
+// For each state of a volume's first minute that is restored, while the volume is open or later, no
+// file system is made over data that a pod wrote since.
 func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	n, made := created(t), 0
 	states := []State{n.state()}
@@ -199,8 +199,8 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	restored("once it was closed")
 }
 
-// A mapping that a dead process left in Make, and that a process has open, is none to make a file
-// system on. One that cannot be made leaves no mapping.
+// No file system is made on a mapping that a dead process left in Make and that a process has open.
+// A mapping on which none can be made is removed.
 func TestMakeRefusesMappingsInUse(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {

@@ -28,8 +28,8 @@ const memoryEnv = "KUBEVEIL_TEST_MEMORY"
 const (
 	// many volumes are opened at once.
 	many = 100
-	// memoryLimit is what the whole driver may take for that, KiB; memoryShare what this package
-	// and what it stands on may: a driver has Kubernetes clients and gRPC, too.
+	// memoryLimit is the memory that the whole driver may take for that, KiB. memoryShare is the
+	// share of this package and its dependencies: a driver has Kubernetes clients and gRPC, too.
 	memoryLimit = 64 << 10
 	memoryShare = memoryLimit / 2
 )

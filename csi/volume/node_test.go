@@ -55,7 +55,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// use makes the engine the node's.
+// use makes e the engine of the node.
 func (n *node) use(e *crypttest.Engine) {
 	n.engine = e
 	e.Hook = func(op, name string) error { return n.step("engine " + op) }
@@ -85,7 +85,7 @@ func (n *node) step(what string) error {
 	return nil
 }
 
-// process starts a new process of the driver, to be killed at a step; 0 is never.
+// process starts a new process of the driver, to be killed at a step; 0 means never.
 func (n *node) process(kill int) *Set {
 	n.mu.Lock()
 	n.steps, n.kill, n.goesOn, n.trace = 0, kill, false, nil
@@ -347,7 +347,7 @@ func openNew(t testing.TB) *node {
 	return n
 }
 
-// intact checks that the data of the volume is what opened wrote.
+// intact checks that the volume still holds the data that opened wrote.
 func (n *node) intact() {
 	n.t.Helper()
 	b := make([]byte, 4096)

@@ -29,7 +29,7 @@ type op struct {
 	unlock   func()
 }
 
-// begin locks the volume and reads its state. keys nil is the Set's provider.
+// begin locks the volume and reads its state. Nil keys mean the provider of the Set.
 func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
 	unlock, err := s.lock(volume)
 	if err != nil {
@@ -107,8 +107,8 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 }
 
 // takeReadSlot waits until there is memory for one more volume's metadata; done releases it. Until
-// then only the volume's disk and its state may block. A volume whose disk hangs gives up its slot
-// after readSlotPatience, however many volumes hang.
+// then only the volume's disk and its state may block. A volume whose disk hangs frees its slot
+// after readSlotPatience, regardless of how many volumes hang.
 func (o *op) takeReadSlot(ctx context.Context) (done func(), err error) {
 	select {
 	case o.readSlots <- struct{}{}:

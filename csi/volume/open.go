@@ -13,9 +13,9 @@ import (
 
 // OpenOptions say how a volume is opened. The zero value is the usual case.
 type OpenOptions struct {
-	// Keys is the provider of this request; nil is the Set's.
+	// Keys is the provider of this request; nil means the provider of the Set.
 	Keys keyring.Provider
-	// Tuning is that of the mapping; Discard lets the volume tell the disk which blocks are free.
+	// Tuning is the tuning of the mapping. Discard lets the volume report free blocks to the disk.
 	Tuning  crypt.Tuning
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
@@ -228,7 +228,7 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 	return crypt.Mapping{}, present, nil
 }
 
-// inspect returns why the mapping of that table cannot be used; empty when it can. It resumes a
+// inspect returns why the mapping of that table cannot be used, or an empty string. It resumes a
 // mapping with its live table if it is suspended (by a copy) or has a second table (of an
 // expansion).
 func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {

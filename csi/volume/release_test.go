@@ -110,8 +110,8 @@ func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	}
 }
 
-// Whatever image the disk's owner kept when he had a process end at some step of opening or closing
-// a volume: it is refused once the volume was opened since.
+// The disk's owner may keep an image from any step of opening or closing a volume at which he had
+// the process end. It is refused once the volume was opened since.
 func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, n *node)

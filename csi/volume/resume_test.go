@@ -56,7 +56,7 @@ func (l lame) List(ctx context.Context) ([]State, error) {
 	return states, errors.Join(err, fmt.Errorf("volume pvc-9: %w: no status", ErrState))
 }
 
-// One state that is refused, of whatever volume, keeps no other volume suspended.
+// A refused state of any volume keeps no other volume suspended.
 func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	n := opened(t)
 	stop := func(name string) { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }

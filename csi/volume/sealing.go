@@ -39,8 +39,8 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	o.keep(keys, opts)
 }
 
-// kept returns the kept sealing key, nil when there is none. Only the holder of the volume lock may
-// use it; it must not wipe it.
+// kept returns the kept sealing key, or nil. Only the holder of the volume lock may use it; it must
+// not wipe it.
 func (o *op) kept() *crypt.Keys {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -20,7 +20,7 @@ func keyless(n *node) *Set {
 // is refused. A process that has not kept it closes without.
 func TestKeptKeySealsAtClose(t *testing.T) {
 	for name, c := range map[string]struct {
-		// use opens the volume and returns who is to close it.
+		// use opens the volume and returns the Set that is to close it.
 		use    func(t *testing.T, n *node) *Set
 		sealed bool
 	}{

@@ -23,8 +23,8 @@ import (
 // disk's flushes dominate, so more readers would gain little.
 const readers = 4
 
-// Config is what a Set depends on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be
-// set.
+// Config holds the dependencies of a Set. All but OpenDisk, OpenBelow, Locks, Happened and Log must
+// be set.
 type Config struct {
 	// Cluster is the id of the cluster, Node the name of this node. Cluster may be set after
 	// NewSet, before the first use of a state.
@@ -105,8 +105,8 @@ func NewSet(c Config) *Set {
 }
 
 // Create creates the state of a new volume of at least size bytes, under a name that
-// backend.CheckName accepts. It touches no disk and needs no key. A volume of that size and request
-// is no error. Create sets Created.
+// backend.CheckName accepts. It touches no disk and needs no key. It accepts an existing volume of
+// that size and request. Create sets Created.
 func (s *Set) Create(ctx context.Context, volume string, size int64,
 	request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
@@ -201,9 +201,9 @@ func (s *Set) lock(volume string) (func(), error) {
 	}, nil
 }
 
-// Rewrap wraps the volume's key with the provider's current key-encryption key; nil is the Set's
-// provider. A key that is wrapped with it already stays as it is. The volume stays open. keys must
-// also unwrap the existing key: see keyring.Chain.
+// Rewrap wraps the volume's key with the provider's current key-encryption key; nil means the
+// provider of the Set. A key that is wrapped with it already stays as it is. The volume stays open.
+// keys must also unwrap the existing key: see keyring.Chain.
 func (s *Set) Rewrap(ctx context.Context, volume string,
 	keys keyring.Provider) (changed bool, err error) {
 	o, err := s.begin(ctx, volume, keys)
@@ -228,8 +228,8 @@ func (s *Set) Rewrap(ctx context.Context, volume string,
 
 // MarkMade records that the volume has content, so that no file system is ever made on it, and how
 // it is used, unless that is known. It is for a volume that is used as a block device, or for one
-// whose mode is not known, and is called before Open. As with Make, a state from a backup that does
-// not say Made then has an epoch before the disk's. takeOver is that of OpenOptions.
+// whose mode is not known, and is called before Open. As with Make, a state from a backup without
+// Made then has an epoch before the disk's. takeOver has the meaning of OpenOptions.TakeOver.
 func (s *Set) MarkMade(ctx context.Context, volume, takeOver string, mode Mode) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {

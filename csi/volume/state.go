@@ -11,7 +11,7 @@ import (
 
 // Errors of volumes.
 var (
-	// ErrNotFound matches when there is no volume of that name.
+	// ErrNotFound matches when no volume has that name.
 	ErrNotFound = errors.New("no such volume")
 	// ErrExists matches when there is one already, of another size or request.
 	ErrExists = errors.New("volume exists")
@@ -38,8 +38,8 @@ var (
 	ErrState = errors.New("state of the volume does not hang together")
 )
 
-// BusyError says that Holder has the volume, so Node cannot open it. Home is the node that it was
-// made for, empty for any.
+// BusyError means that Holder has the volume, so Node cannot open it. Home is the node for which it
+// was made; empty means any node.
 type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
@@ -94,10 +94,10 @@ const (
 	Filesystem Mode = "Filesystem"
 )
 
-// Request is what was asked for when a volume was made. It never changes, so a store may keep it
-// apart from the rest of the state.
+// Request holds the parameters with which a volume was made. It never changes, so a store may keep
+// it apart from the rest of the state.
 type Request struct {
-	// Node is the node that has the volume's backing; empty when any may.
+	// Node is the node that has the volume's backing; empty means that any node may.
 	Node string `json:"node,omitempty"`
 	// Backend is the name of the backend: file or disk.
 	Backend string `json:"backend,omitempty"`
@@ -118,7 +118,7 @@ func (r Request) same(other Request) bool {
 	return r == other
 }
 
-// Origin is what the source's disk said when it was copied. The copy's disk says the same until it
+// Origin holds the source's record when it was copied. The copy's disk has the same record until it
 // is formatted. Only the volume key is shared with the source, so the source may be deleted.
 type Origin struct {
 	UUID     crypt.UUID `json:"uuid"`
@@ -151,7 +151,7 @@ type State struct {
 	// Volume and Cluster are the names of volume and cluster.
 	Volume  string `json:"volume"`
 	Cluster string `json:"cluster"`
-	// Request is what was asked for.
+	// Request holds the parameters with which it was made.
 	Request Request `json:"request,omitzero"`
 	Phase   Phase   `json:"phase"`
 	// Payload is the size in bytes. PendingPayload, unless 0, is the size that an expansion is to
@@ -168,9 +168,10 @@ type State struct {
 	Origin Origin `json:"origin,omitzero"`
 	// Content is Unmade until Make or MarkMade.
 	Content Content `json:"content"`
-	// Mode is how the volume was first used; empty if that is not known. A copy has its source's.
+	// Mode is the mode in which the volume was first used; empty means unknown. A copy has the mode
+	// of its source.
 	Mode Mode `json:"volumeMode,omitempty"`
-	// Writer is the node that has the volume; empty for none.
+	// Writer is the node that has the volume; empty means that no node has it.
 	Writer string `json:"writer,omitempty"`
 	// Epoch is the epoch on the disk. PendingEpoch, unless 0, is the one about to be written.
 	Epoch        uint64 `json:"epoch,omitempty"`

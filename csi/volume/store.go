@@ -16,13 +16,13 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// Revision is a version of a state; its meaning is the store's own.
+// Revision is a version of a state; each store defines its meaning.
 type Revision string
 
 // Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be
 // called from several goroutines and nodes.
 type Store interface {
-	// Get returns the state of a volume; ErrNotFound when there is none.
+	// Get returns the state of a volume, or ErrNotFound.
 	Get(ctx context.Context, volume string) (State, Revision, error)
 	// List returns all states in no order. Its error joins those of states that cannot be read; the
 	// others are returned beside it.

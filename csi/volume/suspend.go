@@ -15,7 +15,7 @@ import (
 const suspendLimit = 30 * time.Second
 
 // copySuspended copies the backing while the source is suspended. After limit the source resumes,
-// whatever the copy does. A source that is not open has no limit.
+// regardless of the copy. A source that is not open has no limit.
 func (o *op) copySuspended(ctx context.Context, from *op, open string, size int64) error {
 	limited, cancel := context.WithTimeoutCause(ctx, o.limit,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
@@ -155,8 +155,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume of one volume, after its copy returned ErrSuspended. Call it again while
-// it returns an error. A volume that is not open here is no error.
+// ResumeVolume is Resume for one volume, after its copy returned ErrSuspended. Call it again while
+// it returns an error. It returns nil for a volume that is not open here.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {

@@ -31,7 +31,7 @@ func (n *node) failing(op string, times int) (asked *int) {
 	return asked
 }
 
-// A source that does not go on at once is tried again, and the copy is none the worse for it.
+// A source that does not resume at once is tried again, and the copy is complete.
 func TestSourceGoesOnAgain(t *testing.T) {
 	for times := 1; times < attempts; times++ {
 		n := opened(t)
@@ -226,7 +226,7 @@ func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 	}
 }
 
-// Disks that hang keep others waiting for a while only, and give nothing back twice.
+// Disks that hang delay others only for a while, and release nothing twice.
 func TestDisksThatHangAreOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)

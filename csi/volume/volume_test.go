@@ -201,7 +201,8 @@ func TestFailedAtEachStep(t *testing.T) {
 	}
 }
 
-// An expansion that was killed costs no mapping, whatever is asked for first: it may be mounted.
+// An expansion that was killed costs no mapping, regardless of the next request: the mapping may be
+// mounted.
 func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)
@@ -251,7 +252,8 @@ func closeVolume(t *testing.T, n *node) {
 	}
 }
 
-// checkAgain does the operation with a process that lives, and then whatever must be possible.
+// checkAgain does the operation with a process that lives, and then every operation that must be
+// possible.
 func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 	t.Helper()
 	if err := op.run(t.Context(), s); err != nil {

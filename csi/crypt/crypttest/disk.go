@@ -58,5 +58,5 @@ func (d *Disk) Seal(t testing.TB, epoch uint64) {
 	d.epoch = epoch
 }
 
-// OpenBelow opens the disk, whatever the number is: see volume.Config.
+// OpenBelow opens the disk for any number: see volume.Config.
 func (d *Disk) OpenBelow(uint64) (blk.Reader, error) { return d.disk, nil }

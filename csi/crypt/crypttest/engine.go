@@ -21,9 +21,9 @@ type Engine struct {
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is asked before each method ("answer", "create", "lookup", "list", "probe",
-	// "load" and "resize", "suspend", "resume", "fence", "remove") of a name; an error of it is the
-	// method's.
+	// Hook, when set, is called before each method ("answer", "create", "lookup", "list", "probe",
+	// "load" and "resize", "suspend", "resume", "fence", "remove") with its name. The method
+	// returns an error of Hook as its own.
 	Hook func(op, name string) error
 }
 

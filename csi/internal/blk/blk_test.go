@@ -115,7 +115,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// A process that has no descriptor left finds no device, and must not say that there is none: a
+// A process without a free descriptor finds no device, and must not report that there is none. A
 // second one on the same file would take the place of the first.
 func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	nettest.NeedRoot(t)
@@ -227,8 +227,8 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	}
 }
 
-// attached puts a file on a loop device until the test ends; the test is skipped where there are
-// none.
+// attached puts a file on a loop device until the test ends. It skips the test if there are no loop
+// devices.
 func attached(t *testing.T, path string) blk.Loop {
 	t.Helper()
 	l, err := blk.AttachLoop(path)

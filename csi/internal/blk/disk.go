@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Align is what offsets and lengths of reads and writes are multiples of, bytes. Every disk there
-// is can do direct I/O of it.
+// Align is the unit of offsets and lengths of reads and writes, bytes. Direct I/O of this unit
+// works on every disk.
 const Align = 4096
 
 // ErrUnaligned matches errors of reads and writes whose offset or length is not a multiple of

@@ -37,7 +37,7 @@ func Holders(sys fs.FS, number uint64) []string {
 	return out
 }
 
-// devicePaths returns the paths of the device's nodes: the kernel's, and the mapping's.
+// devicePaths returns the paths of the device's nodes: the kernel's path, and the mapping's path.
 func devicePaths(sys fs.FS, dir string) (paths []string) {
 	event, _ := attribute(sys, dir+"/uevent")
 	for line := range strings.Lines(event) {

@@ -31,10 +31,10 @@ func nameOf(attribute string) string {
 	return path.Base(attribute)
 }
 
-// ID returns a name of the block device with that number which stays with it over reboots and other
-// disks' comings and goings: an identifier of the hardware, and for a partition its number and
-// start. sys is the root of sysfs ("/sys"). It is what the disk's owner says of himself: it
-// protects against mistakes, not against him.
+// ID returns a name of the block device with that number which stays with it over reboots and
+// changes of other disks. It is an identifier of the hardware, and for a partition its number and
+// start. sys is the root of sysfs ("/sys"). The disk's owner chooses the identifier, so it protects
+// against mistakes, not against the owner.
 func ID(sys fs.FS, number uint64) (string, error) {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
 	suffix := ""
@@ -79,8 +79,8 @@ func parentOf(sys fs.FS, dir string) (string, error) {
 	return path.Dir(path.Join(path.Dir(dir), target)), nil
 }
 
-// attribute returns what the attribute says, empty when it has nothing to say: many devices lack
-// it, or have none to give.
+// attribute returns the value of the attribute, or an empty string without a value: many devices
+// lack the attribute or have no value for it.
 func attribute(sys fs.FS, name string) (string, error) {
 	b, err := fs.ReadFile(sys, name)
 	if exhausted(err) {

@@ -15,7 +15,7 @@ import (
 
 // Errors of loop devices.
 var (
-	// ErrNoLoop matches when the kernel gives no further loop device, or has none at all.
+	// ErrNoLoop matches when the kernel has no further loop device, or no support for them.
 	ErrNoLoop = errors.New("no loop device is free")
 	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use,
 	// because the file system below cannot.
@@ -26,7 +26,7 @@ const (
 	loopMajor   = 7
 	loopControl = "/dev/loop-control"
 	blockDir    = "/sys/block"
-	// attempts bounds the race for a free device with others who attach at the same time.
+	// attempts bounds the race for a free device with programs that attach at the same time.
 	attempts = 32
 )
 
@@ -35,8 +35,8 @@ type Loop struct {
 	// Path is the device node, Number its device number.
 	Path   string
 	Number uint64
-	// device and inode are the file's: the number may be another's by the time that something is
-	// done to it.
+	// device and inode identify the file. The device's number may belong to another file by the
+	// time of the next operation.
 	device, inode uint64
 }
 
@@ -45,8 +45,8 @@ func (l Loop) is(info *unix.LoopInfo64) bool {
 	return info.Device == l.device && info.Inode == l.inode
 }
 
-// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives
-// the one it is already on. A device on that file with other settings (an offset, a limit,
+// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or
+// returns the one it is already on. A device on that file with other settings (an offset, a limit,
 // buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
 func AttachLoop(path string) (Loop, error) {
 	for range attempts {
@@ -201,8 +201,8 @@ func (l Loop) status() (*unix.LoopInfo64, error) {
 // Resize makes l as large as its file is now. ENXIO matches when it is on that file no more.
 func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
 
-// Detach takes the file off l; at the last close, when a process has it open. A device that has no
-// file, or another one by now, is no error, and left.
+// Detach takes the file off l; at the last close, when a process has it open. It leaves a device
+// that has no file, or another one by now, and returns nil.
 func (l Loop) Detach() error {
 	err := l.ioctl("detach", unix.LOOP_CLR_FD)
 	if errors.Is(err, unix.ENXIO) {
@@ -232,12 +232,12 @@ func (l Loop) ioctl(what string, request uint) error {
 	return nil
 }
 
-// FindLoops returns the loop devices that the file at path is on. Only devices whose file has the
-// same base name are opened, and their inode and device compared: to ask any other could wait for a
-// server that is away. A file that does not exist is on none, unless a device still holds it by its
-// former name: those are returned, too. A device of that base name that cannot be looked at is an
-// error: the file may be on it. One is passed over when the file system of its own file fails (EIO,
-// ESTALE) and that of path does not.
+// FindLoops returns the loop devices that the file at path is on. It opens only devices whose file
+// has the same base name, and compares their inode and device: an open of any other could wait for
+// a server that is away. A file that does not exist is on none, unless a device still holds it by
+// its former name: those are returned, too. A device of that base name that cannot be examined is
+// an error, because the file may be on it. It is skipped when the file system of its own file fails
+// (EIO, ESTALE) and the file system of path does not.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
@@ -295,7 +295,7 @@ func FindLoops(path string) ([]Loop, error) {
 }
 
 // BackingFile returns the path of the file that the loop device of that number is on, as the kernel
-// names it; empty for any other device.
+// names it. For any other device it returns an empty string.
 func BackingFile(number uint64) string {
 	if unix.Major(number) != loopMajor {
 		return ""
@@ -307,7 +307,7 @@ func BackingFile(number uint64) string {
 	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), deletedSuffix)
 }
 
-// deletedSuffix is what the kernel adds to the name of a file that is gone.
+// deletedSuffix is the suffix that the kernel adds to the name of a deleted file.
 const deletedSuffix = " (deleted)"
 
 // exhausted reports whether err says of this process or machine, and not of what was asked for,

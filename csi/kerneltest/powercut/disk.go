@@ -36,7 +36,7 @@ func (d *Disk) Part(start, size int64) *Disk {
 	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
 }
 
-// block returns what is there; nil is zeros.
+// block returns the content of a block; nil means zeros.
 func (d *Disk) block(i int64) []byte {
 	if b, ok := d.blockByIndex[i]; ok || d.under == nil {
 		return b

@@ -10,7 +10,7 @@ const (
 	marksSize   = 1 << 20
 	// DiskSize is the size of the disk, bytes.
 	DiskSize = marksStart + marksSize
-	// DiskSerial is what the machine knows the disk by.
+	// DiskSerial is the serial number of the disk on the machine.
 	DiskSerial = "powercut"
 )
 

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// ErrLog matches what is no log, or one that does not hang together.
+// ErrLog matches for bytes that are not a log, and for a log that contradicts itself.
 var ErrLog = errors.New("not a log of writes")
 
 // The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites
@@ -37,7 +37,7 @@ const (
 	known = Flush | FUA | Discard | Mark | metadata
 )
 
-// Entry is what the disk was asked for.
+// Entry is a request to the disk.
 type Entry struct {
 	// Offset and Length are bytes of the disk.
 	Offset, Length int64
@@ -112,7 +112,7 @@ func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, e
 	return e, next, nil
 }
 
-// Data is what the entry wrote; none for one that discards.
+// Data returns the bytes that the entry wrote, or none for an entry that discards.
 func (l *Log) Data(e Entry) ([]byte, error) {
 	if e.Flags&Discard != 0 {
 		return nil, nil

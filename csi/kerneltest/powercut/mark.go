@@ -11,11 +11,11 @@ import (
 
 const (
 	markMagic = "KVCUTMRK"
-	// markSize is what a mark takes, bytes, in one write.
+	// markSize is the size of a mark, bytes, in one write.
 	markSize = block
 )
 
-// State is what was so, outside the disk, when a mark was written.
+// State is the state outside the disk when a mark was written.
 type State struct {
 	// Volume is the trusted state.
 	Volume volume.State `json:"volume"`

@@ -183,7 +183,7 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 		return err
 	}
 
-	// As a volume is mounted: the journal is replayed. Then there is nothing to be found.
+	// The journal is replayed, as on mount. Then e2fsck must find nothing.
 	out, err := exec.CommandContext(ctx, "e2fsck", "-p", image).CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
 		return fmt.Errorf("e2fsck -p: %w: %s", err, out)

@@ -128,7 +128,7 @@ func (w *workload) close() {
 func (w *workload) makeFileSystem() {
 	w.t.Helper()
 	made, err := w.set.Make(w.t.Context(), volumeID, volume.OpenOptions{}, func(path string) error {
-		// Few inodes, and none to be zeroed later: what is logged is what matters.
+		// Few inodes, and none to be zeroed later, so that the log holds what matters.
 		w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0",
 			path)
 		w.run("blockdev", "--flushbufs", path)

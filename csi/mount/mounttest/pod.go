@@ -35,7 +35,7 @@ func (s *System) Write(target, name, text string) error {
 	})
 }
 
-// Read returns a file of what is mounted at target; fs.ErrNotExist when there is none.
+// Read returns a file of the file system mounted at target, or fs.ErrNotExist.
 func (s *System) Read(target, name string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

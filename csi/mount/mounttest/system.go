@@ -21,10 +21,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// page is what a file system takes, bytes.
+// page is the unit in which a file system stores files, bytes.
 const page = 4096
 
-// Device is what is behind a path such as /dev/dm-1.
+// Device is the device behind a path such as /dev/dm-1.
 type Device struct {
 	Number uint64
 	Size   int64
@@ -37,10 +37,10 @@ type Device struct {
 
 // System is the fake. Open must be set; the rest may be.
 type System struct {
-	// Open returns the device of a path, fs.ErrNotExist when there is none.
+	// Open returns the device of a path, or fs.ErrNotExist.
 	Open func(path string) (Device, error)
-	// Hook is asked before each method of System ("make", "mount", …) with the path it is about; an
-	// error of it is the method's.
+	// Hook is called before each method of System ("make", "mount", …) with the path of its call.
+	// The method returns an error of Hook as its own.
 	Hook func(op, path string) error
 
 	// Private has CheckShared refuse every path.

@@ -26,8 +26,8 @@ type Disk struct {
 	pending []write
 	writes  int
 
-	// Hook, when set, is asked before each operation ("read", "write", "sync"); an error of it is
-	// the operation's.
+	// Hook, when set, is called before each operation ("read", "write", "sync"). The operation
+	// returns an error of Hook as its own.
 	Hook func(op string, off int64, n int) error
 	// Tamper, when set, may change what is read at off; read counts the reads of this disk from 1.
 	Tamper func(read int, off int64, p []byte)
