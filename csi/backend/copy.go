@@ -101,8 +101,8 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// noClone reports whether err says that the file system cannot share blocks between these two files
-// (ioctl_ficlone(2)); any other error is returned.
+// noClone reports whether err means that the file system cannot share blocks between these two
+// files (ioctl_ficlone(2)); any other error is returned.
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {

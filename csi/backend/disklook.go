@@ -11,7 +11,7 @@ import (
 // lookPatience is how long a disk may take to report its id and size; one that hangs is skipped.
 const lookPatience = 5 * time.Second
 
-// question asks the device at a path for its size, or else for its id.
+// question reads the size of the device at a path, or else its id.
 type question struct {
 	path   string
 	number uint64
@@ -28,8 +28,8 @@ type look struct {
 	err        error
 }
 
-// look queries a disk, or joins the query under way: a disk that hangs blocks one thread, however
-// often it is asked. Some disks must answer even to report their id (virtio's serial).
+// look queries a disk, or joins the query under way: a disk that hangs blocks one thread for any
+// number of queries. Some disks must answer even to report their id (virtio's serial).
 func (d *Disks) look(q question) *look {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -30,7 +30,8 @@ type Disks struct {
 	Claims string
 	// Sys is the root of sysfs; nil means this machine's sysfs.
 	Sys fs.FS
-	// Size returns the size of a device, bytes, and Number its device number; nil asks the kernel.
+	// Size returns the size of a device, bytes, and Number its device number; nil means the
+	// kernel's values.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
 	// Open opens a disk exclusively; nil means blk.Open.
@@ -270,8 +271,8 @@ func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	return largest, err
 }
 
-// candidates returns the disks that exist; two paths of one device count once. In dead are disks
-// that report no id, and disks that share an id: a claim could not tell them apart.
+// candidates returns the disks that exist; two paths of one device count once. dead lists disks
+// that report no id, and disks that share an id: a claim could not distinguish them.
 func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error) {
 	number := d.Number
 	if number == nil {

@@ -214,7 +214,7 @@ func TestDisksBesideADeadOne(t *testing.T) {
 	}
 }
 
-// mute has b hang while it is asked how large it is.
+// mute makes b hang when its size is read.
 func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	whole := d.Size
 	d.Size = func(path string) (int64, error) {
@@ -226,8 +226,8 @@ func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	}
 }
 
-// A disk that hangs delays no other volume: it is passed over, and takes one thread, however often
-// it is asked for.
+// A disk that hangs delays no other volume: it is skipped, and takes one thread for any number of
+// requests.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -438,7 +438,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks with the same id cannot be used, because a claim would not tell them apart; a disk
+// Two disks with the same id cannot be used, because a claim could not distinguish them; a disk
 // without an id cannot either.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)

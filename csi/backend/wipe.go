@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// usedSuffix ends the names of marks: files in Claims that say which disks hold data of a
-	// deleted volume.
+	// usedSuffix is the suffix of marks: files in Claims that name the disks with data of a deleted
+	// volume.
 	usedSuffix = ".used"
 	// wipeChunk is how much is overwritten between two checks for cancellation, in bytes.
 	wipeChunk = 8 << 20

@@ -24,7 +24,7 @@ var (
 	// ErrOpen matches when volumes are open on this node.
 	ErrOpen = errors.New("volumes are open on this node: end the pods that use them while " +
 		"veil-csi runs, so that it closes them")
-	// ErrLeft matches when there is ciphertext whose loss was not asked for.
+	// ErrLeft matches when there is ciphertext that the caller did not allow to destroy.
 	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while " +
 		"veil-csi runs, or say that it may be destroyed")
 )
@@ -45,8 +45,8 @@ type Paths struct {
 // dialPatience is how long a driver may take to be seen.
 const dialPatience = time.Second
 
-// Run takes the driver's things from this node. With destroy, ciphertext goes, too; disks that
-// volumes have are given up, and not written to. took is told of each thing that is gone.
+// Run removes the driver's things from this node. With destroy, it also removes ciphertext. Disks
+// of volumes are released, and not written to. Run calls took for each thing that is gone.
 func Run(p Paths, destroy bool, took func(what string)) error {
 	left, err := p.check(destroy)
 	if err != nil {

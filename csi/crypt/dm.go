@@ -70,8 +70,7 @@ type dmRequest struct {
 	flags      uint32
 	// targets are the table of dmTableLoad.
 	targets []dmTarget
-	// udev tells udev to leave the device alone. No semaphore is used, so no process waits for
-	// udev.
+	// udev makes udev leave the device alone. No semaphore is used, so no process waits for udev.
 	udev bool
 }
 

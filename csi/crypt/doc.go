@@ -5,7 +5,7 @@
 // It promises:
 //   - Metadata is read once and verified in memory before it is trusted. The record authenticates
 //     under a key that only this volume has, and the header has the digest in the record.
-//     Everything else is a *RefusedError that says what was expected and what was found, and
+//     Everything else is a *RefusedError with the expected and the found value, and
 //     nothing is written. The rest of the disk is encrypted and not authenticated: its owner can
 //     restore any former content.
 //   - A table is made only from a verified Record. No key is in a table, argument or log; the

@@ -22,7 +22,7 @@ var (
 	// ErrInUse matches when a mapping is open.
 	ErrInUse = errors.New("mapping is in use")
 	// ErrNotSupported matches when this kernel, or the sandbox of the process, lacks something; the
-	// message says what.
+	// message names it.
 	ErrNotSupported = errors.New("not supported here")
 )
 

@@ -111,7 +111,7 @@ func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 }
 
 // loadTuned loads the table with these flags, or without them if the kernel lacks one. The kernel
-// returns EINVAL for everything that it does not know or accept (crypt_ctr_optional in
+// returns EINVAL for everything that it does not support or accept (crypt_ctr_optional in
 // drivers/md/dm-crypt.c), so any other defect fails the second attempt, too.
 func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	err := loadTable(t, flags, call)

@@ -49,8 +49,8 @@ func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	}
 }
 
-// Authentic records of another format, as a later version may write them: what this one does not
-// know it does not guess.
+// Authentic records of another format, as a later version may write them. This version does not
+// guess the meaning of unknown parts.
 func TestRecordsOfAnotherFormat(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for name, change := range map[string]func(r *Record){

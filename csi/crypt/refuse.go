@@ -32,7 +32,7 @@ const (
 	Truncated Kind = "disk is too small"
 	// Changed: the disk now returns other bytes than were just read or written.
 	Changed Kind = "disk changed between two reads"
-	// Unsupported: authentic, in a format that this version does not know.
+	// Unsupported: authentic, in a format that this version does not support.
 	Unsupported Kind = "disk has an unknown format"
 	// NotEmpty: there is data where a new volume was to be made.
 	NotEmpty Kind = "disk is not empty"
@@ -93,7 +93,7 @@ var signatures = []struct {
 	{510, "\x55\xaa", "a partition table"},
 }
 
-// Describe says what the beginning of a disk looks like. It verifies and decides nothing.
+// Describe describes the beginning of a disk. It verifies and decides nothing.
 func Describe(b []byte) string {
 	if isZero(b) {
 		return "zeros"

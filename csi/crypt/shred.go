@@ -9,7 +9,7 @@ import (
 )
 
 // Shred overwrites keyslot and records with zeros, so that even a copied key finds none. The record
-// must claim to be of b. A disk that holds zeros is Blank: the caller knows whether it was
+// must claim to be of b. A disk that holds zeros is Blank: only the caller can tell whether it was
 // shredded. Any other disk is refused and not written.
 func Shred(d blk.Disk, b keyring.Binding) error {
 	m, err := Read(d)

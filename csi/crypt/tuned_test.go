@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cryptTarget is device-mapper with the crypt target of a kernel that knows these optional
+// cryptTarget is device-mapper with the crypt target of a kernel that supports these optional
 // arguments. Like most kernels (crypt_ctr_optional in drivers/md/dm-crypt.c) it returns EINVAL for
 // any other argument, and for a wrong count.
 type cryptTarget struct {
@@ -48,8 +48,8 @@ func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
 	return &dmReply{}, nil
 }
 
-// Flags of a tuning are left out where the kernel lacks one, all of them, and nothing else ever is:
-// a table that is taken is the one that was asked for.
+// If the kernel lacks a flag of a tuning, all flags are left out, and nothing else: a table that is
+// accepted is the requested one.
 func TestFlagsThatTheKernelLacks(t *testing.T) {
 	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards",
 		"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
@@ -59,7 +59,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 		kernel  cryptTarget
 		tuning  Tuning
 		discard bool
-		// want ends the line that is taken; empty: none is, for the error.
+		// want is the suffix of the accepted line; empty means an error.
 		want  string
 		err   error
 		asked int
@@ -141,8 +141,8 @@ func TestClassesOnlyTune(t *testing.T) {
 	}
 }
 
-// dm-crypt's flags for latency reach a kernel only where they are safe, or where the operator asks
-// for them.
+// dm-crypt's flags for latency reach a kernel only where they are safe, or where the operator
+// requests them.
 func TestLatencyFlagsNeedAGoodKernel(t *testing.T) {
 	for release, want := range map[string]bool{
 		"6.8.0": true, "6.12.48-cloud-amd64": true, "7.0.0-rc1": true, "6.8": true,

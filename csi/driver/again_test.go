@@ -104,7 +104,7 @@ func (h *mute) Probe(ctx context.Context, name string) error {
 	return h.Engine.Probe(ctx, name)
 }
 
-// A disk that hangs is found out within a time, and takes one thread however often it is asked for.
+// A disk that hangs is noticed within a time, and takes one thread for any number of requests.
 func TestHealthOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -146,8 +146,8 @@ type full struct{ memory }
 
 func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
 
-// A volume with data, under a state from a backup that says that it is new, is not removed for lack
-// of space.
+// A volume that has data is not removed for lack of space, although its state, from a backup, is
+// the state of a new volume.
 func TestNoRoomForWhatIsThere(t *testing.T) {
 	m, d := closed(t)
 	now, disk := m.state(pvc), m.disk(pvc)
@@ -269,7 +269,8 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	shows(m, d)
 }
 
-// A client that did not hear of its copy asks again and gets it, also when its source is gone.
+// A client that missed the result of its copy requests it again and gets it, also when its source
+// is gone.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
 	errtest.Must(t, snapshotted(m, d))

@@ -17,7 +17,7 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
 }
 
-// capability says how a volume is to be used.
+// capability is the requested use of a volume.
 type capability struct {
 	// block means the raw device. Otherwise it is a file system of kind fs; empty means the
 	// existing one, or the default.

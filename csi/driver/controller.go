@@ -91,7 +91,7 @@ func (d *Driver) CreateVolume(ctx context.Context,
 }
 
 // create creates the state of a volume and allocates its space. Without space it removes the state,
-// so that another node can be asked.
+// so that the request can go to another node.
 func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
 	least int64) (volume.State, error) {
 	size, err := sizeOf(r.GetCapacityRange(), least)

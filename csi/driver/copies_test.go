@@ -91,7 +91,7 @@ func TestCopyKeepsItsVolumeMode(t *testing.T) {
 				t.Errorf("made: %v", err)
 			}
 
-			// A PersistentVolume that a person makes may say anything.
+			// A PersistentVolume that a person makes may contain anything.
 			errtest.Must(t, m.copyOf(d, snapshot, was, c.class, nil))
 			if err := m.stageCopy(d, c.is); Code(err) != codes.FailedPrecondition ||
 				!strings.Contains(err.Error(), "volumeMode") {

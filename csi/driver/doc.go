@@ -4,9 +4,9 @@
 // It promises:
 //   - Every call may be repeated, at any time, by another process. Facts are read from the state of
 //     the volume, the mappings and the mount table.
-//   - A file system is made only on a volume whose state says that it was never used. An unexpected
+//   - A file system is made only on a volume that was never used according to its state. An unexpected
 //     file system is an error.
-//   - Unstage and unpublish never force anything: a mount in use stays, and the error says where.
+//   - Unstage and unpublish never force anything: a mount in use stays, and the error names its place.
 //   - Errors have the codes of docs/design/0006-csi-driver.md and name a remedy. No secret is in an
 //     error or a log.
 //

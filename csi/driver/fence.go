@@ -31,7 +31,7 @@ const (
 // Calls about such a volume do that too, but a node without a kubelet gets no calls. FenceLost
 // continues after an error and returns all errors.
 //
-// It is cheap while the cache knows the volumes of all mappings, so call it every second. A volume
+// It is cheap while the cache has the volumes of all mappings, so call it every second. A volume
 // that the cache lacks is read from the store. If the API server is away, or refuses this node's
 // token because its Node was deleted, FenceLost learns nothing and fences nothing.
 func (d *Driver) FenceLost(ctx context.Context) error {

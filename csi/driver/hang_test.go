@@ -26,8 +26,8 @@ func (s *stuck) Usage(path string) (mount.Usage, error) {
 	return s.System.Usage(path)
 }
 
-// Statistics of a disk that hangs end within a time, and take one thread however often the kubelet
-// asks.
+// Statistics of a disk that hangs end within a time, and take one thread for any number of requests
+// by the kubelet.
 func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// askPatience is how long a driver may take to say whether it serves.
+// askPatience is the time in which a driver must answer Ask.
 const askPatience = 4 * time.Second
 
 // Ask checks whether the driver at the socket endpoint serves, and returns nil if it does.
@@ -56,7 +56,7 @@ func (d *Driver) GetPluginCapabilities(context.Context,
 	return r, nil
 }
 
-// Probe implements csi.IdentityServer: it asks device-mapper. It waits for no disk, because
+// Probe implements csi.IdentityServer: it checks device-mapper. It waits for no disk, because
 // restarting the driver repairs none. The driver stays ready without its key service: open volumes
 // stay open.
 func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {

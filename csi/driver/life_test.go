@@ -178,14 +178,14 @@ func TestLifeOfADevice(t *testing.T) {
 	if m.mounts.Made() != 0 {
 		t.Error("a file system was made on a device")
 	}
-	// A pod that now wants a file system of it gets none.
+	// A pod that now requests a file system of it gets none.
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || m.mounts.Made() != 0 {
 		t.Errorf("staged as a file system: %v, %d made", err, m.mounts.Made())
 	}
 }
 
-// The kubelet binds folders of a volume once more for the subPaths of its pod, and asks for the
-// volume again when it was restarted.
+// The kubelet binds folders of a volume once more for the subPaths of its pod, and publishes the
+// volume again after its own restart.
 func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER

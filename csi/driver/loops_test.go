@@ -115,8 +115,8 @@ func needGrowth(t *testing.T) {
 		"ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 }
 
-// unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which
-// csi/mount tests to be said. Tests that use it list growth as skipped.
+// unable is this machine without CAP_SYS_RESOURCE: it ignores that ext4 does not grow, an error
+// that csi/mount tests. Tests that use it list growth as skipped.
 type unable struct{ mount.Host }
 
 func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) error {

@@ -82,7 +82,7 @@ func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	}
 }
 
-// Alert rules ask for metrics that there are.
+// Alert rules use metrics that exist.
 func TestAlertRulesNameMetrics(t *testing.T) {
 	text := filetest.Read(t, "../../manifests/components/csi-servicemonitor/prometheusrule.yaml")
 

@@ -107,7 +107,7 @@ func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	return busy
 }
 
-// notInUse refuses a volume that is mounted or published, and says where.
+// notInUse refuses a volume that is mounted or published, and names the place.
 func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	except ...string) error {
 	o, err := set.Find(ctx, st.Volume)

@@ -128,7 +128,7 @@ func (n named) Unwrap(ctx context.Context, b keyring.Binding,
 	return n.Provider.Unwrap(ctx, b, w)
 }
 
-// step is asked before everything that a process does.
+// step is called before everything that a process does.
 func (m *machine) step(string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

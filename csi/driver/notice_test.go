@@ -22,7 +22,7 @@ func listen(d *Driver) *heard {
 	return h
 }
 
-// wants checks that the notices, as volume and reason, are these, and that each says something.
+// wants checks that the notices, as volume and reason, are these, and that each has a message.
 func (h *heard) wants(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -37,8 +37,8 @@ func (h *heard) wants(t *testing.T, want ...string) {
 	}
 }
 
-// A volume that another node opened while the API server is away: the notice names the mapping
-// where the driver does not know the volume yet, and the volume is found later.
+// A volume that another node opened while the API server is away. The notice names the mapping
+// while the driver has not found the volume, and the volume is found later.
 func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 	for name, known := range map[string]bool{"whose volumes it knew": true,
 		"that has just started": false} {
@@ -113,7 +113,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 	})
 }
 
-// A refusal that upkeep meets is said once, and again after it was gone.
+// A refusal that upkeep meets is reported once, and again after it was gone.
 func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 	m, d := two(t)
 	h := listen(d)

@@ -229,8 +229,8 @@ func (d *Driver) provider(p Parameters,
 	return keys, nothing, err
 }
 
-// needProvider is provider for a call that needs one; names says which secret of the class the call
-// brings.
+// needProvider is provider for a call that needs one. names describes the secret of the class that
+// the call brings.
 func (d *Driver) needProvider(p Parameters, secrets map[string]string,
 	names string) (keys keyring.Provider, giveBack func(), err error) {
 	keys, giveBack, err = d.provider(p, secrets)

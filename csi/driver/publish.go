@@ -109,8 +109,9 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	return d.Mounts.Bind(source, target, c.readOnly)
 }
 
-// otherPods returns others without what the kubelet makes of target itself. It binds a pod's device
-// once more, in another folder and under the pod's uid, and may ask for the device again later.
+// otherPods returns others without the kubelet's own mounts of target. The kubelet binds a pod's
+// device once more, in another folder and under the pod's uid, and may request the device again
+// later.
 func otherPods(others []string, target string, c capability) []string {
 	return slices.DeleteFunc(others, func(at string) bool {
 		return c.block && filepath.Base(at) == filepath.Base(target)

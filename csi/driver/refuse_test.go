@@ -96,9 +96,9 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// A state from a backup, made while a volume was staged for the first time, says that no pod has
-// used it. It never leads to a file system on what a pod wrote since, neither while the volume is
-// open nor later.
+// In a state from a backup, made while a volume was staged for the first time, no pod has used it.
+// Such a state never leads to a file system over data that a pod wrote since, neither while the
+// volume is open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m := newMachine(t)
 	var old volume.State
@@ -144,9 +144,9 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m.greets("target")
 }
 
-// A volume that was not staged is closed, also one that a process left open which died: a kubelet
-// does not ask to unstage it. What a person is to repair stays for him, and what a process holds
-// open stays.
+// A volume that was not staged is closed, also one that a dead process left open, because a kubelet
+// does not unstage it. A volume that a person must repair stays, and so does one that a process
+// holds open.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  string

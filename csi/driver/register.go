@@ -50,7 +50,7 @@ func (r *Registration) GetInfo(context.Context,
 }
 
 // NotifyRegistrationStatus implements the kubelet's registration service. After a refusal the
-// kubelet asks again.
+// kubelet registers again.
 func (r *Registration) NotifyRegistrationStatus(_ context.Context,
 	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	r.registered.Store(s.GetPluginRegistered())

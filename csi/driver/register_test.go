@@ -101,7 +101,7 @@ func (h hanging) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, 
 	return &csi.ProbeResponse{}, nil
 }
 
-// A call that does not end keeps the server no longer than it is told to wait.
+// A call that does not end delays the server no longer than its limit.
 func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	l, err := Listen(filepath.Join(t.TempDir(), "csi.sock"))
 	if err != nil {

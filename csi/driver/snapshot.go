@@ -129,7 +129,7 @@ func (d *Driver) flush(ctx context.Context, id string) {
 }
 
 // begun returns the copy of that name if its source is gone (err) and the copy needs no source any
-// more. A caller that did not hear of the copy's success asks again and gets it.
+// more. A caller that missed the copy's success repeats the request and gets the copy.
 func (d *Driver) begun(ctx context.Context, name, src string,
 	gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)

@@ -305,7 +305,7 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-// unstage does not ask which node has the volume: after a take-over, this node's mapping goes, too.
+// unstage ignores which node has the volume: after a take-over, this node's mapping goes, too.
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	st, err := d.anySet.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -330,7 +330,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 		return err
 	}
 
-	// The volume is sealed with the key that Open kept. A process that did not open it asks the
+	// The volume is sealed with the key that Open kept. A process that did not open it calls the
 	// provider, and does not release the volume until that answers. A request to unstage brings no
 	// secrets: if the key needs them, that process closes the volume unsealed, which Close logs.
 	keys, _, err := d.provider(p, nil)

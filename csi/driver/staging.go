@@ -95,8 +95,8 @@ func places(at []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// heldBy adds to an error about a mapping in use what holds it: sysfs and the mount table say so of
-// other devices and of mounts, and of open files neither does.
+// heldBy adds the holders of a mapping in use to an error. sysfs lists other devices and the mount
+// table mounts; neither lists open files.
 func (d *Driver) heldBy(ctx context.Context, set *volume.Set, id string, err error) error {
 	if !errors.Is(err, volume.ErrInUse) {
 		return err

@@ -140,7 +140,7 @@ func TestStagedAtASecondPathIsRefused(t *testing.T) {
 }
 
 // A raw device that the kubelet's own loop device holds (kubernetes/kubernetes#99677): the error
-// says by whom the mapping is in use.
+// names the holder of the mapping.
 func TestMappingInUseNamesItsHolders(t *testing.T) {
 	for name, c := range map[string]struct {
 		holders []string

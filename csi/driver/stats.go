@@ -161,8 +161,8 @@ func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount
 }
 
 // read queries a disk with do and returns its answer; concurrent callers with the same question
-// share it. A disk that hangs does not block the caller (errHangs). It blocks one thread, however
-// often it is asked.
+// share it. A disk that hangs does not block the caller (errHangs). It blocks one thread for any
+// number of queries.
 func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
 	r := d.reads[question]

@@ -42,8 +42,9 @@ func (m *machine) edit(change func(*volume.State)) {
 	m.store.revision[pvc]++
 }
 
-// A node whose mounted volume was taken over: the first call about it fences the mapping, names the
-// node that has it, and says what to do about the PersistentVolume. Then it can be unstaged.
+// A node whose mounted volume was taken over: the first call about it fences the mapping. The error
+// names the node that has the volume and the remedy for the PersistentVolume. Then it can be
+// unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },

@@ -26,8 +26,8 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	states, err := d.states(ctx)
 	errs := []error{err}
 
-	// Each provider is asked once, and only if a volume uses it. A provider that did not answer has
-	// no entry.
+	// Each provider is called once, and only if a volume uses it. A provider that did not answer
+	// has no entry.
 	present, asked := map[string]string{}, map[string]bool{}
 	for _, st := range states {
 		p, err := d.kept(st.Request.Parameters)
@@ -96,8 +96,8 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	return own, err
 }
 
-// Trim tells the disks of open volumes with the policy batch which of their blocks are free, and
-// returns their size in bytes.
+// Trim reports the free blocks of open volumes with the policy batch to their disks, and returns
+// their size in bytes.
 func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)

@@ -81,7 +81,7 @@ func TestPublishTwice(t *testing.T) {
 	}
 }
 
-// The kubelet binds a pod's device once more, and may ask for the same device again after that.
+// The kubelet binds a pod's device once more, and may request the same device again after that.
 func TestKubeletBindsDevices(t *testing.T) {
 	single := block()
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
@@ -426,7 +426,7 @@ func TestRewrap(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	errtest.Must(t, snapshotted(m, d))
 
-	// One that no volume uses is not asked.
+	// A provider that no volume uses is not called.
 	m.keys[keyring.NameKMS] = &switched{away: true}
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
 		t.Errorf("%+v, %v", r, err)

@@ -21,7 +21,7 @@ func (c Chain) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error
 	return c[0].Wrap(ctx, b, key)
 }
 
-// Unwrap asks each provider of that name in turn, and each chain.
+// Unwrap calls each provider of that name in turn, and each chain.
 func (c Chain) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
 	var errs []error
 	for _, p := range c {

@@ -32,7 +32,7 @@ func (b Binding) String() string {
 	return fmt.Sprintf("volume %q of cluster %q", b.Volume, b.Cluster)
 }
 
-// BindingError says that a wrapped key belongs to another volume or cluster.
+// BindingError means that a wrapped key belongs to another volume or cluster.
 type BindingError struct{ Expected, Found Binding }
 
 func (e *BindingError) Error() string {

@@ -56,7 +56,7 @@ type kek struct {
 	key *Secret
 }
 
-// newKEK names key by a digest, which tells keys apart and reveals nothing.
+// newKEK names key by a digest, which distinguishes keys and reveals nothing.
 func newKEK(key *Secret) kek {
 	h := sha256.New()
 	h.Write([]byte("kubeveil key-encryption key id\x00"))

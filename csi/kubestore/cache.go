@@ -217,8 +217,8 @@ func (c *Cache) wait(ctx context.Context) error {
 	}
 }
 
-// Destroys returns the volumes that a user asks to destroy and that this node holds, in no order.
-// Objects that are refused are passed over.
+// Destroys returns the volumes that a user requested to destroy and that this node holds, in no
+// order. Objects that are refused are skipped.
 func (c *Cache) Destroys(ctx context.Context) (names []string, err error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err
@@ -233,8 +233,8 @@ func (c *Cache) Destroys(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-// Rewraps returns the volumes whose key a user asks to wrap again and that this node holds, with
-// the value of each request. Objects that are refused are passed over: List returns what is wrong
+// Rewraps returns the volumes whose key a user requested to wrap again and that this node holds,
+// with the value of each request. Objects that are refused are skipped: List returns what is wrong
 // with them.
 func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {
 	if err := c.wait(ctx); err != nil {

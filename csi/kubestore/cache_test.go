@@ -54,8 +54,8 @@ func (c *Cache) names(t *testing.T) []string {
 	return names
 }
 
-// The cache follows the volumes of its node, and asks an API server that cannot select by node for
-// all.
+// The cache follows the volumes of its node. It requests all volumes from an API server that cannot
+// select by node.
 func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	for situation, selects := range map[string]bool{"by field": true, "without fields": false} {
 		t.Run(situation, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package kubestore keeps the states of volumes in the custom resource VeilVolume (cluster-scoped,
-// csi.kubeveil.io/v1alpha1, manifests/csi/crd). It is the only package below csi/ that knows
+// csi.kubeveil.io/v1alpha1, manifests/csi/crd). It is the only package below csi/ that uses
 // Kubernetes clients.
 //
 // It promises:
@@ -8,7 +8,7 @@
 //     volume.ErrConflict.
 //   - No part of a state is lost silently. The API server refuses a field that the resource's
 //     schema lacks; this program refuses an unknown field when it reads it.
-//   - "No such volume" is returned only if the API server says so of that object, not if the
+//   - "No such volume" is returned only if the API server returns it for that object, not if the
 //     resource is not installed.
 //
 // The object's spec holds the request: the cluster and volume.Request, which no client can change,

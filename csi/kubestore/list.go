@@ -58,14 +58,14 @@ func ParseObject(text []byte) (volume.State, error) {
 // tries is how often a request is written when another client changes the object at that moment.
 const tries = 5
 
-// AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver
-// removes the request when that is done.
+// AskRewrap requests that the volume's holder wrap its key by the present key-encryption key. Its
+// driver removes the request when that is done.
 func (s *Store) AskRewrap(ctx context.Context, name, request string) error {
 	return s.ask(ctx, name, "rewrap", request)
 }
 
-// AskDestroy asks the volume's holder to destroy it. Its driver removes the VeilVolume when that is
-// done. It removes the request instead if the volume has an owner by then (CheckNoOwner).
+// AskDestroy requests that the volume's holder destroy it. Its driver removes the VeilVolume when
+// that is done. It removes the request instead if the volume has an owner by then (CheckNoOwner).
 func (s *Store) AskDestroy(ctx context.Context, name string) error {
 	return s.ask(ctx, name, "destroy", true)
 }

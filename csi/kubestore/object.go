@@ -33,11 +33,11 @@ type Spec struct {
 
 // Asked is a person's request for a volume.
 type Asked struct {
-	// Rewrap, when not empty, asks to wrap the volume's key by the present key-encryption key. Its
-	// value tells requests apart; the node removes it when that is done.
+	// Rewrap, when not empty, requests to wrap the volume's key by the present key-encryption key.
+	// Its value distinguishes requests; the node removes it when that is done.
 	Rewrap string `json:"rewrap,omitempty"`
-	// Destroy asks the node that has the volume to destroy it: it has no PersistentVolume or
-	// VolumeSnapshotContent whose deletion would.
+	// Destroy requests that the node that has the volume destroy it: the volume has no
+	// PersistentVolume or VolumeSnapshotContent whose deletion would.
 	Destroy bool `json:"destroy,omitempty"`
 	// TakeOver, unless nil, lets another node take the volume.
 	TakeOver *TakeOver `json:"takeOver,omitempty"`

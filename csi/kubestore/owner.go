@@ -72,7 +72,7 @@ func (s *Store) owners(ctx context.Context, of schema.GroupVersionResource,
 	return s.client.Resource(of).List(ctx, metav1.ListOptions{Limit: page, Continue: next})
 }
 
-// OwnedError says that a volume was to be destroyed that has an owner.
+// OwnedError means that a volume that should be destroyed has an owner.
 type OwnedError struct{ Volume, Owner string }
 
 func (e *OwnedError) Error() string {
@@ -93,7 +93,7 @@ func (s *Store) CheckNoOwner(ctx context.Context, name string) error {
 	return err
 }
 
-// DestroyUnowned does what AskDestroy asked for: destroy destroys the volume, unless it has an
+// DestroyUnowned executes a request of AskDestroy: destroy destroys the volume, unless it has an
 // owner. The request of a volume with an owner is removed, so that it is not in force when that
 // owner goes one day. Other errors leave it: call again.
 func (s *Store) DestroyUnowned(ctx context.Context, name string,

@@ -28,7 +28,7 @@ const (
 	page = 500
 )
 
-// Options say how the API server is reached.
+// Options set how the API server is reached.
 type Options struct {
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
 	Kubeconfig string
@@ -193,8 +193,8 @@ func (s *Store) create(ctx context.Context,
 	return made, explain("create volume "+o.GetName(), err)
 }
 
-// unfinished returns the object of that name, and what it asks for, when it has no status and asks
-// for the same; else exists.
+// unfinished returns the object of that name and its request, when it has no status and its request
+// is the same; else exists.
 func (s *Store) unfinished(ctx context.Context, st volume.State,
 	exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
@@ -209,14 +209,14 @@ func (s *Store) unfinished(ctx context.Context, st volume.State,
 	return o, spec.Request, nil
 }
 
-// same reports whether two ask for the same. When is not compared.
+// same reports whether two requests are equal. Their time is not compared.
 func same(a, b volume.Request) bool {
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return a == b
 }
 
-// Update implements volume.Store. What was asked for is not changed: the state must have the
-// Request that it was created with.
+// Update implements volume.Store. It does not change the request: the state must have the Request
+// that it was created with.
 func (s *Store) Update(ctx context.Context, st volume.State,
 	r volume.Revision) (volume.Revision, error) {
 	status, err := s.check(st)

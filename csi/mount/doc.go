@@ -2,7 +2,7 @@
 // measures them.
 //
 // It promises:
-//   - Make is the only function that formats, and it formats any device it is told to. Other
+//   - Make is the only function that formats, and it formats any device that it gets. Other
 //     packages decide whether a device may be formatted, never by its content.
 //   - The mount table is read each time; the package keeps no file about mounts. A dead device
 //     below a mount blocks only calls about that mount.
@@ -12,7 +12,7 @@
 //     events, and those lie on disks in clear.
 //
 // It refuses mount options by which a class would circumvent the volume's own policy (see
-// CheckOptions). It knows no keys, no volumes and no Kubernetes.
+// CheckOptions). It depends on no keys, no volumes and no Kubernetes.
 //
 // The programs of e2fsprogs and xfsprogs make, check and grow file systems; everything else is
 // system calls (Linux 5.12 or later). Package mounttest has a fake.

@@ -205,7 +205,7 @@ func (h Host) Unbind(target string) error {
 // trimRange is struct fstrim_range.
 type trimRange struct{ start, length, least uint64 }
 
-// Trim implements Filesystems. It asks the file system for one range at a time. When ctx ends it
+// Trim implements Filesystems. It trims one range of the file system at a time. When ctx ends it
 // stops and returns what was trimmed.
 func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	var st unix.Statfs_t

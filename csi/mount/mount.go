@@ -88,7 +88,7 @@ type Filesystems interface {
 	Check(ctx context.Context, device string, fs FS) error
 	// Grow grows the file system on the device, mounted at target, to the size of the device.
 	Grow(ctx context.Context, device, target string, fs FS) error
-	// Trim tells the device below target which blocks are free, and returns their size in bytes.
+	// Trim reports the free blocks to the device below target, and returns their size in bytes.
 	Trim(ctx context.Context, target string) (int64, error)
 	// Flush writes out what the file system at target holds in memory. Its users are not suspended.
 	Flush(target string) error

@@ -33,7 +33,7 @@ type Host struct {
 const (
 	// maxOutput is how much of a program's output an error quotes, in bytes.
 	maxOutput = 1024
-	// patience is how long a program may take to end after it was told to.
+	// patience is the time in which a program must end after its signal.
 	patience = 10 * time.Second
 )
 
@@ -147,8 +147,8 @@ func (h Host) Make(ctx context.Context, device string, kind FS) error {
 	var err error
 	switch kind {
 	case Ext4:
-		// Inode tables and the journal are initialized on first use. The groups' checksums say
-		// which are in use, so former content does not matter.
+		// Inode tables and the journal are initialized on first use. The groups' checksums mark the
+		// ones in use, so former content does not matter.
 		_, err = h.run(ctx, program{name: "mkfs.ext4", device: device, args: []string{"-F", "-q",
 			"-b", "4096", "-m", "0", "-e", "remount-ro",
 			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"}})
@@ -191,8 +191,8 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	const uncorrected = 4
 	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err,
 		device)
-	// A program killed by a signal, for example for lack of memory, has code -1. That says nothing
-	// about the file system.
+	// A program killed by a signal, for example for lack of memory, has code -1. The code then does
+	// not describe the file system.
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}

@@ -158,7 +158,7 @@ exit 7
 	}
 }
 
-// user returns the line of /proc/self/status about the user in what a program said.
+// user returns the line of /proc/self/status about the user in the output of a program.
 func user(t *testing.T, said string) string {
 	t.Helper()
 	_, after, ok := strings.Cut(said, "Uid:")
@@ -169,7 +169,7 @@ func user(t *testing.T, said string) string {
 	return "Uid:" + uid
 }
 
-// The programs that grow file systems keep the one capability that the kernel wants for it.
+// The programs that grow file systems keep the one capability that the kernel requires.
 func TestProgramsThatGrowKeepOneCapability(t *testing.T) {
 	device, become := fakePrograms(t)
 	const script = "#!/bin/sh\ngrep -E '^(Cap|NoNew)' /proc/self/status | tr -d '\\t'; exit 7\n"

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Closed says how a volume was closed.
+// Closed is the result of closing a volume.
 type Closed struct {
 	// Sealed reports whether the disk now carries an epoch of its own, so that images from while
 	// the volume was open are refused.
@@ -145,7 +145,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 
 	next := o.state
 	next.PendingPayload = payload
-	// Update the state even if it already says so: see step.
+	// Update the state even if it is already equal: see step.
 	if err := o.updateState(ctx, next); err != nil {
 		return o.state, err
 	}
@@ -192,7 +192,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return nil
 }
 
-// Removed says how a volume was deleted.
+// Removed is the result of deleting a volume.
 type Removed struct {
 	// Shredded reports whether keyslot and record on the disk were overwritten. A disk that was not
 	// shredded does not open either, because its wrapped key is destroyed.
@@ -286,7 +286,7 @@ func (o *op) shred(ctx context.Context) error {
 	return err
 }
 
-// Forget removes the state of a deleted volume. Call it once no caller can ask for the volume
+// Forget removes the state of a deleted volume. Call it once no caller can request the volume
 // again.
 func (s *Set) Forget(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)

@@ -15,7 +15,7 @@ import (
 // undoPatience bounds the clean-up after a copy that failed.
 const undoPatience = 30 * time.Second
 
-// CopyOptions say how a copy is made. The zero value copies at the size of the source.
+// CopyOptions configure a copy. The zero value copies at the size of the source.
 type CopyOptions struct {
 	// Size is the minimum size of the copy in bytes; 0 means the size of the source. Copy does not
 	// grow a file system on it.
@@ -74,7 +74,7 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 }
 
 // createCopy creates the state of a copy, unless there is one of the same request. A copy in NEW
-// holds no data yet, so it takes the size asked for now: its source may have grown.
+// holds no data yet, so it takes the size of this request: its source may have grown.
 func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
 	request := opts.Request
 	request.Source, request.Snapshot = src, opts.Snapshot
@@ -298,8 +298,8 @@ func (o *op) equalizeRecords(ctx context.Context, dev backend.Device,
 	err = o.verified(ctx, dev, keys, shared,
 		func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 			payload = r.Payload
-			// Update the state even if it already says all of this: another node may have taken the
-			// volume over since it was read. See step.
+			// Update the state even if it is already equal: another node may have taken the volume
+			// over since it was read. See step.
 			if err := o.updateState(ctx, o.state); err != nil {
 				return err
 			}

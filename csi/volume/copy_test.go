@@ -380,7 +380,7 @@ func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	}
 }
 
-// A state from a backup that says that the copy does not exist yet does not replace the copy.
+// A state from a backup of before the copy does not replace the copy.
 func TestCopyUnderAStateFromABackup(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A copy that was begun, and not more, becomes as large as its source is when it is asked for
-// again.
+// A copy of which only the beginning was made becomes as large as its source is at the next
+// request.
 func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -47,8 +47,7 @@ func (h *halfMade) Create(ctx context.Context, st State) error {
 	return h.memoryStore.Create(ctx, st)
 }
 
-// A copy whose state was made by half is made when it is asked for again. One that cannot be read
-// is left.
+// A copy whose state was made by half is made at the next request. One that cannot be read is left.
 func TestCopyWhoseStateWasCutShort(t *testing.T) {
 	for _, spoilt := range []bool{false, true} {
 		n := opened(t)

@@ -63,7 +63,7 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 }
 
-// Many processes and goroutines at once: one works, the others are told so.
+// Many processes and goroutines at once: one works, the others get an error.
 func TestOneOfManyConcurrentOperationsWorks(t *testing.T) {
 	n := opened(t)
 	locks := t.TempDir()

@@ -58,7 +58,7 @@ func TestKeyServiceAway(t *testing.T) {
 	n.intact()
 }
 
-// idle is a provider that is asked only while no read slot is held: it may be away for long.
+// idle is a provider that is called only while no read slot is held: it may be away for long.
 type idle struct {
 	keyring.Provider
 	t *testing.T

@@ -14,8 +14,8 @@ import (
 // A volume that is Made stays as it is. made reports whether mkfs was called and succeeded.
 //
 // The mapping that mkfs gets is removed by the end of the call. Open makes another, with an epoch
-// that the volume never had while it was Unmade. So a state from a backup that says Unmade never
-// formats data that was written since: its disk is newer (crypt.NewerThanState).
+// that the volume never had while it was Unmade. So an Unmade state from a backup never formats
+// data that was written since: its disk is newer (crypt.NewerThanState).
 //
 // Make locks the volume against other processes. It may be called again after it failed or died.
 func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
@@ -44,7 +44,7 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	}
 	next := o.state
 	next.Writer = o.Node
-	// Update the state even if it already says so: see step.
+	// Update the state even if it is already equal: see step.
 	if err := o.updateState(ctx, next); err != nil {
 		return err
 	}
@@ -52,8 +52,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err != nil {
 		return err
 	}
-	// The mapping goes in any case, and before the state says Made: no mapping of this epoch may be
-	// used.
+	// The mapping goes in any case, and before the state becomes Made: no mapping of this epoch may
+	// be used.
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}

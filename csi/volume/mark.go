@@ -43,7 +43,7 @@ func (s *Set) unmarkSuspended(mapping string) {
 }
 
 // ResumeMarked resumes the mappings that a copy on this node suspended. It reads their disks and
-// asks neither the store nor a key service, so it works before Cluster and Store are set. A mapping
+// uses neither the store nor a key service, so it works before Cluster and Store are set. A mapping
 // whose volume another node has opened since is fenced instead. Call it when the driver starts, and
 // again while it returns an error.
 func (s *Set) ResumeMarked(ctx context.Context) error {

@@ -145,7 +145,7 @@ func together(t *testing.T, do func(ctx context.Context, v string) error) {
 	all.Wait()
 }
 
-// peak is the most that was resident since it was last asked, KiB.
+// peak returns the largest resident size since its last call, KiB.
 func peak(t *testing.T) int {
 	t.Helper()
 	status := filetest.Read(t, "/proc/self/status")

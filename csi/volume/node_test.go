@@ -73,7 +73,7 @@ func newProvider(t testing.TB, c byte) keyring.Provider {
 	return p
 }
 
-// step is asked before everything that a process does.
+// step is called before everything that a process does.
 func (n *node) step(what string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// OpenOptions say how a volume is opened. The zero value is the usual case.
+// OpenOptions configure an opening. The zero value is the usual case.
 type OpenOptions struct {
 	// Keys is the provider of this request; nil means the provider of the Set.
 	Keys keyring.Provider
@@ -341,13 +341,13 @@ func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 		func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 			next := o.state
 			next.PendingEpoch, next.Writer = o.state.Epoch+1, o.Node
-			// Update the state even if it already says all of it: another node may have taken the
-			// volume over since it was read, and this node must not write to that disk.
+			// Update the state even if it is already equal: another node may have taken the volume
+			// over since it was read, and this node must not write to that disk.
 			if err := o.updateState(ctx, next); err != nil {
 				return err
 			}
 			// An expansion that was cut short before it reached the disk is not continued: the
-			// caller asks again.
+			// caller requests it again.
 			sealed = record.Next(o.state.PendingEpoch, record.Payload)
 			if err := metadata.Seal(disk, keys, sealed); err != nil {
 				return fmt.Errorf("volume %s: %w", o.state.Volume, err)

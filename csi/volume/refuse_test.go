@@ -221,7 +221,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 		})
 	}
 
-	// A fenced mapping needs no key: the disk says the rest.
+	// A fenced mapping needs no key: the disk holds the rest.
 	n, mapping := restoredWhileOpen(t)
 	errtest.Must(t, n.engine.Fence(t.Context(), mapping))
 

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 )
 
-// attached is a backend that knows which volumes have a device.
+// attached is a backend that records which volumes have a device.
 type attached struct {
 	backend.Backend
 	volumes map[string]bool

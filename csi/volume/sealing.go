@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// keep stores the sealing key of the volume until it is closed, if opts ask for it. The caller
+// keep stores the sealing key of the volume until it is closed, if opts request it. The caller
 // still owns keys. Without a kept key Close needs the provider.
 func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	if !opts.KeepSealing {

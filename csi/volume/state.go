@@ -52,7 +52,7 @@ func (e *BusyError) Error() string {
 		"take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume, e.Holder, e.Node)
 }
 
-// TakenError says that an administrator moved the volume from the node From, declared gone, to the
+// TakenError means that an administrator moved the volume from the node From, declared gone, to the
 // node To. From gets this error: it is not gone.
 type TakenError struct{ Volume, From, To string }
 
@@ -112,7 +112,7 @@ type Request struct {
 	Created time.Time `json:"created,omitzero"`
 }
 
-// same reports whether r and other ask for the same.
+// same reports whether r and other are the same request.
 func (r Request) same(other Request) bool {
 	r.Created, other.Created = time.Time{}, time.Time{}
 	return r == other
@@ -188,7 +188,7 @@ func (s State) Identity() crypt.Identity {
 	return crypt.Identity{Binding: s.Binding(), UUID: s.UUID}
 }
 
-// want returns what the record on the disk must say.
+// want returns what the record on the disk must hold.
 func (s State) want() crypt.Want {
 	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload,
 		PendingPayload: s.PendingPayload}

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// failing has an operation of the engine fail that often, as for want of memory, and not any more
-// then. It returns how often it was asked for.
+// failing makes an operation of the engine fail that often, as for lack of memory, and succeed
+// then. It returns the number of calls.
 func (n *node) failing(op string, times int) (asked *int) {
 	asked = new(int)
 	hook := n.engine.Hook
@@ -87,7 +87,7 @@ func TestSourceThatStandsStill(t *testing.T) {
 	}
 }
 
-// The attempts take as long as is said, and no time once the process is to end.
+// The attempts take the configured time, and no time once the process is to end.
 func TestAttemptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)
@@ -114,7 +114,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 }
 
-// told is a backend in which the process is told to end.
+// told is a backend in which the process gets the signal to end.
 type told struct {
 	stepBackend
 	end context.CancelFunc

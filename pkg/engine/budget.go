@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Budget of initiations. First ones are of peers that answered last time or were never asked; the
-// others repeat what was not answered, which is all that unreachable peers cost.
+// Budget of initiations. First ones go to peers that answered last time or never got one; the
+// others repeat unanswered initiations, which is the whole cost of unreachable peers.
 const (
 	firstPerSecond  = 1500
 	repeatPerSecond = 100
@@ -37,10 +37,10 @@ func (b *bucket) take(now, interval time.Duration, burst int) bool {
 	return true
 }
 
-// Load. Above either limit the device asks for cookies, and for a second after. Only messages with a
-// right MAC1 count. A handshake costs the responder 0.3 to 0.5 ms of CPU, so 2,000 a second are
-// about what a core does, and 256 that wait are 0.1 s. Peers of a node that starts again send up to
-// firstPerSecond, which must not be load.
+// Load. Above either limit, and for a second after, the device demands cookies. Only messages with
+// a right MAC1 count. A handshake costs the responder 0.3 to 0.5 ms of CPU, so 2,000 per second
+// take about one core, and 256 that wait are 0.1 s. Peers of a node that starts again send up to
+// firstPerSecond, which must not count as load.
 const (
 	loadWaiting   = ringSize / 4
 	loadPerSecond = 2000
@@ -65,9 +65,9 @@ func (l *load) note(waiting int, now time.Duration) {
 
 func (l *load) high(now time.Duration) bool { return now < l.until }
 
-// limiter limits handshake messages of each address under load: 20 a second, 5 at once. An IPv6
-// address is limited with its /64. It knows a bounded number of addresses; when they are used up it
-// allows no other until a second is over.
+// limiter limits handshake messages of each address under load: 20 per second, 5 at once. An IPv6
+// address is limited with its /64. It stores a bounded number of addresses; when they are used up
+// it allows no other until a second is over.
 type limiter struct {
 	known map[netip.Addr]*bucket
 	reset time.Duration

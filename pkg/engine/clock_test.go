@@ -228,7 +228,7 @@ func TestOneWayDataIsAnswered(t *testing.T) {
 	}
 }
 
-// Under a flood of initiations a peer gets a session all the same: it is asked for a cookie first.
+// Under a flood of initiations a peer gets a session all the same: it gets a cookie first.
 func TestPeerGetsThroughAFlood(t *testing.T) {
 	for _, c := range fromEngine {
 		t.Run(c.name, func(t *testing.T) {

@@ -50,8 +50,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return a.Bits() - b.Bits()
 }
 
-// IpcSetOperation changes the configuration as the text says, or leaves it as it is and returns an
-// error.
+// IpcSetOperation changes the configuration according to the text, or leaves it as it is and
+// returns an error.
 func (d *Device) IpcSetOperation(r io.Reader) error {
 	set, err := uapi.Parse(r)
 	if err == nil {

@@ -91,7 +91,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 func (d *Device) checkLink(now time.Duration) {
 	l, err := d.link()
 	if err != nil {
-		return // The TUN is gone or about to be; its thread says so.
+		return // The TUN is gone or about to be; its thread reports it.
 	}
 	d.mtu.Store(int64(l.MTU))
 	switch {
@@ -105,8 +105,8 @@ func (d *Device) checkLink(now time.Duration) {
 	}
 }
 
-// walk does what the timers of the peers want. It begins at the first peer for which the last one
-// had no budget, so that each peer gets its turn.
+// walk does the due actions of the peers' timers. It begins at the first peer for which the last
+// walk had no budget, so that each peer gets its turn.
 func (d *Device) walk(now time.Duration) {
 	d.refused, d.judgements = false, 0
 	d.noteChanges()
@@ -235,8 +235,8 @@ func (p *peer) tooSoon(now time.Duration) bool {
 	return p.lastInitiation != 0 && now-p.lastInitiation < rekeyTimeout
 }
 
-// unreachable reports whether a peer has no endpoint, and forgets that it wanted a handshake: before
-// it takes from the budget of those that have one.
+// unreachable reports whether a peer has no endpoint, and cancels its wish for a handshake then. It
+// is called before the wish takes budget from peers with an endpoint.
 func (d *Device) unreachable(p *peer) bool {
 	if p.endpoint.Load() != nil {
 		return false

@@ -184,7 +184,7 @@ func (d *Device) run() {
 func (d *Device) halt() {
 	d.halted.Store(true)
 	d.stopping.Store(true)
-	// All are told before one is waited for: each may be at a batch.
+	// All threads get the signal before one is waited for: each may be at a batch.
 	for _, s := range d.shards {
 		s.stop.Wake()
 		s.rx.stop.Wake()

@@ -60,7 +60,7 @@ func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// a knows no endpoint of b, so that only b can begin.
+	// a has no endpoint of b, so that only b can begin.
 	a.Set(t, "replace_peers=true\npublic_key=%x\nallowed_ip=10.0.0.2/32\n", public)
 	b.Set(t, "private_key=%x\n", private[:])
 	hasSession(t, b)

@@ -126,7 +126,7 @@ func (b *Base) rest() (*secret.Sealed, error) {
 // configuration waits.
 //
 // Only one of the two processes may send afterwards. So the successor starts no thread before it
-// knows of Commit, and the device that has committed has forgotten its keys.
+// learns of Commit, and the device that has committed has erased its keys.
 type Handover struct {
 	// Base is the argument of Export.
 	Base *Base
@@ -168,8 +168,8 @@ func (h *Handover) close() {
 	h.Base.Close()
 }
 
-// Sockets returns the descriptors of the UDP sockets, in the order in which Import wants them. The
-// device closes its own when it commits.
+// Sockets returns the descriptors of the UDP sockets, in the order that Import needs. The device
+// closes its own when it commits.
 func (h *Handover) Sockets() (fds []int) {
 	if b := h.d.bound; b != nil {
 		fds = append(fds, b.v4.FD)
@@ -208,8 +208,8 @@ func (h *Handover) Commit() {
 // a successor can have while the device is still served. ImportBase and Import follow, or Abandon.
 func Prepare(o Options) (*Device, error) { return build(o) }
 
-// ImportBase makes a device that Prepare returned what a base says. After an error, which is
-// ErrMalformed for a bad image, Abandon must follow.
+// ImportBase brings a device that Prepare returned to the state of a base. After an error, which is
+// ErrMalformed for a bad image, call Abandon.
 func (d *Device) ImportBase(image []byte) error {
 	return d.visitBase(&codec{way: reading, b: image}, nil)
 }

@@ -56,7 +56,7 @@ func handOver(t *testing.T, n *enginetest.Node) {
 	n.Use(next)
 }
 
-// config returns what a node was told and has counted.
+// config returns the configuration and the counters of a node.
 func config(t *testing.T, n *enginetest.Node) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -117,7 +117,7 @@ func settle2(t *testing.T, nodes ...*enginetest.Node) {
 	}
 }
 
-// The successor knows what the device was told.
+// The successor has the configuration of the device.
 func TestHandoverKeepsTheConfiguration(t *testing.T) {
 	n := enginetest.NewEngine(t)
 	n.Set(t, "private_key=%x\nlisten_port=0\nfwmark=7\n", n.Private)
@@ -324,7 +324,7 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 					nodes[i].Set(t, "%s", kept[i])
 				}
 			}, take)
-			// A side whose packets are not answered asks for a session after 15 s (WireGuard's
+			// A side whose packets are not answered requests a session after 15 s (WireGuard's
 			// KEEPALIVE_TIMEOUT and REKEY_TIMEOUT).
 			passes(t, nodes, 20*time.Second, take)
 

@@ -154,7 +154,7 @@ func (h *hostile) exchange(t *testing.T, nodes []*enginetest.Node, each func(num
 	h.setCalm(true)
 }
 
-// passes wants a packet to pass each way within a time.
+// passes checks that a packet passes each way within a time.
 func passes(t *testing.T, nodes []*enginetest.Node, within time.Duration,
 	take func(i int, p []byte)) {
 	t.Helper()

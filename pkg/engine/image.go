@@ -95,7 +95,7 @@ func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 	return c.finish()
 }
 
-// visitChanged takes the peers that are not as the base says, each behind its place in order, which
+// visitChanged takes the peers that differ from the base, each behind its place in order, which
 // grows; len(order) ends them.
 func (d *Device) visitChanged(c *codec, b *Base) {
 	n := len(d.order)

@@ -117,8 +117,8 @@ func emptyDevice(t testing.TB) *Device {
 	return d
 }
 
-// An image is read whole or not at all: each that ends early is refused, and one whose bytes say
-// less than there are.
+// An image is read whole or not at all: each that ends early is refused, and so is one with further
+// bytes.
 func TestTruncatedImageIsRefused(t *testing.T) {
 	whole := full(t, emptyDevice(t))
 	if d := imported(t, whole); d == nil {

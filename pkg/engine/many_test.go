@@ -80,7 +80,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	}
 	t.Logf("configuration of %d peers: %s of CPU", peers, cpuTime()-before)
 
-	// Traffic to all of them, so that each wants a session for ever.
+	// Traffic to all of them, so that each needs a session for ever.
 	end := make(chan struct{})
 	defer close(end)
 	go sendToAll(a, peers, end)

@@ -12,9 +12,9 @@ import (
 
 // The kernel chooses the route of each datagram. The source address of an endpoint is kept while
 // that route leaves by the link on which the peer came in, as the kernel's WireGuard keeps it. Else
-// the kernel chooses the source as well, and the peer is told at once by an empty packet.
+// the kernel chooses the source as well, and an empty packet informs the peer at once.
 
-// judgementsPerWalk bounds the routes that a walk asks for; one takes some 10 µs.
+// judgementsPerWalk bounds the look-ups of routes per walk; one takes some 10 µs.
 const judgementsPerWalk = 1000
 
 // maxChanges bounds the changes between two walks; more of them stand for a change of everything.

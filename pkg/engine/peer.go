@@ -79,10 +79,10 @@ type peer struct {
 
 	// Times since boot, written by the threads; 0 means never. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
-	// asked is when a thread last told wantSession.
+	// asked is the time at which a thread last posted wantSession.
 	asked     atomic.Int64
 	dead      atomic.Bool // an initiation was not answered; written by control
-	refreshed atomic.Bool // the session's renewal on receiving was asked for
+	refreshed atomic.Bool // renewal on receiving was requested
 	// singly reports whether datagrams to the peer are not sent by segmentation offload, see
 	// retrySegments.
 	singly             atomic.Bool

@@ -30,8 +30,8 @@ func withShards(t testing.TB, shards int) func(*engine.Options) {
 	}
 }
 
-// The port of a device is its own, however many shards it has: another device is told, and another
-// process of the same user cannot share it, not for one address or link either.
+// A device owns its port for any number of shards: another device gets an error. Another process of
+// the same user cannot share it, not for one address or link either.
 func TestPortIsExclusive(t *testing.T) {
 	for _, shards := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
 
-// reason says why something was dropped.
+// reason is the reason why something was dropped.
 type reason uint8
 
 const (

@@ -10,7 +10,7 @@ import (
 
 // The reference of drop reasons, which operators read, has every reason of the engine.
 func TestEachReasonIsInTheReference(t *testing.T) {
-	// What package packet never says of a packet of that origin.
+	// Reasons that package packet never returns for a packet of that origin.
 	impossible := []string{"tun_none", "tun_bad_total_length", "inner_none",
 		"inner_bad_checksum_offset", "inner_bad_gso", "inner_bad_segment_size",
 		"inner_too_many_segments"}

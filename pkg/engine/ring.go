@@ -103,7 +103,7 @@ type pending struct {
 	peers []*peer
 }
 
-// post tells control an event of a peer.
+// post notifies control of an event of a peer.
 func (d *Device) post(p *peer, e event) {
 	if p.events.Or(e) != 0 {
 		return

@@ -100,8 +100,7 @@ func (r *receiver) start(b *binding) {
 	go r.runRX(b)
 }
 
-// end waits until the thread, which was told by stop, has ended. The caller holds no lock of the
-// thread.
+// end waits until the thread has ended after stop. The caller holds no lock of the thread.
 func (r *receiver) end() {
 	if r.ended == nil {
 		return
@@ -110,7 +109,7 @@ func (r *receiver) end() {
 	r.ended = nil
 }
 
-// runRX is a thread from the network to the TUN. It ends when told to.
+// runRX is a thread from the network to the TUN. It ends after stop.
 func (r *receiver) runRX(b *binding) {
 	runtime.LockOSThread()
 	defer close(r.ended)

@@ -16,7 +16,7 @@ import (
 func TestClockThatWasAheadCutsNoPeerOff(t *testing.T) {
 	a, b := newEngine(t), newEngine(t)
 	a.Engine.StampsAfter(noise.Stamp(time.Now().Add(time.Hour), noise.Timestamp{}))
-	// b has no endpoint, so that the handshake is one that a began: b knows the timestamp then.
+	// b has no endpoint, so that a begins the handshake: b then has the timestamp.
 	b.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%x\nallowed_ip=10.0.0.1/32\n", b.Private[:],
 		a.Public[:])
 	begin := func() {

@@ -21,11 +21,11 @@ const (
 	floodInterval = 20 * time.Millisecond
 )
 
-// Greetings. A peer that had a session with the process before this one cannot know that its keys
+// Greetings. A peer that had a session with the process before this one cannot notice that its keys
 // are gone; when it only receives, it would never find out. So a peer without a handshake is
 // greeted with an initiation, repeated much earlier than after rekeyTimeout, since the first ones
-// of both sides often cross. A handshake that succeeded so is confirmed a few times: the peer goes
-// on with its old keys until it has received a packet under the new ones.
+// of both sides often cross. A handshake that succeeded so is confirmed a few times: the peer uses
+// its old keys until it has received a packet under the new ones.
 const (
 	maxGreetings     = 6
 	maxConfirmations = 3

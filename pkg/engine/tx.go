@@ -179,10 +179,10 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 	}
 }
 
-// askInterval is how often a thread asks control for a session of a peer.
+// askInterval is the shortest interval between a thread's requests for a session of a peer.
 const askInterval = 100 * time.Millisecond
 
-// ask tells control that a peer needs a session.
+// ask notifies control that a peer needs a session.
 func (d *Device) ask(p *peer, now time.Duration) {
 	if last := p.asked.Load(); last != 0 && now-time.Duration(last) < askInterval {
 		return

@@ -15,8 +15,8 @@ import (
 )
 
 // Check checks that this kernel and this process's privileges suffice for the guard, and changes
-// nothing. It loads the maps and programs without pinning or attaching them, and asks for nftables.
-// If dir holds pins of an earlier Open, BPF is known to work and is not tried again. Errors match
+// nothing. It loads the maps and programs without pinning or attaching them, and queries nftables.
+// If dir holds pins of an earlier Open, BPF works and is not tried again. Errors match
 // ErrNotPermitted and ErrNotSupported and name a remedy; every problem is reported.
 func Check(dir string) error {
 	var bpfErr error

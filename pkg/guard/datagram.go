@@ -29,7 +29,7 @@ import (
 // itself. If the node has no address of that family, the datagram is dropped, as the peer would
 // drop it.
 
-// Datagrams says which sources of tunnel datagrams are accepted. The zero value accepts any.
+// Datagrams sets which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
 	// Port is the UDP port of the tunnels.
 	Port uint16

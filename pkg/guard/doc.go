@@ -13,7 +13,7 @@
 // idempotent.
 //
 // The package never removes or changes a foreign program, filter, table or file, and mounts
-// nothing. It does not know the pods: the CNI plugin fills the sets of their addresses.
+// nothing. It has no list of pods: the CNI plugin fills the sets of their addresses.
 //
 // Invariants: map entries are added before others are deleted. All changes of an nftables table are
 // one transaction; one of the pods' rules keeps the pods' addresses. A link is skipped only for its

@@ -28,7 +28,7 @@ var (
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 )
 
-// Settings say what the guard protects.
+// Settings are the addresses and links that the guard protects.
 type Settings struct {
 	// Ranges are the cluster and service ranges. A packet from or to them never passes a guarded
 	// link.
@@ -48,8 +48,8 @@ type Settings struct {
 	// family first. The node's own packets into a tunnel have one of them as source
 	// (translate_own.go). Nil keeps what is in force.
 	SelfAddrs []netip.Addr
-	// Datagrams says which sources of tunnel datagrams are accepted (datagram.go). Nil keeps what
-	// is in force.
+	// Datagrams sets which sources of tunnel datagrams are accepted (datagram.go). Nil keeps the
+	// setting in force.
 	Datagrams *Datagrams
 }
 

@@ -100,8 +100,8 @@ func abort(t *testing.T, c *net.TCPConn) {
 	}
 }
 
-// Connections that connection tracking knows from their beginning are as before, and so are those
-// that stay inside.
+// Connections that connection tracking saw from their beginning are not affected, nor are
+// connections that stay inside.
 func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {
@@ -234,7 +234,7 @@ func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	}
 }
 
-// The programs at links know their flows from the beginning.
+// The programs at links track their flows from the beginning.
 func TestFlowsOfServicesGoOn(t *testing.T) {
 	n := newLeaving(t)
 	n.Run(t, func() error {

@@ -104,8 +104,8 @@ func (n leaving) listen(t *testing.T, ns *nettest.NS) {
 	})
 }
 
-// connect returns both ends of a connection over which something was said, from an address if there
-// is one.
+// connect returns both ends of a connection that has carried data. Its source is an address if one
+// is given.
 func (n leaving) connect(t *testing.T, ns namespace,
 	from, to string) (client, server *net.TCPConn) {
 	t.Helper()

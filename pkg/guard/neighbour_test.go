@@ -12,7 +12,7 @@ import (
 )
 
 // TestUplinkIsNeverAskedForAPod: the packet of a host process with the tunnels' mark is routed to
-// the uplink. The kernel must not ask there for the pod's address, which would reveal it.
+// the uplink. The kernel must not resolve the pod's address there, which would reveal it.
 func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		for to, pod := range map[string]string{

@@ -115,7 +115,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 
 		to := netip.MustParsePrefix(inner[1]).Addr().String()
 		send := func() error { return udp(n, "", to, abi.TunnelMark) }
-		source(t, n.peer, to, send) // asks for the neighbour, by packets without a mark
+		source(t, n.peer, to, send) // resolves the neighbour, by packets without a mark
 		n.Run(t, func() error { return setGroup("t0", abi.TunnelGroup) })
 		n.apply(t)
 		source(t, n.peer, to, send)

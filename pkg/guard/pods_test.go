@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// addPod returns the node a pod behind p0, of which the sets know the addresses:
+// addPod adds to the node a pod behind p0, whose addresses are in the sets:
 //
 //	pod p0 198.18.5.5 fd42:1::5 ── p0 host
 func (n *node) addPod(t *testing.T) *nettest.NS {
@@ -82,8 +82,8 @@ var forged = map[string][]string{
 	"fd42:9::2":  {"fd42:1::6", "fd42:9::1", "fd42:77::1", "fe80::9", "::"},
 }
 
-// forge sends each forged packet by a packet socket of the pod, and wants it dropped for the
-// reason.
+// forge sends each forged packet by a packet socket of the pod, and checks that it is dropped for
+// the reason.
 func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
 	t.Helper()
 	out := packetSocket(t, pod, "p0", unix.SOCK_RAW)

@@ -69,7 +69,7 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	return s, nil
 }
 
-// finder tells our programs from foreign ones.
+// finder distinguishes our programs from foreign ones.
 type finder struct {
 	current map[ebpf.ProgramID]string
 	seen    map[ebpf.ProgramID]Program // Pin is "" for foreign ones

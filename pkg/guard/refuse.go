@@ -34,7 +34,7 @@ func refuseChain() nft.Chain {
 		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
 		nft.All(opening(nft.Neq), nft.Return),
-		restoreMark(), // the route is asked with it
+		restoreMark(), // the route look-up uses it
 		nft.All(toLocal(), nft.Return),
 		nft.All(nft.Rule{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},

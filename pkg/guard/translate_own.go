@@ -9,11 +9,11 @@ import (
 )
 
 // Peers accept a packet of this node only from the addresses of its Node. A masquerade rule
-// (kube-proxy: NodePort, LoadBalancer, host to ClusterIP) asks the kernel for a source, but veil0
-// has no address. The kernel then takes the first global address of the lowest ifindex
+// (kube-proxy: NodePort, LoadBalancer, host to ClusterIP) lets the kernel choose a source, but
+// veil0 has no address. The kernel then takes the first global address of the lowest ifindex
 // (inet_select_addr), or RFC 6724's choice. On a node with a second NIC, a VIP on lo or a second
 // IPv6 address that may be a wrong one, and the peer drops the packet. So this chain decides the
-// source before others do:
+// source before other programs do:
 //
 //	client ─► NodePort: backend elsewhere ─► keep_source: this node's own address ─► veil0 ═► peer
 //	                                         (kube-proxy's masquerade comes too late)

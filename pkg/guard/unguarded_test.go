@@ -77,7 +77,7 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 	}
 }
 
-// expectUnguarded wants these links to be named, each in a sentence of its own.
+// expectUnguarded checks that these links are named, each in a sentence of its own.
 func (n *node) expectUnguarded(t *testing.T, links ...string) {
 	t.Helper()
 	odd := n.g.Unguarded()
@@ -91,7 +91,7 @@ func (n *node) expectUnguarded(t *testing.T, links ...string) {
 	}
 }
 
-// expectPins wants a link to have these programs.
+// expectPins checks that a link has these programs.
 func (n *node) expectPins(t *testing.T, link string, ingress, egress []string) {
 	t.Helper()
 	s := n.read(t)
@@ -136,7 +136,7 @@ func TestLinkWithoutRoomForTheGuardIsNamedAndStopsNothing(t *testing.T) {
 	})
 }
 
-// unreadable does not tell what is attached to a link.
+// unreadable fails to list the programs of a link.
 type unreadable struct {
 	hooks
 	index int

@@ -63,8 +63,7 @@ func (w *watchful) detach(h *nl.Handle, p Point, id ebpf.ProgramID) error {
 	return w.change(h, p, func() error { return w.hooks.detach(h, p, id) })
 }
 
-// nextVersion is the programs with another setting and, where asked for, maps of
-// another size.
+// nextVersion returns the programs with another setting and, on request, maps of another size.
 func nextVersion(t *testing.T, resize ...string) []*ebpf.CollectionSpec {
 	t.Helper()
 	all, err := specs()

@@ -88,9 +88,9 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	return ops, nil
 }
 
-// SyncWant is Sync of w's Plan. If the last call wanted the same, and Forget was not called since,
-// it does not plan: a peer with another key or endpoint has the same routes. It keeps what w holds,
-// which must not be changed.
+// SyncWant is Sync of w's Plan. If the last call had an equal Want, and Forget was not called
+// since, it does not plan: a peer with another key or endpoint has the same routes. It keeps a
+// reference to w's content, which must not be changed.
 func (h *Host) SyncWant(w Want) ([]Op, error) {
 	if h.have != nil && !h.podLinksChanged && h.wanted != nil && h.wanted.equal(w) {
 		return nil, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// asker asks the kernel for routes: many destinations in one system call, dumps filtered by the
+// asker queries routes of the kernel: many destinations in one system call, dumps filtered by the
 // kernel, and replies parsed in place. With a thousand peers, the general library alone would take
 // as long as a whole turn may. It is not safe for concurrent use.
 type asker struct {
@@ -209,7 +209,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 		return err
 	}
 	if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != 0 {
-		return nil // Only the kernel knows.
+		return nil // Only the kernel has the answer.
 	}
 
 	var errs []error

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// manyPeers wants a dual-stack cluster of n peers.
+// manyPeers returns the Want of a dual-stack cluster of n peers.
 func manyPeers(n int) Want {
 	w := dual()
 	w.ClusterRanges = prefixes("198.18.128.0/17", "fd42:aaaa::/32")

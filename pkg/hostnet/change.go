@@ -67,7 +67,7 @@ func (c *Change) Add(later Change) {
 		c.Routing = true
 	}
 	if c.Routing {
-		c.routes = nil // Host.Read sees what the later ones say.
+		c.routes = nil // Host.Read sees the later changes.
 	}
 	if c.devices == nil {
 		c.devices = later.devices
@@ -86,7 +86,7 @@ type routeEvent struct {
 }
 
 // Differs reports whether the routes and tunnel devices of c differ from what the last Sync left.
-// It does not ask the kernel: the notifications of own writes match what Sync remembers.
+// It does not query the kernel: the notifications of own writes match what Sync remembers.
 func (h *Host) Differs(c Change) bool {
 	if len(c.routes) == 0 && len(c.devices) == 0 {
 		return false

@@ -31,9 +31,9 @@ const (
 	phaseUnclose
 )
 
-// Diff returns the changes that turn have into want, in order. It keeps settings of links that want
-// does not name, forwarding that is on, and fwmark_reflect that another owner set. Both States are
-// in canonical order, as Read and Plan return them.
+// Diff returns the changes that turn have into want, in order. It keeps settings of links that are
+// not in want, forwarding that is on, and fwmark_reflect that another owner set. Both States are in
+// canonical order, as Read and Plan return them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)
 	ops := diffRoutes(afterMTU(have.Routes, devices), want.Routes)

@@ -32,8 +32,8 @@
 //	                             IPv6 routes silently lose the preference
 //	an IPv6 address is tentative it cannot be preferred yet: Apply fails, Watch
 //	                             wakes when it is ready
-//	a device's MTU changes       IPv6 routes over it with an MTU of their own that
-//	                             is no smaller, or was the device's, follow; Diff
+//	a device's MTU changes       IPv6 routes over it follow if their own MTU is at
+//	                             least as large, or was the device's MTU; Diff
 //	                             reckons with it
 //	the route's metric           is part of a route's identity (table, prefix,
 //	                             metric), so ours never meet those of a lower one

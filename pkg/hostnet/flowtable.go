@@ -319,7 +319,7 @@ func (h *Host) FlowtableProblem() error {
 	return h.flowsErr
 }
 
-// StopFlows sends every packet by the slow path, until the next Sync that wants otherwise.
+// StopFlows sends every packet by the slow path, until the next Sync that enables flows.
 func (h *Host) StopFlows() error {
 	h.Forget()
 	var errs []error

@@ -74,8 +74,8 @@ func TestPolicyEndsFlowsOfTheFlowTable(t *testing.T) {
 	}
 }
 
-// fixNeighbours has the pod and the node know each other's link addresses, as the plugin does: a
-// policy may deny neighbour discovery.
+// fixNeighbours makes the pod and the node permanent neighbours, as the plugin does: a policy may
+// deny neighbour discovery.
 func (l *flowLab) fixNeighbours() {
 	l.t.Helper()
 	const nodeMAC, podMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"

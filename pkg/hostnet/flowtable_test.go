@@ -502,8 +502,8 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	}
 }
 
-// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables nothing is amiss,
-// and it is said.
+// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables everything works,
+// and the reason is reported.
 func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	l := newLab(t)
 	w := dual()

@@ -102,8 +102,8 @@ func TestWherePacketsGo(t *testing.T) {
 	}
 }
 
-// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random, and asks after
-// each single op whether anything that was closed and must stay so has opened.
+// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random. After each single
+// op it checks that nothing that was closed and must stay so has opened.
 func TestRandomChangesOfPeersOpenNothing(t *testing.T) {
 	l := newLab(t)
 	seed := rand.Uint64()
@@ -166,9 +166,8 @@ func randomWant(rng *rand.Rand) Want {
 	return w
 }
 
-// TestFailureAtEachStep fails each op once, alone and with all that follow, and
-// asks that nothing opens, that the error names the op, and that the next
-// apply repairs.
+// TestFailureAtEachStep fails each op once, alone and with all that follow. It checks that nothing
+// opens, that the error names the op, and that the next apply repairs.
 func TestFailureAtEachStep(t *testing.T) {
 	boom := errors.New("boom")
 	from := dual()
@@ -287,7 +286,7 @@ func (l *lab) foreign() string {
 		}
 
 		for _, r := range routes {
-			// Addresses that come up by themselves are not what is asked about.
+			// The test does not judge addresses that come up by themselves.
 			if r.Protocol != abi.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
 				fmt.Fprintln(&b, r)
 			}

@@ -68,7 +68,7 @@ func (l *lab) tryApply(ops []Op) error {
 	return l.ns.Do(func() error { return l.host.Apply(ops) })
 }
 
-// apply brings the kernel to what w wants and returns what was done.
+// apply brings the kernel to w and returns what was done.
 func (l *lab) apply(w Want) []Op {
 	l.t.Helper()
 	ops := Diff(l.read(), Plan(w))
@@ -88,7 +88,7 @@ func (l *lab) sync(w Want) (ops []Op) {
 	return ops
 }
 
-// assertIs fails the test when the kernel is not as w wants it.
+// assertIs fails the test when the kernel differs from w.
 func (l *lab) assertIs(w Want) {
 	l.t.Helper()
 	have, want := l.read(), Plan(w)
@@ -227,7 +227,7 @@ func peer(n int) Peer {
 	}
 }
 
-// dual wants a dual-stack cluster with peers 2 and 3, and node 4 that has no key yet.
+// dual returns the Want of a dual-stack cluster with peers 2 and 3, and node 4 that has no key yet.
 func dual() Want {
 	narrow := peer(3)
 	narrow.MTU = 1300

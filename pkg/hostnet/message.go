@@ -163,7 +163,7 @@ func changeOfNFT(b []byte) (c Change) {
 	return c
 }
 
-// isOthersFilter reports whether a message says that another program changed tables, chains or
+// isOthersFilter reports whether a message shows that another program changed tables, chains or
 // rules that may see packets of pods.
 func isOthersFilter(family byte, kind uint16, attrs []byte) bool {
 	switch family {
@@ -218,7 +218,7 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	return c
 }
 
-// turnsOff reports whether a message says that a table is dormant: its chains see no packet.
+// turnsOff reports whether a message makes a table dormant: its chains then see no packet.
 func turnsOff(kind uint16, attrs []byte) bool {
 	const dormant = 1 // NFT_TABLE_F_DORMANT
 	flags := attribute(attrs, unix.NFTA_TABLE_FLAGS)

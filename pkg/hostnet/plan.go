@@ -59,7 +59,7 @@ type Peer struct {
 	MTU int
 }
 
-// equal reports whether w and v want the same in the same order.
+// equal reports whether w and v are the same, in the same order.
 func (w Want) equal(v Want) bool {
 	return slices.Equal(w.Devices, v.Devices) && slices.EqualFunc(w.Peers, v.Peers, Peer.equal) &&
 		slices.Equal(w.ClusterRanges, v.ClusterRanges) &&

@@ -120,7 +120,7 @@ func (f *finder) gateway(b []byte) {
 }
 
 // towards looks up, for each node, the configured route of an outer packet. A node without a route
-// says nothing about the underlay.
+// does not show the underlay.
 func (f *finder) towards(h *Host, nodes []netip.Addr) error {
 	return h.ask.lookUp(nodes, func(body []byte) { f.route(body, weightNode) })
 }

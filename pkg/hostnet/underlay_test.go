@@ -143,7 +143,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 
 			tt.forge(l, host, node, port, 1281)
 
-			// The control: the kernel believes it, for what does not ask for the configured route.
+			// The control: the kernel uses it where the look-up is not for the configured route.
 			nettest.Until(t, 5*time.Second, "the kernel to learn the path MTU", func() bool {
 				var out []byte
 				l.ns.Run(t, func() (err error) {

@@ -36,7 +36,7 @@ func watch(t *testing.T, l *lab) watched {
 	return w
 }
 
-// told returns what was told, together, of what do did. It waits longer where do takes longer.
+// told returns the notifications of do, together. It waits longer where do takes longer.
 func (w watched) told(t *testing.T, do func() error) Change {
 	t.Helper()
 	began := time.Now()
@@ -44,7 +44,7 @@ func (w watched) told(t *testing.T, do func() error) Change {
 	return w.until(t, max(300*time.Millisecond, 5*time.Since(began)))
 }
 
-// until returns what is told, together, until nothing was for so long.
+// until returns the notifications, together, until none came for so long.
 func (w watched) until(t *testing.T, quiet time.Duration) Change {
 	t.Helper()
 	var all Change
@@ -94,7 +94,8 @@ func (w watched) summary(c Change) string {
 	return string(b)
 }
 
-// Flushing a table of policies is told like deleting it; what each policy changes is not.
+// Flushing a table of policies is reported like deleting it; the changes of single policies are
+// not.
 func TestWatchTellsOfPoliciesThatAreGone(t *testing.T) {
 	l := newLab(t)
 	w := watch(t, l)

@@ -45,9 +45,9 @@ type attachment struct {
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, as the record says. It pushes onto undo
-// what must be undone if the caller fails later; the caller runs it, also when Attach itself fails.
-// The error matches ErrAttached if a link with the record's names exists.
+// Attach connects the pod whose namespace is open as nsFd, according to the record. It pushes onto
+// undo what must be undone if the caller fails later; the caller runs it, also when Attach itself
+// fails. The error matches ErrAttached if a link with the record's names exists.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
@@ -237,7 +237,7 @@ const settlePatience = 10 * time.Second
 // settle waits until the pod can send and receive, so that the first packet after ADD is not lost.
 //   - The carrier came with the other end, but until the kernel's link watch has
 //     run, the pod's end drops what is sent. Linux 6.8 and later do that work when
-//     asked for the link.
+//     the link is read.
 //   - An IPv6 address becomes local in a work item, also without duplicate address
 //     detection (net/ipv6/addrconf.c, addrconf_dad_start).
 func (a *attachment) settle() error {

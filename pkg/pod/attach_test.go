@@ -57,8 +57,8 @@ func TestAttachCarriesPackets(t *testing.T) {
 	}
 }
 
-// echo sends a datagram from the pod to the node and one back, at once: no
-// neighbour is to be asked for and no address is tentative.
+// echo sends a datagram from the pod to the node and one back, at once: neither needs to resolve a
+// neighbour, and no address is tentative.
 func echo(t *testing.T, n *node, ns *nettest.NS, nodeAddr string, podAddr netip.Addr) {
 	t.Helper()
 	var server net.PacketConn

@@ -36,7 +36,7 @@ type tamper struct {
 	// node and inside change the node and the pod; either may be nil.
 	node   func(n *node, r Record, index int) error
 	inside func(h *nl.Handle, l nl.Link) error
-	// want is in a sentence of Check.
+	// want is part of a sentence of Check.
 	want string
 	// repaired reports whether RepairNamed mends it.
 	repaired bool
@@ -201,7 +201,7 @@ func (n *node) repair(ctx context.Context, r Record) ([]string, error) {
 	return all[0].Changed, all[0].Err
 }
 
-// wantRepaired repairs twice: the first says what it did, the second finds nothing to do.
+// wantRepaired repairs twice: the first repair reports what it did, the second finds nothing to do.
 func (n *node) wantRepaired(r Record, want string) {
 	n.t.Helper()
 	for i := range 2 {

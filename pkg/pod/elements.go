@@ -105,8 +105,8 @@ func (s nftSets) elements() (all []element, err error) {
 	return all, err
 }
 
-// changeTries bounds how often elements are read again: the kernel's lists may miss
-// one while another process changes the set, and two may want to remove the same.
+// changeTries bounds how often elements are read again: the kernel's lists may miss one while
+// another process changes the set, and two processes may remove the same.
 const changeTries = 3
 
 // addrsOf returns the link's addresses in the sets, sorted; it reads again if they are not as

@@ -55,7 +55,7 @@ type Record struct {
 	other json.RawMessage
 }
 
-// recordFields are the names of the fields that this version knows.
+// recordFields are the names of the fields that this version defines.
 var recordFields = func() (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Record]()) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
@@ -169,8 +169,8 @@ const (
 	MaxMTU  = 65535
 )
 
-// ParseRecord reads a record of this or another version and validates it. Fields
-// that this version does not know stay in the record.
+// ParseRecord reads a record of this or another version and validates it. Fields that this version
+// does not define stay in the record.
 func ParseRecord(data []byte) (Record, error) {
 	var r Record
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -233,9 +233,9 @@ func (p Paths) ListOthers(known map[string]bool) (records []Record, count int, e
 	return p.list(known)
 }
 
-// List reads all records, sorted by host link. Records that cannot be read are
-// left out and told in the error, beside those that can; a directory that does
-// not exist is empty. Some may still be being attached: they are locked.
+// List reads all records, sorted by host link. Records that cannot be read are left out and named
+// in the error, beside the others; a directory that does not exist counts as empty. Some may still
+// be being attached: they are locked.
 func (p Paths) List() ([]Record, error) {
 	records, _, err := p.list(nil)
 	return records, err

@@ -95,8 +95,8 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 	}
 }
 
-// A record of another version is usable, and what that version knows of the pod
-// is still in it after this version wrote it.
+// A record of another version is usable, and keeps the fields of that version after this version
+// wrote it.
 func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	p := Paths{PodDir: t.TempDir()}
 	own, err := json.Marshal(good())

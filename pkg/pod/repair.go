@@ -125,8 +125,8 @@ func (p Paths) repairThose(ctx context.Context, k *kernel,
 
 // lockRecords locks the attachments, as many as are free before ctx ends, and returns their records
 // as they are under the lock; done are those that cannot be repaired, with the reason. Attachments
-// share lock files, and flock(2) does not know that two holders are one process: each file is
-// locked once.
+// share lock files, and flock(2) does not recognize two holders in one process: each file is locked
+// once.
 func (p Paths) lockRecords(ctx context.Context,
 	records []Record) (locked []Record, done []Repaired, unlock func()) {
 	var unlocks []func()

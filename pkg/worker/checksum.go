@@ -29,9 +29,8 @@ func (d summedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return n, err
 }
 
-// mendUDPChecksum makes a checksum of 0 one of 0xffff where that is right. A datagram
-// that has none because its sender wants none (RFC 6935) stays as it is: its sum is
-// another, but for one of 65,536.
+// mendUDPChecksum makes a checksum of 0 one of 0xffff where that is right. A datagram whose sender
+// requested no checksum (RFC 6935) stays as it is: its sum is another, except for one of 65,536.
 func mendUDPChecksum(packet []byte) {
 	if len(packet) < ipv6Header+udpHeader || packet[0]>>4 != 6 || packet[6] != unix.IPPROTO_UDP {
 		return

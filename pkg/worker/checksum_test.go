@@ -101,7 +101,7 @@ func setOption(t *testing.T, c *net.UDPConn, option, value int) {
 // readChecksums returns the checksums of the next n datagrams over IPv6.
 func readChecksums(t *testing.T, dev tun.Device, n int) []uint16 {
 	t.Helper()
-	const offset = 16 // the library wants room before a packet
+	const offset = 16 // the library needs room before a packet
 	bufs, sizes := make([][]byte, dev.BatchSize()), make([]int, dev.BatchSize())
 	for i := range bufs {
 		bufs[i] = make([]byte, 2048+offset)

@@ -18,8 +18,8 @@ const (
 	largeSet = 1 << 20
 	// maxClients bounds the clients that are connected at once.
 	maxClients = 32
-	// requestPatience is how long a client may take to say a request that it began, and
-	// answerPatience how long to read its answer.
+	// requestPatience is the time that a client has to send a request that it began, and
+	// answerPatience the time to read its answer.
 	requestPatience = 10 * time.Second
 	answerPatience  = 10 * time.Second
 )

@@ -62,7 +62,7 @@ func TestClientThatDoesNotReadHoldsNoHandover(t *testing.T) {
 	}
 }
 
-// slow is a device whose operations take as long as the test wants.
+// slow is a device whose operations take as long as the test sets.
 type slow struct {
 	nothing
 	begun, end chan struct{}
@@ -110,7 +110,7 @@ func TestClientsAreBounded(t *testing.T) {
 			defer s.clients.mu.Unlock()
 			return len(s.clients.idle) == min(i+1, maxClients)
 		})
-		if i >= maxClients { // The number tells nothing of it: an answer does.
+		if i >= maxClients { // The number is no proof: an answer is.
 			errtest.Must(t, say1(all[i], "drops=1\n\n"))
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// DeviceOptions say which device a process serves.
+// DeviceOptions configure a process that serves one device.
 type DeviceOptions struct {
 	// Request is the device.
 	Request
@@ -40,7 +40,7 @@ type DeviceOptions struct {
 	TakeOver bool
 	// TookOver gets a byte once that is done, and is closed. May be nil.
 	TookOver *os.File
-	// Step is told each step of a handover. It is for tests, which end the process there.
+	// Step is called for each step of a handover. It is for tests, which end the process there.
 	Step func(name string)
 	// Debug also logs the library's messages about normal operation.
 	Debug bool

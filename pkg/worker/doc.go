@@ -32,9 +32,9 @@
 // end and then starts its own. So the death of the supervisor stops no packet
 // and never leads to two processes for a device.
 //
-// With package engine the supervisor does not wait: its own process asks the adopted one for the
-// device, and goes on with its sessions (handover.go). Of several supervisors of a directory the
-// newest serves; an older one stays, holds nothing, and serves again when the newest ends
+// With package engine the supervisor does not wait: its own process requests the device from the
+// adopted one, and goes on with its sessions (handover.go). Of several supervisors of a directory
+// the newest serves; an older one stays, holds nothing, and serves again when the newest ends
 // (instance.go). With wireguard-go no session is handed over.
 //
 // It is larger than most packages: supervisor and device process are one program and share the

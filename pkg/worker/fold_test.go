@@ -26,7 +26,7 @@ func newOwn(t *testing.T) *enginetest.Node {
 	})
 }
 
-// randomSections returns what a set may say about peers. There are few keys and prefixes, so that
+// randomSections returns sections of a set about peers. There are few keys and prefixes, so that
 // peers are removed, made again, and take allowed IPs from each other.
 func randomSections(r *rand.Rand) string {
 	prefixes := []string{"10.1.0.0/16", "10.1.2.0/24", "10.2.0.0/16", "fd00:1::/32", "fd00:1:2::/48"}

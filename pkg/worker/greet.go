@@ -24,7 +24,7 @@ import (
 // sends would notice after 15 seconds.
 type greeter struct {
 	dev *device.Device
-	// changed asks for greetings; it holds at most one request.
+	// changed requests greetings; it holds at most one request.
 	changed chan struct{}
 	// greeted records what was done for each stranger, so that a peer that is away does not cost a
 	// handshake for each configuration of another.
@@ -43,7 +43,7 @@ func newGreeter(dev *device.Device) *greeter {
 	return &greeter{dev: dev, changed: make(chan struct{}, 1)}
 }
 
-// greet asks for greetings.
+// greet requests greetings.
 func (g *greeter) greet() {
 	select {
 	case g.changed <- struct{}{}:
@@ -60,14 +60,14 @@ const (
 	confirmations = 3
 )
 
-// Many greetings are spread, so that the answers do not put this process
-// under load: it would then ask for cookies first.
+// Many greetings are spread, so that the answers do not put this process under load: it would then
+// demand cookies first.
 const (
 	batch      = 64
 	batchPause = 10 * time.Millisecond
 )
 
-// run greets when asked to, until ctx ends.
+// run greets on request, until ctx ends.
 func (g *greeter) run(ctx context.Context) {
 	for {
 		select {

@@ -56,12 +56,12 @@ const (
 )
 
 const (
-	// handPatience is how long a device stands still for a successor that says nothing.
+	// handPatience is the longest time for which a device stands still for a silent successor.
 	handPatience = 500 * time.Millisecond
 	// basePatience is how long one may take to fill its device: the old one is served meanwhile,
 	// and only configuration waits. 10,000 peers take 0.1 s.
 	basePatience = 10 * time.Second
-	// helloPatience is how long one may take to say the first words.
+	// helloPatience is the time that a successor has for its first message.
 	helloPatience = 2 * time.Second
 	// handMessage bounds a message, bytes; handFDs the descriptors of one (SCM_MAX_FD is 253).
 	handMessage = 256
@@ -70,17 +70,17 @@ const (
 
 // Steps of a handover, for DeviceOptions.Step.
 const (
-	StepHello    = "hello"    // the process was asked, and the successor is ready
+	StepHello    = "hello"    // the process got a request, and the successor is ready
 	StepBase     = "base"     // the base is sent
 	StepExported = "exported" // it stands still
 	StepSent     = "sent"     // the state is sent
-	StepTaken    = "taken"    // the successor has said that it has it
+	StepTaken    = "taken"    // the successor has confirmed that it has it
 	StepGone     = "gone"     // "go" is sent, and the keys are not forgotten yet
 	StepPrepared = "prepared" // the successor has a device without state
 	StepFilled   = "filled"   // and has filled it with the base
 	StepReceived = "received" // it has the rest
 	StepImported = "imported" // and has changed the device
-	StepTold     = "told"     // and has said so
+	StepTold     = "told"     // and has confirmed that
 	StepGo       = "go"       // and has read "go"
 	StepStarted  = "started"  // and sends
 )
@@ -91,7 +91,7 @@ func handPath(dir, device string) string { return dir + "/" + device + ".handove
 // desk accepts processes that request the device.
 type desk struct {
 	l *net.UnixListener
-	// asked gets a connection at whose other end a successor is ready.
+	// asked receives a connection at whose other end a successor is ready.
 	asked chan *net.UnixConn
 	end   chan struct{}
 

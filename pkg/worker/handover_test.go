@@ -103,7 +103,7 @@ func startSupervisor(t *testing.T, dir, instance string) *started {
 	return r
 }
 
-// says waits until the supervisor says a text.
+// says waits until the supervisor logs a text.
 func (r *started) says(t *testing.T, text string) {
 	t.Helper()
 	for timeout := time.After(10 * time.Second); ; {
@@ -184,8 +184,8 @@ func TestNewerStartTakesOver(t *testing.T) {
 	}
 }
 
-// A veil-wg of a release that knows no handover holds the lock and says nothing. The newer one is
-// ready, so that a rollout goes on and ends the older.
+// A veil-wg of a release without handover holds the lock and is silent. The newer one is ready, so
+// that a rollout goes on and ends the older.
 func TestSupervisorIsReadyBesideOneThatKnowsNoHandover(t *testing.T) {
 	dir := t.TempDir()
 	before, held, err := tryLock(filepath.Join(dir, "supervisor.lock"))
@@ -239,7 +239,7 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 }
 
 // The process that serves offers its queues to a successor of its own version, and goes on until
-// that says that it is ready.
+// the successor reports that it is ready.
 func TestDeskOffersQueues(t *testing.T) {
 	queue, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instances of veil-wg that know one directory. Each has a file <dir>/<id>.instance, which it locks
-// (flock(2)) as long as it lives, with its number and whether it is ready. Numbers grow with the
-// first start of an instance: a container that starts again keeps the number of its pod, so the
+// Instances of veil-wg that share one directory. Each has a file <dir>/<id>.instance, which it
+// locks (flock(2)) as long as it lives, with its number and whether it is ready. Numbers grow with
+// the first start of an instance: a container that starts again keeps the number of its pod, so the
 // newer pod stays the newer one.
 
 const instanceSuffix = ".instance"

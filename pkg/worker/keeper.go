@@ -111,8 +111,8 @@ func (k *keeper) run(ctx context.Context) {
 const adoptedPoll = 20 * time.Millisecond
 
 // once runs one process to its end, and returns when it began to serve the device. While a process
-// that another supervisor started serves it, that one is asked to hand it over, or waited for; it
-// is ended when ctx ends.
+// that another supervisor started serves it, once requests a handover from that process, or waits
+// for it. When ctx ends, that process is ended, unless it is left to another supervisor.
 func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 	path := filepath.Join(k.dir, k.name+".lock")
 	var next time.Time
@@ -205,7 +205,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// end tells the process to end, kills it after grace, and waits for it.
+// end signals the process to end, kills it after grace, and waits for it.
 func (p *process) end() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -217,7 +217,8 @@ func (p *process) end() error {
 	return p.err
 }
 
-// wait waits for the process. When ctx ends, it is told to end, or left to a newer supervisor.
+// wait waits for the process. When ctx ends, it signals the process to end, or leaves it to a newer
+// supervisor.
 func (k *keeper) wait(ctx context.Context, p *process) error {
 	select {
 	case <-p.done:

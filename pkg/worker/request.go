@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Request asks for a device. It is the content of <dir>/<device>.json; the
-// device exists as long as the file does.
+// Request is a request for a device. It is the content of <dir>/<device>.json; the device exists as
+// long as the file does.
 type Request struct {
 	// Device is the name of the TUN: abi.TunnelDevicePrefix and a number.
 	Device string `json:"device"`
@@ -25,8 +25,8 @@ const maxRequest = 64 << 10
 // requestSuffix ends the name of a request's file.
 const requestSuffix = ".json"
 
-// ParseRequest reads the content of a request's file. Fields that it does not
-// know are ignored: veil-wg is replaced later than veild, when its pod is deleted.
+// ParseRequest reads the content of a request's file. It ignores unknown fields: veil-wg is
+// replaced later than veild, when its pod is deleted.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	if len(data) > maxRequest {

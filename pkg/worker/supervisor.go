@@ -36,7 +36,7 @@ type Supervisor struct {
 	Log       *slog.Logger
 
 	keepers map[string]*keeper
-	refused map[string]string // by file name: what was last said against it
+	refused map[string]string // by file name: the last logged reason
 	done    chan string
 	left    []*process // of devices that a newer supervisor keeps
 	// patience is handover; tests shorten it.
@@ -81,7 +81,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// serve serves the requests until ctx ends or a newer supervisor wants to.
+// serve serves the requests until ctx ends or a newer supervisor takes over.
 func (s *Supervisor) serve(ctx context.Context, me *instance) (yielded bool, err error) {
 	s.keepers, s.refused, s.done = map[string]*keeper{}, map[string]string{}, make(chan string)
 	changed, stop, err := watch(s.Dir)

@@ -44,7 +44,7 @@ func takeOver(o DeviceOptions) (*taken, error) {
 	return t, nil
 }
 
-// ask speaks to the process that serves the device.
+// ask talks to the process that serves the device.
 func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 	raw, err := net.DialUnix("unixpacket", nil,
 		&net.UnixAddr{Name: handPath(o.Dir, o.Device), Net: "unixpacket"})
@@ -159,7 +159,7 @@ func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
 	return say(raw, filledText)
 }
 
-// refuse tells the other side that its state is not taken.
+// refuse informs the other side that its state is not taken.
 func refuse(raw *net.UnixConn, err error) {
 	why := "failed"
 	if errors.Is(err, engine.ErrMalformed) {

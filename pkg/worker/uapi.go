@@ -33,7 +33,7 @@ type dropCounter interface {
 	NoteRefused()
 }
 
-// offloader is a configurer that tells and changes its offloads.
+// offloader is a configurer that reports and changes its offloads.
 type offloader interface {
 	Offloads() engine.Offloads
 	SendSingly(peer noise.PublicKey) error
@@ -51,7 +51,7 @@ type offloader interface {
 type server struct {
 	dev     configurer
 	state   string
-	changed func() // told after each set; may be nil
+	changed func() // called after each set; may be nil
 
 	// gate is held for reading while an operation is done, and for writing during a handover. No
 	// client is waited for with it held.

@@ -249,7 +249,7 @@ func size(t *testing.T, file string) int64 {
 func sorted(b bytes.Buffer) map[string]int {
 	lines := map[string]int{}
 	for line := range strings.Lines(b.String()) {
-		// The port was not set: the library chose one when the TUN said that it is up.
+		// The port was not set: the library chose one when the TUN reported that it is up.
 		if !strings.HasPrefix(line, "listen_port=") {
 			lines[line]++
 		}
@@ -361,8 +361,8 @@ func (o *offloading) SendSingly(peer noise.PublicKey) error {
 	return nil
 }
 
-// The offloads in use are told at the configuration socket, and a peer can be named to which
-// datagrams are sent one by one. What names no peer changes nothing.
+// The configuration socket reports the offloads in use, and accepts the key of a peer to which
+// datagrams are then sent one by one. A key of no peer changes nothing.
 func TestOffloadsAreTold(t *testing.T) {
 	key := "01" + strings.Repeat("00", 31)
 	d := &offloading{}
@@ -478,7 +478,7 @@ func (*nothing) IpcSetOperation(r io.Reader) error {
 	return err
 }
 
-// script is a client that says what is in Reader.
+// script is a client that sends the content of Reader.
 type script struct {
 	io.Reader
 	bytes.Buffer

@@ -51,7 +51,7 @@ func (e *Engine) Clone() *Engine {
 	return c
 }
 
-// begin locks, asks the hook, and returns the mapping, which may be nil.
+// begin locks, calls the hook, and returns the mapping, which may be nil.
 func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	e.mu.Lock()
 	if e.Hook != nil {

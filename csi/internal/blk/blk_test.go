@@ -264,7 +264,7 @@ func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	}
 }
 
-// moved checks that a device is told from another at the same path.
+// moved checks that a device is distinguished from another at the same path.
 func moved(t *testing.T, l blk.Loop, file string) {
 	t.Helper()
 	for path, want := range map[string]error{l.Path: blk.ErrOther, file: nil} {

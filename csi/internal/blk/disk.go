@@ -22,7 +22,7 @@ var ErrUnaligned = errors.New("not a multiple of 4096 bytes")
 // ErrOther matches when a path leads to another device than it did.
 var ErrOther = errors.New("it is another device now")
 
-// Disk is a block device, or a file in its place. ReadAt and WriteAt want offsets and lengths that
+// Disk is a block device, or a file in its place. ReadAt and WriteAt need offsets and lengths that
 // are multiples of Align; their buffers may lie anywhere. They and Sync may be called from several
 // goroutines.
 type Disk interface {

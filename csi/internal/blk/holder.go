@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holders returns what holds the block device with that number, as far as sysfs lists it: mappings
-// and arrays above it, by the name that an administrator knows, and loop devices whose file it is.
-// Mounts and open files are not in sysfs. sys is the root of sysfs (Sys). What cannot be read is
-// left out.
+// Holders returns the holders of the block device with that number, as far as sysfs lists them:
+// mappings and arrays above it, by the name that an administrator uses, and loop devices whose file
+// it is. Mounts and open files are not in sysfs. sys is the root of sysfs (Sys). Entries that
+// cannot be read are left out.
 func Holders(sys fs.FS, number uint64) []string {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
 	var out []string

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoID matches when a device has nothing that would tell it from another after a reboot.
+// ErrNoID matches when a device has nothing that would identify it after a reboot.
 var ErrNoID = errors.New("device has no stable id")
 
 // PartitionMark is in the id of a partition, after the id of its disk.
 const PartitionMark = "/part"
 
-// idAttributes are where sysfs keeps what stays with a disk, best first: the World Wide Identifier
-// of SCSI and NVMe, serial numbers of virtio and others, and what device-mapper (LVM, multipath)
-// and md say of an array.
+// idAttributes are the places in sysfs of identifiers that stay with a disk, best first. They are
+// the World Wide Identifier of SCSI and NVMe, serial numbers of virtio and others, and the
+// identifiers of device-mapper (LVM, multipath) and md for an array.
 var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"}
 
 // nameOf returns the beginning of an id by an attribute: "dm" and "md" for the last two, which have
@@ -49,7 +49,8 @@ func ID(sys fs.FS, number uint64) (string, error) {
 			return "", err
 		}
 		suffix = PartitionMark + part + "@" + start
-		// The entry is a symbolic link into the disk's folder: what .. is, only its target says.
+		// The entry is a symbolic link into the disk's folder: only its target determines the
+		// parent folder.
 		parent, err := parentOf(sys, dir)
 		if err != nil {
 			return "", err

@@ -17,8 +17,8 @@ import (
 var (
 	// ErrNoLoop matches when the kernel has no further loop device, or no support for them.
 	ErrNoLoop = errors.New("no loop device is free")
-	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use,
-	// because the file system below cannot.
+	// ErrNotDirect matches when direct I/O was requested and the kernel reports that it is not in
+	// use, because the file system below cannot.
 	ErrNotDirect = errors.New("loop device does no direct I/O")
 )
 
@@ -163,7 +163,7 @@ func configure(f *os.File) (Loop, error) {
 	return Loop{}, fmt.Errorf("%w: others took %d of them: %w", ErrNoLoop, attempts, last)
 }
 
-// check compares what the kernel says of l with what was asked for.
+// check compares the kernel's state of l with the request.
 func (l Loop) check(path string) error {
 	info, err := l.status()
 	if err != nil {
@@ -211,8 +211,8 @@ func (l Loop) Detach() error {
 	return err
 }
 
-// ioctl asks something of the device while that is on the file of l: it stays there for as long as
-// it is open here.
+// ioctl sends an ioctl to the device while it is on the file of l: the device stays there for as
+// long as it is open here.
 func (l Loop) ioctl(what string, request uint) error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -277,8 +277,8 @@ func FindLoops(path string) ([]Loop, error) {
 			continue // Detached meanwhile.
 		}
 		if gone == nil && (errors.Is(err, unix.EIO) || errors.Is(err, unix.ESTALE)) {
-			// The kernel asks the file's file system, which is dead or a server that is away. Ours
-			// has just answered.
+			// The kernel queries the file's file system, which is dead or a server that is away.
+			// Our file system has just answered.
 			continue
 		}
 		if err != nil {
@@ -310,8 +310,8 @@ func BackingFile(number uint64) string {
 // deletedSuffix is the suffix that the kernel adds to the name of a deleted file.
 const deletedSuffix = " (deleted)"
 
-// exhausted reports whether err says of this process or machine, and not of what was asked for,
-// that it could not be opened.
+// exhausted reports whether err, from opening a file, is an error of this process or machine and
+// not of the file.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A loop device of another file is not opened: the kernel would ask that file's server, which may
+// A loop device of another file is not opened: the kernel would query that file's server, which may
 // be away. Other programs may open it at any moment, so one search of several without an opening is
 // enough.
 func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {

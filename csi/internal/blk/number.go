@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader is a block device that is only read. ReadAt wants what Disk.ReadAt wants.
+// Reader is a block device that is only read. ReadAt has the alignment of Disk.ReadAt.
 type Reader interface {
 	io.ReaderAt
 	io.Closer

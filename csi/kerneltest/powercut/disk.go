@@ -106,7 +106,7 @@ func (d *Disk) Written() []int64 {
 }
 
 // Replay makes a disk again as it was at moments of its log. Moment i is when the first i entries
-// were done. Moments are asked for in order.
+// were done. Moments must be requested in order.
 type Replay struct {
 	log *Log
 	// flushed is the disk with the first done entries, up to which everything was flushed.
@@ -117,8 +117,8 @@ type Replay struct {
 // NewReplay begins with an empty disk of size bytes.
 func NewReplay(log *Log, size int64) *Replay { return &Replay{log: log, flushed: NewDisk(size)} }
 
-// At returns the disk at moment i, until the next call. A nil keep is all that was written; else
-// each write since the last flush is there when keep says so.
+// At returns the disk at moment i, until the next call. A nil keep keeps all writes; otherwise each
+// write since the last flush is kept if keep returns true.
 func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	if i < r.done || i > len(r.log.Entries) {
 		return nil, fmt.Errorf("moment %d of %d after %d", i, len(r.log.Entries), r.done)

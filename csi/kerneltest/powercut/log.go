@@ -22,7 +22,7 @@ const (
 	maxSector    = 64 << 10
 )
 
-// Flags say what an entry is beside a write.
+// Flags describe an entry beside a write.
 type Flags uint64
 
 // The flags.

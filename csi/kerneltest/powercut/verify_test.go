@@ -114,7 +114,7 @@ func (v *verifier) states(moment int) []State {
 func (v *verifier) look(moment int, keep *rand.Rand) error {
 	states := v.states(moment)
 	if len(states) == 0 {
-		return nil // Nothing was asked for yet.
+		return nil // Nothing was requested yet.
 	}
 	disk, err := v.replay.At(moment, keep)
 	if err != nil {
@@ -304,7 +304,7 @@ func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 }
 
 const (
-	// lookEach is how often it is said how far this is.
+	// lookEach is the interval of progress messages.
 	lookEach = 30 * time.Second
 	// spare is the rest of the test's time when no further moment is checked.
 	spare = 2 * time.Minute

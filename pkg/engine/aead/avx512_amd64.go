@@ -125,7 +125,7 @@ func (l *lanes) sum(n int) {
 	polyLanes(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
 }
 
-// begin sets h to 0, and r to what the lanes' keys say.
+// begin sets h to 0, and r to the values of the lanes' keys.
 func (l *lanes) begin() {
 	p := &l.poly
 	for i := range laneCount {

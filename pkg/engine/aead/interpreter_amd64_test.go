@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// machine runs the assembly of the AVX-512 tier on any CPU. It knows the instructions of
+// machine runs the assembly of the AVX-512 tier on any CPU. It implements the instructions of
 // lanes_amd64.s as the Intel SDM (volume 2) defines them; another one fails the test. In Go's
 // syntax the first source of the SDM is the second operand, and the destination is the last one.
 type machine struct {
@@ -65,7 +65,7 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// define appends to data what a line like "sigma<>+4(SB)/4, $0x3320646e" says.
+// define appends to data the bytes of a line like "sigma<>+4(SB)/4, $0x3320646e".
 func (m *machine) define(args []string) {
 	name, _, _ := strings.Cut(args[0], "<>")
 	b := binary.LittleEndian.AppendUint64(nil, m.immediate(args[1]))

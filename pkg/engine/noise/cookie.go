@@ -60,7 +60,7 @@ func NewFilter(public PublicKey) *Filter {
 	return &Filter{h: h}
 }
 
-// Passes reports whether the first MAC of a handshake message is right: its sender knows our public
+// Passes reports whether the first MAC of a handshake message is right: its sender has our public
 // key.
 func (f *Filter) Passes(msg []byte) bool {
 	at := len(msg) - 2*macSize

@@ -61,7 +61,7 @@ type slot struct {
 	flow  int32
 }
 
-// key tells inner flows apart.
+// key identifies an inner flow.
 type key struct {
 	src, dst [2]uint64
 	ports    uint32
@@ -270,7 +270,7 @@ func (c *Coalescer) begin(f *flow, p []byte, ip, head int) bool {
 		f.closed = f.push
 		f.next = binary.BigEndian.Uint32(p[ip+4:]) + uint32(size)
 	} else if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
-		// Without a checksum, the superpacket's would be one that the sender did not want.
+		// Without this check, the superpacket would get a checksum that the sender did not request.
 		return false
 	}
 

@@ -34,7 +34,7 @@ func Trim(p []byte) ([]byte, netip.Addr, Reason) {
 }
 
 // Congested marks a packet as the tunnel's outer packet was marked on its way (RFC 6040, section
-// 4.2): one that says that it understands congestion marks gets one, any other stays.
+// 4.2). A packet that supports congestion marks gets one; any other stays.
 func Congested(p []byte) {
 	if e := ECN(p); e != 1 && e != 2 {
 		return

@@ -229,9 +229,9 @@ func (s *Super) udp(out []byte) bool {
 	return out[9] == protoUDP
 }
 
-// mendUDP sets the checksum of a datagram over IPv6 to 0xffff if it came out as 0 (RFC 768):
-// the receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram that has none because its
-// sender wants none (RFC 6935) stays as it is.
+// mendUDP sets the checksum of a datagram over IPv6 to 0xffff if it came out as 0 (RFC 768): the
+// receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram whose sender requested no checksum
+// (RFC 6935) stays as it is.
 func mendUDP(p []byte, v6 bool) {
 	if !v6 || len(p) < lenIP6+lenUDP || p[6] != protoUDP {
 		return

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths asks the kernel which routes it takes, and follows their changes, in the network namespace
-// in which it was made. Link and Wait may be called by one goroutine each.
+// Paths reads from the kernel which routes it takes, and follows their changes, in the network
+// namespace in which it was made. Link and Wait may be called by one goroutine each.
 type Paths struct {
 	ask     int
 	number  uint32
@@ -22,7 +22,7 @@ type Paths struct {
 	event   [32 << 10]byte
 }
 
-// Change says which endpoints may have another route, or another source address. The zero value
+// Change lists the endpoints that may have another route, or another source address. The zero value
 // means all of them.
 type Change struct {
 	// Prefix holds the endpoints to which a route changed.

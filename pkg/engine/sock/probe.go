@@ -19,7 +19,7 @@ const (
 // offloads are the offloads that a kernel does correctly.
 type offloads struct{ segment, gro bool }
 
-// whole is the belief where a probe could not tell.
+// whole is the assumption where a probe has no result.
 var whole = offloads{true, true}
 
 var probed [2]struct {

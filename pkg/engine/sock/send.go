@@ -187,7 +187,7 @@ func (s *Sender) send(u *UDP, count int) (int, unix.Errno) {
 		return 0, errno
 	}
 	if int(n) < count {
-		// sendmmsg(2) tells the error of a later message with the next call only.
+		// sendmmsg(2) reports the error of a later message only with the next call.
 		m, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD),
 			uintptr(unsafe.Pointer(&s.msgs[n])), uintptr(count)-n, 0, 0, 0)
 		if errno != 0 {

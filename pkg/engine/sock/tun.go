@@ -22,8 +22,8 @@ type Queue struct {
 	iov [80]unix.Iovec
 }
 
-// NewQueue takes the descriptor of an attached queue and asks the kernel for superpackets. udp
-// reports whether it takes and returns those of UDP (kernel 6.2).
+// NewQueue takes the descriptor of an attached queue and requests superpackets from the kernel. udp
+// reports whether it takes and returns superpackets of UDP (kernel 6.2).
 func NewQueue(fd int) (q *Queue, udp bool, err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, false, fmt.Errorf("prepare TUN: %w", err)
@@ -112,7 +112,7 @@ func (w *Waiter) Set(fds ...int) {
 	}
 }
 
-// Wait blocks until a descriptor is readable or failed. Ready then tells which.
+// Wait blocks until a descriptor is readable or failed. Ready then returns which.
 func (w *Waiter) Wait() {
 	for {
 		if _, err := unix.Poll(w.fds[:w.n], -1); err != unix.EINTR {

@@ -1,6 +1,5 @@
-// Package blktest has a disk in memory for tests. It lies where it is told to: it fails, loses
-// power, tears writes, reads zeros, and shows another content the second time. Imported by tests
-// only.
+// Package blktest has a disk in memory for tests. It lies on request: it fails, loses power, tears
+// writes, reads zeros, and shows another content the second time. Imported by tests only.
 package blktest
 
 import (
