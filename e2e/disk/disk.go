@@ -113,7 +113,7 @@ func (d Disk) WriteAt(at int64, b []byte) error {
 // Image is all that is on the disk.
 func (d Disk) Image() ([]byte, error) { return os.ReadFile(d.Path) }
 
-// Count says how often text is on the disk, and the size of what was searched, bytes.
+// Count returns how often text is on the disk, and the size of the searched part, bytes.
 func (d Disk) Count(text string) (found int, searched int64, err error) {
 	f, err := os.Open(d.Path)
 	if err != nil {

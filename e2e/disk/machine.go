@@ -15,13 +15,13 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// Options say what a machine is made of.
+// Options are the parts of a machine.
 type Options struct {
 	// Disks are made again; their files go with the machine.
 	Disks []Disk
 	// Dir is the folder for artefacts.
 	Dir string
-	// Log is told of the steps; nil discards.
+	// Log receives the steps; nil discards them.
 	Log *slog.Logger
 }
 

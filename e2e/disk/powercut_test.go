@@ -70,7 +70,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; "+
 		"echo status $?; dmesg | tail -20")
 
-	// Said as it comes: the machine is slow.
+	// Printed as it comes: the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
 	// Other processes keep the connection open, so open pipes are not an error.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||

@@ -41,7 +41,7 @@ var packages = []struct {
 }
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only
-// what the machine's kernel lacks. Its output says which tests of encapsulation ran.
+// what the machine's kernel lacks. Its output lists which tests of encapsulation ran.
 func TestKernel(t *testing.T) {
 	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
@@ -97,8 +97,8 @@ func skipsOf(ctx context.Context, t *testing.T, m *vm.Machine) string {
 	return "CI=true " + nettest.ExpectedSkipsEnv + "=" + strings.Join(reasons, ",")
 }
 
-// noteEncapsulations logs what became of the encapsulations of a package, and wants each to have
-// begun unless other tests were asked for.
+// noteEncapsulations logs the results of the encapsulations of a package. It requires that each has
+// begun, unless other tests were selected.
 func noteEncapsulations(t *testing.T, pkg, out string) {
 	t.Helper()
 	for _, e := range encapsulations {

@@ -28,18 +28,18 @@ const snapshotFile = "/run/lab/snapshot.json"
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
 	Resource: kube.Resource}
 
-// introduces reports whether the lab itself tells its nodes of each other, by snapshot files.
+// introduces reports whether the lab itself announces its nodes to each other, by snapshot files.
 func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
 
-// Introduce tells the nodes of a lab without an API server of each other: it writes a snapshot of
-// all nodes, waits until each veild shows the key that it made, and writes the snapshot again with
-// the keys. New calls it; call it again after a node has a new key.
+// Introduce announces the nodes of a lab without an API server to each other. It writes a snapshot
+// of all nodes, waits until each veild shows the key that it made, and writes the snapshot again
+// with the keys. New calls it; call it again after a node has a new key.
 func (l *Lab) Introduce(ctx context.Context) error {
 	rows := make([]cluster.Node, 0, len(l.Nodes()))
 	for _, n := range l.Nodes() {
 		rows = append(rows, n.row())
 	}
-	// Without claims: each node then knows its own prefixes, and makes its tunnel.
+	// Without claims: each node then has its own prefixes, and makes its tunnel.
 	if err := l.writeSnapshots(rows); err != nil {
 		return err
 	}
@@ -110,8 +110,8 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	return nil
 }
 
-// Announce adds a node to what all nodes are told, as an administrator would: a
-// Node and, when it has a claim, a VeilNode at the API server; without one, a row of the snapshots.
+// Announce adds a node for all nodes, as an administrator would. It adds a Node and, when it has a
+// claim, a VeilNode at the API server; without one, a row of the snapshots.
 func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	if l.Control != nil {
 		return l.Control.announce(ctx, n)

@@ -61,8 +61,8 @@ func giveRights(root, component, kind, name string, objects []*unstructured.Unst
 	return fmt.Errorf("rights of the component %s: there is no %s %s", component, kind, name)
 }
 
-// byService reports whether the lab's veilds ask the API servers by their service, as where no
-// balancer is before these: services.apiServers says that they may.
+// byService reports whether the lab's veilds reach the API servers by their service, as without a
+// balancer before these: services.apiServers allows it.
 func (o Options) byService() bool {
 	servers, _ := o.apiServers()
 	return len(servers) > 0

@@ -221,7 +221,7 @@ func (c *Control) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return conn, err
 }
 
-// WaitReady waits until the API server says that it is ready.
+// WaitReady waits until the API server reports that it is ready.
 func (c *Control) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 90*time.Second, func() error {
 		if !c.APIServer.Running() {

@@ -2,8 +2,8 @@ package lab
 
 import "context"
 
-// AddHost makes a host that the lab knows nothing else about, at the underlay addresses with that
-// last byte. What it may send has to be said to the Oracle first.
+// AddHost makes a host without any role in the lab, at the underlay addresses with that last byte.
+// Its traffic must be added to the rules of the Oracle first.
 func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error) {
 	h, err := l.newHost(ctx, name)
 	if err != nil {

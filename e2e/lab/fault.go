@@ -22,7 +22,7 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 		return err
 	}
 	patient, cancel := context.WithTimeout(ctx, 30*time.Second)
-	_ = s.Process.Wait(patient) // its status says nothing: SIGKILL follows
+	_ = s.Process.Wait(patient) // its status does not matter: SIGKILL follows
 	cancel()
 	if err := s.Process.Kill(ctx); err != nil {
 		return err

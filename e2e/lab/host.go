@@ -269,7 +269,7 @@ func addrLines(dev string, addrs []netip.Prefix) []string {
 	return lines
 }
 
-// Start runs a program in the host until it ends by itself, is told to, or the host stops. Its
+// Start runs a program in the host until it ends by itself, is signalled to, or the host stops. Its
 // output goes to a file of the artefacts.
 func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process, error) {
 	return h.startIn(ctx, nil, name, args...)

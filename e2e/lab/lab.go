@@ -30,8 +30,8 @@ const (
 	Clear Network = "clear"
 )
 
-// Options say what a lab is made of. The zero value is two dual-stack nodes of
-// Kubeveil at MTU 1500 with the API server.
+// Options are the parts of a lab. The zero value is two dual-stack nodes of Kubeveil at MTU 1500
+// with the API server.
 type Options struct {
 	// Nodes is the number of nodes that New makes and boots; 0 means two, a negative number none.
 	Nodes int
@@ -68,7 +68,7 @@ type Options struct {
 	BootUnit bool
 	// NoBoot makes nodes without starting their programs.
 	NoBoot bool
-	// Log is told of the steps; nil discards.
+	// Log receives the steps; nil discards them.
 	Log *slog.Logger
 }
 

@@ -153,7 +153,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 
 // boot connects a node that has just come up and starts its programs.
 func (n *Node) boot(ctx context.Context, programs bool) error {
-	// As kubeadm's preflight checks want it, and strict where distributions are.
+	// As kubeadm's preflight checks require, and strict where distributions are.
 	if err := n.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
 		"net/ipv4/conf/all/rp_filter", "1", "net/ipv4/conf/default/rp_filter", "1",
 		"net/ipv6/conf/default/accept_dad", "0"); err != nil {
@@ -222,7 +222,7 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 	if name == "veild" {
 		args = []string{"--config", ConfigFile}
 	}
-	// The programs of another release may not know the flag.
+	// The programs of another release may not have the flag.
 	if name == "veil-wg" && n.ownPrograms() {
 		args = []string{"-engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
 			worker.EngineKubeveil)}
@@ -282,7 +282,7 @@ func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 }
 
 // WaitReady waits until the node can take pods: its CNI configuration is written and the plugin
-// says that it is ready.
+// reports that it is ready.
 func (n *Node) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {

@@ -93,7 +93,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		return err
 	}
 
-	// Nodes ask for these at once.
+	// Nodes read these at once.
 	return Until(ctx, 20*time.Second, func() error {
 		_, err := c.Client.Discovery().RESTClient().Get().AbsPath(
 			"/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Family says which address families a lab has, inside and outside alike.
+// Family is the set of address families of a lab, inside and outside alike.
 type Family string
 
 // Families of a lab.
@@ -110,7 +110,7 @@ func addrsOf(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// joined writes prefixes or addresses with commas between, as flags want them.
+// joined writes prefixes or addresses with commas between, in the form of flags.
 func joined[T fmt.Stringer](list []T) string {
 	s := ""
 	for i, v := range list {

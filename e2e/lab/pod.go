@@ -273,7 +273,7 @@ func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, er
 	return output(p.Command(ctx, name, args...))
 }
 
-// Start runs a program in the pod until it is told to end.
+// Start runs a program in the pod until it is signalled to end.
 func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, error) {
 	dir := filepath.Join(p.Node.Dir, "log", p.ID)
 	proc, err := begin(p.Command(context.Background(), name, args...), dir, filepath.Base(name),

@@ -30,8 +30,8 @@ func (c *Control) AddNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// reserving bounds the wait for a veild to reserve the group of a pod. Without one the pod is mute
-// until veild knows it.
+// reserving bounds the wait for a veild to reserve the group of a pod. Without a reservation the
+// pod is mute until veild adds it.
 const reserving = 3 * time.Second
 
 // RunPod makes a pod as the scheduler, a kubelet and its runtime do: BindPod, AddPod and

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Process is a program that runs in a host or a pod until it is told to end.
+// Process is a program that runs in a host or a pod until it is signalled to end.
 type Process struct {
 	// Name is the name of the program, with a number when the name was used before.
 	Name string
@@ -162,7 +162,7 @@ func (p *Process) Kill(ctx context.Context) error {
 	return err
 }
 
-// Term asks it to end with SIGTERM and waits; its own exit status is the error.
+// Term ends it with SIGTERM and waits; its own exit status is the error.
 func (p *Process) Term(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err

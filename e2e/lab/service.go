@@ -18,17 +18,17 @@ func Named(ctx context.Context, at Place, name string, count int) (*Process, err
 		"-count", fmt.Sprint(count))
 }
 
-// Question is how TakeCensus and Keep ask Named servers.
+// Question is a request of TakeCensus and Keep to Named servers.
 type Question struct {
 	// Proto is "tcp" or "udp"; empty means TCP.
 	Proto string
 	To    netip.AddrPort
-	// Count is how often, 30 when 0; each has a socket of its own. Keep has one and asks until it
-	// is ended.
+	// Count is the number of requests, 30 when 0; each has a socket of its own. Keep has one socket
+	// and sends requests until it is ended.
 	Count int
 	// Timeout is for each, 1 s when 0; Pause is between two.
 	Timeout, Pause time.Duration
-	// FromPort is the port that is asked from, any when 0.
+	// FromPort is the source port of the requests; 0 means any.
 	FromPort int
 	// Unconnected is a UDP socket without a peer of its own, for Keep.
 	Unconnected bool
@@ -78,9 +78,9 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	return c, nil
 }
 
-// Keep asks over one socket, again and again, and waits for the first answer; a line "now NAME"
-// says when another server answers. End it with Process.Result into a Kept, which fails when a TCP
-// connection did not live.
+// Keep sends requests over one socket, again and again, and waits for the first answer. A line "now
+// NAME" reports that another server answers. End it with Process.Result into a Kept, which fails
+// when a TCP connection did not live.
 func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
 	args := append([]string{"keep"}, q.args(from)...)
 	if q.Unconnected {
@@ -103,9 +103,9 @@ type Kept struct {
 	MaxGapMillis float64 `json:"maxGapMillis"`
 }
 
-// KeepAPI holds idle connections to the API servers by their service and makes new ones beside
-// them, 20 a second, and waits until the former are there; a line "closed N" says that the N-th of
-// them has ended. End it with Process.Result into a KeptAPI.
+// KeepAPI holds idle connections to the API servers by their service. It makes new ones beside
+// them, 20 per second, and waits until the former are established. A line "closed N" reports that
+// the N-th of them has ended. End it with Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
 	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold",
 		fmt.Sprint(hold))
@@ -116,7 +116,8 @@ type KeptAPI struct {
 	// Opened is how many connections were held, Closed when those ended that did.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is how many were made beside them, Failed when those began that were of no use.
+	// Asked is the number of new connections beside them, Failed the times at which failing ones
+	// began.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }

@@ -56,7 +56,7 @@ func hardwareAddr(port string) net.HardwareAddr {
 }
 
 // unplug removes ports of a host that has ended. The kernel removes them too, with the host's
-// network namespace, but when it likes; the names are wanted again at once.
+// network namespace, but later; the names are needed again at once.
 func (l *Lab) unplug(ports []string) error {
 	if len(ports) == 0 {
 		return nil
@@ -138,8 +138,8 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	return addrs, nil
 }
 
-// AddLink adds to a pod an interface at the underlay that CNI knows nothing of, as another plugin
-// beside it does, watched too. It returns the interface's addresses.
+// AddLink adds to a pod an interface at the underlay outside of CNI, as another plugin beside it
+// does, watched too. It returns the interface's addresses.
 func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	l, name := p.Node.lab, port(p.Node.Name, link)
 	if err := l.connect(ctx, p.Node.Host, name, link, p.NetNS()); err != nil {

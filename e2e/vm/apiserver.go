@@ -71,7 +71,7 @@ func (c *Cluster) serverArguments(addr netip.Addr, more ...string) []string {
 	}, more...)
 }
 
-// waitAPI waits until the API server says that it is ready.
+// waitAPI waits until the API server reports that it is ready.
 func (c *Cluster) waitAPI(ctx context.Context) error {
 	err := lab.Until(ctx, 2*time.Minute, func() error {
 		if !c.api.Running() {
@@ -228,7 +228,7 @@ func (s *APIServer) End(ctx context.Context) error {
 	err := errors.Join(s.Unplug(ctx, false), s.Freeze(false), s.process.Signal(syscall.SIGTERM))
 	bounded, cancel := context.WithTimeout(ctx, termPatience)
 	defer cancel()
-	// How it ended is its own; that it has ended is wanted.
+	// Its exit status does not matter, only that it has ended.
 	_ = s.process.Wait(bounded)
 	return errors.Join(err, s.process.Kill(ctx))
 }

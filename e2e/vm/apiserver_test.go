@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// Two API servers of one cluster, without machines: the second has all that the first has, and is
-// lost and returns as a case wants it. No object is seen on the way to etcd.
+// Two API servers of one cluster, without machines: the second serves everything that the first
+// serves, and a case can stop it and bring it back. No object is seen on the way to etcd.
 func TestSecondAPIServer(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv("KUBEVEIL_VM") == "" {

@@ -110,8 +110,8 @@ func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 	return routes
 }
 
-// routes does what verb says, replace or del, to the routes to a machine's pods on all other nodes,
-// and goes on after an error.
+// routes applies verb, replace or del, to the routes to a machine's pods on all other nodes, and
+// goes on after an error.
 func (c *Cluster) routes(ctx context.Context, verb string, m *Machine,
 	prefixes []netip.Prefix) error {
 	var errs []error

@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes
-// and Kubeveil.
+// Options are the parts of a cluster. The zero value is two nodes at MTU 1500 with Kubernetes and
+// Kubeveil.
 type Options struct {
 	// Nodes is the number of machines; 0 means two.
 	Nodes int
@@ -57,7 +57,7 @@ type Options struct {
 	// Dir is the folder for artefacts. Empty means a new one under out/vm, which keeps the folders
 	// of the last runs.
 	Dir string
-	// Log is told of the steps; nil discards.
+	// Log receives the steps; nil discards them.
 	Log *slog.Logger
 }
 
@@ -250,7 +250,7 @@ func (c *Cluster) each(do func(*Machine) error) error {
 	return errors.Join(errs...)
 }
 
-// need says what is missing and how to get it.
+// need returns an error that lists what is missing and how to get it.
 func (c *Cluster) need() error {
 	disk := "hack/vm/image.sh"
 	if c.opts.Kernel != "" {
@@ -295,8 +295,8 @@ func (c *Cluster) seed(m *Machine) seed {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
 
-	// A default route, as every node has one and kubelets want it; what takes it reaches only
-	// the outside host.
+	// A default route, as every node has one and kubelets require it. It reaches only the outside
+	// host.
 	for _, a := range c.Lab.OutsideAddrs() {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)
 	}
@@ -328,7 +328,7 @@ func (c *Cluster) seed(m *Machine) seed {
 	return s
 }
 
-// step tells of progress.
+// step logs progress.
 func (c *Cluster) step(message string, facts ...any) {
 	c.log.Info(message, append(facts, "after", time.Since(c.start).Round(100*time.Millisecond))...)
 }

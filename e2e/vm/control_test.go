@@ -21,7 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// webhookObjects are a pod that judges what is created, and what makes the API server ask it.
+// webhookObjects are a pod that judges created objects, and the configuration of the API server for
+// it.
 var webhookObjects = template.Must(template.New("webhook").Parse(`apiVersion: v1
 kind: Pod
 metadata: {name: webhook, namespace: default, labels: {app: webhook}}

@@ -24,9 +24,9 @@ import (
 // narrow is the MTU of the router between the machines, whose links have 1500.
 const narrow = 1400
 
-// A router between two nodes has less room than their links say. It would fragment what the
-// kernel's WireGuard sends by itself, without a word; with veild's rule it drops, and the probe
-// inside the tunnel finds what fits:
+// A router between two nodes has a smaller MTU than their links. By itself it would silently
+// fragment the packets of the kernel's WireGuard. With veild's rule it drops them, and the probe
+// inside the tunnel finds the size that fits:
 //
 //	node-1 veil0 ═ eth0 (1500) ─ outside: to the other node 1400 ─ eth0 (1500) ═ veil0 node-2
 func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
@@ -84,7 +84,7 @@ type node struct {
 	table cluster.Table
 }
 
-// tablesOf returns each machine a key and a table in which it knows the others.
+// tablesOf returns for each machine a key and a table with the others.
 func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	t.Helper()
 	nodes := make([]node, len(c.Machines))

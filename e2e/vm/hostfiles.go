@@ -17,11 +17,11 @@ import (
 const (
 	hostConfig  = "/etc/kubeveil/"
 	veildConfig = hostConfig + "veild.yaml"
-	// veildKubeconfig is where the configuration of the manifests says it is.
+	// veildKubeconfig is the path in the configuration of the manifests.
 	veildKubeconfig = hostConfig + "kubeconfig"
 	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
-	// accountDir is where a pod finds its account, and what the kubeconfig of kubeadm's kube-proxy
-	// says.
+	// accountDir is the folder of the account in a pod, and in the kubeconfig of kubeadm's
+	// kube-proxy.
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -58,7 +58,7 @@ func (h *hostNode) mount(ctx context.Context, name string) error {
 	return nil
 }
 
-// configFile keeps a file as a key of a ConfigMap of kube-system says.
+// configFile writes a key of a ConfigMap of kube-system to a file.
 func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) error {
 	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap,
 		metav1.GetOptions{})

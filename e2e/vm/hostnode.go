@@ -22,18 +22,18 @@ import (
 
 // hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a
 // kubelet would for the pods of Kubeveil and kube-proxy there: the Node with its lease,
-// configuration and tokens as files, the programs for as long as their DaemonSet exists, the
-// clean-up when it is asked for.
+// configuration and tokens as files, the programs for as long as their DaemonSet exists, and the
+// clean-up on request.
 type hostNode struct {
 	cluster *Cluster
 	client  kubernetes.Interface
 	node    types.UID
 	beat    time.Time // the next heartbeat
-	ready   bool      // what the last one said
+	ready   bool      // the last report
 	tokens  map[string]*token
 	daemons []*daemon
 	cleaned types.UID // the DaemonSet for which the host was cleaned up
-	last    string    // problem that was told
+	last    string    // problem that was logged
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -43,7 +43,7 @@ type hostNode struct {
 type daemon struct {
 	name, set string
 	args      []string
-	// rolls says that a change of the DaemonSet starts it again.
+	// rolls reports whether a change of the DaemonSet starts it again.
 	rolls      bool
 	uid        types.UID
 	generation int64
@@ -91,7 +91,7 @@ func (c *Cluster) startHostNode(ctx context.Context) error {
 
 // programs are those that run on the host, in the order in which they are started.
 func (h *hostNode) programs() []*daemon {
-	// veild asks veil-wg for a device.
+	// veild requests a device from veil-wg.
 	ours := []*daemon{{name: "veil-wg", set: "veil-wg"},
 		{name: "veild", set: "veild", rolls: true, args: h.veildArguments()}}
 	if h.cluster.opts.translates() {
@@ -147,7 +147,7 @@ func (h *hostNode) stop() {
 	}
 }
 
-// look brings the host to what the cluster says.
+// look brings the host to the state of the cluster.
 func (h *hostNode) look(ctx context.Context) error {
 	if ready := h.networkReady(); time.Now().After(h.beat) || ready != h.ready {
 		if err := h.heartbeat(ctx, ready); err != nil {
@@ -162,7 +162,7 @@ func (h *hostNode) look(ctx context.Context) error {
 	return errors.Join(append(errs, h.cleanUp(ctx))...)
 }
 
-// follow starts, restarts or ends a program as its DaemonSet says.
+// follow starts, restarts or ends a program according to its DaemonSet.
 func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	wanted, generation := d.uid, int64(0)
 	if d.set != "" {
@@ -200,14 +200,14 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	return nil
 }
 
-// end asks the program to end, as a kubelet does.
+// end ends the program as a kubelet does.
 func (d *daemon) end(ctx context.Context) error {
 	if err := d.process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, termPatience)
 	defer cancel()
-	// How it ended is its own; that it has ended is wanted.
+	// Its exit status does not matter, only that it has ended.
 	_ = d.process.Wait(bounded)
 	return d.process.Kill(ctx)
 }
@@ -230,7 +230,7 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// networkReady says what a runtime says to its kubelet: there is a CNI configuration.
+// networkReady reports, as a runtime does to its kubelet, whether there is a CNI configuration.
 func (h *hostNode) networkReady() bool {
 	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), abi.CNIConfDir,
 		"*.conflist"))

@@ -106,7 +106,7 @@ func (m *Machine) hardwareAddr() string {
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
 }
 
-// noOffloads makes the machine's frames what a wire would carry, as the oracle wants them.
+// noOffloads makes the machine's frames as on a wire, which the oracle needs.
 const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
 	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
 
@@ -260,7 +260,7 @@ func (m *Machine) PutFile(ctx context.Context, path, from string) error {
 	return m.Put(ctx, path, info.Mode().Perm(), f)
 }
 
-// Off asks the machine to turn itself off and takes the power when it does not.
+// Off signals the machine to turn itself off and cuts the power when it does not.
 func (m *Machine) Off(ctx context.Context) error {
 	if m.process == nil || !m.process.Running() {
 		return nil

@@ -133,7 +133,8 @@ func (m *Machine) hangUp(ctx context.Context) {
 // containerd2 are the programs of containerd 2.
 var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
 
-// hasContainerd2 says which containerd runs there: every other machine has the distribution's 1.6.
+// hasContainerd2 reports whether containerd 2 runs there: every other machine has the
+// distribution's 1.6.
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
 // containerd2Seed returns the files that replace the distribution's containerd.
@@ -147,7 +148,7 @@ func containerd2Seed() seed {
 }
 
 // containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default
-// containerd asks the shim of each container for statistics each second. With 40 containers that
+// containerd reads statistics from the shim of each container each second. With 40 containers that
 // takes more than half of an emulated processor, and no program of the lab reads the statistics.
 const containerdConfig = `version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]

@@ -29,7 +29,7 @@ func TestOSImage(t *testing.T) {
 	}
 }
 
-// The host without a kubelet says of itself what people and programs look for in a Node.
+// The Node of the host without a kubelet has the fields that people and programs look for.
 func TestHeartbeatDescribesTheHost(t *testing.T) {
 	h := &hostNode{cluster: &Cluster{Lab: &lab.Lab{}}, client: fake.NewClientset()}
 	for range 2 { // the second finds the Node there

@@ -11,8 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were
-// asked for.
+// A seed is the tar of a disk: whole sectors, files in order, with their modes and links.
 func TestSeedIsADisk(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "program")

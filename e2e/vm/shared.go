@@ -99,7 +99,7 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 		}
 	}
 
-	// As asked, so that its database is closed.
+	// By a signal, so that its database is closed.
 	return errors.Join(err, p.Term(ctx))
 }
 

@@ -36,7 +36,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 		run  func(t *testing.T)
 	}{
 		{"nobody else translates", func(t *testing.T) { nobodyElse(ctx, t, c) }},
-		// On these kernels a limit wants the qdisc that the programs at a pod's link want, too.
+		// On these kernels a limit needs the qdisc that the programs at a pod's link need, too.
 		{"a pod with limits talks", func(t *testing.T) { podsTalk(ctx, t, c, a, limited) }},
 		{"pods reach the API server by name",
 			func(t *testing.T) { asksAPI(ctx, t, c, a.Name, limited.Name) }},

@@ -64,7 +64,7 @@ func randomSections(r *rand.Rand) string {
 	return b.String()
 }
 
-// peersOf returns what a device says of its peers, sorted by key.
+// peersOf returns the peers in a device's state, sorted by key.
 func peersOf(t *testing.T, dev configurer) string {
 	t.Helper()
 	var get bytes.Buffer
@@ -128,7 +128,7 @@ func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 	}
 }
 
-// A device at its limit of peers keeps what it was told, although the kept text names more of them.
+// A device at its limit of peers keeps its settings, although the kept text names more of them.
 func TestKeptStateMayNameMorePeersThanTheDeviceHolds(t *testing.T) {
 	var whole, changes strings.Builder
 	const peers = 1 << 16

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// apiServices is where objects are of which each says what pods serve an API; the library for them
-// is not needed for one.
+// apiServices is the resource of objects that register APIs which pods serve. One such object does
+// not justify their library.
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 // aggregated reads an object of an API that a pod serves through the API server. The object
@@ -64,8 +64,8 @@ func aggregated(ctx context.Context, s *Session) error {
 		group).Do(context.WithoutCancel(ctx)).Error())
 }
 
-// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service
-// "api" about a group.
+// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server forwards a group
+// to the service "api".
 func apiService(namespace, group, ca string) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",

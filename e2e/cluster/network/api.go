@@ -28,7 +28,7 @@ const addressesOf = `for n in $(ip netns list | cut -d' ' -f1); do ip -n $n -o a
 func apiAway(ctx context.Context, s *Session) error        { return s.apiAway(ctx, apiAwayShort) }
 func apiAwayForLong(ctx context.Context, s *Session) error { return s.apiAway(ctx, apiAwayLong) }
 
-// victim is a pod that is killed while the API server is away, as its node knows it.
+// victim is a pod that is killed while the API server is away, in the state of its node.
 type victim struct {
 	*remote.Pod
 	uid, container string

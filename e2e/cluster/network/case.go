@@ -40,7 +40,7 @@ type Case struct {
 	Beyond string
 	// Always runs it also when it was not selected: others build on it.
 	Always bool
-	// Breaks says that nothing after it can be judged when it has failed.
+	// Breaks means that nothing after it can be judged when it has failed.
 	Breaks bool
 	Run    func(ctx context.Context, s *Session) error
 }

@@ -66,7 +66,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 	return []*flows{there, back}, err
 }
 
-// held wants all to have lived.
+// held returns an error unless all connections lived.
 func (s *Session) held(ctx context.Context, all []*flows, gap time.Duration) error {
 	var errs []error
 	for _, f := range all {

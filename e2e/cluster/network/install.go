@@ -156,10 +156,10 @@ func install(ctx context.Context, s *Session) error {
 	return s.asPlanned(ctx)
 }
 
-// asPlanned is an error when the lab's nodes are not of the kinds that its cases are about:
-// kubelets of both generations of containerd with tunnels of the kernel's WireGuard, and the
-// control plane's host with one in userspace, which runs no pods. Each has said which key is its
-// own.
+// asPlanned returns an error unless the lab's nodes are of the kinds that its cases need. Kubelets
+// must have both generations of containerd and tunnels of the kernel's WireGuard. The control
+// plane's host must have a tunnel in userspace, and runs no pods. Each node has published its own
+// key.
 func (s *Session) asPlanned(ctx context.Context) error {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// wantError wants an error with a text, or none for "".
+// wantError fails the test unless the error has a text; with "" it requires no error.
 func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

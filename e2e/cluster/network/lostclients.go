@@ -43,7 +43,8 @@ type apiClients struct {
 	// Opened is how many connections were held, Closed when those ended that did.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is how many were made beside them, Failed when those began that were of no use.
+	// Asked is the number of new connections beside them, Failed the times at which failing ones
+	// began.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }
@@ -105,8 +106,8 @@ type apiClient struct {
 	err        error
 }
 
-// startClients starts a client in a pod, which asks the service kubernetes, and one among the
-// processes of its node, which asks the address that kubelets ask. It returns when both hold their
+// startClients starts a client in a pod, which uses the service kubernetes, and one among the
+// processes of its node, which uses the address of kubelets. It returns when both hold their
 // connections.
 func (s *Session) startClients(ctx context.Context, name string, server netip.AddrPort) (pod,
 	host *apiClient, err error) {

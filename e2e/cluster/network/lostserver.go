@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// kubeletTries bounds the starts of a kubelet until it asks the server that will be lost: each
+// kubeletTries bounds the starts of a kubelet until it uses the server that will be lost: each
 // start chooses one of two.
 const kubeletTries = 12
 
@@ -39,9 +39,9 @@ var stopped = fault{"stopped",
 	func(_ context.Context, a APIServer) error { return a.Freeze(true) },
 	func(_ context.Context, a APIServer) error { return a.Freeze(false) }}
 
-// serverLost lets kubelets ask a second API server by its own address, which services.apiFrontends
-// makes a frontend of both servers, and takes that server away while they are connected to it. All
-// that is watched is read from the other one.
+// serverLost makes kubelets use a second API server by its own address. services.apiFrontends makes
+// that address a frontend of both servers. The case then stops that server while kubelets are
+// connected to it, and reads everything from the other one.
 //
 //	kubelets ─► 198.18.0.3 (frontend) ─┬─► 198.18.0.3: control-2, which is lost
 //	pods ─────► kubernetes ────────────┴─► 198.18.0.2: control, which stays
@@ -204,7 +204,7 @@ const (
 		`ss -Htnp state established | grep "pid=$$," | awk "{print \$(NF-1)}"'`
 )
 
-// kubeletURL returns the URL that a node's kubelet asks.
+// kubeletURL returns the URL that a node's kubelet uses.
 func (s *Session) kubeletURL(ctx context.Context, node string) (string, error) {
 	out, err := s.Lab.Exec(ctx, node, printURL)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 type lost struct {
 	fault string
 	nodes *nodeWatch
-	// pod asks the service kubernetes, host the address that kubelets ask.
+	// pod uses the service kubernetes, host the address of kubelets.
 	pod, host apiClients
 }
 
@@ -136,7 +136,7 @@ type nodeWatch struct {
 	// between two, both by name.
 	renewed map[string]time.Time
 	gap     map[string]time.Duration
-	// lost says which nodes were not Ready, and when.
+	// lost lists which nodes were not Ready, and when.
 	lost []string
 }
 

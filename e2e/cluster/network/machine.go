@@ -120,8 +120,8 @@ const gapOfKey = 30 * time.Second
 // nothing.
 const lossOfKey = 10 * time.Second
 
-// keyReplaced does what docs/operations.md says: the key file is removed and veild restarted. Peers
-// take the new key, and connections go on.
+// keyReplaced follows docs/operations.md: the key file is removed and veild restarted. Peers take
+// the new key, and connections go on.
 func keyReplaced(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -234,8 +234,8 @@ func (s *Session) workerRolled(ctx context.Context, a, c *remote.Pod) error {
 	return errors.Join(errs...)
 }
 
-// tookOver is an error unless the pod of veil-wg on a node says that it took the device over from the
-// pod before. It notes for how long the device stood still.
+// tookOver returns an error unless the pod of veil-wg on a node logged that it took the device over
+// from the pod before. It notes for how long the device stood still.
 func (s *Session) tookOver(ctx context.Context, node string) error {
 	pod, err := s.daemon(ctx, wgSet, node)
 	if err != nil {

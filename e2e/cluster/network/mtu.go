@@ -98,7 +98,7 @@ func (s *Session) nudge(ctx context.Context) error {
 	return nil
 }
 
-// followMTU waits until the tunnel and all pods of every worker have an MTU that is wanted.
+// followMTU waits until the tunnel and all pods of every worker have one of the wanted MTUs.
 func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {

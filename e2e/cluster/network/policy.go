@@ -18,9 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// policyRolled restarts every veild while policies let one client reach a server. What they forbid
-// is answered at no moment, and most of what they allow is. Before and after it veilctl says that
-// all nodes enforce them. Policies are enforced for the case only.
+// policyRolled restarts every veild while policies let one client reach a server. A forbidden
+// connection must never succeed, and most allowed ones must. Before and after it veilctl reports
+// that all nodes enforce them. Policies are enforced for the case only.
 func policyRolled(ctx context.Context, s *Session) (err error) {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
@@ -230,7 +230,7 @@ func mostlyAnswered(all []tries) error {
 	return nil
 }
 
-// enforcePolicies adds the component policy to what is installed, as docs/how-to/policies.md says.
+// enforcePolicies adds the component policy to the installation, as in docs/how-to/policies.md.
 func (s *Session) enforcePolicies(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "with-policy")
 	if err := lab.WriteOverlay(dir, s.Manifests, []string{"policy"}); err != nil {

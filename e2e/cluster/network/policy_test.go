@@ -18,7 +18,7 @@ func TestTriesAreJudged(t *testing.T) {
 		"nothing was tried at all": {0, 0, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Beside one that is as wanted: one bad is enough.
+			// Beside a good one: one bad is enough.
 			good := func(answered uint64) tries { return tries{Tried: 10, Answered: answered} }
 			one := tries{Proto: "udp", To: "198.18.0.1:7000", Tried: tt.tried,
 				Answered: tt.answered}

@@ -27,8 +27,8 @@ func (s *Session) veilctl(ctx context.Context, words ...string) (string, error) 
 	return string(out), nil
 }
 
-// enforcedNowhere wants veilctl to say of a cluster without policies that no node enforces them. It
-// is the control of enforcedEverywhere.
+// enforcedNowhere requires that veilctl reports, for a cluster without policies, that no node
+// enforces them. It is the control of enforcedEverywhere.
 func (s *Session) enforcedNowhere(ctx context.Context) error {
 	nodes, err := s.podsOf(ctx, veildSet)
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *Session) enforcedNowhere(ctx context.Context) error {
 		"after 20s.", len(nodes)))
 }
 
-// enforcedEverywhere wants `veilctl policy wait` to end once every node enforces the policies that
-// the API server has, and `veilctl status` to show one revision for all.
+// enforcedEverywhere requires that `veilctl policy wait` ends once every node enforces the policies
+// of the API server, and that `veilctl status` shows one revision for all.
 func (s *Session) enforcedEverywhere(ctx context.Context) error {
 	nodes, err := s.podsOf(ctx, veildSet)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Session) enforcedEverywhere(ctx context.Context) error {
 		})
 }
 
-// lastSays is an error unless the last line of a text is want.
+// lastSays returns an error unless the last line of a text is want.
 func lastSays(text, want string) error {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if last := lines[len(lines)-1]; last != want {

@@ -46,7 +46,7 @@ func (o Outcome) print(w io.Writer) {
 // rest.
 type parts struct {
 	before, control leak.Result
-	// ran says that there was a control run.
+	// ran reports whether there was a control run.
 	ran bool
 }
 

@@ -30,7 +30,7 @@ type Options struct {
 	Dir, Manifests string
 	// Kubectl is the command line of kubectl, with its kubeconfig.
 	Kubectl []string
-	// Veilctl is the program veilctl, and Kubeconfig the file that it is told.
+	// Veilctl is the program veilctl, and Kubeconfig the file that it uses.
 	Veilctl, Kubeconfig string
 	// Out gets progress for people.
 	Out io.Writer
@@ -98,7 +98,7 @@ func (s *Session) reasonToSkip(c Case, have []Need) string {
 	if c.Beyond != "" && s.Core && s.Match == nil {
 		return "not of the core: " + c.Beyond
 	}
-	// Who names a long case wants it.
+	// A long case runs if it is named.
 	if c.Long != "" && !s.Full && s.Match == nil {
 		return "left to the full run: " + c.Long
 	}

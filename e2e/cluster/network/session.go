@@ -36,7 +36,7 @@ type Session struct {
 
 	notes  []string
 	broken string
-	// control says that plaintext is wanted now.
+	// control reports whether plaintext is expected now.
 	control bool
 	parts   parts
 	// before is how nodes were before the first installation, by name.
@@ -160,7 +160,7 @@ func (s *Session) keep(ctx context.Context, n *remote.Namespace, p *remote.Pod) 
 	return p.WaitReady(ctx, remote.PodPatience)
 }
 
-// kubectl runs kubectl, as the documentation says that a user would.
+// kubectl runs kubectl like a user who follows the documentation.
 func (s *Session) kubectl(ctx context.Context, args ...string) (string, error) {
 	words := append(append([]string{}, s.Kubectl...), args...)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)

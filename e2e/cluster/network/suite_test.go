@@ -122,7 +122,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// An interrupt ends the run; what was not run is skipped and says so.
+// An interrupt ends the run; the remaining cases are listed as skipped for it.
 func TestInterrupted(t *testing.T) {
 	o, _ := newRun(t, 1)
 	ctx, cancel := context.WithCancelCause(t.Context())

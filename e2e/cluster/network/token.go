@@ -60,8 +60,8 @@ func (s *Session) daemon(ctx context.Context, set, node string) (*corev1.Pod, er
 }
 
 // stolenToken takes what a thief on the second worker finds, the token bound to its veild's pod,
-// and tries what it should not do. That what is refused is refused by the policy and not for want
-// of rights is seen by what is allowed with the same token.
+// and tries what it should not do. Allowed operations with the same token show that the policy
+// refuses the others, not missing rights.
 func stolenToken(ctx context.Context, s *Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {

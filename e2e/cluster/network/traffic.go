@@ -120,8 +120,8 @@ func (f flow) lostAtOnce(limit time.Duration) error {
 	return nil
 }
 
-// lostAtMost returns an error if a UDP flow lost more records than it sends in window, but for
-// strayRuns: a gap between answers does not tell how many were lost where answers are late.
+// lostAtMost returns an error if a UDP flow lost more records than it sends in window, except for
+// strayRuns. Late answers leave gaps too, so a gap is not a count of losses.
 func (f flow) lostAtMost(window time.Duration) error {
 	most := uint64(window/f.interval) + strayRuns
 	if lost := f.Sent - f.Answered; f.Proto == "udp" && lost > most {

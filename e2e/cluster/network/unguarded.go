@@ -102,8 +102,8 @@ func lineWith(text, word string) string {
 	return ""
 }
 
-// refused waits until the kubelet says that the network refused a pod, and wants it without an
-// address.
+// refused waits until the kubelet reports that the network refused a pod, and checks that the pod
+// has no address.
 func (s *Session) refused(ctx context.Context, namespace, pod string) error {
 	core := s.Client.CoreV1()
 	err := remote.Until(ctx, "the refusal of pod "+pod, time.Minute, func(ctx context.Context) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as
-// before it was installed.
+// uninstall removes Kubeveil as in docs/how-to/uninstall.md, pods first. Nodes must be as before it
+// was installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")

@@ -24,10 +24,10 @@ import (
 // webhookPort is the port of veil-tools webhook, and of its service.
 const webhookPort = 8443
 
-// askedLabel marks the objects about which the webhook is asked.
+// askedLabel marks the objects that the API server sends to the webhook.
 const askedLabel = "ask-the-hook"
 
-// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must
+// webhook makes the API server send objects to a pod. Its answer, which carries the canary, must
 // come, and be both yes and no.
 func webhook(ctx context.Context, s *Session) error {
 	n, err := s.namespace(ctx)

@@ -98,7 +98,7 @@ func Prepare(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// install applies what docs/storage.md says.
+// install applies the manifests as in docs/storage.md.
 func (s *Session) install(ctx context.Context) error {
 	for _, words := range [][]string{
 		{"apply", "-k", filepath.Join(s.Manifests, "components/snapshots/crd")},
@@ -127,7 +127,7 @@ func (s *Session) driverReady(ctx context.Context, node string) error {
 	})
 }
 
-// driver says something of the driver's pod on a node, by a path of kubectl.
+// driver returns a value of the driver's pod on a node, by a path of kubectl.
 func (s *Session) driver(ctx context.Context, node, path string) (string, error) {
 	return s.kubectl(ctx, "-n", "kube-system", "get", "pods",
 		"--selector=app.kubernetes.io/component=veil-csi",

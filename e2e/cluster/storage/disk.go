@@ -53,7 +53,8 @@ func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) 
 	return errors.Join(errs...)
 }
 
-// search wants the canary nowhere on the disk, and the control found. what is for people.
+// search fails if the canary is anywhere on the disk, or the control is missing. what is for
+// people.
 func (s *Session) search(disk disk.Disk, what string) ([]bench.Gate, error) {
 	leaked, _, err := disk.Count(s.canary)
 	if err != nil {

@@ -153,7 +153,7 @@ func (s *Session) objectLost(ctx context.Context) error {
 		return fmt.Errorf("without the VeilVolume: %w", err)
 	}
 
-	// The claim first: its pod would else be the next to want the volume.
+	// The claim first: otherwise its pod would be the next to use the volume.
 	if _, err := s.kubectl(ctx, "delete", "pvc", c.Name, "--wait=false"); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *Session) objectLost(ctx context.Context) error {
 		return err
 	}
 
-	// As docs/storage.md says, when it is known to be of no use.
+	// As in docs/storage.md, when it is certainly useless.
 	if _, err := s.node(ctx, "rm "+file); err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ const (
 	stopPlugin = "systemctl stop kmsplugin"
 )
 
-// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does
-// not have: it waits, an event says for what, and nothing is formatted.
+// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node lacks.
+// The pod waits, an event names the reason, and nothing is formatted.
 func (s *Session) keyServiceAway(ctx context.Context) error {
 	if err := s.create(ctx, waits); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *Session) keyServiceAway(ctx context.Context) error {
 	return s.unformatted(ctx, waits)
 }
 
-// away wants an event of the pod that says that the key service is.
+// away requires an event of the pod that names the missing key service.
 func (s *Session) away(ctx context.Context) error {
 	uid, err := s.kubectl(ctx, "get", "pod", waits.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Session) away(ctx context.Context) error {
 	})
 }
 
-// unformatted wants the state of the claim's volume to say that nothing was written yet.
+// unformatted requires that nothing was written yet, according to the state of the claim's volume.
 func (s *Session) unformatted(ctx context.Context, c claim) error {
 	volume, err := s.volume(ctx, c)
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 	return s.use(ctx, waits)
 }
 
-// rewrap sets a new key in the plugin and has veilctl do what docs/storage.md says, while the
-// volume is open: its key is wrapped by the new one, and the former one is needed no more.
+// rewrap sets a new key in the plugin and uses veilctl as in docs/storage.md, while the volume is
+// open. The volume's key is then wrapped by the new one, and the former one is not needed any more.
 func (s *Session) rewrap(ctx context.Context) error {
 	before, err := s.wrappedBy(ctx, waits)
 	if err != nil {

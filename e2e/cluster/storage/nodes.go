@@ -54,7 +54,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 	return names, nil
 }
 
-// leave has machines leave. Later cases want one node.
+// leave makes machines leave. Later cases need one node.
 func (s *Session) leave(ctx context.Context, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -147,8 +147,8 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	})
 }
 
-// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns
-// its name.
+// refusedWhileAlive starts the claim's pod on its node, checks that its volume is not destroyed,
+// and returns its name.
 func (s *Session) refusedWhileAlive(ctx context.Context, c claim) (volume string, err error) {
 	if err := s.start(ctx, c); err != nil {
 		return "", err

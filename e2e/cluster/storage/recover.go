@@ -51,8 +51,8 @@ func (s *Session) recover(ctx context.Context) error {
 	return errors.Join(err, s.again(ctx, files, "third"))
 }
 
-// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a
-// look at what was mounted.
+// recoverySteps are the commands that veilctl prints, with its key given to cryptsetup, and a look
+// at the mounted files.
 func recoverySteps(said []byte, look string) (string, error) {
 	var r struct {
 		Steps       []string

@@ -92,7 +92,7 @@ func (s *Session) chosen() []one {
 	return out
 }
 
-// describePatience bounds what is asked after a failure.
+// describePatience bounds the queries after a failure.
 const describePatience = time.Minute
 
 // describe shows what a failed case left.

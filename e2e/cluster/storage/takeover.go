@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// document says what a person does to have a volume on another node.
+// document describes what a person does to have a volume on another node.
 const document = "how-to/a-node-that-is-gone.md"
 
 // takeOver has a volume taken over by a second machine, to which its file is brought, by the
@@ -31,7 +31,7 @@ func (s *Session) takeOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Later cases want one node.
+	// Later cases need one node.
 	return errors.Join(s.takeTo(ctx, volume, first, second), s.Cluster.Leave(ctx, second))
 }
 
@@ -83,8 +83,7 @@ func (s *Session) bring(ctx context.Context, file, to string) error {
 	return fmt.Errorf("%s is not the machine that joined last", to)
 }
 
-// taken does what the documentation says, and wants what was written on the first node on the
-// second one.
+// taken follows the documentation, and checks that the data of the first node is on the second one.
 func (s *Session) taken(ctx context.Context, volume, first, second string) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Manifests), "docs", document))
 	if err != nil {
@@ -139,14 +138,14 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	return names(move), names("# " + done), nil
 }
 
-// users counts what the first node has open of the file, by its name: the kernel may say its path
-// as the driver's container has it.
+// users counts the open descriptors of the first node for the file, by its name: the kernel may
+// return the path in the driver's container.
 func (s *Session) users(ctx context.Context, file string) (string, error) {
 	return s.node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
 }
 
-// stillOpen wants the first node to have the volume open: it has not heard of anything, or has only
-// fenced it.
+// stillOpen requires that the first node has the volume open: it has not noticed anything, or has
+// only fenced it.
 func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	n, err := s.users(ctx, file)
 	if err == nil && n != "1" {

@@ -11,8 +11,8 @@ import (
 // cleaner selects the pods of manifests/csi-uninstall.
 const cleaner = "--selector=app.kubernetes.io/component=csi-cleanup"
 
-// uninstall does what docs/storage.md says: with ciphertext left the node is not touched; without,
-// nothing of the driver is left.
+// uninstall follows docs/storage.md: with ciphertext left the node is not touched; without it,
+// nothing of the driver remains.
 func (s *Session) uninstall(ctx context.Context) error {
 	const left = images + "/left.img"
 	if _, err := s.node(ctx, "touch "+left); err != nil {

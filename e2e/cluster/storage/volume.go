@@ -23,7 +23,7 @@ func (s *Session) use(ctx context.Context, c claim) error {
 	return s.write(ctx, path, c.block)
 }
 
-// write writes a MiB of canaries and wants them there again.
+// write writes a MiB of canaries and reads them back.
 func (s *Session) write(ctx context.Context, path string, device bool) error {
 	flags := ""
 	if device {
@@ -42,7 +42,7 @@ func (s *Session) write(ctx context.Context, path string, device bool) error {
 	return nil
 }
 
-// unknownParameter wants a class with one refused, with the list of those that there are.
+// unknownParameter checks that a class with one is refused, with the list of the known ones.
 func (s *Session) unknownParameter(ctx context.Context) error {
 	err := s.Cluster.Apply(ctx, []byte(`apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -166,7 +166,7 @@ func (s *Session) again(ctx context.Context, c claim, file string) error {
 	return s.has(ctx, c, file)
 }
 
-// has starts the pod of a claim that has been used, and wants the file.
+// has starts the pod of a claim that has been used, and checks the file.
 func (s *Session) has(ctx context.Context, c claim, file string) error {
 	if err := s.start(ctx, c); err != nil {
 		return err

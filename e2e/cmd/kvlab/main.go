@@ -1,8 +1,8 @@
 // Kvlab is the one program of the test tree: it makes clusters, shows, tests, measures and judges.
 // The Makefile runs it; each verb has a help text with examples.
 //
-// Exit status 0: all is well, or help was asked for. 1: it failed. 2: the command line is wrong.
-// Start reading at root.
+// Exit status 0: all is well, or help was given. 1: it failed. 2: the command line is wrong. Start
+// reading at root.
 package main
 
 import (

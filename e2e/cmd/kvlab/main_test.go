@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// Each verb is there once, says in a line what it does, and names itself in its usage as it is
+// Each verb exists once, describes itself in a line, and its usage has the name by which it is
 // called.
 func TestVerbs(t *testing.T) {
 	var visit func(cmd *cobra.Command)

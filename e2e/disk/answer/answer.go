@@ -12,7 +12,7 @@ import (
 
 // Answer is the result of a verb of volumetool, as JSON. Fields that a verb does not have are zero.
 type Answer struct {
-	// Path is the device with the plain text; Epoch what the disk now says.
+	// Path is the device with the plain text; Epoch the epoch that is now on the disk.
 	Path  string `json:"path,omitempty"`
 	Epoch uint64 `json:"epoch,omitempty"`
 	// KeyID names the key-encryption key by which the volume's key is wrapped.

@@ -109,7 +109,7 @@ func (d direction) direction() Direction {
 	}
 }
 
-// Parse reads what fio printed. fio may say a line before the JSON.
+// Parse reads the output of fio. fio may print a line before the JSON.
 func Parse(b []byte) ([]Measured, error) {
 	at := bytes.IndexByte(b, '{')
 	if at < 0 {

@@ -143,7 +143,7 @@ func how(folder string) *csi.VolumeCapability {
 	return c
 }
 
-// where returns the folder that was asked for, and the staging path.
+// where returns the folder in the arguments, and the staging path.
 func (n *node) where(words []string) (folder, staging string, err error) {
 	if len(words) > 1 {
 		folder = words[1]

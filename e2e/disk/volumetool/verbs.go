@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 )
 
-// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause
-// after each.
+// rewrap wraps the key of a volume by a new key-encryption key, as often as the arguments require,
+// with a pause after each.
 func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err error) {
 	times, err := strconv.Atoi(words[1])
 	if err != nil {
@@ -63,8 +63,8 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 // fibmap is FIBMAP of linux/fs.h: the number of a file's block on its device.
 const fibmap = 1
 
-// place says where the first block of a file is on the device of its file system. The file is
-// flushed first.
+// place returns the place of the first block of a file on the device of its file system. The file
+// is flushed first.
 func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	f, err := os.Open(words[0])
 	if err != nil {

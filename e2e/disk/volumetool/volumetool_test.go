@@ -37,7 +37,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// The newest key wraps, all open, and one alone can be asked for.
+// The newest key wraps, all open, and a flag selects one alone.
 func TestKeys(t *testing.T) {
 	s := settings{dir: t.TempDir(), tuning: string(crypt.Throughput)}
 	n, err := newNode(s)

@@ -86,7 +86,7 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 }
 
 // apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for
-// as long as said at least.
+// the given time at least.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(true))
 	errtest.Must(t, l.Control.StopAPIServer(ctx))

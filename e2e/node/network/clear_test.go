@@ -30,8 +30,8 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	}
 }
 
-// between logs what may have kept two pods from one another: what was dropped and why, what
-// connection tracking knows, and the pods' neighbours.
+// between logs what may have kept two pods from one another: the drops with reasons, the entries of
+// connection tracking, and the pods' neighbours.
 func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	t.Helper()
 	for _, p := range pods {

@@ -182,7 +182,7 @@ func daemonSet(t *testing.T, file string) *unstructured.Unstructured {
 	return manifesttest.Read(t, filepath.Join(nodetest.Root(t), "manifests", file)).Object
 }
 
-// start runs a container of a manifest until it ends or is told to.
+// start runs a container of a manifest until it ends or is signalled to.
 func (c containers) start(ctx context.Context, t *testing.T, file, name string) *lab.Process {
 	t.Helper()
 	return c.startOf(ctx, t, daemonSet(t, file), name)
@@ -274,7 +274,7 @@ func TestContainersOfTheManifests(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// clean wants nothing of Kubeveil's on a node.
+// clean checks that nothing of Kubeveil is on a node.
 func clean(t *testing.T, c containers) {
 	t.Helper()
 	for _, path := range []string{"/run/kubeveil", "/etc/cni/net.d/05-kubeveil.conflist",

@@ -22,8 +22,8 @@ import (
 // is the folder for the lab's artefacts.
 const makerEnv = "KUBEVEIL_LAB_MAKER"
 
-// TestMaker, where it is asked for, makes hosts, starts a program in one, says what the machine
-// knows them as, and waits.
+// TestMaker, when its variable is set, makes hosts, starts a program in one, prints their names on
+// the machine, and waits.
 func TestMaker(t *testing.T) {
 	dir := os.Getenv(makerEnv)
 	if dir == "" {

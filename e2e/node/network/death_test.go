@@ -25,7 +25,7 @@ const (
 	// workerBack is within what traffic flows again after the worker was killed. On an idle
 	// machine it is one second; tests share theirs.
 	workerBack = 3 * time.Second
-	// said is after how many datagrams a sink says how many it has.
+	// said is the number of datagrams after which a sink reports its count.
 	said = 20
 	// pause is the longest gap in a flow that nothing was done to, on a loaded machine.
 	pause = time.Second
@@ -76,7 +76,7 @@ func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	return l
 }
 
-// received is how many datagrams a sink said that it has, to the last that it said.
+// received returns the last count of datagrams that a sink reported.
 func received(sink *lab.Process) (int, error) {
 	b, err := os.ReadFile(sink.Stdout)
 	if err != nil {
@@ -163,7 +163,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 	}
 }
 
-// pair is two pods on two nodes that know each other.
+// pair returns two pods on two nodes with a working tunnel.
 func pair(ctx context.Context, t *testing.T, l *lab.Lab) (a, b *lab.Pod) {
 	t.Helper()
 	pods := nodetest.EchoPods(ctx, t, l)

@@ -9,5 +9,5 @@
 // It is larger than most packages: its cases share the flows, the flushes and the search for
 // secrets. What other packages need too is in nodetest.
 //
-// Start reading at veil_test.go; ../../README.md says which promise each test holds.
+// Start reading at veil_test.go; ../../README.md lists which promise each test holds.
 package network

@@ -120,8 +120,8 @@ func TestAddressThatNoNodeLists(t *testing.T) {
 	}
 }
 
-// expectClear sends from a pod to addresses of a worker, and wants each datagram to be in clear and
-// the worker's process to answer, or nothing of both. It ends the lab.
+// expectClear sends from a pod to addresses of a worker. Either each datagram must be in clear and
+// the worker's process must answer, or neither. It ends the lab.
 func expectClear(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, to []netip.Addr,
 	clear bool) {
 	t.Helper()
@@ -168,7 +168,8 @@ func answerAt(ctx context.Context, t *testing.T, n *lab.Node) {
 	nodetest.PodWithHostPort(ctx, t, n)
 }
 
-// tryWorker sends from a pod to addresses of a node where answerAt listens, and tells each result.
+// tryWorker sends from a pod to addresses of a node where answerAt listens, and returns each
+// result.
 func tryWorker(ctx context.Context, p *lab.Pod, addrs []netip.Addr,
 	result func(what string, err error)) {
 	for _, to := range addrs {

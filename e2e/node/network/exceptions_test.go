@@ -16,8 +16,8 @@ import (
 // portOfBalancer is where a load balancer outside the cluster listens.
 const portOfBalancer = 30010
 
-// TestExceptionsAreAsDocumented holds rows of the exceptions in docs/security.md that no other
-// test holds: the traffic is clear where the row says so, it works, and nothing else is clear.
+// TestExceptionsAreAsDocumented holds rows of the exceptions in docs/security.md that no other test
+// holds: the traffic is clear where the row allows it, it works, and nothing else is clear.
 func TestExceptionsAreAsDocumented(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -84,7 +84,8 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			iifname eth9 ip daddr %s udp dport %d dnat ip to %s:%d;
 		}`, a.Addrs[0], portToPod, pods[0].Addrs[0], lab.EchoPort))
 		noteSources(ctx, t, pods[0])
-		// The answer goes to the node that did not ask, by the tunnel. It must not complain.
+		// The answer goes to the node that sent no request, by the tunnel. It must not send an ICMP
+		// error.
 		foreign(ctx, t, b, "quiet",
 			"chain in { type filter hook input priority 0; udp dport 4000 drop; }")
 		from, _ := nodetest.LinkOf(ctx, t, l.Outside, "forger")

@@ -100,7 +100,7 @@ func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
 	}
 }
 
-// answersReady wants veild's /readyz to answer with this status.
+// answersReady requires this status from veild's /readyz.
 func answersReady(ctx context.Context, t *testing.T, n *lab.Node, when string, want int) {
 	t.Helper()
 	answer, err := get(ctx, t, n.Host, abi.MetricsAddress, "/readyz")
@@ -125,9 +125,9 @@ func noProblems(ctx context.Context, t *testing.T, n *lab.Node) {
 // tooNarrowForPods is an MTU of the underlay that both families of IP allow and tunnels do not.
 const tooNarrowForPods = 1281
 
-// forgeTooBig tells the first node, from outside, that datagrams from its echo server to the second
-// node are too big for the path. It returns once the kernel has learned that for both families, with
-// a func that reports whether it still knows.
+// forgeTooBig sends the first node, from outside, errors that datagrams from its echo server to the
+// second node are too big for the path. It returns once the kernel has learned that for both
+// families, with a func that reports whether it still has it.
 func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func() bool) {
 	t.Helper()
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]

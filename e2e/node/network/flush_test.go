@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// settled waits until veild has heard its source and all that it said is in force.
+// settled waits until veild has heard its source and all its objects are in force.
 func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
@@ -232,7 +232,7 @@ func detach(pattern string) func(n *lab.Node) error {
 	}
 }
 
-// toldFlushes are repaired at once, since the kernel tells of them.
+// toldFlushes are repaired at once, since the kernel notifies of them.
 var toldFlushes = []flush{
 	{name: "device down", commands: "ip link set veil0 down"},
 	{name: "device out of its group", commands: "ip link set veil0 group default"},
@@ -377,8 +377,8 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	}
 }
 
-// strangers begins something new on every way: a first packet is judged where those of a
-// known connection are not. Whether it arrives is not asked.
+// strangers begins something new on every path: a first packet is judged where packets of a known
+// connection are not. Whether it arrives does not matter.
 func (f *flusher) strangers(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, x := range f.flows {

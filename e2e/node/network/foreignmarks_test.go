@@ -76,7 +76,7 @@ func foreignMark(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod,
 	}
 }
 
-// marksShown fails unless the node's status and metrics tell of the restored marks.
+// marksShown fails unless the node's status and metrics show the restored marks.
 func marksShown(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	s := nodetest.NodeStatus(ctx, t, n)
@@ -88,8 +88,8 @@ func marksShown(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// askAcross asks from each pod the other node, the other pod and, by the first node's port, the
-// second node; it returns the questions that were not answered.
+// askAcross sends requests from each pod to the other node, the other pod and, by the first node's
+// port, the second node. It returns the requests that were not answered.
 func askAcross(ctx context.Context, l *lab.Lab, pods []*lab.Pod) (failed []string) {
 	ask := func(from *lab.Pod, to netip.Addr, port int) {
 		for _, proto := range []string{"udp", "tcp"} {

@@ -179,7 +179,7 @@ func settledPeers(ctx context.Context, t *testing.T, n *lab.Node) []telemetry.Pe
 	}).Peers
 }
 
-// loud wants a refusal in the log and the metrics.
+// loud requires a refusal in the log and the metrics.
 func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	t.Helper()
 	log := filetest.Read(t, n.Program("veild").Stderr)
@@ -195,7 +195,7 @@ func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	}
 }
 
-// incumbents wants the peers that carry traffic to be those before.
+// incumbents requires that the peers that carry traffic are the same as before.
 func incumbents(t *testing.T, before, now []telemetry.Peer) {
 	t.Helper()
 	// A node that lies about an address alone is a peer without it.
@@ -223,7 +223,7 @@ func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 	return peers
 }
 
-// reachable wants a pod to reach the API server and a host outside, as before.
+// reachable requires that a pod reaches the API server and a host outside, as before.
 func reachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	for _, a := range l.Control.Addrs() {

@@ -126,8 +126,8 @@ func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	return sum
 }
 
-// injectFromOutside sends what only a tunnel may bring to a node's link, and wants it dropped and
-// counted.
+// injectFromOutside sends to a node's link what only a tunnel may bring, and checks that it is
+// dropped and counted.
 func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1 := l.Nodes()[0]
 	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
@@ -225,7 +225,7 @@ func removeRoutes(ctx context.Context, t *testing.T, n *lab.Node, routes []strin
 	}
 }
 
-// routePast routes a remote pod past the tunnel, and wants the guard to stop it.
+// routePast routes a remote pod past the tunnel, and checks that the guard stops it.
 func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, routes []string) {
 	t.Helper()
 	n1 := l.Nodes()[0]
@@ -248,7 +248,7 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Logf("%d packets stopped", after-before)
 }
 
-// nobodyAnswers expects that no pod answers; the oracle judges whether they were asked in clear.
+// nobodyAnswers expects that no pod answers; the oracle judges whether the requests were in clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()
 	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {
@@ -257,7 +257,7 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Pl
 }
 
 // tryAll begins something new from each place to each address by both protocols, all at once since
-// it mostly waits. It tells answered, unless nil, of what was.
+// it mostly waits. It calls answered, unless nil, for each answer.
 func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration,
 	answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup

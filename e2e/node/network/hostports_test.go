@@ -32,10 +32,10 @@ type behind struct {
 	source  netip.Addr
 }
 
-// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does pods of the
-// host's network. What a pod of another node asks there comes to the host from an address of the
-// second node's pods, so that the answer goes back encrypted and by that node. What needs no
-// translation of ours has the source that it had.
+// hostsBehindPorts publishes hosts at ports of the second node, as kube-proxy does for pods of the
+// host's network. A request of another node's pod there comes to the host from an address of the
+// second node's pods. So the answer goes back encrypted and by that node. A packet that needs no
+// translation by Kubeveil keeps its source.
 func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b, c := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
 	foreign(ctx, t, b, "foreign_own", published(portToOwn, a.Addrs))
@@ -120,7 +120,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	})
 }
 
-// noteSources makes a place note from where its echo server is asked.
+// noteSources makes a place record the sources of the requests to its echo server.
 func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 	t.Helper()
 	nodetest.Run(ctx, t, at, "nft", fmt.Sprintf(`table inet sources {

@@ -34,12 +34,12 @@ type refusal struct {
 	// before puts the node into the state that is bad; after takes it out of it again.
 	before func(t *testing.T, n *lab.Node)
 	after  func(t *testing.T, n *lab.Node)
-	// says are words that the message must hold: what is wrong, where, what to do.
+	// says are words that the message must contain: what is wrong, where, what to do.
 	says []string
 }
 
-// What cannot work is refused with a message that says what, where and what to do, and nothing
-// half-made stays.
+// An impossible configuration is refused with a message that names what, where and what to do, and
+// nothing half-made stays.
 func TestBadInput(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
@@ -200,8 +200,8 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	filetest.Write(t, path, text, 0o644)
 }
 
-// start starts veild as the case says, wants it to end by itself with an error, and returns what it
-// said.
+// start starts veild as the case defines, checks that it ends by itself with an error, and returns
+// its output.
 func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -225,7 +225,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	return string(out)
 }
 
-// nothingStays wants no CNI configuration, marker, guard, route or rule of ours.
+// nothingStays checks that there is no CNI configuration, marker, guard, route or rule of Kubeveil.
 func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	if has, err := n.HasConflist(); has || err != nil {
@@ -250,8 +250,8 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// otherPlugin leaves the configuration of another network plugin that sorts before ours, and wants
-// that said before anything is made.
+// otherPlugin leaves the configuration of another network plugin that sorts before Kubeveil's. It
+// checks that this is reported before anything is made.
 func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
 	filetest.Write(t, path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644)
@@ -272,8 +272,8 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	nothingStays(ctx, t, n)
 }
 
-// portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it
-// is free.
+// portInUse takes the tunnel's port before a node comes up. It checks that this is reported and
+// that no pod runs until the port is free.
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	crash(t, n)
 	errtest.Must(t, n.Boot(ctx, false))
@@ -298,7 +298,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// readOnlyCNI makes /etc/cni read-only for veild, and wants that said and nothing else broken.
+// readOnlyCNI makes /etc/cni read-only for veild, and checks that only this is reported and broken.
 func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 	errtest.Must(t, n.Program("veild").Term(ctx))
 	errtest.Must(t, os.Remove(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)))
@@ -321,7 +321,7 @@ func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// waitProblem waits until a node's veild says a problem that holds some words.
+// waitProblem waits until a node's veild reports a problem that contains some words.
 func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, words string) telemetry.Status {
 	t.Helper()
 	return nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {

@@ -64,7 +64,7 @@ func podLinks(ctx context.Context, t *testing.T, n *lab.Node) string {
 	return string(out)
 }
 
-// keyOf is the key that a node believes of another; the zero key while it knows none.
+// keyOf returns the key that a node believes of another; the zero key while it has none.
 func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error) {
 	s, err := telemetry.Fetch(ctx, at.Path(abi.AdminSocket))
 	if err != nil {
@@ -78,7 +78,7 @@ func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error)
 	return wgkey.Public{}, nil
 }
 
-// takesKey waits until a node knows another key of a peer than its old one.
+// takesKey waits until a node has another key of a peer than its old one.
 func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.Public,
 	limit time.Duration) {
 	t.Helper()
@@ -105,7 +105,7 @@ func TestReboot(t *testing.T) {
 		t.Fatalf("key of %s: %v, %v", n2.Name, old, err)
 	}
 
-	// A pod that does not know of the reboot and goes on sending, and one that stays so.
+	// A pod that does not notice the reboot and goes on sending, and one that stays so.
 	source := nodetest.Source(ctx, t, a, b.Addr(false), interval)
 
 	errtest.Must(t, errors.Join(n2.Crash(), n2.Boot(ctx, false)))

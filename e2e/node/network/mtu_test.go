@@ -70,7 +70,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	nodetest.NoLeaks(t, l)
 }
 
-// follows waits until all that has an MTU has the one wanted, then moves a lot of data.
+// follows waits until everything with an MTU has the expected one, then moves a lot of data.
 func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for i, n := range l.Nodes() {
@@ -181,7 +181,7 @@ func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, o
 	follows(ctx, t, l, pods, cluster.MinMTU6)
 }
 
-// narrowSaid wants the problem that names the MTU that would do.
+// narrowSaid requires the problem that names an MTU that would suffice.
 func narrowSaid(least int) func(telemetry.Status) error {
 	return func(s telemetry.Status) error {
 		for _, p := range s.Problems {
@@ -194,7 +194,7 @@ func narrowSaid(least int) func(telemetry.Status) error {
 	}
 }
 
-// A node whose underlay is too narrow from the beginning never takes a pod, and says why.
+// A node whose underlay is too narrow from the beginning never takes a pod, and reports why.
 func TestTooNarrowFromTheBeginning(t *testing.T) {
 	least := cluster.MinUnderlayMTU(false, cluster.Families{V6: true})
 	ctx, l := nodetest.NewLab(t, lab.Options{UnderlayMTU: least - 1, NoBoot: true, Nodes: 1})
@@ -217,7 +217,7 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// A path is narrower than the links say, and no ICMP tells: the probe inside the tunnel finds it.
+// A path is narrower than its links, and no ICMP reports it: the probe inside the tunnel finds it.
 func TestNarrowPath(t *testing.T) { narrowPath(t, true) }
 
 // The same with a veild that runs on.
@@ -271,7 +271,7 @@ func narrowPath(t *testing.T, restart bool) {
 	nodetest.NoLeaks(t, l)
 }
 
-// peerRoutes wants every route into the tunnel that pods use to have the MTU.
+// peerRoutes requires that every route into the tunnel that pods use has the MTU.
 func peerRoutes(ctx context.Context, t *testing.T, n *lab.Node, mtu int) {
 	t.Helper()
 	for _, family := range []string{"-4", "-6"} {

@@ -23,9 +23,9 @@ import (
 // mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
 const mprogMax = 63
 
-// crowd leaves no room for the guard at egress of a link. It needs tcx, as the lab's kernel has: veild
-// uses no other hook there. On other kernels veild asks the same Guard.Unguarded, whose answer the
-// tests of pkg/guard hold for clsact.
+// crowd leaves no room for the guard at egress of a link. It needs tcx, as the lab's kernel has:
+// veild uses no other hook there. On other kernels veild uses the same Guard.Unguarded, whose
+// answer the tests of pkg/guard hold for clsact.
 func crowd(n *lab.Node, name string) error {
 	return n.Do(func() error {
 		ifi, err := net.InterfaceByName(name)

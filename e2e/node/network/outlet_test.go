@@ -49,7 +49,7 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 	}
 }
 
-// useAsOutlet has a node send what its pods say to these addresses into its tunnel to another.
+// useAsOutlet makes a node send its pods' packets to these addresses into its tunnel to another.
 func useAsOutlet(ctx context.Context, t *testing.T, outlet, n *lab.Node, to []netip.Addr) {
 	t.Helper()
 	key := nodetest.NodeStatus(ctx, t, outlet).Devices[0].PublicKey

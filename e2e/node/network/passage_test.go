@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A node whose firewall drops what pods send into the tunnel is not ready and says which
-// chain may do it. It becomes ready when the firewall lets pods through.
+// A node whose firewall drops its pods' packets into the tunnel is not ready and names the chain
+// that may do it. It becomes ready when the firewall lets pods through.
 func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)

@@ -28,8 +28,8 @@ const relayHost = 200
 // relayTime is the time for which the network sends the nodes' datagrams to the relay.
 const relayTime = 2 * time.Second
 
-// TestRelayIsNoEndpoint has the network hold back what two nodes say, and a host without keys
-// deliver it. With tunnel.roaming, the control, that host becomes the endpoint of both.
+// TestRelayIsNoEndpoint makes the network hold back the datagrams of two nodes, and a host without
+// keys deliver them. With tunnel.roaming, the control, that host becomes the endpoint of both.
 func TestRelayIsNoEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
@@ -52,7 +52,7 @@ func TestRelayIsNoEndpoint(t *testing.T) {
 					return
 				}
 
-				// A node that joins later is believed, and heard, by those that do not know it yet.
+				// A node that joins later is believed, and heard, by nodes without its Node so far.
 				n, err := l.AddNode(ctx)
 				if err == nil {
 					err = n.WaitReady(ctx)
@@ -134,8 +134,8 @@ func endpointOf(ctx context.Context, t *testing.T, n *lab.Node) netip.Addr {
 	return s.Peers[0].Endpoint.Addr()
 }
 
-// relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways,
-// and looks at their endpoints.
+// relayed passes the datagrams of the nodes of two pods to a relay for a while, under traffic both
+// ways, and checks their endpoints.
 func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roaming bool) {
 	t.Helper()
 	nodes := l.Nodes()
@@ -235,7 +235,7 @@ func (r *relay) send(to int, payload []byte) error {
 	return err
 }
 
-// answer delivers to the other node what a node says to the relay, until the socket is closed.
+// answer delivers a node's datagrams to the relay to the other node, until the socket is closed.
 func (r *relay) answer(from int) {
 	buf := make([]byte, 1<<16)
 	for {
@@ -249,7 +249,7 @@ func (r *relay) answer(from int) {
 	}
 }
 
-// begin has the network keep the two nodes apart, and delivers what they say to each other.
+// begin makes the network keep the two nodes apart, and delivers their datagrams to each other.
 func (r *relay) begin(ctx context.Context, t *testing.T) {
 	t.Helper()
 	r.apart(ctx, t, "on")

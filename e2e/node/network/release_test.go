@@ -111,14 +111,14 @@ func (m *mixed) run(ctx context.Context, n *lab.Node, bin string, programs ...st
 			m.t.Fatal(err)
 		}
 	}
-	// What the plugin is told by the marker and by veild is of the program that runs now.
+	// The marker and veild give the plugin the state of the program that runs now.
 	if err := n.WaitReady(ctx); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-// check wants every program alive and without a problem of formats, and traffic
-// between the pods of before and to a new one on each node.
+// check requires that every program is alive and reports no problem of formats. It also requires
+// traffic between the pods of before and to a new one on each node.
 func (m *mixed) check(ctx context.Context, when string) {
 	m.t.Helper()
 	m.t.Logf("after: %s", when)

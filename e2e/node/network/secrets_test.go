@@ -89,7 +89,7 @@ func forms(key []byte) map[string][]byte {
 	}
 }
 
-// findSecrets searches all files of a folder and says what it found where.
+// findSecrets searches all files of a folder and returns what it found where.
 func findSecrets(dir string, keys map[string][]byte) (files int, found []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -125,7 +125,7 @@ func listening(t *testing.T) *unstructured.Unstructured {
 		daemonSet(t, "cni/daemonset-veild.yaml"))
 }
 
-// get asks from a host for a path by HTTP.
+// get requests a path by HTTP from a host.
 func get(ctx context.Context, t *testing.T, from *lab.Host,
 	address, path string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)

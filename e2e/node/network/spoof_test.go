@@ -39,7 +39,7 @@ func TestWherePodsReach(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be
+// spoof sends from a pod packets with foreign sources, and checks that none arrives and each is
 // counted.
 func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := pods[0], pods[1]
@@ -102,8 +102,8 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Logf("%d forged packets dropped, one honest one arrived", len(frames))
 }
 
-// unreachable wants a refusal at once, each time, for what belongs to the cluster and to no pod in
-// it.
+// unreachable checks that an address of the cluster that belongs to no pod is refused at once, each
+// time.
 func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
 	node, err := l.Control.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
@@ -201,7 +201,7 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 	}
 }
 
-// egress wants what a pod sends out of the cluster to arrive with its node's address.
+// egress checks that a pod's packets out of the cluster arrive with its node's address.
 func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	before := l.Oracle.Seen().Kinds[leak.Egress]
 	for _, to := range l.OutsideAddrs() {

@@ -26,7 +26,7 @@ func needLong(t *testing.T, why string) {
 	}
 }
 
-// The lab's own instruments measure what they say, over the network that needs no daemon.
+// The lab's own instruments measure correctly, over the network that needs no daemon.
 func TestInstruments(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Network: lab.Clear, Family: lab.Dual})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -73,7 +73,7 @@ func TestInstruments(t *testing.T) {
 		if _, err := lab.Send(ctx, a, lab.Exchange{To: again.Addr(false)}); err != nil {
 			t.Error(err)
 		}
-		// The new pod has the old one's address and knows nothing of the connection.
+		// The new pod has the old one's address and nothing of its connection.
 		if err := held.Wait(ctx); err == nil {
 			t.Error("a connection outlived the other end's reboot")
 		}

@@ -114,8 +114,8 @@ func TestUninstall(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// connect starts a process of a node that opens a connection and writes without end; it waits until
-// the process says ready: that it tries, or is connected.
+// connect starts a process of a node that opens a connection and writes without end. It waits until
+// the process reports that it is ready: it tries, or is connected.
 func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort,
 	ready string) *lab.Process {
 	t.Helper()
@@ -131,7 +131,7 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort,
 	return p
 }
 
-// cleanup runs veild cleanup on a node and returns what it said.
+// cleanup runs veild cleanup on a node and returns its output.
 func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	root, err := lab.Root()
 	if err != nil {
@@ -190,7 +190,7 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 	}
 }
 
-// addRefused wants ADD to fail without the CNI configuration, and with it put back by hand.
+// addRefused checks that ADD fails without the CNI configuration, and with it restored by hand.
 func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte) {
 	if _, err := n.AddPod(ctx, "orphan", lab.PodOptions{}); err == nil {
 		t.Error("a pod was added without a CNI configuration")

@@ -50,8 +50,8 @@ func (d Datagram) Frame() []byte {
 	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
 }
 
-// TooBig returns the frame that tells the sender, as if router had sent it, that the datagram is too
-// big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
+// TooBig returns the frame that reports to the sender, as if router had sent it, that the datagram
+// is too big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
 func (d Datagram) TooBig(router netip.Addr, mtu uint16) []byte {
 	quoted := d
 	quoted.From, quoted.To = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)

@@ -29,8 +29,8 @@ func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 	return p
 }
 
-// HostPort wants a pod to be reached at a port of its node from outside and from another pod, over
-// both families, and the loopback of the node not to be reached from it.
+// HostPort checks that a pod is reached at a port of its node from outside and from another pod,
+// over both families, and that it does not reach the loopback of the node.
 func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	n := l.Nodes()[0]
 	p := PodWithHostPort(ctx, t, n)
@@ -57,8 +57,8 @@ func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of
-// its node.
+// loopback checks that a pod with host ports, whose link has route_localnet, does not reach
+// 127.0.0.1 of its node.
 func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
 	sink := Sink(ctx, t, p.Node)
@@ -75,7 +75,7 @@ func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// Bandwidth wants the limit of a pod to be kept. It sends from another pod, which has none.
+// Bandwidth checks that the limit of a pod is kept. It sends from another pod, which has none.
 func Bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 	const rate, bytes = 8e6, 3 << 20
 	p, err := l.Nodes()[0].AddPod(ctx, "slow",

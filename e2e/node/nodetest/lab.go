@@ -68,7 +68,7 @@ func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Contex
 	return ctx, l
 }
 
-// NoLeaks ends the lab and fails when the oracle has anything to say.
+// NoLeaks ends the lab and fails when the oracle reports anything.
 func NoLeaks(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	result, err := l.Finish()

@@ -34,7 +34,7 @@ func enter(t *testing.T, q *queue) *os.File {
 	return slot
 }
 
-// waits wants done to stay open until release, and to be closed after.
+// waits checks that done stays open until release, and is closed after.
 func waits(t *testing.T, what string, done <-chan struct{}, release func()) {
 	t.Helper()
 	select {

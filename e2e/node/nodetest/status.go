@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// NodeStatus returns what a node's veild says at its admin socket.
+// NodeStatus returns the status from the admin socket of a node's veild.
 func NodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 	t.Helper()
 	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))

@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// The steps that most tests are made of. Each ends the test if it fails, unless it says otherwise.
+// The steps that most tests are made of. Each ends the test if it fails, unless its comment
+// differs.
 
 // EchoPods makes a pod with an echo server on each node and returns them in the order of nodes.
 func EchoPods(ctx context.Context, t *testing.T, l *lab.Lab) []*lab.Pod {
@@ -157,7 +158,7 @@ func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// Meet waits until the nodes of two pods with echo servers know each other's keys; before that the
+// Meet waits until the nodes of two pods with echo servers have each other's keys; before that the
 // pods' packets are refused.
 func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	t.Helper()
@@ -173,8 +174,8 @@ func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	}
 }
 
-// VeilctlSays runs veilctl on a node and wants words in what it prints; otherwise the test has failed
-// and goes on.
+// VeilctlSays runs veilctl on a node and checks that words are in its output; otherwise the test
+// has failed and goes on.
 func VeilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string,
 	want ...string) {
 	t.Helper()

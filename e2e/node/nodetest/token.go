@@ -48,7 +48,7 @@ func StolenToken(t *testing.T, n *lab.Node) string {
 	return string(filetest.Read(t, filepath.Join(n.Disk(), lab.TokenFile)))
 }
 
-// NewToken returns a new token of veild's service account, as a kubelet asks for one: bound to the
+// NewToken returns a new token of veild's service account, as a kubelet requests it: bound to the
 // object, or to none if it is nil.
 func NewToken(ctx context.Context, t *testing.T, l *lab.Lab,
 	bound *authenticationv1.BoundObjectReference) string {

@@ -2,5 +2,5 @@
 // NetworkPolicy and ClusterNetworkPolicy as pods and nodes meet them, and veild under the admission
 // policy for VeilNodes. It has tests only.
 //
-// Start reading at TestNetworkPolicies; ../../README.md says which promise each test holds.
+// Start reading at TestNetworkPolicies; ../../README.md lists which promise each test holds.
 package policy

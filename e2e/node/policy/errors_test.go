@@ -47,8 +47,8 @@ func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
 	}
 }
 
-// answers has a client ask an echo server, and then others, and at last the client, tell the server
-// that its answer was too big.
+// answers lets a client use an echo server. Then others, and at last the client, report to the
+// server that its answer was too big.
 func answers(ctx context.Context, t *testing.T, server *lab.Pod, addr netip.Addr, client *lab.Pod,
 	others ...*lab.Pod) {
 	t.Helper()

@@ -171,7 +171,7 @@ func inTurn(functions ...func() error) error {
 func (w *visits) waitReserved(ctx context.Context, t *testing.T, list []*visitor) {
 	t.Helper()
 	w.each(t, list, func(v *visitor) error {
-		// A veild that lost the API server asks for it again with pauses.
+		// A veild that lost the API server retries with pauses.
 		return lab.Until(ctx, 30*time.Second,
 			func() error { return v.node.WaitReserved(ctx, v.object) })
 	})
@@ -185,7 +185,7 @@ func (w *visits) waitReserved(ctx context.Context, t *testing.T, list []*visitor
 	}
 }
 
-// pending returns the packets that the nodes' tables dropped since nothing says how to judge a pod.
+// pending returns the packets that the nodes' tables dropped because a pod had no verdict yet.
 func (w *visits) pending(ctx context.Context, t *testing.T) (packets int) {
 	t.Helper()
 	for _, n := range w.l.Nodes() {

@@ -170,7 +170,7 @@ func writeAddrs(ctx context.Context, pods typedcorev1.PodInterface, name string,
 	return err
 }
 
-// wrote ends the test unless the API server did what was asked.
+// wrote ends the test unless the API server accepted the request.
 func wrote(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// TestPolicyEvents has policies that deny more than is written: with the rights of the manifests, the
-// node that holds a selected pod says so at the policy, once for each revision, and no other one does.
+// TestPolicyEvents has policies that deny more than is written. With the rights of the manifests,
+// the node that holds a selected pod reports it at the policy, once for each revision, and no other
+// node does.
 func TestPolicyEvents(t *testing.T) {
 	ctx, l := policyLab(t)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]

@@ -19,9 +19,9 @@ import (
 // tryAgainLater is the code of CNI for an ADD on a node that is not ready for pods.
 const tryAgainLater = 11
 
-// TestRebootOpensNothing reboots a node whose tables, and all that is known of its pods, are gone
-// then. No pod is attached before veild knows all policies. Pods that come back are judged from
-// their first packet on, in both directions.
+// TestRebootOpensNothing reboots a node, which loses its tables and all records of its pods. No pod
+// is attached before veild has all policies. Pods that come back are judged from their first packet
+// on, in both directions.
 func TestRebootOpensNothing(t *testing.T) {
 	ctx, l := policyLab(t)
 	w := newVisits(ctx, t, l)
@@ -71,7 +71,8 @@ func TestRebootOpensNothing(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// refused wants ADD of pods that send forbidden packets to be refused, and none to be received.
+// refused checks that ADD of pods that send forbidden packets is refused, and that none is
+// received.
 func (w *visits) refused(ctx context.Context, t *testing.T, when string, list []*visitor) {
 	t.Helper()
 	w.each(t, list, func(v *visitor) error {
@@ -164,8 +165,8 @@ func (c *comer) again(ctx context.Context, t *testing.T) {
 	}
 }
 
-// judged wants the server to receive from the friend at the forbidden port, and from the stranger
-// at the allowed one only.
+// judged checks that the server receives from the friend at the forbidden port, and from the
+// stranger at the allowed one only.
 func (c *comer) judged(t *testing.T) {
 	t.Helper()
 	c.w.forget(0)

@@ -62,7 +62,7 @@ type revocation struct {
 	server, client *lab.Pod
 }
 
-// ends opens flows that the state before allows, and wants them to end with the change.
+// ends opens flows that the state before allows, and checks that they end with the change.
 func (r *revocation) ends(ctx context.Context, t *testing.T,
 	before, change func(context.Context) error) {
 	errtest.Must(t, r.none(ctx), r.label("client")(ctx), before(ctx))

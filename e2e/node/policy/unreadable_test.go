@@ -33,7 +33,7 @@ func TestPodsThatComeWhilePoliciesCannotBeReadAreMute(t *testing.T) {
 	for _, resource := range []string{"networkpolicies", "namespaces"} {
 		t.Run(resource, func(t *testing.T) {
 			giveBack := takeRight(ctx, t, l, resource)
-			// A watch that runs is not asked again for its right.
+			// The right for a running watch is not checked again.
 			errtest.Must(t, l.Control.StopAPIServer(ctx), l.Control.StartAPIServer(ctx))
 			for _, n := range []*lab.Node{n1, n2} {
 				waitProblem(ctx, t, n, resource, true)

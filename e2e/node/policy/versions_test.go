@@ -15,8 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// A definition of ClusterNetworkPolicies that no longer serves the version that veild reads undoes
-// nothing: what is in force stays, new pods are mute, and status says so, until it serves it again.
+// A definition of ClusterNetworkPolicies without the version that veild reads undoes nothing. The
+// policies in force stay, new pods are mute, and status reports it, until the version is served
+// again.
 func TestClusterPoliciesInAVersionThatIsNotServed(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")

@@ -143,7 +143,7 @@ func (v *visitor) retried(err error) error {
 	return err
 }
 
-// wantEarly wants some packets of the visitors to have been sent while ADD was under way.
+// wantEarly checks that some packets of the visitors were sent while ADD was under way.
 func (w *visits) wantEarly(t *testing.T, list []*visitor) {
 	t.Helper()
 	early, retries := 0, 0
@@ -198,7 +198,7 @@ func (s *sender) close() {
 	}
 }
 
-// send sends a packet to a port. An error says that the pod's network does not take it.
+// send sends a packet to a port. An error means that the pod's network does not take it.
 func (s *sender) send(family, port int) error {
 	b := binary.BigEndian.AppendUint32(nil, uint32(s.number))
 	_, err := s.conns[family].WriteToUDPAddrPort(b,

@@ -201,7 +201,7 @@ func (w *visits) forget(number int) {
 	maps.DeleteFunc(w.got, func(a arrival, _ int) bool { return a.visitor == number })
 }
 
-// noneForbidden wants no visitor's forbidden packet received.
+// noneForbidden checks that no visitor's forbidden packet was received.
 func (w *visits) noneForbidden(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -213,8 +213,8 @@ func (w *visits) noneForbidden(t *testing.T) {
 	}
 }
 
-// control wants the receivers to receive at the forbidden port what policies allow there, by a new
-// socket.
+// control checks that the receivers receive at the forbidden port what policies allow there, by a
+// new socket.
 func (w *visits) control(t *testing.T) {
 	t.Helper()
 	for _, to := range []*lab.Pod{w.server, w.open} {

@@ -249,7 +249,7 @@ func waitKubeProxy(ctx context.Context, t *testing.T, n *lab.Node, service netip
 	}
 }
 
-// all wants veild to translate all services.
+// all requires that veild translates all services.
 func all(s telemetry.Status) error {
 	if s.Services == nil || s.Services.APIOnly || !s.Services.Listed {
 		return fmt.Errorf("services %+v, problems %q", s.Services, s.Problems)
@@ -268,7 +268,7 @@ func goes(ctx context.Context, t *testing.T, n *lab.Node) {
 	})
 }
 
-// complains waits until veild works without the API path and says why.
+// complains waits until veild works without the API path and reports why.
 func complains(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	goes(ctx, t, n)

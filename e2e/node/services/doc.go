@@ -5,5 +5,5 @@
 // It is larger than most packages: its scenarios share the services and the clients that count the
 // answers of each server.
 //
-// Start reading at TestServices; ../../README.md says which promise each test holds.
+// Start reading at TestServices; ../../README.md lists which promise each test holds.
 package services

@@ -28,8 +28,8 @@ var bothProtocols = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}
 // servicePort is the port of services that publish makes, at their own addresses.
 const servicePort = 80
 
-// namedPods makes pods that answer with their names, of which the first is on the first node and
-// all others are on the second, and one that asks, on the first.
+// namedPods makes pods that answer with their names, the first on the first node and all others on
+// the second, and one client, on the first.
 func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	names ...string) (client *lab.Pod, backends []*lab.Pod) {
 	t.Helper()
@@ -44,7 +44,7 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 		}
 		backends = append(backends, p)
 	}
-	// Nodes know each other when a pod of one reaches a pod of the other.
+	// A pod of one node reaches a pod of the other, so the nodes have each other's keys.
 	for _, to := range backends[len(backends)-1].Addrs {
 		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(to, lab.NamePort), Count: 1,
 			Timeout: time.Second}, everyone(names[len(names)-1]))
@@ -92,7 +92,7 @@ func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, v
 	}
 }
 
-// endpoint is a pod and what its endpoint says of it.
+// endpoint is a pod with the state of its endpoint.
 type endpoint struct {
 	pod                         *lab.Pod
 	ready, serving, terminating bool
@@ -189,7 +189,7 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// answers takes a census until it is as wanted, for 20 s at most, and returns the last one.
+// answers takes a census until wanted accepts it, for 20 s at most, and returns the last one.
 func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
 	wanted func(lab.Census) error) lab.Census {
 	t.Helper()
@@ -206,8 +206,8 @@ func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
 	return c
 }
 
-// spread wants all answers from these servers and from each about as many. A fair choice is five
-// standard deviations off once in two million times.
+// spread requires all answers from these servers, and from each about as many. A fair choice is
+// five standard deviations off once in two million times.
 func spread(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		if err := everyone(names...)(c); err != nil {
@@ -228,7 +228,7 @@ func spread(names ...string) func(lab.Census) error {
 	}
 }
 
-// everyone wants an answer each time, from these servers and all of them.
+// everyone requires an answer each time, from these servers and all of them.
 func everyone(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		if c.Failed > 0 {
@@ -250,7 +250,7 @@ func one(c lab.Census) error {
 	return nil
 }
 
-// refusedAtOnce wants each refused at once.
+// refusedAtOnce requires that each is refused at once.
 func refusedAtOnce(c lab.Census) error {
 	switch {
 	case c.Refused == 0 || c.Refused != c.Failed || len(c.Names) > 0:

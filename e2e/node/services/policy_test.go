@@ -16,10 +16,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// Addresses of balancers, and the ports on which they ask whether a node has endpoints.
+// Addresses of balancers, and the ports at which they check whether a node has endpoints.
 var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
 
-// servicesOfPolicies: what a service says of which client is served by which backend holds from
+// servicesOfPolicies: the policies of a service about which client reaches which backend hold from
 // outside and from inside.
 func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
@@ -136,7 +136,7 @@ func balancerOf(six bool) netip.Addr {
 	return balancers[0]
 }
 
-// healthy asks a node as a balancer does until the answer is as wanted.
+// healthy checks a node as a balancer does until the answer is as wanted.
 func healthy(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, n *lab.Node,
 	status, endpoints int) {
 	t.Helper()
@@ -181,7 +181,7 @@ func servesAsKubeProxy(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// health asks from outside and returns the status; the answer becomes into.
+// health sends a check from outside and returns the status; the answer becomes into.
 func health(ctx context.Context, l *lab.Lab, at netip.AddrPort, path string,
 	into any) (int, error) {
 	transport := &http.Transport{DisableKeepAlives: true,

@@ -229,7 +229,7 @@ func label(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, app string
 
 var packetsCounted = regexp.MustCompile(`packets (\d+)`)
 
-// expectMet wants netfilter to see what two pods of a node say to each other, or not to, once they
+// expectMet checks whether netfilter sees the packets between two pods of a node, once the pods
 // have been there for a few seconds.
 func expectMet(ctx context.Context, t *testing.T, when string, from, to *lab.Pod, met bool) {
 	t.Helper()
@@ -240,8 +240,8 @@ func expectMet(ctx context.Context, t *testing.T, when string, from, to *lab.Pod
 		})
 }
 
-// expectSeen wants netfilter to see both directions of what ask says to the addresses of a pod, or
-// none.
+// expectSeen checks whether netfilter sees both directions of the packets that ask sends to the
+// addresses of a pod, or none.
 func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to *lab.Pod, met bool,
 	ask func(netip.Addr) error) {
 	t.Helper()

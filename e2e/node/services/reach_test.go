@@ -16,10 +16,10 @@ import (
 // give or take twenty-two.
 const asks = 90
 
-// servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and
-// families, from any client and on any node: on the same node, and on another through the tunnel.
-// The canaries of what comes from outside and of what is inside differ, so that the oracle tells
-// the hops apart.
+// servicesOfNodes: requests to a node's port reach all backends by both protocols and families,
+// from any client and on any node: on the same node, and on another through the tunnel. The
+// canaries of requests from outside and from inside differ, so that the oracle distinguishes the
+// hops.
 func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
 	web := publish(ctx, t, l, "of-nodes", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
@@ -107,7 +107,7 @@ func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []
 	}
 }
 
-// veilctlOfServices asks a node about a service and about one without endpoints.
+// veilctlOfServices queries a node about a service and about one without endpoints.
 func veilctlOfServices(ctx context.Context, t *testing.T, l *lab.Lab, web, none *corev1.Service,
 	pods []*lab.Pod) {
 	node, name := l.Nodes()[0], func(s *corev1.Service) string { return s.Namespace + "/" + s.Name }

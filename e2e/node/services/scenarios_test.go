@@ -24,7 +24,7 @@ import (
 // itself (tcplbmon, httpsep: the kubelet checks readiness) and pairs of balancers. tcplbcps and
 // tcpsctpperf are in bench-service. docs/services.md lists all of them.
 type scenario struct {
-	// name is the scenario's there, or says what ours is beside them.
+	// name is the scenario's name there, or describes what is added here.
 	name string
 	six  bool
 	// protos are tried one after the other; nil means both.
@@ -40,9 +40,10 @@ type scenario struct {
 	// itself reports whether the backends also send requests to the balancer's address. Each
 	// backend is one of those that answer it.
 	itself bool
-	// clients is how many more addresses outside ask, of which each is to stay with its backend.
+	// clients is the number of further addresses outside that send requests; each is to stay with
+	// its backend.
 	clients byte
-	// asks is how often.
+	// asks is the number of requests.
 	asks int
 	// wanted returns the check of the answers for these backends; nil means spread.
 	wanted func(names ...string) func(lab.Census) error
@@ -51,7 +52,7 @@ type scenario struct {
 
 func oneOf(...string) func(lab.Census) error { return one }
 
-// several wants more than one to have answered.
+// several requires that more than one server answered.
 func several(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		if c.Failed > 0 || len(c.Names) < 2 {
@@ -160,7 +161,7 @@ func serviceScenarios(t *testing.T, routing string) {
 	noLeaksBetween(t, l)
 }
 
-// run makes the service of a scenario, of which the pods may be backends, and asks.
+// run makes the service of a scenario, of which the pods may be backends, and sends the requests.
 func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int, client *lab.Pod,
 	pods []*lab.Pod) {
 	of := func(names []string) (out []*lab.Pod) {
@@ -207,7 +208,7 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	}
 }
 
-// ask wants answers from these backends, outside and where the scenario says so in a pod.
+// ask requires answers from these backends, outside and where the scenario has it in a pod.
 func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service,
 	addr netip.Addr, client *lab.Pod, names []string) {
 	t.Helper()
@@ -218,7 +219,7 @@ func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1
 	}
 }
 
-// askAs asks from one place by the protocols of the scenario.
+// askAs sends requests from one place by the protocols of the scenario.
 func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
 	names []string) {
 	t.Helper()
@@ -239,8 +240,8 @@ func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab
 // moreClients is the last byte of the address before the further addresses of the host outside.
 const moreClients = 200
 
-// persist asks from more addresses outside, twice from each: each stays with its backend and not
-// all have the same one, which twelve of three have once in 177,147 times.
+// persist sends requests from more addresses outside, twice from each. Each stays with its backend
+// and not all have the same one, which twelve of three have once in 177,147 times.
 func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to netip.AddrPort) {
 	t.Helper()
 	six := to.Addr().Is6()

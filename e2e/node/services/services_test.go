@@ -90,8 +90,8 @@ func services(t *testing.T, routing string) {
 	ownCgroups(t, nil, before)
 }
 
-// metByNetfilter wants rules of others on the pods' node to see what two pods say to each other, or
-// not to, once they have been there for a few seconds.
+// metByNetfilter checks whether rules of other programs on the pods' node see the packets between
+// two pods, once the pods have been there for a few seconds.
 func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, met bool) {
 	rules := "table inet others { chain forward { type filter hook forward priority 0; "
 	for _, a := range server.Addrs {
@@ -408,11 +408,11 @@ func TestServicesOutliveVeild(t *testing.T) {
 	noLeaksBetween(t, l)
 }
 
-// longestGap is how long a connection that is asked 50 times a second may have had no answer while
-// other labs run beside; seen were 0.1 s.
+// longestGap is the longest time without an answer on a connection with 50 requests per second
+// while other labs run beside; seen were 0.1 s.
 const longestGap = 3 * time.Second
 
-// lived ends a keeper of a connection to server b and wants it to have been answered all the time.
+// lived ends a keeper of a connection to server b and checks that it was answered all the time.
 func (k *keeper) lived(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var r lab.Kept

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// affine is the part of a service's spec that says that a client stays with its backend.
+// affine is the part of a service's spec that makes a client stay with its backend.
 func affine(t corev1.ServiceType, timeout time.Duration) corev1.ServiceSpec {
 	seconds := int32(timeout / time.Second)
 	return corev1.ServiceSpec{
@@ -39,7 +39,7 @@ func servicesRemember(ctx context.Context, t *testing.T, l *lab.Lab, client *lab
 func servicesForget(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
 	brief := publish(ctx, t, l, "brief", affine(corev1.ServiceTypeNodePort, time.Second), pods...)
-	// All seven by the same of three: once in 700 times, and then asked again.
+	// All seven by the same of three: once in 700 times, and then tried again.
 	inside := lab.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7,
 		Pause: afterTimeout}
 	outside := lab.Question{Proto: "udp", To: nodePort(t, brief, l.Nodes()[0], "udp", true),
@@ -50,7 +50,7 @@ func servicesForget(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.P
 	both.Wait()
 }
 
-// keeper asks over one socket for as long as a test lasts.
+// keeper sends requests over one socket for as long as a test lasts.
 type keeper struct {
 	what string
 	from lab.Place

@@ -82,8 +82,9 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 	}
 }
 
-// moreAddresses lets everyone ask the services of the first node: pods of both nodes, a process of
-// the host, a client outside. One service has its backend on that node, the other on the second.
+// moreAddresses sends requests to the services of the first node from pods of both nodes, a process
+// of the host and a client outside. One service has its backend on that node, the other on the
+// second.
 func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	client, backends := namedPods(ctx, t, l, 1, "a", "b")

@@ -26,19 +26,19 @@ const (
 	measured = 3 * time.Second
 	// closedWithin is when those that were established to it are closed.
 	closedWithin = 6 * time.Second
-	// followsWithin is when veild, which had asked that one, follows changes again: it connects
-	// again, after a pause of client-go, and lists.
+	// followsWithin is the time after which veild, which was connected to that one, follows changes
+	// again: it connects again, after a pause of client-go, and lists.
 	followsWithin = 15 * time.Second
 	// heldToAPI is how many connections are held: all to one of two servers once in 32,768 times.
 	heldToAPI = 16
 )
 
-// One of two API servers loses its power, the one that veild itself asks. The other takes all that
-// is new, and what was established to the dead one is closed, so that programs which do not ping
-// connect again, and veild does; what was established to the other stays. veild was not told of
-// the one that dies but the list of endpoints, from which it goes before that.
+// One of two API servers loses its power, the one to which veild itself is connected. The other
+// takes all new connections. Connections to the dead one are closed, so that programs which do not
+// ping connect again, and veild does; connections to the other stay. veild gets no notice of the
+// dead server except the list of endpoints, from which it goes before that.
 //
-// A process of the host that asks by the second one's own address, which services.apiFrontends
+// A process of the host that uses the second server's own address, which services.apiFrontends
 // lists, is led to both as well.
 //
 // Until new connections have been judged no other test runs: it is not those that are measured.
@@ -111,8 +111,8 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 		}
 	}
 	followsWithout(ctx, t, pod, after, cut)
-	// What is left of the dead one goes in the same sweep; the new server in the table is asked
-	// once more.
+	// The same sweep closes the rest of the dead one's connections; the new server in the table is
+	// probed once more.
 	nodetest.WaitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
 		if bothUp(s) == nil {
 			return fmt.Errorf("a server without power counts as one that answers: %+v",
@@ -127,7 +127,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 	nodetest.NoLeaks(t, l)
 }
 
-// client is from where the API servers are asked, and at which address.
+// client is the place of clients of the API servers, and the address that they use.
 type client struct {
 	from lab.Place
 	to   netip.AddrPort
@@ -166,7 +166,7 @@ func waitFrontend(ctx context.Context, t *testing.T, n *lab.Node, addr netip.Add
 	})
 }
 
-// bothUp wants two API servers that answer, and lists that have come from one of them.
+// bothUp requires two API servers that answer, and lists that have come from one of them.
 func bothUp(s telemetry.Status) error {
 	if s.Services == nil || !s.Services.Listed || len(s.Services.APIServers) != 2 ||
 		slices.ContainsFunc(s.Services.APIServers,
@@ -176,8 +176,8 @@ func bothUp(s telemetry.Status) error {
 	return nil
 }
 
-// askServer starts veild until the one of two API servers that it asks by their service is that
-// one: twenty times the other is once in a million.
+// askServer starts veild until it is connected to that one of two API servers by their service:
+// twenty times the other is once in a million.
 func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wanted int) {
 	t.Helper()
 	for i := range 20 {
@@ -197,8 +197,8 @@ func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wante
 // ofProbe is how many connections a probe holds: one for pings and one for readiness.
 const ofProbe = 2
 
-// askedServer is the number of the API server that a node's veild asks: to the other of the two it
-// has the connections of its probe only.
+// askedServer returns the number of the API server to which a node's veild is connected: to the
+// other it has only the connections of its probe.
 func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (asked int) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
@@ -225,8 +225,8 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 	return asked
 }
 
-// followsWithout wants a service that was made after a server had gone to be reached while
-// connections to that one are found dead.
+// followsWithout checks that a service that was made after a server had gone is reached while
+// connections to that server are found dead.
 func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service,
 	cut time.Time) {
 	t.Helper()

@@ -63,7 +63,7 @@ func volumesOfOthers(ctx context.Context, t *testing.T, l *lab.Lab,
 	} {
 		pv := madeFor("uid-theirs", own)
 		c.edit(pv)
-		// The policies know a class, and are in force, a moment after it was made.
+		// The policies see a class, and are in force, a moment after it was made.
 		if err := lab.Until(ctx, waitForPolicy, func() error {
 			_, err := mine.Create(ctx, pv.DeepCopy(), metav1.CreateOptions{DryRun: dryRun})
 			return wantForbidden(err, c.why)

@@ -7,5 +7,5 @@
 //
 // It is larger than most packages: its cases share the driver's installation and its clients.
 //
-// Start reading at control_test.go; ../../README.md says which promise each test holds.
+// Start reading at control_test.go; ../../README.md lists which promise each test holds.
 package storage

@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// installChecks: what veilctl check says of a real API server, from a cluster that lacks
-// everything to one that is fit, and what it says when something is added that must not be there.
+// installChecks: the results of veilctl check for a real API server, from a cluster that lacks
+// everything to one that is fit, and with an addition that must not be there.
 func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 	admin := kubeconfig(t, l, "admin", "")
 	for _, step := range []struct {

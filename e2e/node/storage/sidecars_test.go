@@ -155,7 +155,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	})
 }
 
-// start starts the side-cars of a manifest as its container says.
+// start starts the side-cars of a manifest with the arguments of its container.
 func (s *sidecars) start(ctx context.Context, path, account string) {
 	s.t.Helper()
 	// A Deployment has the same template in the same place.
@@ -340,7 +340,7 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 	})
 }
 
-// veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be
+// veilctl lists the volume as well, shows it, and reports why a key that is not there yet cannot be
 // wrapped again.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
@@ -386,7 +386,7 @@ func (s *sidecars) expand(ctx context.Context, t *testing.T, pv *corev1.Persiste
 	})
 }
 
-// snapshot asks for one, makes a volume from it, and lets both go.
+// snapshot makes one, makes a volume from it, and deletes both.
 func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	snapshots := s.Control.Dynamic.Resource(
 		schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",

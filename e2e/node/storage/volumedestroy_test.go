@@ -75,8 +75,8 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 	}
 }
 
-// withoutOwner: the node's driver, with its own rights, destroys a volume without an owner when it
-// is asked, and one with an owner is not destroyed.
+// withoutOwner: the node's driver, with its own rights, destroys a volume without an owner on
+// request, and does not destroy one with an owner.
 func withoutOwner(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	if err := s.Create(ctx, newState("pvc-unowned", "up")); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // enableEnv turns tests on that start machines, as `make test-machines` does: they take minutes.
 const enableEnv = "KUBEVEIL_VM"
 
-// Need skips a test that starts machines unless it was asked for.
+// Need skips a test that starts machines unless its variable is set.
 func Need(t *testing.T) {
 	t.Helper()
 	nettest.NeedRoot(t)

@@ -102,7 +102,7 @@ func cases(t *testing.T, program string, flags ...string) (d document) {
 var protocols = map[corev1.Protocol]policy.Proto{corev1.ProtocolTCP: policy.TCP,
 	corev1.ProtocolUDP: policy.UDP, corev1.ProtocolSCTP: policy.SCTP}
 
-// question is a flow between two pods, and what cyclonus says of it.
+// question is a flow between two pods, with cyclonus' verdict.
 type question struct {
 	from, to *corev1.Pod
 	src, dst netip.Addr
@@ -118,7 +118,7 @@ func (q question) String() string {
 		q.to.Namespace, q.to.Name, q.dst, q.proto, q.port)
 }
 
-// denied reports whether cyclonus says that the flow does not pass.
+// denied reports whether cyclonus denies the flow.
 func (q question) denied() bool { return q.deniedBy[policy.Ingress] || q.deniedBy[policy.Egress] }
 
 // questions returns all flows of a step.

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// layouts say on which node a pod is.
+// layouts map each pod to its node.
 var layouts = map[string]func(*corev1.Pod) string{
 	"one node":   func(*corev1.Pod) string { return "node" },
 	"many nodes": func(p *corev1.Pod) string { return "node-" + p.Name },
@@ -36,7 +36,7 @@ func newNode(t *testing.T, name string) *node {
 	return n
 }
 
-// update tells the planner what changed, attachments of pods included, and applies the plan.
+// update passes the changes to the planner, attachments of pods included, and applies the plan.
 func (n *node) update(next objects) (*policy.Plan, error) {
 	for name, p := range n.have.pods {
 		if q, has := next.pods[name]; !has || q.UID != p.UID || q.Node != p.Node {

@@ -117,7 +117,7 @@ func (s *server) set(t *testing.T, st step, nodeOf func(*corev1.Pod) string) {
 	s.lists.Store(&lists)
 }
 
-// sink keeps the objects that it is told, and closes complete when it has those of a step.
+// sink keeps the objects that it receives, and closes complete when it has all objects of a step.
 type sink struct {
 	mu sync.Mutex
 	objects

@@ -96,7 +96,7 @@ func run(ctx context.Context, a arguments) error {
 		a.options.Progress = say
 		say("results go to %s; the machines take three minutes to begin with, then it is about %v",
 			folder, estimate(a.options))
-		// The client libraries tell of each stream that ends.
+		// The client libraries log each stream that ends.
 		klog.SetSlogLogger(log)
 		return measure(ctx, a, log, say)
 	})

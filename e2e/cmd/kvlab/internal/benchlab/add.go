@@ -58,7 +58,7 @@ func (r *run) addP50(n *lab.Node) bench.Measure {
 	}
 }
 
-// addMany adds pods by several workers at once and wants no error.
+// addMany adds pods by several workers at once and returns their errors.
 func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 	var (
 		wg    sync.WaitGroup

@@ -1,5 +1,4 @@
-// Package benchlab measures Kubeveil in the namespace lab and says which of its limits
-// are kept:
+// Package benchlab measures Kubeveil in the namespace lab and reports which of its limits are kept:
 //
 //	bare    pod to pod against a hand-configured wireguard-go, over the same pods, veths and routes
 //	capped  pod to pod against the network in clear, over a link of limited rate
@@ -44,7 +43,7 @@ type part struct {
 var (
 	parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*run).add},
 		{"scale", (*run).scale}}
-	// named are those that -only knows: churn is the second half of scale.
+	// named are the names that -only accepts: churn is the second half of scale.
 	named = append(slices.Clone(parts), part{"churn", (*run).churn})
 )
 
@@ -181,7 +180,7 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 	return program.Finish(r.out, r.report(), os.Stdout)
 }
 
-// lookAround records how busy the machine is: on a busy one, figures that CPU limits say little.
+// lookAround records how busy the machine is: on a busy one, CPU-bound figures mean little.
 func (r *run) lookAround(ctx context.Context) error {
 	cores, err := load.Others(ctx, 2*time.Second)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // metricsAddress is where veild of the part scale serves its metrics, inside its node.
 const metricsAddress = "127.0.0.1:9586"
 
-// scaled is the node that knows many.
+// scaled is the node with many peers.
 type scaled struct {
 	*run
 	lab  *lab.Lab
@@ -27,7 +27,7 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale makes a node know 1,000 others through a real API server, then another one that has pods,
+// scale adds 1,000 nodes to a node through a real API server, then to another node that has pods,
 // too.
 func (r *run) scale(ctx context.Context) error {
 	return errors.Join(r.known(ctx), r.churn(ctx))
@@ -50,7 +50,7 @@ func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error)
 	return s, nil
 }
 
-// known measures what it costs to know many nodes.
+// known measures the cost of many nodes.
 func (r *run) known(ctx context.Context) (err error) {
 	s, err := r.newScaled(ctx, lab.IPv4)
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *scaled) changes(ctx context.Context) error {
 			return err
 		}
 
-		// What the change makes the kernel say may cost another turn, which counts too.
+		// The kernel's notifications of the change may cost another turn, which counts too.
 		if err := pause(ctx, settle); err != nil {
 			return err
 		}

@@ -18,17 +18,17 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// configuration is a change of the tunnels as veild's log tells it.
+// configuration is a change of the tunnels in veild's log.
 type configuration struct {
 	peers int
 	// took is the time from the table to the device.
 	took time.Duration
-	// waited is the time from what the source said to the device.
+	// waited is the time from the source's event to the device.
 	waited time.Duration
 }
 
-// waitConfigured waits until veild says in its log that it changed the tunnels once more than
-// before, and returns what it did since then. To read a log costs veild nothing.
+// waitConfigured waits until veild logs that it changed the tunnels once more than before, and
+// returns its changes since then. To read a log costs veild nothing.
 func (s *scaled) waitConfigured(ctx context.Context,
 	before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {

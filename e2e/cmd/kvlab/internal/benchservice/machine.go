@@ -23,7 +23,8 @@ import (
 const (
 	// onMachineFolder is where the machine has what is brought to it, and below it the results.
 	onMachineFolder, onMachineResults = "/root/bench", "results"
-	// onMachineParts are measured there unless others are asked for: what IPVS is compared with.
+	// onMachineParts are the parts that are measured there by default: the ones that compare with
+	// IPVS.
 	onMachineParts = "pod,outside"
 	// saving is how long a run that was interrupted has to write what it has measured.
 	saving = time.Minute

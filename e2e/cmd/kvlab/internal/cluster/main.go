@@ -103,7 +103,7 @@ func status(err error) error {
 func run(args []string, out io.Writer) error {
 	root, err := lab.Root()
 	if err != nil {
-		root = "" // Help needs no checkout; a verb that does says so.
+		root = "" // Help needs no checkout; a verb that does reports it.
 	}
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
@@ -288,7 +288,7 @@ func read(dir string) (state, error) {
 	return s, nil
 }
 
-// down asks the owner to end and waits for that.
+// down signals the owner to end and waits for its end.
 func down(dir string) error {
 	s, err := read(dir)
 	if errors.Is(err, errNone) {
@@ -325,7 +325,7 @@ func down(dir string) error {
 	return verdict(dir)
 }
 
-// verdict tells how the cluster ended.
+// verdict describes how the cluster ended.
 func verdict(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "end.json"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -63,7 +63,7 @@ func helped(err error) error {
 	return err
 }
 
-// parse reads flags. Where help is wanted it is written to out, and the error is flag.ErrHelp.
+// parse reads flags. If help is requested it is written to out, and the error is flag.ErrHelp.
 func parse(flags *flag.FlagSet, args []string, usage string, out io.Writer) error {
 	flags.SetOutput(io.Discard) // the error is printed once, by main
 	err := flags.Parse(args)

@@ -115,8 +115,8 @@ func definePolicies(ctx context.Context, c *vm.Cluster, root string) error {
 // logPatience bounds how long logs may take to be fetched, of a machine that may be ill.
 const logPatience = 3 * time.Minute
 
-// keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs,
-// also after an interrupt. That it could not is told, and no more.
+// keepLogs keeps the logs of the driver, its side-cars and the kubelet beside the logs of the
+// specs, also after an interrupt. It only logs a failure.
 func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
 	defer cancel()

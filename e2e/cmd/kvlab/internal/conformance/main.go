@@ -154,7 +154,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	return flags
 }
 
-// check says what of the command line cannot be, before anything is made.
+// check returns what is wrong with the command line, before anything is made.
 func (a *arguments) check() error {
 	if a.kubeconfig == "" && a.registry != "" {
 		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given " +
@@ -263,7 +263,7 @@ func run(ctx context.Context, a arguments) error {
 	}
 	written := write(a.out, root, platform, report)
 	if err != nil && errors.Is(written, program.ErrFailed) {
-		written = nil // said already, and what else went wrong must not go under
+		written = nil // logged already, and must not hide another error
 	}
 
 	return errors.Join(written, err)

@@ -23,7 +23,7 @@ type sniffer struct {
 	frames chan [][]byte
 }
 
-// sniff begins at once. want chooses frames; at most limit are kept.
+// sniff begins at once. want selects frames; at most limit are kept.
 func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error) {
 	s := &sniffer{stop: make(chan struct{}), frames: make(chan [][]byte, 1)}
 	err := netns.Do(ns, func() error {

@@ -80,7 +80,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 	return n, nil
 }
 
-// addPod makes a pod. Where there is an API server it knows the pod, since policies are enforced.
+// addPod makes a pod. An API server gets the pod too, since policies are enforced.
 func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) {
 	if n.lab.Control == nil {
 		return node.AddPod(ctx, "demo", lab.PodOptions{})
@@ -260,7 +260,7 @@ func (d *demo) notes() []string {
 	return notes
 }
 
-// noteTunnel says on the page which WireGuard the figures are of.
+// noteTunnel states on the page which WireGuard was measured.
 func (d *demo) noteTunnel(ctx context.Context) error {
 	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
 	if err != nil {

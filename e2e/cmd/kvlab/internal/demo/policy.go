@@ -86,7 +86,7 @@ func (d *demo) isolate(ctx context.Context) (pods isolated, err error) {
 	return pods, policyInForce(ctx, second)
 }
 
-// policyInForce waits until a node's veild enforces the policy and knows every pod of the node.
+// policyInForce waits until a node's veild enforces the policy for every pod of the node.
 func policyInForce(ctx context.Context, node *lab.Node) error {
 	err := lab.Until(ctx, 20*time.Second, func() error {
 		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))

@@ -66,8 +66,8 @@ func (d *demo) refused(ctx context.Context) error {
 	return d.forged(ctx, node)
 }
 
-// forged announces nodes that claim what the second node has, and wants the first to refuse each
-// and to reach the second as before.
+// forged announces nodes that claim addresses of the second node. It checks that the first node
+// refuses each, and reaches the second as before.
 func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	victim := d.ours.lab.Nodes()[1]
 	s, err := telemetry.Fetch(ctx, victim.Path(abi.AdminSocket))
@@ -172,7 +172,7 @@ func (d *demo) note(r report.Refusal) {
 	d.say("%s: %s", r.What, r.Got)
 }
 
-// counted makes an attempt and wants the guard to count it for a reason.
+// counted makes an attempt and checks that the guard counts it for a reason.
 func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reason string,
 	attempt func() error) error {
 	before, err := drops(ctx, n, reason)

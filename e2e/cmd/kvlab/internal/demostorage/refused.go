@@ -97,8 +97,8 @@ func (d *demo) same(ctx context.Context, when string) error {
 	return nil
 }
 
-// try changes the disks, has the first volume opened, wants it refused and the disk left alone, and
-// puts the disks back.
+// try changes the disks and opens the first volume. It checks that the driver refuses the volume
+// and does not write to the disk, and restores the disks.
 func (d *demo) try(ctx context.Context, a attempt) error {
 	first, err := d.first.Image()
 	if err != nil {

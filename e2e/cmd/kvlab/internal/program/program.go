@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ErrFailed is the error of a run that has said already what failed.
+// ErrFailed is the error of a run that has already reported what failed.
 var ErrFailed = errors.New("failed")
 
 // Run is a program whose command line has been read.
 type Run func(ctx context.Context) error
 
-// Status is the error of a verb that has said already what is wrong: the exit status of the
+// Status is the error of a verb that has already reported what is wrong: the exit status of the
 // program.
 type Status int
 
@@ -45,8 +45,8 @@ func Command(short string, flags *flag.FlagSet, usage string,
 }
 
 // Do reads the command line, runs the program and returns the exit status. 0: all is well, or -h
-// was asked for. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a
-// second one the process.
+// was given. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a second
+// one the process.
 func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error),
 	out, problems io.Writer) int {
 	var run Run
@@ -92,7 +92,7 @@ func Parse(flags *flag.FlagSet, args []string, check func() error) error {
 	return check()
 }
 
-// Within runs a program that is ended after limit; the error says that it was.
+// Within runs a program that is ended after limit; the error then names the limit.
 func Within(limit time.Duration, run Run) Run {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, limit,

@@ -94,7 +94,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	return flags
 }
 
-// check says what of the command line cannot be, before anything is made.
+// check returns what is wrong with the command line, before anything is made.
 func (a *arguments) check() error {
 	if a.core && a.full {
 		return errors.New("-core and -full: choose one")
@@ -129,7 +129,7 @@ func run(ctx context.Context, a arguments) error {
 	}
 	defer closeLog()
 
-	// What the client library has to say, of connections that end, is not for people.
+	// The client library logs connections that end, which people do not need.
 	klog.SetSlogLogger(log)
 	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
 		Manifests: filepath.Join(root, "manifests"),
@@ -146,7 +146,7 @@ func run(ctx context.Context, a arguments) error {
 
 	report.Print(os.Stdout)
 	if err != nil {
-		// Of the run itself; what the cases said is not lost for it.
+		// An error of the run itself; the outcomes of the cases are kept.
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 	}
 

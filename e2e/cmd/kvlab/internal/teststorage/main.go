@@ -83,7 +83,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}
 	defer closeLog()
 
-	// What the client library has to say, of connections that end, is not for people.
+	// The client library logs connections that end, which people do not need.
 	klog.SetSlogLogger(log)
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
 	if err := disk.Make(); err != nil {
