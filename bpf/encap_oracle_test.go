@@ -13,7 +13,7 @@ import (
 // The oracle is written as plainly as possible and compared with the programs.
 type reading struct {
 	rest   []byte // from the next header on
-	proto  int    // of the next header; 255 is none
+	proto  int    // of the next header; 255 means none
 	six    bool   // the last IP header
 	dst    netip.Addr
 	depth  int
@@ -32,8 +32,8 @@ const (
 	listedMax  = 4 // addresses of a routing header in one step
 )
 
-// behind returns the reason that the guard must give for the headers behind an IP header; "" is
-// that the packet passes.
+// behind returns the reason that the guard must return for the headers behind an IP header; ""
+// means that the packet passes.
 func behind(p []byte, six bool, j judge) string {
 	proto, rest, _, dst, ok := splitIP(p, six)
 	if !ok {
@@ -132,7 +132,7 @@ func (r *reading) ip(six bool) string {
 	return r.judge.to(dst, "inner_dst_in_range")
 }
 
-// to returns the reason to drop a packet whose inner destination is a; "" is none.
+// to returns the reason to drop a packet whose inner destination is a; "" means that it passes.
 func (j judge) to(a netip.Addr, inRange string) string {
 	switch {
 	case j.inRange(a):

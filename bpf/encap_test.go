@@ -42,8 +42,8 @@ func listing(typ, next byte, payload []byte, addrs ...string) []byte {
 	return extension(next, body, payload)
 }
 
-// compressed returns a routing header of RPL (RFC 6554). It lists the tails of addresses: the first
-// same bytes are those of the destination, for the last address the first sameLast.
+// compressed returns a routing header of RPL (RFC 6554). It lists the tails of addresses. The first
+// same bytes are equal to the destination's, and for the last address the first sameLast.
 func compressed(next byte, same, sameLast int, payload []byte, addrs ...string) []byte {
 	body := []byte{3, byte(len(addrs)), byte(same<<4 | sameLast), 0, 0, 0}
 	for i, a := range addrs {
@@ -101,7 +101,7 @@ func drops(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want}
 }
 
-// dropsLeaving is dropped at egress only; dropsPods is dropped there only if it is a pod's.
+// dropsLeaving is dropped at egress only; dropsPods is dropped there only if it comes from a pod.
 func dropsLeaving(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want, leaves: true}
 }

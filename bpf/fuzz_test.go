@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// verdictOf returns the reason that the guard at egress must give for a frame; "" is that it
+// verdictOf returns the reason that the guard at egress must return for a frame; "" means that it
 // passes. It is written as plainly as possible.
 func verdictOf(frame []byte, marked bool) string {
 	off, tags := 12, 0

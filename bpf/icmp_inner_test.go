@@ -15,7 +15,7 @@ type icmpErrorCase struct {
 	src6 string
 	dst4 string
 	dst6 string
-	port uint16 // UDP destination port inside; 0 is TCP
+	port uint16 // UDP destination port inside; 0 means TCP
 	echo bool   // no error: an echo request with the same bytes
 	want string
 }

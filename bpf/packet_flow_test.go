@@ -526,7 +526,7 @@ func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
 }
 
 // A service at the port of tunnels does not get their packets.
-func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
+func TestPacketsOfTunnelsAreNotTranslated(t *testing.T) {
 	l := &lab{coll: packets(t)}
 	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
 	for _, a := range labAddrs {

@@ -147,7 +147,7 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				coll := servedBy(t, packetsWith(t, places*128))
-				// An established flow of the same address, and another client's.
+				// An established flow of the same address, and one of another client.
 				open, pod := at(c.client, 20000), at(a.pod1, 8080)
 				for _, flags := range []byte{tcpSYN, tcpACK} {
 					passed(t, coll, "service_pod_in",

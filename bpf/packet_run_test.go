@@ -100,7 +100,7 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	return runBy(t, coll, prog, in, mark, link)
 }
 
-// runBy runs a program on a frame that comes in by a link of podLinks; 0 is lo.
+// runBy runs a program on a frame that comes in by a link of podLinks; 0 means lo.
 func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
@@ -287,8 +287,8 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone sends packets that no service gets, whatever their addresses are.
-// packet_cut_test.go has those that are cut.
+// TestPacketsThatAreLeftAlone sends packets that no service gets, from several addresses.
+// packet_cut_test.go has the truncated ones.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
 	for _, f := range labAddrs {
@@ -308,7 +308,7 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 			expectAlone(t, coll, "service_in",
 				append(append(bytes.Clone(full[:12]), 0x81, 0, 0, 42), full[12:]...))
 			other := bytes.Clone(full)
-			other[0] = 2 // another host's, of a bridge
+			other[0] = 2 // of another host, of a bridge
 			expectAlone(t, coll, "service_in", other)
 		}
 	}

@@ -114,8 +114,8 @@ func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	return got
 }
 
-// fate returns the reason for which a program drops a packet that came in by a link; "" is that it
-// passes.
+// fate returns the reason for which a program drops a packet that came in by a link; "" means that
+// it passes.
 func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32) string {
 	t.Helper()
 	before := l.counts(t, prog)

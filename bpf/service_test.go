@@ -58,7 +58,7 @@ func loadService(t *testing.T) *ebpf.Collection {
 	return coll
 }
 
-func TestServiceLayoutIsThatOfGo(t *testing.T) {
+func TestServiceLayoutMatchesGo(t *testing.T) {
 	spec, err := LoadServiceSocket()
 	if err != nil {
 		t.Fatal(err)

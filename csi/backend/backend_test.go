@@ -17,7 +17,7 @@ import (
 
 const size = 8 << 20
 
-func TestNamesThatAreNoFileNamesAreRefused(t *testing.T) {
+func TestNamesThatCannotBeFilesAreRefused(t *testing.T) {
 	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false,
 		".hidden": false, "a/b": false, "a b": false, "ä": false,
 		string(make([]byte, 129)): false} {

@@ -224,7 +224,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	}
 
 	// A copy of the source's own size does not grow after its blocks are shared. It is refused all
-	// the same where they could not be written anew.
+	// the same if they could not be written again.
 	if left, err := b.Capacity(ctx); err != nil {
 		t.Error(err)
 	} else if err := b.Provision(ctx, "filler", left-large/2); err != nil {

@@ -175,7 +175,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 	disks = slices.DeleteFunc(disks, func(c Device) bool {
 		if slices.Contains(used, c.ID) {
 			dead = errors.Join(dead, fmt.Errorf(
-				"disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
+				"disk %s (%s) of a deleted volume is not overwritten yet", c.Path, c.ID))
 			return true
 		}
 		return claimed(claims, c.ID)

@@ -115,7 +115,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err != nil || disks["a"].Writes() != 1 {
-		t.Errorf("while it is a volume's: %v, %v", wiped, err)
+		t.Errorf("while it belongs to a volume: %v, %v", wiped, err)
 	}
 
 	errtest.Must(t, d.Delete(ctx, "v"))

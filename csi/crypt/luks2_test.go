@@ -195,7 +195,7 @@ func TestUUID(t *testing.T) {
 	}
 }
 
-func TestEqualHalvesAreNoKey(t *testing.T) {
+func TestKeyWithEqualHalvesIsRefused(t *testing.T) {
 	if err := checkHalves(make([]byte, KeySize)); err == nil {
 		t.Error("took a key of two equal halves")
 	}

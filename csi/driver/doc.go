@@ -4,9 +4,10 @@
 // It promises:
 //   - Every call may be repeated, at any time, by another process. Facts are read from the state of
 //     the volume, the mappings and the mount table.
-//   - A file system is made only on a volume that was never used according to its state. An unexpected
-//     file system is an error.
-//   - Unstage and unpublish never force anything: a mount in use stays, and the error names its place.
+//   - A file system is made only on a volume that was never used, according to its state. An
+//     unexpected file system is an error.
+//   - Unstage and unpublish never force anything: a mount in use stays, and the error names its
+//     place.
 //   - Errors have the codes of docs/design/0006-csi-driver.md and name a remedy. No secret is in an
 //     error or a log.
 //
@@ -17,7 +18,7 @@
 // driver refuses a state that names another one before a Set locks or reads anything.
 //
 // A state keeps the parameters of its class as one text (Parameters.String). VeilVolume's spec
-// holds that text, which nobody can change; fields would be a second form beside it for ever.
+// holds that text, which no client can change; fields would be a second form beside it for ever.
 //
 // It is larger than most packages: the services share request checks, locks and codes, so two
 // halves would depend on each other.

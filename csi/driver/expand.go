@@ -77,7 +77,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt returns the mount at the first of these paths that has one. It must be the volume's.
+// volumeAt returns the mount of the volume at the first of these paths that has one.
 func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {

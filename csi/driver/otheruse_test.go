@@ -63,7 +63,7 @@ func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 
 // A parameter that a volume's state lacks has its meaning of that time, regardless of this node's
 // flags.
-func TestParametersThatAStateDoesNotSay(t *testing.T) {
+func TestParametersMissingInAState(t *testing.T) {
 	m := newMachine(t)
 	m.config = func(c *Config) {
 		c.Defaults = Parameters{Tuning: crypt.Latency, Discard: DiscardOnline, Fsck: FsckNever}

@@ -55,12 +55,12 @@ const (
 	FsckNever Fsck = "never"
 )
 
-// Copies decides what a copy may differ in from its source: a class is an administrator's, a claim
-// is a tenant's.
+// Copies decides how a copy may differ from its source. An administrator writes the class; a tenant
+// writes the claim.
 type Copies string
 
-// The policies for copies. By default a copy has the volumeMode of its source, and its key is
-// wrapped by the same provider: the copy's data key is the source's.
+// The policies for copies. By default a copy has the volumeMode of its source, and the same
+// provider wraps its key, because both share the data key.
 const (
 	CopiesSame    Copies = "same"
 	CopiesAnyMode Copies = "any-mode"

@@ -461,7 +461,7 @@ func TestStageRefusesRequests(t *testing.T) {
 			"csi.storage.k8s.io/node-stage-secret-name"},
 		"secret of another name": {stage(nil, map[string]string{"passphrase": "hunter2"}),
 			`"passphrase"`},
-		"secret that is no key": {stage(nil, map[string]string{"key": "hunter2"}),
+		"secret without a key": {stage(nil, map[string]string{"key": "hunter2"}),
 			"base64 of 32 bytes"},
 		"edited attribute":  {stage(edited, secret(1)), "discard"},
 		"attribute unknown": {stage(map[string]string{"cipher": "null"}, secret(1)), "cipher"},
@@ -593,7 +593,7 @@ func TestVolumeOfAnotherNodeIsRefused(t *testing.T) {
 	}
 }
 
-// exhausted is a backend for which there may be no loop device.
+// exhausted is a backend without a free loop device.
 type exhausted struct {
 	backend.Backend
 	none bool

@@ -215,7 +215,7 @@ func (d *Driver) GetSnapshot(ctx context.Context,
 		return nil, err
 	}
 	if !st.Request.Snapshot || st.Phase == volume.Deleted {
-		return nil, notFound("%s is no snapshot", st.Volume)
+		return nil, notFound("%s is not a snapshot", st.Volume)
 	}
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }

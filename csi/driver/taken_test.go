@@ -243,7 +243,7 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 
 // All states are read when a mapping is not known yet, and not each time. A refused state matters
 // when it may belong to that mapping.
-func TestWhoseMappingsThereAre(t *testing.T) {
+func TestStatesAreReadForUnknownMappings(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.anySet.Store, refused: volume.ErrState}
 	d.anySet.Store = store
@@ -285,8 +285,8 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	}
 }
 
-// The volume is the other node's by name, too, since: what the former node has of it goes all the
-// same when it is unstaged, and nothing else is done there.
+// The state now names the other node as the volume's node, too. The former node's mapping and mount
+// go all the same when it is unstaged, and nothing else is done there.
 func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	other, heir := m.heir()

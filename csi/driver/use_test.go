@@ -299,12 +299,12 @@ func TestExpandRefuses(t *testing.T) {
 		err  error
 		code codes.Code
 	}{
-		"a path that is not the volume's": {expand("other", 2*size, 0), codes.NotFound},
-		"limit below the present size":    {expand("target", 0, size/2), codes.OutOfRange},
-		"no size is the present one":      {expand("target", 0, 0), codes.OK},
-		"no room":                         {expand("target", 8*size, 0), codes.ResourceExhausted},
-		"smaller is no error":             {expand("target", size/2, 0), codes.OK},
-		"to the byte":                     {expand("target", size+1, size+4096), codes.OK},
+		"a path of another volume":     {expand("other", 2*size, 0), codes.NotFound},
+		"limit below the present size": {expand("target", 0, size/2), codes.OutOfRange},
+		"no size is the present one":   {expand("target", 0, 0), codes.OK},
+		"no room":                      {expand("target", 8*size, 0), codes.ResourceExhausted},
+		"smaller succeeds":             {expand("target", size/2, 0), codes.OK},
+		"to the byte":                  {expand("target", size+1, size+4096), codes.OK},
 	} {
 		if Code(c.err) != c.code {
 			t.Errorf("%s: %v: %v, want %v", name, Code(c.err), c.err, c.code)

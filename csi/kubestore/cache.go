@@ -159,7 +159,7 @@ func (m mirror) Replace(all []any, _ string) error {
 func (c *Cache) put(obj any) error {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		return fmt.Errorf("cache of volumes: %T is no VeilVolume", obj)
+		return fmt.Errorf("cache of volumes: %T is not a VeilVolume", obj)
 	}
 	node, _, _ := unstructured.NestedString(o.Object, "spec", "node")
 	seen := newObject(o)

@@ -213,7 +213,7 @@ func nameOf(o *unstructured.Unstructured) types.NamespacedName {
 func (p *Placer) put(obj any) error {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		return fmt.Errorf("place copies: %T is no claim", obj)
+		return fmt.Errorf("place copies: %T is not a claim", obj)
 	}
 
 	p.mu.Lock()

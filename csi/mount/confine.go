@@ -107,7 +107,8 @@ func dropCapabilities(keep []uintptr) error {
 
 // limit bounds the address space of a process of the user, just after its start, when no program
 // needs much. It does nothing to a process that ended. The kernel allows this to a thread whose
-// real user and group are those of the process; the effective ones, and so all rights, stay.
+// real user and group equal the process's real user and group; the effective ones, and so all
+// rights, stay.
 func limit(pid int, user uint32, memory uint64) error {
 	const same = ^uintptr(0)
 	for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {

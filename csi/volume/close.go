@@ -229,8 +229,9 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	r := Removed{Shredded: why == nil, Why: why}
 	unknown := errors.As(why, new(*crypt.RefusedError))
 	if unknown && (o.Backend.Destroys() || errors.Is(why, crypt.OtherVolume)) {
-		return r, errors.Join(fmt.Errorf("volume %s is deleted; its backing may be another's: "+
-			"move it to where it belongs, or remove it, then delete again: %w", volume, why),
+		return r, errors.Join(fmt.Errorf("volume %s is deleted; its backing may belong to another "+
+			"volume: move it to where it belongs, or remove it, then delete again: %w",
+			volume, why),
 			o.Backend.Detach(ctx, volume))
 	}
 

@@ -146,7 +146,8 @@ func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 
 	source := n.state()
 	if st.Content != source.Content || n.marked(copyID) != (source.Content == Made) {
-		t.Fatalf("%s: the content is not the source's: %+v, marked %v", when, st, n.marked(copyID))
+		t.Fatalf("%s: the content differs from the source: %+v, marked %v", when, st,
+			n.marked(copyID))
 	}
 
 	for _, v := range []string{id, copyID} {

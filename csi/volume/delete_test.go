@@ -97,7 +97,7 @@ func create(n *node) error {
 
 // A backing that may belong to another volume is left, until an administrator has removed it. Its
 // key is destroyed all the same.
-func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
+func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {
 			n := opened(t)

@@ -19,9 +19,10 @@
 //   - A refused operation adds neither a mapping nor an attached device.
 //   - Delete destroys only what certainly belongs to the volume, and leaves everything else.
 //   - A copy has the content of its source at one moment, and the source is suspended no longer
-//     than a limit. The copy opens only on its own disk, and the source on no copy's. A source that
-//     could not be resumed is retried for some seconds (ErrSuspended, Set.ResumeVolume). A source
-//     that a dead process left suspended is resumed by Set.Resume and Set.Open.
+//     than a limit. The copy opens only on its own disk, and the source on the disk of no copy.
+//     A source that could not be resumed is retried for some seconds (ErrSuspended,
+//     Set.ResumeVolume). A source that a dead process left suspended is resumed by Set.Resume
+//     and Set.Open.
 //   - A node that lost a volume to a takeover fences its mappings when it learns of that, from the
 //     state (Set.FenceByState) or from the disk's own record (Set.FenceByDisk). It changes neither
 //     disk nor state.

@@ -31,7 +31,7 @@ func (n *node) edit(change func(*State)) {
 
 // A node from which a volume was taken while it has it open: it writes there no more once it looks,
 // changes nothing else, and can close it.
-func TestYieldFencesWhatWasTakenOver(t *testing.T) {
+func TestYieldFencesTakenOverMappings(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
 			if _, err := n.heir().process(0).Open(n.t.Context(), id,

@@ -153,7 +153,7 @@ func (p past) Update(ctx context.Context, st State, r Revision) (Revision, error
 
 // For each state of a volume's first minute that is restored, while the volume is open or later, no
 // file system is made over data that a pod wrote since.
-func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
+func TestNoFileSystemIsMadeOnUsedVolumes(t *testing.T) {
 	n, made := created(t), 0
 	states := []State{n.state()}
 	s := n.process(0)

@@ -142,7 +142,7 @@ func (e ending) Update(ctx context.Context, st State, r Revision) (Revision, err
 }
 
 // What is kept opens nothing, and goes with the volume.
-func TestKeptSealingIsNoKey(t *testing.T) {
+func TestKeptSealingKeyDecryptsNothing(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
 	s := openKeeping(t, keyless(n), n.keys)

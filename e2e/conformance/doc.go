@@ -15,7 +15,8 @@
 // also lists a known failure that passes, and an entry of the table that matches the name of no
 // spec, so that the table stays true.
 //
-// The tests are the upstream's, unchanged (e2e.test of the Kubernetes version that the lab runs).
+// The tests belong to the upstream and are unchanged (e2e.test of the Kubernetes version of the
+// lab).
 // They run in several processes, each with some of the specs, because most of a spec's time is
 // waiting. Specs that are marked as serial or disruptive run alone, after the others. A spec that
 // fails is tried once more, alone; the first failure stays in the report.

@@ -54,7 +54,7 @@ func (s Suite) policyNames() ([]string, error) {
 	for i, n := range names {
 		if test, subtest, ok := strings.Cut(n, "/"); !ok || subtest == "" ||
 			!strings.HasPrefix(test, s.Group) {
-			return nil, fmt.Errorf("list of tests: %s:%d: %q is no TEST/SUBTEST of %s", s.names,
+			return nil, fmt.Errorf("list of tests: %s:%d: %q is not a TEST/SUBTEST of %s", s.names,
 				i+1, n, s.Group)
 		}
 	}

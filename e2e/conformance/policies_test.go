@@ -51,8 +51,8 @@ func TestClusterPolicySpecs(t *testing.T) {
 func TestClusterPolicySpecsAreRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ list, focus, want string }{
 		"nothing":             {"", "", "is empty"},
-		"no subtest":          {"CNPA/a\nCNPB", "", `specs.txt:2: "CNPB" is no TEST/SUBTEST of CNP`},
-		"of another upstream": {"[sig-network]", "", "is no TEST/SUBTEST"},
+		"no subtest":          {"CNPA/a\nCNPB", "", `txt:2: "CNPB" is not a TEST/SUBTEST of CNP`},
+		"of another upstream": {"[sig-network]", "", "is not a TEST/SUBTEST"},
 		"a mistyped focus":    {"CNPA/a", "CPNA", `focus "CPNA" leaves none of the 1 specs of CNP`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,7 @@ var volumeReasons = []reason{
 	{fate: notRun, pattern: `\[Testpattern: (Pre-provisioned PV|Inline-volume) `,
 		why: "the upstream makes no volumes beforehand for a driver that a file describes"},
 	{fate: notRun, pattern: `\[Testpattern: CSI Ephemeral-volume `,
-		why: "a volume is a claim's: the driver has none that are written into a pod"},
+		why: "a volume belongs to a claim: the driver has no inline volumes of pods"},
 	{fate: notRun, pattern: `any volume data source`,
 		why: "it installs a populator whose image is not among those of hack/conformance"},
 	{fate: notRun, pattern: `Pre-provisioned Snapshot`,

@@ -65,7 +65,7 @@ func fate(out, test string) (fate string) {
 	return fate
 }
 
-func TestSkipsAreThoseOfTheKernel(t *testing.T) {
+func TestSkipsFollowTheKernel(t *testing.T) {
 	const all = "CONFIG_IPV6_IOAM6_LWTUNNEL=y\nCONFIG_IPV6_RPL_LWTUNNEL=y\nCONFIG_INET_ESP=m\n" +
 		"CONFIG_NF_FLOW_TABLE_INET=m\nCONFIG_WIREGUARD=m\n"
 	for name, tt := range map[string]struct {

@@ -16,7 +16,7 @@ func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error
 }
 
 // NewRun makes a folder below base for the artefacts of a run. It removes the folders of old runs,
-// except the last few and those of live processes.
+// except the last few and the folders of live processes.
 func NewRun(base string) (string, error) { return newRun(base) }
 
 // Bridge is the host with the bridge; its link to plug into is BridgeLink.

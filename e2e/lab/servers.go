@@ -76,7 +76,7 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 			}
 		}
 	}
-	return fmt.Errorf("%s is no endpoint of the API's service", addr)
+	return fmt.Errorf("%s is not an endpoint of the API's service", addr)
 }
 
 // Server is an API server on a host of its own. The first one's host has etcd, too.

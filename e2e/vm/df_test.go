@@ -45,7 +45,7 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 	until(ctx, t, time.Minute, "the tunnel", func() error { return ping(100) })
 	if _, err := first.Exec(ctx, "ip -d link show dev veil0 | grep -w wireguard"); err != nil {
-		t.Fatalf("the tunnel is not the kernel's: %v", err)
+		t.Fatalf("the tunnel is not in the kernel: %v", err)
 	}
 	detour(ctx, t, c)
 

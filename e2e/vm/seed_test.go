@@ -31,7 +31,7 @@ func TestSeedIsADisk(t *testing.T) {
 
 	b := filetest.Read(t, path)
 	if len(b)%512 != 0 {
-		t.Errorf("%d bytes are no whole sectors", len(b))
+		t.Errorf("%d bytes are not whole sectors", len(b))
 	}
 
 	wants := []struct {

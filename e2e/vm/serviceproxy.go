@@ -81,7 +81,8 @@ current-context: service
 `
 
 // kubeconfigText returns the kubeconfig of the programs of the host, with the account's files where
-// a pod has them. It is kube-proxy's, or without kube-proxy one that uses the service kubernetes.
+// a pod has them. It is the kubeconfig of kube-proxy, or without kube-proxy one that uses the
+// service kubernetes.
 func (h *hostNode) kubeconfigText(ctx context.Context) (string, error) {
 	if !h.cluster.opts.translates() {
 		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy",

@@ -112,7 +112,7 @@ func TestGates(t *testing.T) {
 		"value not within":         {bench.Within("g", c, 69), false, "70.0 MiB"},
 		"nothing measured, ratio":  {bench.AtLeast("g", nil, 0), false, "not measured"},
 		"nothing measured, value":  {bench.Below("g", nil, 1), false, "not measured"},
-		"base absent is no ratio":  {bench.AtLeast("g", &bench.Case{}, 0), false, "not measured"},
+		"base absent, no ratio":    {bench.AtLeast("g", &bench.Case{}, 0), false, "not measured"},
 		"a number that is wanted":  {bench.Exactly("g", 1, 1, "peer"), true, "1 peer"},
 		"a number that is another": {bench.Exactly("g", 2, 1, "peer"), false, "2 peer"},
 	} {

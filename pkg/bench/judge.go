@@ -32,7 +32,7 @@ type limits struct {
 // profile is chosen by the platform of a result and by nothing else.
 type profile struct {
 	Platforms []string `json:"platforms"`
-	// MTUs are those at which a limit without one is judged; empty are all that were measured.
+	// MTUs are those at which a limit without one is judged; empty means every measured MTU.
 	MTUs  []int   `json:"mtus"`
 	Gates []limit `json:"gates"`
 }

@@ -42,7 +42,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 }
 
 // Timestamps of one peer grow; those of many do not run ahead of the clock together.
-func TestTimestampsAreThoseOfThePeer(t *testing.T) {
+func TestTimestampsGrowPerPeer(t *testing.T) {
 	d := emptyDevice(t)
 	d.mu.Lock()
 	for range 10000 {

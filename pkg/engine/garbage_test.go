@@ -92,7 +92,7 @@ func TestCookiesHaveAShareOfTheQueue(t *testing.T) {
 	rx.datagram(stamped(r, d), m, d.now())
 	var first message
 	if waiting, ok := d.ring.take(&first); !ok || waiting != 1 {
-		t.Errorf("%d messages count as waiting behind a cookie, want the one that is no cookie",
+		t.Errorf("%d messages count as waiting behind a cookie, want the one that is not a cookie",
 			waiting)
 	}
 	for ok := true; ok; { // Control is not to see them.

@@ -137,7 +137,7 @@ type Handover struct {
 	d *Device
 }
 
-// errConfigured is the error of a base that is not that of the device any more.
+// errConfigured is the error of a base that the device no longer matches.
 var errConfigured = errors.New("the device was configured since its base was written")
 
 // Export stops the device and returns the changes since the base. After an error the device goes

@@ -29,7 +29,7 @@ func (c *codec) visitHead(magic uint64) {
 	c.u64(&got)
 	number(c, &schema, Schema, Schema)
 	if c.way == reading && got != magic {
-		c.fail("it is no image")
+		c.fail("it is not an image")
 	}
 	number(c, &size, 0, len(c.b))
 	if c.way == reading && c.err == nil {

@@ -42,7 +42,7 @@ func initiations(t *testing.T, n *enginetest.Node) (each []int, sum int) {
 	for _, text := range n.Get(t, "tx_bytes") {
 		sent, err := strconv.Atoi(text)
 		if err != nil || sent%noise.InitiationSize != 0 {
-			t.Fatalf("tx_bytes=%s is no number of initiations", text)
+			t.Fatalf("tx_bytes=%s is not a number of initiations", text)
 		}
 		each = append(each, sent/noise.InitiationSize)
 		sum += sent / noise.InitiationSize
@@ -61,7 +61,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sink.Close() // Nobody reads: what does not fit is lost, as at a peer that is away.
+	defer sink.Close() // No process reads: what does not fit is lost, as at a peer that is away.
 
 	var c steps
 	c.at.Store(int64(time.Hour))

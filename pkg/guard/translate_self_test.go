@@ -131,7 +131,7 @@ func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 		}{
 			{"another node's pod", n.peer, f.pod, f.host, f.third, f.self},
 			{"another node's pod, not translated", n.peer, f.pod, f.third, f.third, f.pod},
-			{"another node's pod, to what is no node", n.peer, f.pod, f.elsewhere, f.elsewhere,
+			{"another node's pod, to no node's address", n.peer, f.pod, f.elsewhere, f.elsewhere,
 				f.hostThere},
 			{"this node's pod", n.pod, "", f.host, f.third, f.own},
 		} {
@@ -177,7 +177,7 @@ func TestSelfStaysUntilItIsKnown(t *testing.T) {
 
 // Where the rule is missing and another program sets this node's address as source, the packet does
 // not leave.
-func TestWhatIsNotSentFromSelfStaysHere(t *testing.T) {
+func TestPacketsNotSentFromSelfStayHere(t *testing.T) {
 	n := newRelay(t)
 	n.Run(t, func() error { return runNFT("flush chain inet kubeveil_guard keep_source") })
 	for _, f := range relayed {

@@ -45,7 +45,7 @@ func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
 		{"there", State{Flows: flows, Joins: tunnel, Joined: tunnel}, want, nil, nil},
 		{"a new link", State{Flows: flows, Joins: append(tunnel, pod), Joined: tunnel}, want, nil,
 			[]string{"add links [vpod1] to the flow tables"}},
-		{"a link in it that is no pod's any more",
+		{"a link in it that has left its pod",
 			State{Flows: flows, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
 		{"a pod's MTU", State{Flows: flows, Joins: append(tunnel, narrow),

@@ -203,7 +203,7 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 		c.AllPods = len(c.Pods) == 0
 	case table == abi.NFTPolicyTable:
 		// Elements, chains and rules change with each policy, but not the rules at hooks: a table
-		// that somebody flushes loses them.
+		// that another program flushes loses them.
 		gone := kind == unix.NFT_MSG_DELTABLE || turnsOff(kind, attrs)
 		chain := text(attribute(attrs, unix.NFTA_RULE_CHAIN))
 		return Change{Policy: gone || kind == unix.NFT_MSG_DELRULE &&

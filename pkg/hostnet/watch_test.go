@@ -181,7 +181,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 }
 
 // What Sync writes comes back as messages, and costs no turn.
-func TestOwnWritesAreNoChange(t *testing.T) {
+func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 	l := newLab(t)
 	w := watch(t, l)
 	want := manyPeers(50)

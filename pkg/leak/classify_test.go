@@ -160,7 +160,7 @@ func TestClassify(t *testing.T) {
 			fragment4(ip4(node1, out4, UDP, wg(4, 96)), 100)), Fragment},
 		"canary in a fragment": {eth(etherIPv4,
 			fragment4(ip4(node1, node2, UDP, canary), 100)), LeakCanary},
-		"do-not-fragment is no fragment": {eth(etherIPv4,
+		"do-not-fragment, not a fragment": {eth(etherIPv4,
 			fragment4(ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 96))), 0x4000)), Tunnel},
 
 		"VLAN with a tunnel": {vlan(etherVLAN, etherIPv4,

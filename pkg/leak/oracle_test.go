@@ -79,7 +79,7 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 		t.Errorf("second Stop: %v, %v", again.Frames, err)
 	}
 	if err := o.Watch("orb"); err == nil {
-		t.Error("watching after Stop is no error")
+		t.Error("watching after Stop returned no error")
 	}
 }
 
@@ -130,7 +130,7 @@ func TestOracleCountsDrops(t *testing.T) {
 	}
 
 	if err := result.Err(); err == nil || !strings.Contains(err.Error(), "nothing is proven") {
-		t.Errorf("drops are no error: %v", err)
+		t.Errorf("drops returned no error: %v", err)
 	}
 }
 

@@ -43,6 +43,6 @@ func TestEachTakeHasItsOwnFrames(t *testing.T) {
 		t.Errorf("the last part: %d frames, %d plaintext, %v", r.Frames, r.Plaintext, err)
 	}
 	if _, err := o.Take(); err == nil {
-		t.Error("taking after Stop is no error")
+		t.Error("taking after Stop returned no error")
 	}
 }

@@ -30,7 +30,7 @@ var (
 	peer = nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64")
 )
 
-func TestWaysAreThoseOfCommonFamilies(t *testing.T) {
+func TestWaysUseCommonFamilies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		own, peer []netip.Prefix
 		want      []Way

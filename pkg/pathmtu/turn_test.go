@@ -9,7 +9,7 @@ import (
 
 // A check of a single probe ends like others. Its own bytes do not count as traffic, so a peer that
 // receives nothing else is not probed again.
-func TestCheckOfOneProbeIsNoTraffic(t *testing.T) {
+func TestCheckOfOneProbeDoesNotCountAsTraffic(t *testing.T) {
 	now := time.Now()
 	addr := netip.MustParseAddr("198.18.7.2")
 	p := New(Options{Log: slog.New(slog.DiscardHandler),

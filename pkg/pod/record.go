@@ -138,7 +138,7 @@ func (r Record) Validate() error {
 	case len(r.IfName) > 15:
 		return fmt.Errorf("ifName %q is longer than 15 bytes", r.IfName)
 	case r.HostLink != HostLink(r.ContainerID, r.IfName):
-		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink,
+		return fmt.Errorf("hostLink %q does not belong to container %s, interface %s", r.HostLink,
 			r.ContainerID, r.IfName)
 	case r.MTU < MinMTU4 || r.MTU > MaxMTU:
 		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, MinMTU4, MaxMTU)
@@ -149,7 +149,7 @@ func (r Record) Validate() error {
 		switch {
 		case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() ||
 			a.IsLoopback() || a.IsLinkLocalUnicast():
-			return fmt.Errorf("address %s cannot be a pod's", a)
+			return fmt.Errorf("address %s cannot belong to a pod", a)
 		case a.Is4() && have4, a.Is6() && have6:
 			return fmt.Errorf("second address %s of its family: a pod has at most one IPv4 and "+
 				"one IPv6 address", a)
@@ -222,7 +222,7 @@ func (p Paths) Load(hostLink string) (Record, error) {
 		return Record{}, fmt.Errorf("read record %s: %w", path, err)
 	}
 	if r.HostLink != hostLink {
-		return Record{}, fmt.Errorf("read record %s: it is that of %s", path, r.HostLink)
+		return Record{}, fmt.Errorf("read record %s: it belongs to %s", path, r.HostLink)
 	}
 	return r, nil
 }

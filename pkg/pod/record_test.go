@@ -54,10 +54,10 @@ func TestRecordRefusals(t *testing.T) {
 			"at most one"},
 		{"link-local address", func(r *Record) {
 			r.Addrs = []netip.Addr{netip.MustParseAddr("fe80::2")}
-		}, "cannot be a pod's"},
+		}, "cannot belong to a pod"},
 		{"mapped address", func(r *Record) {
 			r.Addrs = []netip.Addr{netip.MustParseAddr("::ffff:198.18.1.5")}
-		}, "cannot be a pod's"},
+		}, "cannot belong to a pod"},
 		{"IPv6 below 1280", func(r *Record) { r.MTU = 1279 }, "RFC 8200"},
 		{"no MTU", func(r *Record) { r.MTU = 0 }, "mtu 0"},
 	} {

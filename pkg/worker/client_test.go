@@ -110,7 +110,7 @@ func TestClientsAreBounded(t *testing.T) {
 			defer s.clients.mu.Unlock()
 			return len(s.clients.idle) == min(i+1, maxClients)
 		})
-		if i >= maxClients { // The number is no proof: an answer is.
+		if i >= maxClients { // The number proves nothing: an answer does.
 			errtest.Must(t, say1(all[i], "drops=1\n\n"))
 		}
 	}

@@ -174,7 +174,7 @@ func (t *taken) unpack(p *parcel) error {
 	for _, fd := range p.sockets {
 		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		if err != nil {
-			return fmt.Errorf("a descriptor is no socket: %w", err)
+			return fmt.Errorf("a descriptor is not a socket: %w", err)
 		}
 		if kind != unix.SOCK_DGRAM {
 			return fmt.Errorf("a descriptor is a socket of type %d, want %d for datagrams", kind,
@@ -237,7 +237,7 @@ func checkQueue(fd int, name string) error {
 		err = unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr)
 	}
 	if err != nil {
-		return fmt.Errorf("a descriptor is no queue of a TUN: %w", err)
+		return fmt.Errorf("a descriptor is not a queue of a TUN: %w", err)
 	}
 	const want = unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 	if ifr.Name() != name || ifr.Uint16()&want != want {

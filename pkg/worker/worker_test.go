@@ -329,7 +329,7 @@ func askDevice(t *testing.T, dev configurer, text string) string {
 }
 
 // The configuration socket reports the engine's drops, and requests that were not valid.
-func TestDropsAreTold(t *testing.T) {
+func TestDropsAreReported(t *testing.T) {
 	d := &dropper{}
 	if got := askDevice(t, d, "bogus=1\n\n"); got != "" {
 		t.Errorf("an unknown operation is answered with %q", got)

@@ -83,7 +83,7 @@ func open(path string, exclusive int) (Disk, error) {
 	case mode.IsRegular():
 		flags |= unix.O_NOFOLLOW
 	default:
-		return nil, fmt.Errorf("open %s: it is no block device and no regular file but %s", path,
+		return nil, fmt.Errorf("open %s: want a block device or a regular file, not %s", path,
 			mode.Type())
 	}
 	fd, err := unix.Open(path, flags, 0)

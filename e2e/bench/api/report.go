@@ -114,8 +114,8 @@ func (s *suite) tables() (all []report.Table) {
 // sides is a row for each side and rate.
 func (s *suite) sides() report.Table {
 	t := report.Table{Title: "All sides",
-		Note: "Medians of the rounds, and of the rounds' ratios to direct. CPU is that of all parties " +
-			"per 10,000 requests. The last column is by how many requests the " +
+		Note: "Medians of the rounds, and of the rounds' ratios to direct. CPU covers all " +
+			"parties, per 10,000 requests. The last column is by how many requests the " +
 			"servers' count and the clients' differ, of all rounds.",
 		Head: []string{"GET/s", "side", "P50, µs", "to direct", "P99, µs", "to direct",
 			"CPU, ms", "to direct",

@@ -11,7 +11,7 @@ import (
 func (s *suite) failures() report.Table {
 	t := report.Table{Title: "API servers that fail: how long clients with a connection wait",
 		Note: "Milliseconds until the first good request, or the first event of a watch. The worst " +
-			"is that of all clients and all times.",
+			"is over all clients and all times.",
 		Head: []string{"fault", "client", "median", "worst", "over IPv6: median", "worst",
 			"events missed"}}
 

@@ -95,7 +95,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 			"Pods, nodes and the wire between them are network namespaces of one machine.",
 			"All sides are measured in each round, in an order that is drawn; ratios are of " +
 				"one round.",
-			"CPU is that of the two device processes, in core-seconds a 10^9 bytes.",
+			"CPU covers the two device processes, in core-seconds per 10^9 bytes.",
 			"udp is the highest rate of payload, datagrams of 1,300 bytes, at which at most 0.5 % " +
 				"are lost. The TUNs of all sides hold 10,000 packets. A system call sends one " +
 				"datagram; in udp_segmented it sends 32 (UDP_SEGMENT).",

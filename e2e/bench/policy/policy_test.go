@@ -310,6 +310,6 @@ func TestEventsTellTheirObjects(t *testing.T) {
 		t.Errorf("policy:\n%s", diff)
 	}
 	if err := kube.PutEvent([]byte("nonsense"), here, &got); err == nil {
-		t.Error("bytes that are no event are accepted")
+		t.Error("bytes that are not an event are accepted")
 	}
 }

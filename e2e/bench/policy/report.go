@@ -77,8 +77,8 @@ func (z scales) labels() map[string]string {
 // peers are figures that others published, in other places and of other clusters.
 var peers = report.Table{
 	Title: "What others published",
-	Note: "Measured by others on other machines and clusters: they give the order of magnitude, and " +
-		"are no comparison.",
+	Note: "Measured by others on other machines and clusters: they show the order of magnitude, " +
+		"and cannot be compared.",
 	Head: []string{"what", "whose", "figure"},
 	Rows: [][]string{
 		{"change to in force", "Cilium 1.8, report.rst", "< 600 ms an endpoint for 250 policies; " +
@@ -132,13 +132,13 @@ func (s *suite) report() *report.Report {
 				"deleted. Directly after another revocation the Keeper pauses for up to 500 ms.",
 			"Connections are IPv4 between two pods of one node, which has the guard, routing and "+
 				"NAT of veild in force, also without a policy. Both ends are in one thread.",
-			"CPU time of connections is that of the whole machine, all that is not idle, for each "+
+			"CPU time of connections covers the whole machine, all that is not idle, for each "+
 				"10^9 bytes or each connection. A new connection carries one byte and is reset.",
 			"The program behind NFQUEUE is a stand-in for the shape of kube-network-policies. It "+
 				"accepts all packets at once, so the real one costs more.",
 			"Gates of connections are judged where no policy, measured against itself, stays closer "+
 				"to 1 than the limit in each round.",
-			"Each figure is the median of the rounds; p99 is that of one round's changes.",
+			"Each figure is the median of the rounds; p99 is over the changes of one round.",
 		),
 	}
 }

@@ -28,8 +28,8 @@ type Options struct {
 	// Progress receives each step.
 	Progress func(format string, args ...any)
 
-	// only are names of the quantities of parts pod and outside, sides of their sides; empty are
-	// all.
+	// only are names of the quantities of parts pod and outside, sides names of their sides; empty
+	// selects all.
 	only, sides []string
 }
 

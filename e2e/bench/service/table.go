@@ -163,7 +163,7 @@ var notes = []string{
 		"links, routes and kernel are the same. In the lane \"direct\" the node has no rules and " +
 		"no connection tracking, and its routes spread connections over the endpoints.",
 	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) " +
-		"and Debian's iptables-restore, which is that of nf_tables. Services that only fill the " +
+		"and Debian's iptables-restore, the variant for nf_tables. Services that only fill the " +
 		"tables have one endpoint, and in nftables no map of it. Their connection tracking " +
 		"forgets what is closed after 2 s instead of 10 and 120: in their favour, and so " +
 		"that its " +

@@ -102,8 +102,8 @@ func (s *suite) notes() []string {
 		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, "+
 			"which begins 4 MiB into it, so they share the disk's limits; fio runs on the "+
 			"mapping, without a file system.", s.Room/mib),
-		"The disks are files of the machine's host, in its memory for the most part; the limits " +
-			"are qemu's. The one without limits was written once before. What is " +
+		"The disks are files of the machine's host, in its memory for the most part; qemu " +
+			"sets the limits. The one without limits was written once before. What is " +
 			"compared are the " +
 			"mappings, not disks.",
 		fmt.Sprintf("Of what is held against cryptsetup on the disk without limits, each side is "+

@@ -51,8 +51,8 @@ func traffic() []Case {
 			Limit: 4 * time.Minute, Run: webhook},
 		{Name: "aggregated-api", About: "the API server asks a pod for an API that it serves",
 			Needs: two, Limit: 4 * time.Minute, Run: aggregated},
-		{Name: "idle-pods", About: "pods that do nothing are no spoofers, and nothing of them is " +
-			"blocked", Needs: two, Limit: 16 * time.Minute, Run: podsIdle,
+		{Name: "idle-pods", About: "pods that do nothing do not count as spoofers, and nothing " +
+			"of them is blocked", Needs: two, Limit: 16 * time.Minute, Run: podsIdle,
 			Long: "it waits ten minutes", Beyond: "it waits ten minutes"},
 		{Name: "stolen-token", About: "a node's token writes no other node's VeilNode", Needs: two,
 			Limit: 2 * time.Minute, Run: stolenToken},

@@ -102,7 +102,7 @@ func (s *Session) startTries(ctx context.Context, clients, server string) (allow
 	client := func(name string) *remote.Pod {
 		return &remote.Pod{Name: name, Node: clients,
 			Args: []string{"try", "-interval", flowInterval.String(), "-to", strings.Join(to, ",")},
-			// Counts begin anew with the container.
+			// The counts begin again with the container.
 			Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}
 	}
 	allowed, forbidden = client("allowed"), client("forbidden")

@@ -217,7 +217,7 @@ func (s *Session) reboot(ctx context.Context) error {
 		out, err := s.kubectl(ctx, "get", "node", m.Name, "-o",
 			"jsonpath={.status.nodeInfo.bootID}")
 		if err == nil && out == before {
-			err = errors.New("it is that of before")
+			err = errors.New("it is still the boot before")
 		}
 		return err
 	})

@@ -164,7 +164,7 @@ func TestTakeOverSteps(t *testing.T) {
 		t.Errorf("%q is left", left)
 	}
 	if _, _, err := takeOverSteps("no such text", "v", "a", "b"); err == nil {
-		t.Error("no steps are no error")
+		t.Error("no steps returned no error")
 	}
 }
 
@@ -177,7 +177,7 @@ func TestRecoverySteps(t *testing.T) {
 	}
 	for _, bad := range []string{"", "{}", `{"steps":["a"],"recoveryKey":"x"}`} {
 		if _, err := recoverySteps([]byte(bad), "look"); err == nil {
-			t.Errorf("%s is no error", bad)
+			t.Errorf("%s returned no error", bad)
 		}
 	}
 }

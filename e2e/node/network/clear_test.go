@@ -63,7 +63,7 @@ func TestOracleSeesTheClearNetwork(t *testing.T) {
 				t.Errorf("the oracle saw no leak in clear traffic: %+v", result)
 			}
 			if result.Err() == nil {
-				t.Error("a leak is no error")
+				t.Error("a leak did not return an error")
 			}
 		})
 	}

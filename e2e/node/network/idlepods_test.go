@@ -14,7 +14,7 @@ import (
 
 // A hundred pods that do nothing are a minute long, and in long runs ten, neither spoofers nor
 // blocked: what their kernels send by themselves is counted apart.
-func TestIdlePodsAreNoSpoofers(t *testing.T) {
+func TestIdlePodsAreNotSpoofers(t *testing.T) {
 	idle := time.Minute
 	if os.Getenv(longEnv) != "" {
 		idle = 10 * time.Minute

@@ -28,9 +28,10 @@ const relayHost = 200
 // relayTime is the time for which the network sends the nodes' datagrams to the relay.
 const relayTime = 2 * time.Second
 
-// TestRelayIsNoEndpoint makes the network hold back the datagrams of two nodes, and a host without
-// keys deliver them. With tunnel.roaming, the control, that host becomes the endpoint of both.
-func TestRelayIsNoEndpoint(t *testing.T) {
+// TestRelayDoesNotBecomeAnEndpoint makes the network hold back the datagrams of two nodes, and a
+// host without keys deliver them. With tunnel.roaming, the control, that host becomes the endpoint
+// of both.
+func TestRelayDoesNotBecomeAnEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6} {
 		for _, roaming := range []bool{false, true} {

@@ -89,7 +89,7 @@ func TestServiceMonitor(t *testing.T) {
 		}
 	}
 	if ours < 5 {
-		t.Errorf("%d of %d metrics are Kubeveil's", ours, len(families))
+		t.Errorf("%d of %d metrics belong to Kubeveil", ours, len(families))
 	}
 }
 

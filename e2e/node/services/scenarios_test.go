@@ -75,7 +75,7 @@ func scaled(names ...string) func(lab.Census) error {
 		}
 		for n := range c.Names {
 			if !known[n] {
-				return fmt.Errorf("an answer from %s, which is no endpoint", n)
+				return fmt.Errorf("an answer from %s, which is not an endpoint", n)
 			}
 		}
 		if c.Failed > 0 || len(c.Names) < len(known)-50 {

@@ -125,7 +125,7 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 func noLeaksBetween(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	nodetest.NoLeaks(t, l)
-	if result, _ := l.Finish(); result.Kinds[leak.Tunnel] == 0 { // its error is NoLeaks's
+	if result, _ := l.Finish(); result.Kinds[leak.Tunnel] == 0 { // NoLeaks reports its error
 		t.Error("the oracle saw no frame of a tunnel")
 	}
 }

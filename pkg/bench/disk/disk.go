@@ -175,7 +175,7 @@ func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err err
 	for ctx.Err() == nil {
 		at := rand.Int64N(j.Size/j.Block) * j.Block
 		if j.Write {
-			// Other bytes each time, at little cost: equal ones would be no change.
+			// Other bytes each time, at little cost: equal ones would change nothing.
 			b[0]++
 		}
 		began := time.Now()

@@ -83,7 +83,7 @@ func (s *suite) matrixTable() report.Table {
 		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream",
 			"TCP, 8 streams", "UDP, ≤ 0.5 % loss", "round trip p50", "p99", "core-s/GB, TCP 8"},
 		Note: "Medians. Ours also in relation to bare WireGuard and to the network in clear, the " +
-			"median of the ratios formed in each round. CPU is that of both nodes together.",
+			"median of the ratios formed in each round. CPU covers both nodes.",
 	}
 	for _, destination := range []string{"pod", "service"} {
 		for _, mtu := range s.measuredMTUs() {
@@ -218,8 +218,8 @@ var notes = []string{
 		"of the kernel's WireGuard configured by hand, with the MTU and the queue length of " +
 		"Kubeveil's. It and the node's end of that interface are in a network namespace of their " +
 		"own, with rules like those of kube-proxy, one of which translates the service: nothing " +
-		"of Kubeveil looks at its packets before they are encrypted, and what is between the two " +
-		"is Kubeveil's own.",
+		"of Kubeveil looks at its packets before they are encrypted, and the difference of the " +
+		"two is the cost of Kubeveil.",
 	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are " +
 		"routed between the nodes by plain routes, as the reference plugin ptp has it.",
 	"Before and after each sample the links' counters were read on both nodes: a figure counts " +

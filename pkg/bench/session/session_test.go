@@ -120,7 +120,7 @@ func TestProgramThatEnds(t *testing.T) {
 	}
 }
 
-func TestServeRefusesWhatIsNoRequest(t *testing.T) {
+func TestServeRefusesMalformedRequests(t *testing.T) {
 	err := session.Serve(t.Context(), strings.NewReader("hello"), io.Discard, nil)
 	if err == nil || !strings.Contains(err.Error(), "read a request") {
 		t.Errorf("error %v", err)
@@ -138,7 +138,7 @@ func FuzzServe(f *testing.F) {
 		for dec := json.NewDecoder(&out); dec.More(); {
 			var answer map[string]any
 			if err := dec.Decode(&answer); err != nil {
-				t.Fatalf("an answer that is no JSON: %v", err)
+				t.Fatalf("an answer that is not JSON: %v", err)
 			}
 		}
 	})

@@ -322,8 +322,8 @@ func (f *flow) sameIP(h, p []byte) bool {
 		binary.BigEndian.Uint16(p[4:]) == binary.BigEndian.Uint16(h[4:])+uint16(f.n))
 }
 
-// appendTCP compares the TCP header of a packet, t, with that of the first one, h: all but sequence
-// number, PSH and checksum are the same. Byte 12 holds the AE bit of AccECN (RFC 9768).
+// appendTCP compares the TCP header of a packet, t, with the header of the first one, h: all but
+// sequence number, PSH and checksum are the same. Byte 12 holds the AE bit of AccECN (RFC 9768).
 func (f *flow) appendTCP(h, t []byte, size int) bool {
 	flags := t[tcpFlagsAt]
 	if flags&^flagPSH != flagACK || binary.BigEndian.Uint32(t[4:]) != f.next ||

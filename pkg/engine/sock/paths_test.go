@@ -38,7 +38,7 @@ func pathsIn(t *testing.T, ns *nettest.NS) *Paths {
 
 // The link of a datagram is the link of the route, regardless of its source. A source that is not
 // local and a destination without a route are errors that differ from others.
-func TestLinkIsThatOfTheRoute(t *testing.T) {
+func TestLinkFollowsTheRoute(t *testing.T) {
 	for _, p := range bothFamilies {
 		t.Run(p.name, func(t *testing.T) {
 			ns := twoLinks(t, p)

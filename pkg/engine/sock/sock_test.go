@@ -119,7 +119,7 @@ func TestRunsArriveWhole(t *testing.T) {
 	}
 }
 
-func TestSourceThatIsGoneIsChosenAnew(t *testing.T) {
+func TestSourceThatIsGoneIsReplaced(t *testing.T) {
 	v4, _, port := opened(t)
 	var s Sender
 	s.Add([]byte("hello"), 5, 0)

@@ -62,7 +62,7 @@ func inOrder(t *testing.T, got, want []string) {
 	}
 }
 
-func TestNFTablesAreThoseOfKubeProxy(t *testing.T) {
+func TestNFTablesMatchKubeProxy(t *testing.T) {
 	got := lines(t, func(b *bytes.Buffer) error { return NFTables(b, node, services) })
 
 	inOrder(t, got, []string{
@@ -98,7 +98,7 @@ func TestNFTablesAreThoseOfKubeProxy(t *testing.T) {
 	})
 }
 
-func TestIPTablesAreThoseOfKubeProxy(t *testing.T) {
+func TestIPTablesMatchKubeProxy(t *testing.T) {
 	got := lines(t, func(b *bytes.Buffer) error { return IPTables(b, node, services) })
 	inOrder(t, got, []string{
 		":KUBE-SVC-XPGD46QRK7WJZT7O - [0:0]",

@@ -145,7 +145,7 @@ func (d document) questions(s step) (out []question) {
 	return out
 }
 
-// differences are where the answer of Kubernetes is not that of cyclonus.
+// differences are flows for which the answers of Kubernetes and cyclonus differ.
 var differences = []struct {
 	what, reason string
 	// of changes cyclonus' answer to what Kubernetes defines. It returns false if they are the

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// smallestMTU is IPv6's.
+// smallestMTU is the smallest MTU of IPv6.
 const smallestMTU = 1280
 
 // parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more
@@ -28,7 +28,7 @@ func parseMTUs(list string) ([]int, error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
 		if err != nil || n < smallestMTU || n > 9000 {
-			return nil, fmt.Errorf("-mtus %s: %q is no MTU from %d to 9000", list, word,
+			return nil, fmt.Errorf("-mtus %s: %q is not an MTU from %d to 9000", list, word,
 				smallestMTU)
 		}
 		if len(mtus) > 0 && n >= mtus[len(mtus)-1] {

@@ -28,6 +28,6 @@ other_bucket{le="1"} 7
 		t.Errorf("nothing came, and the difference is %+v", d)
 	}
 	if _, err := parseBuckets(strings.NewReader(text), "absent"); err == nil {
-		t.Error("a histogram that is absent is no error")
+		t.Error("a missing histogram returned no error")
 	}
 }

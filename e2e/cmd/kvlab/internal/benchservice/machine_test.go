@@ -69,7 +69,7 @@ func TestUnpack(t *testing.T) {
 	}
 
 	if err := unpack([]byte("no archive"), folder); err == nil {
-		t.Error("no error for what is no archive")
+		t.Error("no error for bytes that are not an archive")
 	}
 }
 

@@ -27,7 +27,7 @@ func untouched(t *testing.T) string {
 	return dir
 }
 
-func TestHelpIsNoFailure(t *testing.T) {
+func TestHelpReturnsNoError(t *testing.T) {
 	for args, want := range map[string]string{
 		"-h": "kvlab kubectl get pods", "up -h": "kvlab up -no-veil",
 		"up -nodes 9 --help": "-userspace", "down -h": "kvlab down",

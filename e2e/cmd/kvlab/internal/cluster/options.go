@@ -91,7 +91,7 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 		for word := range strings.SplitSeq(list, ",") {
 			n, err := strconv.Atoi(word)
 			if err != nil {
-				return fmt.Errorf("%q is no number", word)
+				return fmt.Errorf("%q is not a number", word)
 			}
 			o.Userspace = append(o.Userspace, n)
 		}

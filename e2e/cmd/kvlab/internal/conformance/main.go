@@ -55,7 +55,7 @@ import (
 // policyFolder has the tests of ClusterNetworkPolicy, their names, and its definition.
 const policyFolder = "out/network-policy-api"
 
-// arguments are those of the command line.
+// arguments are the values of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	testdriver, serviceProxy, policy    string

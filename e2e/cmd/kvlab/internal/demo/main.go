@@ -172,7 +172,7 @@ func (d *demo) judge() error {
 			OK: control.Plaintext > 0})
 
 	for i, n := range []*network{d.clear, d.ours} {
-		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
+		n.capture.Verdict = []string{"An observer of the wire can read every payload.",
 			"Between nodes there is WireGuard and nothing else: which pods talk, and what, is not " +
 				"on the wire. Which nodes talk, when and how much, is."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)

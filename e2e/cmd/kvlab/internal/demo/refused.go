@@ -62,7 +62,7 @@ func (d *demo) refused(ctx context.Context) error {
 	if err := d.policy(ctx); err != nil {
 		return err
 	}
-	// Last: a veild that starts among forged nodes would have to judge them anew.
+	// Last: a veild that starts among forged nodes would have to judge them again.
 	return d.forged(ctx, node)
 }
 

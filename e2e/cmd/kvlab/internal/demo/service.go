@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// iperfPort is iperf3's own, where the servers of package load listen.
+// iperfPort is the default port of iperf3, where the servers of package load listen.
 const iperfPort = 5201
 
 // serve makes two services for the pod of the first node. One has the pods of all other nodes

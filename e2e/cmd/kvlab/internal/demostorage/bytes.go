@@ -89,7 +89,7 @@ func (d *demo) look(ctx context.Context) error {
 		offset         int64
 		leaks          bool
 	}{
-		{d.plain, "The plain disk", "Whoever has the disk reads the file.", plainAt, 0, true},
+		{d.plain, "The plain disk", "A reader of the disk can read the file.", plainAt, 0, true},
 		{d.first, "The volume's disk, at the place of the same file",
 			"Noise: neither names nor lines, and equal lines look different.", firstAt,
 			crypt.DataOffset, false},

@@ -28,8 +28,8 @@ type Status int
 // Error implements error.
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// Command returns a verb whose flags are Go's, so that -flag and --flag are the same. Its name is
-// the last word of the name of flags. It fails with a Status, see Do.
+// Command returns a verb with Go's flags, so that -flag and --flag are the same. Its name is the
+// last word of the name of flags. It fails with a Status, see Do.
 func Command(short string, flags *flag.FlagSet, usage string,
 	read func() (Run, error)) *cobra.Command {
 	words := strings.Fields(flags.Name())
