@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Services at tc, for packets that the programs at sockets did not translate: of external clients,
- * of pods whose cgroup has no programs, and their replies. docs/design/0007-service-table.md says
+ * of pods whose cgroup has no programs, and their replies. docs/design/0007-service-table.md lists
  * where the programs are attached and how they meet the guard.
  */
 #include "guard/guard.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Services at the sockets of a cgroup. A socket that connects or sends to a service connects or
- * sends to a backend, so no packet is rewritten. A socket that asks for its peer gets the service's
+ * sends to a backend, so no packet is rewritten. A socket that reads its peer gets the service's
  * address.
  */
 #include "service/socket.h"

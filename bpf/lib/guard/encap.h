@@ -62,8 +62,8 @@
 #define ENCAP_MORE (-1)
 
 struct encap {
-	/* The last IP header that was read. Its protocol and payload are the cursor: they say what
-	 * the next header is and where. */
+	/* The last IP header that was read. The cursor is its protocol and payload: the type and the
+	 * place of the next header. */
 	struct packet p;
 	__u32 depth;	   /* IP headers read behind the first */
 	__u32 in_error;	   /* whether the cursor is in the inner packet of an ICMP error */
@@ -225,7 +225,7 @@ static __always_inline int encap_icmp(struct __sk_buff *skb, struct encap *e)
 	return ENCAP_END;
 }
 
-/* Reports whether the ports at the cursor are those of a path MTU probe, or unreadable. */
+/* Reports whether the ports at the cursor belong to a path MTU probe, or are unreadable. */
 static __always_inline int encap_is_probe(struct __sk_buff *skb, const struct encap *e)
 {
 	struct ports ports;

@@ -14,8 +14,8 @@
 #include "packet/settings.h"
 
 /*
- * Returns the verdict on the packet p by its addresses and by what follows its IP header. rules are
- * those of encap_judge.
+ * Returns the verdict on the packet p by its addresses and by what follows its IP header. rules has
+ * the meaning of the parameter of encap_judge.
  */
 static __always_inline int guard_packet(struct __sk_buff *skb, const struct packet *p, int rules)
 {
@@ -30,7 +30,7 @@ static __always_inline int guard_packet(struct __sk_buff *skb, const struct pack
 	return reason ? drop(reason) : VERDICT_NEXT;
 }
 
-/* Returns the verdict on a packet that comes in. parsed is what parse_* returned for p. */
+/* Returns the verdict on a packet that comes in. parsed is the return value of parse_* for p. */
 static __always_inline int guard_in(struct __sk_buff *skb, int parsed, const struct packet *p)
 {
 	if (parsed == PACKET_NOT_IP || parsed == PACKET_ARP)
@@ -42,9 +42,9 @@ static __always_inline int guard_in(struct __sk_buff *skb, int parsed, const str
 }
 
 /*
- * Returns the verdict on a packet that leaves. parsed is what parse_* returned for p. A pod's
- * packet has pod_mark. If another program overwrote the mark, the link that the packet came in by
- * tells.
+ * Returns the verdict on a packet that leaves. parsed is the return value of parse_* for p. A pod's
+ * packet has pod_mark. If another program overwrote the mark, the link by which the packet came in
+ * identifies the pod.
  */
 static __always_inline int guard_out(struct __sk_buff *skb, int parsed, const struct packet *p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * ARP and neighbour discovery. The kernel asks a link for the neighbour of a route, even if the
- * packet is dropped later. The question would tell a pod's address to the network.
+ * ARP and neighbour discovery. The kernel resolves the neighbour of a route on a link, even if the
+ * packet is dropped later. The request would reveal a pod's address to the network.
  */
 #pragma once
 

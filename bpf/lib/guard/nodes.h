@@ -15,7 +15,7 @@ struct {
 	__type(value, __u8);
 } nodes SEC(".maps");
 
-/* Reports whether the address is a node's. */
+/* Reports whether the address belongs to a node. */
 static __always_inline int is_node(const struct addr *a)
 {
 	return bpf_map_lookup_elem(&nodes, a) != 0;

@@ -3,8 +3,8 @@
  * Parses the Ethernet and IP headers of a packet.
  *
  * On a link with Ethernet headers a program at tc sees the frame from its first byte, in both
- * directions. The parser reads the frame and nothing else: these bytes leave, whatever the kernel
- * believes them to be. On a link without (tun, wireguard, ipip, ppp) the IP header is at the
+ * directions. The parser reads the frame and nothing else: these bytes leave, regardless of the
+ * kernel's metadata. On a link without (tun, wireguard, ipip, ppp) the IP header is at the
  * kernel's network header and its version is in skb->protocol.
  *
  * All reads are by helper. So a read of bytes in page fragments succeeds too, and a read fails only
@@ -123,7 +123,7 @@ static __always_inline int parse_ipv6(
 	return PACKET_IP;
 }
 
-/* Reports whether the EtherType is that of a VLAN tag. */
+/* Reports whether the EtherType is the type of a VLAN tag. */
 static __always_inline int is_vlan(__be16 proto)
 {
 	return proto == bpf_htons(ETH_P_8021Q) || proto == bpf_htons(ETH_P_8021AD);
@@ -189,7 +189,7 @@ static __always_inline int parse_l3(struct __sk_buff *skb, struct packet *p)
 	if (proto != 0 && proto != bpf_htons(ETH_P_ALL))
 		return PACKET_NOT_IP;
 
-	/* A raw socket can send without a protocol. Then the version in the first byte tells. */
+	/* A raw socket can send without a protocol. Then the first byte has the version. */
 	if (packet_load(skb, BASE_NETWORK, 0, &first, sizeof(first)))
 		return PACKET_NOT_IP;
 	if (first >> 4 == 4)

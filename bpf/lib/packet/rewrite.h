@@ -17,9 +17,9 @@ enum rewrite_end {
  * Rewrites one address of the IP header at network from one value to another. Returns 0, or -1 if
  * the kernel has no memory for it.
  *
- * l4 is the offset of the checksum that covers the address; 0 is none. flags are those of
- * bpf_l4_csum_replace. With BPF_F_PSEUDO_HDR the checksum is that of TCP, UDP or ICMPv6, which
- * covers a pseudo header. Without, it is that of an ICMP error whose inner packet is rewritten.
+ * l4 is the offset of the checksum that covers the address; 0 means none. flags are the flags of
+ * bpf_l4_csum_replace. With BPF_F_PSEUDO_HDR it is the checksum of TCP, UDP or ICMPv6, which
+ * covers a pseudo header. Without, it is the checksum of an ICMP error around a rewritten packet.
  */
 static __always_inline int rewrite_addr(struct __sk_buff *skb, int family, __u32 network,
 	enum rewrite_end end, const struct addr *from, const struct addr *to, __u32 l4, __u64 flags)
@@ -48,14 +48,14 @@ static __always_inline int rewrite_addr(struct __sk_buff *skb, int family, __u32
 
 	/*
 	 * An IPv6 header has no checksum. The sum that the device computed over the packet changes
-	 * twice: by the address and by the checksum that covers it. The kernel is told of each.
+	 * twice: by the address and by the checksum that covers it. The kernel must learn of each.
 	 */
 	return bpf_skb_store_bytes(skb, network + (end == REWRITE_SRC ? 8 : 24), to, sizeof(*to),
 		flags & BPF_F_PSEUDO_HDR ? BPF_F_RECOMPUTE_CSUM : 0);
 }
 
 /*
- * Rewrites the port at off from one value to another. l4 and flags are those of rewrite_addr.
+ * Rewrites the port at off from one value to another. l4 and flags are as in rewrite_addr.
  * Returns 0, or -1 if the kernel has no memory for it.
  */
 static __always_inline int rewrite_port(

@@ -49,7 +49,7 @@ static __always_inline int affinity_lookup(
 {
 	struct affinity *c = bpf_map_lookup_elem(&service_clients, key);
 
-	/* Signed: the entry may be a later client's by now. */
+	/* Signed: the entry may belong to a later client by now. */
 	if (!c || (__s64)(bpf_ktime_get_boot_ns() - c->used) > (__s64)(f->affinity * 1000000000ULL))
 		return 0;
 

@@ -27,8 +27,8 @@
 #define BALANCE_NO_SERVICE (-1)
 
 /*
- * Returns the scope of the frontend that w->in.key asks for. The packet of another node's pod to a
- * node's address is for a node port, so the external frontend holds for it.
+ * Returns the scope of the frontend of w->in.key. A packet of another node's pod to an address of a
+ * node is for a node port, so the external frontend holds for it.
  */
 static __always_inline __u8 balance_scope(const struct work *w, int link)
 {
@@ -38,7 +38,7 @@ static __always_inline __u8 balance_scope(const struct work *w, int link)
 	return SCOPE_INTERNAL;
 }
 
-/* Sets w->scratch.frontend_key to the frontend that w->in.key asks for. */
+/* Sets w->scratch.frontend_key to the frontend of w->in.key. */
 static __always_inline void frontend_key_set(struct work *w, int link)
 {
 	w->scratch.frontend_key.addr = w->in.key.dst;

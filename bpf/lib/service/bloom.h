@@ -13,7 +13,7 @@
 /*
  * Addresses that have had a flow. Most pods never have one, since their sockets are translated. The
  * filter saves the look-up in the flow table, which is large and seldom in a cache. Go sets all
- * bits if it does not know which addresses have had a flow.
+ * bits if it cannot list the addresses that have had a flow.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

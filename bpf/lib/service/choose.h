@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The choice of a backend. Go writes frontends and backends while programs read them;
- * docs/design/0007-service-table.md says why no reader gets another service's backend.
+ * docs/design/0007-service-table.md explains why no reader gets another service's backend.
  */
 #pragma once
 
@@ -49,7 +49,7 @@ static __always_inline void full_barrier(void)
 /*
  * Chooses a backend of the frontend for a client. Sets f to the frontend and to to the backend. The
  * caller must call affinity_remember if the client gets the backend. After the backend was read the
- * frontend is looked up again: another revision says that the backend may be another service's.
+ * frontend is looked up again. Another revision means that another service may have the backend.
  */
 static __always_inline enum choice backend_choose(
 	const struct frontend_key *key, __u64 client, struct frontend *f, struct backend *to)

@@ -4,7 +4,7 @@
  *
  * A packet comes in by one link and goes out by another. Its destination is rewritten as it comes
  * in (DNAT), its source as it goes out (SNAT). In between it has the addresses of the client and
- *the backend. The host's routes, rules and conntrack see these, in both directions.
+ * the backend. The host's routes, rules and conntrack see these, in both directions.
  *
  *	  wire                     host                 wire
  *	client > service  in   client > backend   out   snat:port > backend
@@ -12,7 +12,7 @@
  *
  * A hook looks up one key: the packet as it is there. A flow has four entries. Where the client's
  * packets keep their source, the flow has no second one, and the fourth rewrites nothing. It only
- * says that there is a flow.
+ * records that the flow exists.
  *
  *	forward entry        FLOW_IN   client > service     to the backend
  *	SNAT entry           FLOW_OUT  client > backend     from an address and port of this node

@@ -93,8 +93,8 @@ static __always_inline __u16 entry_flags(const struct work *w, int kind)
 
 /*
  * Reports whether the new flow may take the entry of w->scratch.entry_key from a closed flow, whose
- * entry is have. The egress reply entries of a key are all of one client, whatever services it
- * uses.
+ * entry is have. All egress reply entries of a key belong to one client, which may use several
+ * services.
  */
 static __always_inline int entry_reusable(const struct work *w, const struct flow *have)
 {

@@ -13,7 +13,7 @@
 
 /*
  * Whose frontend it is: of clients in the cluster, or outside, or of TCP sockets of the node's own
- * network namespace. Programs at links know no frontend of the last kind: it may be the address of
+ * network namespace. Programs at links ignore frontends of the last kind: it may be the address of
  * a server, whose packets must arrive.
  */
 #define SCOPE_INTERNAL 0
@@ -56,7 +56,7 @@ static __always_inline struct frontend *frontend_lookup(const struct frontend_ke
 
 /*
  * Reports whether the copy f is equal to the frontend as it is now. If f was read whole, the
- * revision alone would tell. Go may have written the frontend while f was read.
+ * revision alone would suffice. Go may have written the frontend while f was read.
  */
 static __always_inline int frontend_same(const struct frontend *now, const struct frontend *f)
 {

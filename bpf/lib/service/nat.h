@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* NAT: rewrites the source or the destination of a packet as its flow says. */
+/* NAT: rewrites the source or the destination of a packet according to its flow. */
 #pragma once
 
 #include "kernel.h"
@@ -58,7 +58,7 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 	}
 
 	w->out.entry = *f;
-	/* A packet that gets this node's address as its source is the client's. */
+	/* A packet that gets this node's address as its source comes from the client. */
 	flow_add_flags(f, packet_flags(w, f->flags & FLOW_SNAT));
 	if (f->used != now)
 		f->used = now;

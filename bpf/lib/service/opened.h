@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The TCP connections that were opened on the fast path and are not closed. Conntrack does not know
- * them. When a policy selects a pod, Go tells conntrack which of its connections the policy allows,
- * and which end opened them; then they go on past netfilter's rules.
+ * The TCP connections that were opened on the fast path and are not closed. Conntrack has no entry
+ * for them. When a policy selects a pod, Go adds the connections that the policy allows to it, with
+ * the end that opened each; then they go on past netfilter's rules.
  */
 #pragma once
 

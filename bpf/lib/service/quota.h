@@ -16,7 +16,7 @@
 #include "service/flow_end.h"
 #include "service/work.h"
 
-/* Slots of an address: a share of the flow table, which Go sets. At most 65536; 0 is no quota. */
+/* Slots of an address: a share of the flow table, which Go sets. At most 65536; 0 disables it. */
 volatile const __u32 flow_quota = SERVICE_FLOWS_MAX / 128;
 
 /* How many slots a flow may hold. */

@@ -151,7 +151,7 @@ static __always_inline int route_nat(struct __sk_buff *skb, struct work *w)
 	return nat_source(skb, ETH_HLEN);
 }
 
-/* Sends the packet to a pod. flags are those of the pod's link. Returns the verdict. */
+/* Sends the packet to a pod. flags are the flags of the pod's link. Returns the verdict. */
 static __always_inline int route_to_pod(struct __sk_buff *skb, struct work *w,
 	const struct bpf_fib_lookup *to, int has_flow, __u8 flags)
 {
@@ -179,7 +179,7 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct work *w,
  *
  * The egress program of the link rewrites the source in two cases, for which the reply keeps
  * service_mark. A reply from a VIP must pass the guard by that mark. And if the neighbour is not
- * known yet, the kernel asks for it first, and would ask with the service's address as the source.
+ * known yet, the kernel resolves it first, with the service's address as the source.
  */
 static __always_inline int route_to_client(
 	struct __sk_buff *skb, struct work *w, const struct bpf_fib_lookup *to, int neighbour_known)
@@ -201,7 +201,7 @@ static __always_inline int route_to_client(
 }
 
 /*
- * Sends the packet w->in to its next link. has_flow says that it is of a flow, so that its
+ * Sends the packet w->in to its next link. has_flow means that it belongs to a flow, so that its
  * destination is w->out.entry by now. Returns the verdict; VERDICT_NEXT leaves it to the kernel.
  */
 __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)

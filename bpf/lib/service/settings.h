@@ -4,7 +4,7 @@
 
 #include "kernel.h"
 
-/* The UDP port of tunnels. No packet to it is a service's. 0 is none. */
+/* The UDP port of tunnels. No service gets its packets. 0 means that there is no such port. */
 volatile const __u32 tunnel_port;
 /* Whether packets go from link to link past the kernel's routing, where they can; see route.h. */
 volatile const __u32 host_routing;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * NAT at sockets. The address that a socket connects or sends to becomes a backend's. When the
- * socket asks for its peer, the backend's address becomes the service's.
+ * NAT at sockets. The address that a socket connects or sends to becomes the address of a backend.
+ * When the socket reads its peer, the backend's address becomes the address of the service.
  */
 #pragma once
 
@@ -78,7 +78,7 @@ struct {
 	__type(value, struct socket_send);
 } service_sends SEC(".maps");
 
-/* Counts a choice that a socket asked for. */
+/* Counts a choice for a socket. */
 static __always_inline void socket_count(enum choice choice, __u32 protocol)
 {
 	if (choice == CHOICE_NO_BACKEND)
@@ -118,7 +118,7 @@ static __always_inline void socket_reply_remember(
 }
 
 /*
- * Forgets that replies from key come from a service: the socket asks for key itself now. A
+ * Forgets that replies from key come from a service: the socket now sends to key itself. A
  * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
  * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
  */
@@ -138,7 +138,7 @@ static __always_inline void socket_reply_forget(
 /*
  * Sets the scope of key, which a socket of the network namespace netns connects to: SCOPE_HOST if
  * there is such a frontend with backends for the socket. A probe, known by its mark, must reach the
- * server that it asks for.
+ * server of its address.
  */
 static __always_inline void socket_scope_set(
 	struct bpf_sock_addr *ctx, __u64 netns, struct frontend_key *key)
@@ -156,8 +156,8 @@ static __always_inline void socket_scope_set(
 }
 
 /*
- * Sets to to the backend for a socket that asked for key, and the scope of key. datagram says that
- * the socket is not connected. Returns the choice.
+ * Sets to to the backend for a socket that connects or sends to key, and the scope of key. datagram
+ * means that the socket is not connected. Returns the choice.
  */
 static __always_inline enum choice socket_choose(
 	struct bpf_sock_addr *ctx, struct frontend_key *key, int datagram, struct backend *to)
@@ -198,7 +198,7 @@ static __always_inline enum choice socket_choose(
 }
 
 /*
- * Refuses a socket that asked for addr, with ECONNREFUSED. Without bpf_set_retval a refusal would
+ * Refuses a socket that used addr, with ECONNREFUSED. Without bpf_set_retval a refusal would
  * be EPERM. Then it sets to to the discard port of the socket's own loopback, where the kernel
  * refuses. Returns SOCKET_REFUSE or SOCKET_GO_ON.
  */

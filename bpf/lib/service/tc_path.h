@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The path of a packet through the programs at tc: DNAT of a packet that comes in, SNAT of one that
- * goes out. A mark says that a packet is of a flow. A packet goes nowhere else than routes say
+ * goes out. A mark records that a packet belongs to a flow. A packet goes only where routes lead
  * (route.h), and packets without a service are left as they are. flow.h has the flow table.
  */
 #pragma once

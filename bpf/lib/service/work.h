@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the programs at tc know of the packet in work: more than fits on their stack. */
+/* The data of the programs at tc about the packet in work: more than fits on their stack. */
 #pragma once
 
 #include "kernel.h"
