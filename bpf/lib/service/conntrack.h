@@ -86,7 +86,7 @@ static __always_inline int flow_reusable(const struct flow *f, const struct addr
 	return silent > (same_addr(&f->addr, client) ? TIMEOUT_REUSE : TIMEOUT_REUSE_ANY);
 }
 
-/* Returns the flags that the packet w->in adds to its flow. from_client means the client sent it. */
+/* Returns the flags that the packet w->in adds to its flow. from_client: the client sent it. */
 static __always_inline __u16 packet_flags(const struct work *w, int from_client)
 {
 	__u16 flags = from_client ? 0 : FLOW_REPLIED;
