@@ -304,8 +304,8 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		c.ID = l.id
 		if other, ok := pathByID[c.ID]; ok {
 			twice[c.ID] = true
-			dead = errors.Join(dead, fmt.Errorf("%s and %s say that they are one disk, %s", other,
-				c.Path, c.ID))
+			dead = errors.Join(dead, fmt.Errorf("%s and %s report that they are one disk, %s",
+				other, c.Path, c.ID))
 		}
 		pathByID[c.ID] = c.Path
 	}

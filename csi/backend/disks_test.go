@@ -446,11 +446,11 @@ func TestDisksThatSayTheyAreOne(t *testing.T) {
 	errtest.Must(t, d.Provision(ctx, "v", 2*size))
 	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
 	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) ||
-		!strings.Contains(err.Error(), "b and c say that they are one disk") {
+		!strings.Contains(err.Error(), "b and c report that they are one disk") {
 		t.Errorf("attached one of two disks that cannot be told apart: %+v, %v", dev, err)
 	}
 	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) ||
-		!strings.Contains(err.Error(), "b and c say that they are one disk") {
+		!strings.Contains(err.Error(), "b and c report that they are one disk") {
 		t.Errorf("claimed one of them: %v", err)
 	}
 	number["c"] = 0x807

@@ -26,7 +26,7 @@ var (
 		"veil-csi runs, so that it closes them")
 	// ErrLeft matches when there is ciphertext that the caller did not allow to destroy.
 	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while " +
-		"veil-csi runs, or say that it may be destroyed")
+		"veil-csi runs, or allow that it is destroyed")
 )
 
 // Paths are where things are.

@@ -75,7 +75,7 @@ func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
 		return m, err
 	}
 	if d := t.Differs(m); d != "" {
-		return Mapping{}, fmt.Errorf("mapping %s is not what was asked for: %s", t.Name, d)
+		return Mapping{}, fmt.Errorf("mapping %s differs from the request: %s", t.Name, d)
 	}
 	return m, nil
 }

@@ -105,7 +105,7 @@ func (m *Metadata) explain(err error) error {
 // Describe describes what was read, for people. It verifies nothing.
 func (m *Metadata) Describe() string {
 	if names, ok := m.Claims(); ok {
-		return "a record that says " + names.String()
+		return "a record of " + names.String()
 	}
 	return Describe(m.bytes)
 }

@@ -127,11 +127,11 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 	// Unverified claims: they only improve the message.
 	if r.Cluster != id.Cluster {
 		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster),
-			"one that says cluster %q", r.Cluster)
+			"one of cluster %q", r.Cluster)
 	}
 	if r.Volume != id.Volume {
 		return Record{}, refuse(OtherVolume, what, fmt.Sprintf("volume %q", id.Volume),
-			"one that says volume %q", r.Volume)
+			"one of volume %q", r.Volume)
 	}
 	if !hmac.Equal(keys.tag(b[:tagOffset]), b[tagOffset:]) {
 		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(),

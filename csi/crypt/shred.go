@@ -29,7 +29,7 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 			Describe(m.bytes))
 	case claims != b:
 		return refuse(OtherVolume, "sealed records", "the record of "+b.String(),
-			"one that says %s", claims)
+			"one of %s", claims)
 	}
 
 	// The copy that identifies the volume goes last, so that shredding can continue after it was

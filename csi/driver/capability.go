@@ -92,7 +92,7 @@ func sameMode(st volume.State, p Parameters, c capability) error {
 		return nil
 	}
 	return failed("volume %s was used with volumeMode %s, or is a copy of such a volume, and is "+
-		"asked for with %s: a copy may be, if its class says %s: %s", st.Volume, st.Mode, c.mode(),
+		"requested with %s: a copy may be, if its class has %s: %s", st.Volume, st.Mode, c.mode(),
 		paramCopies, CopiesAnyMode)
 }
 

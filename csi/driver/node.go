@@ -133,7 +133,7 @@ func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	for _, m := range all {
 		if m.Device == device && m.Node != c.block {
 			ways := map[bool]string{true: "a block device", false: "a file system"}
-			return failed("volume %s is in use as %s at %s, and is asked for as %s: do two "+
+			return failed("volume %s is in use as %s at %s, and is requested as %s: do two "+
 				"PersistentVolumes have its handle? "+
 				"End what uses it first", id, ways[m.Node], m.Target, ways[c.block])
 		}

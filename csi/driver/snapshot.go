@@ -72,7 +72,7 @@ func (d *Driver) CreateSnapshot(ctx context.Context,
 }
 
 // errEnding is the cause of a copy's end when the driver stops.
-var errEnding = errors.New("the driver ends: ask again")
+var errEnding = errors.New("the driver ends: send the request again")
 
 // resumeEvery is the interval of attempts to resume a source that stayed suspended after its copy.
 const resumeEvery = 5 * time.Second
@@ -285,7 +285,7 @@ func (d *Driver) mayCopy(from volume.State, p Parameters, cs []*csi.VolumeCapabi
 			return err
 		}
 		if from.Mode != "" && from.Mode != one.mode() && !p.Copies.otherMode() {
-			return invalid("%s has volumeMode %s, and its copy is asked for with %s: use a class "+
+			return invalid("%s has volumeMode %s, and its copy is requested with %s: use a class "+
 				"with %s: %s", from.Volume, from.Mode, one.mode(), paramCopies, CopiesAnyMode)
 		}
 	}

@@ -260,7 +260,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
-		return "", fmt.Errorf("volume %s: %w: it now says that the volume was never used", id,
+		return "", fmt.Errorf("volume %s: %w: by its state the volume was never used", id,
 			volume.ErrConflict)
 	}
 	found, err := d.Mounts.Probe(ctx, o.Mapping.Path)

@@ -64,7 +64,7 @@ func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id strin
 func stagedOnce(id string, all []mount.Mount, device uint64, path string) error {
 	for _, at := range targets(all, device, path) {
 		if isStaging(at) {
-			return failed("volume %s is staged at %s, and is asked for at %s: unstage it there "+
+			return failed("volume %s is staged at %s, and is requested at %s: unstage it there "+
 				"first; do two PersistentVolumes have its handle?", id, at, path)
 		}
 	}

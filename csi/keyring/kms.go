@@ -65,7 +65,7 @@ func (p *KMS) KeyID(ctx context.Context) (string, error) {
 			p.socket, s.Version)
 	}
 	if s.Healthz != "ok" {
-		return "", fmt.Errorf("%w: kms plugin %s says %q, want \"ok\"", ErrUnavailable, p.socket,
+		return "", fmt.Errorf("%w: kms plugin %s returns %q, want \"ok\"", ErrUnavailable, p.socket,
 			s.Healthz)
 	}
 	if err := p.checkKeyID(s.KeyId); err != nil {
@@ -105,7 +105,7 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	}
 
 	if size > maxAnnotations {
-		return Wrapped{}, fmt.Errorf("%w: kms plugin %s wants %d bytes of annotations kept: "+
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s requires to keep %d bytes of annotations: "+
 			"at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
 	}
 

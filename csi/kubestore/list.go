@@ -100,5 +100,5 @@ func (s *Store) askOnce(ctx context.Context, name, field string, request any) er
 	defer cancel()
 	_, err = s.volumes.Update(ctx, o,
 		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
-	return explain("ask for volume "+name, err)
+	return explain("send the request for volume "+name, err)
 }

@@ -255,7 +255,7 @@ func (s *Store) putStatus(ctx context.Context, st volume.State, r volume.Revisio
 	}
 	got, _, err := parse(now)
 	if err == nil && !same(got.Request, st.Request) {
-		err = fmt.Errorf("volume %s: %w: what was asked for was %+v and cannot be changed",
+		err = fmt.Errorf("volume %s: %w: the request was %+v and cannot be changed",
 			st.Volume, volume.ErrState, got.Request)
 	}
 	return volume.Revision(now.GetResourceVersion()), err

@@ -134,7 +134,7 @@ func At(table []Mount, target string) (m Mount, ok bool) {
 
 // refused maps options that would circumvent a safeguard to what the user should write instead.
 var refused = map[string]string{
-	"discard": "set the parameter discard of the StorageClass: it says which blocks are free",
+	"discard": "set the parameter discard of the StorageClass: it reports free blocks",
 	"remount": "a volume is mounted once",
 	"bind":    "a volume is mounted once",
 	"rbind":   "a volume is mounted once",

@@ -87,7 +87,7 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	case unread != nil:
 		return unread
 	case !have.Request.same(request):
-		return fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", dst,
+		return fmt.Errorf("volume %s: %w: its first request was %+v, and this one is %+v", dst,
 			ErrExists, have.Request, request)
 	case opts.Size > 0 && have.Phase != New && have.Payload != crypt.PayloadSize(opts.Size):
 		return fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", dst, ErrExists,

@@ -88,7 +88,7 @@ func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 		return err
 	}
 	s.happened(volume, Fenced)
-	s.Log.Warn("mapping fenced: its disk says that the volume was opened since, by another node; "+
+	s.Log.Warn("mapping fenced: by its disk another node opened the volume since; "+
 		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch,
 		"found", later)
 	return s.Engine.Remove(ctx, name, true)

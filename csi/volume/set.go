@@ -125,7 +125,7 @@ func (s *Set) Create(ctx context.Context, volume string, size int64,
 		err = fmt.Errorf("volume %s: %w", volume, ErrDeleted)
 	}
 	if err == nil && !have.Request.same(request) {
-		err = fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", volume,
+		err = fmt.Errorf("volume %s: %w: its first request was %+v, and this one is %+v", volume,
 			ErrExists, have.Request, request)
 	}
 	if err == nil && have.Payload != st.Payload {

@@ -132,7 +132,7 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 		return nil, fmt.Errorf("make a cluster: host routing by %q: write %s or %s",
 			opts.HostRouting, config.HostRoutingKernel, config.HostRoutingEBPF)
 	case !opts.translates():
-		return nil, fmt.Errorf("make a cluster: host routing by %s wants services by %s, too",
+		return nil, fmt.Errorf("make a cluster: host routing by %s needs services by %s, too",
 			opts.HostRouting, config.ServiceProxyEBPF)
 	}
 

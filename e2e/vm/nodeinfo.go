@@ -16,7 +16,7 @@ import (
 func nodeInfo() (corev1.NodeSystemInfo, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return corev1.NodeSystemInfo{}, fmt.Errorf("ask the kernel for its version: %w", err)
+		return corev1.NodeSystemInfo{}, fmt.Errorf("read the kernel's version: %w", err)
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

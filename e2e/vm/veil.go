@@ -43,7 +43,7 @@ func (c *Cluster) waitNodes(ctx context.Context) error {
 		"--timeout="+readyPatience.String()); err != nil {
 		logs, _ := c.Kubectl(ctx, "logs", "--namespace=kube-system",
 			"--selector=app.kubernetes.io/component=veild", "--all-containers", "--tail=20")
-		return fmt.Errorf("wait for nodes: %w: veild says %s", err, logs)
+		return fmt.Errorf("wait for nodes: %w: veild logs %s", err, logs)
 	}
 	c.step("nodes are ready")
 	return nil

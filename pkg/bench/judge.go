@@ -132,7 +132,7 @@ func (l *limits) check() error {
 			return fmt.Errorf("%+v: orControl is for atMost", g)
 		}
 		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
-			return fmt.Errorf("%+v: calm wants a case, and a tail of at least 1", g)
+			return fmt.Errorf("%+v: calm needs a case, and a tail of at least 1", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
 			g.Case == "" && set == 0; !ofCase && !leaks {

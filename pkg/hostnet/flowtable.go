@@ -82,7 +82,7 @@ var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
 func tooOldForFlows(release, version string) error {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("%w: which release %q is cannot be told", errNoFlowtable, release)
+		return fmt.Errorf("%w: release %q has no version number", errNoFlowtable, release)
 	}
 	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch) // 6.4-rc1 has no third number.
 	if m := stableOf61.FindStringSubmatch(version); patch == 0 && m != nil {

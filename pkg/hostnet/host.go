@@ -56,7 +56,7 @@ func Open() (*Host, error) {
 	if err := unix.Uname(&u); err != nil {
 		h.Close()
 		ask.close()
-		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
+		return nil, fmt.Errorf("read the kernel's release: %w", err)
 	}
 	return &Host{nl: h, ask: ask, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]),
 		unix.ByteSliceToString(u.Version[:]))}, nil

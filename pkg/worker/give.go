@@ -87,7 +87,7 @@ func answered(c *net.UnixConn, want string) error {
 	case strings.HasPrefix(text, refusedWord+" "+malformed):
 		return fmt.Errorf("the successor refuses: %w", engine.ErrMalformed)
 	}
-	return fmt.Errorf("the successor says %q, want %q", text, want)
+	return fmt.Errorf("the successor sends %q, want %q", text, want)
 }
 
 // commit sends the device and, once the successor has it, "go". Without an error the device has
@@ -121,7 +121,7 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a
 	// A message of this kind of socket is delivered whole or not at all: after an error the
 	// successor cannot have it.
 	if err := say(c, goText); err != nil {
-		return fmt.Errorf("tell the successor to go: %w", err)
+		return fmt.Errorf("send the successor go: %w", err)
 	}
 	step(StepGone)
 	h.Commit()

@@ -202,7 +202,7 @@ func hear(c *net.UnixConn) (string, error) {
 func expect(c *net.UnixConn, text string) error {
 	got, err := hear(c)
 	if err == nil && got != text {
-		err = fmt.Errorf("it says %q, want %q", got, text)
+		err = fmt.Errorf("it sends %q, want %q", got, text)
 	}
 	return err
 }
@@ -241,7 +241,7 @@ func parseBase(text string, fds []int) (int, error) {
 		return -1, err
 	}
 	if len(fds) != 1 {
-		return -1, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
+		return -1, fmt.Errorf("it sends %q and %d descriptors", text, len(fds))
 	}
 	return fds[0], nil
 }
@@ -253,7 +253,7 @@ func words(text, first string, more int) ([]string, error) {
 		return nil, fmt.Errorf("it refuses: %s", strings.TrimPrefix(text, refusedWord+" "))
 	}
 	if len(f) != 1+more || f[0] != first {
-		return nil, fmt.Errorf("it says %q, want %q", text, first)
+		return nil, fmt.Errorf("it sends %q, want %q", text, first)
 	}
 	return f[1:], nil
 }
@@ -266,10 +266,10 @@ func parseQueues(text string, fds []int) ([]int, error) {
 	}
 	n, err := strconv.ParseUint(f[0], 10, 8)
 	if err != nil {
-		return nil, fmt.Errorf("it says %q: %w", text, err)
+		return nil, fmt.Errorf("it sends %q: %w", text, err)
 	}
 	if n == 0 || len(fds) != int(n) {
-		return nil, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
+		return nil, fmt.Errorf("it sends %q and %d descriptors", text, len(fds))
 	}
 	return fds, nil
 }
@@ -285,7 +285,7 @@ func parseParcel(text string, fds []int) (*parcel, error) {
 	sockets, err2 := strconv.ParseUint(f[1], 10, 8)
 	since, err3 := strconv.ParseUint(f[2], 10, 63)
 	if err := errors.Join(err, err2, err3); err != nil {
-		return nil, fmt.Errorf("it says %q: %w", text, err)
+		return nil, fmt.Errorf("it sends %q: %w", text, err)
 	}
 
 	p := &parcel{lock: -1, since: time.Duration(since)}
@@ -294,7 +294,7 @@ func parseParcel(text string, fds []int) (*parcel, error) {
 		fixed++
 	}
 	if len(fds) != fixed+int(sockets) {
-		return nil, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
+		return nil, fmt.Errorf("it sends %q and %d descriptors", text, len(fds))
 	}
 	p.image, p.listener = fds[0], fds[1]
 	if lock {

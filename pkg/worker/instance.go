@@ -190,7 +190,7 @@ func readInstance(file string) (number int, ready bool, err error) {
 	}
 	f := strings.Fields(string(b))
 	if len(f) != 2 {
-		return 0, false, fmt.Errorf("read instance: %s says %q", file, b)
+		return 0, false, fmt.Errorf("read instance: %s contains %q", file, b)
 	}
 	number, err = strconv.Atoi(f[0])
 	if err != nil {

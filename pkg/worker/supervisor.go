@@ -116,7 +116,7 @@ func (s *Supervisor) serve(ctx context.Context, me *instance) (yielded bool, err
 
 func (s *Supervisor) setReady(me *instance, ready bool) {
 	if err := me.setReady(ready); err != nil {
-		s.Log.Warn("readiness is not told", "err", err)
+		s.Log.Warn("readiness is not reported", "err", err)
 	}
 }
 

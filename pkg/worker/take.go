@@ -49,7 +49,7 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 	raw, err := net.DialUnix("unixpacket", nil,
 		&net.UnixAddr{Name: handPath(o.Dir, o.Device), Net: "unixpacket"})
 	if err != nil {
-		return fmt.Errorf("ask the process that serves it: %w", err)
+		return fmt.Errorf("request it from the process that serves it: %w", err)
 	}
 	defer raw.Close()
 	if err := sameUser(raw); err != nil {

@@ -158,7 +158,7 @@ func (b *broken) telemetry(ctx context.Context) (*telemetry.Services, error) {
 		return nil, err
 	}
 	if st.Services == nil {
-		return nil, errors.New("veild says nothing of services yet")
+		return nil, errors.New("veild reports no services yet")
 	}
 	return st.Services, nil
 }

@@ -77,7 +77,7 @@ func (o Options) measureUpgrades(ctx context.Context, mtu int, dir string) ([]be
 	lost := u.end()
 	if u.handshakes > 0 && time.Since(began) > youngest {
 		return nil, nil, fmt.Errorf("upgrades at MTU %d took %s: after %s sessions are renewed by "+
-			"age; ask for fewer upgrades", mtu, time.Since(began).Round(time.Second), youngest)
+			"age; request fewer upgrades", mtu, time.Since(began).Round(time.Second), youngest)
 	}
 	o.Progress("mtu %d: %d of %d datagrams were lost, %d new handshakes", mtu, lost, sent,
 		u.handshakes)
@@ -234,8 +234,8 @@ func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
 	}
 
 	table := report.Table{Title: fmt.Sprintf("Where the time of a handover goes, MTU %d", mtu),
-		Note: "From the moment at which the device is told to stand still to the successor's " +
-			"start. Medians need not add up.",
+		Note: "From the moment at which the device gets the signal to stand still to the " +
+			"successor's start. Medians need not add up.",
 		Head: []string{"step", "median", "least", "most"}}
 	var all bench.Stat
 	for _, p := range []struct{ name, from, to string }{

@@ -181,7 +181,7 @@ func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
 		cpu, seconds = spent.Seconds(), took.Seconds()
 		if asked = l.asked() - asked; err == nil && l.queue != nil && q.name == "new" &&
 			asked < uint64(amount) {
-			err = fmt.Errorf("the program was asked for %d packets of %d connections", asked, amount)
+			err = fmt.Errorf("the program received %d packets of %d connections", asked, amount)
 		}
 		return err
 	})

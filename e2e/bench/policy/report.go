@@ -123,13 +123,14 @@ func (s *suite) report() *report.Report {
 				"acknowledged it. In it are decoding the event, and the 2 ms for which the "+
 				"Keeper gathers changes; the network and the API server are not.",
 			"A policy that takes the fast path away (hostRouting ebpf) is timed until it is in force, "+
-				"and conntrack knows the open connections that it allows. All others are dropped then.",
+				"and conntrack tracks the open connections that it allows. All others are "+
+				"dropped then.",
 			"Changes without the Keeper are planned and written at once: there is no event, "+
 				"and none of those 2 ms.",
 			"Memory is what the heap grows by when the Keeper learns of the pods of all nodes. Garbage "+
 				"and buffers of the watch are not in it.",
-			"A revocation is timed from the call that tells the policy until the last connection is "+
-				"deleted. Directly after another revocation the Keeper pauses for up to 500 ms.",
+			"A revocation is timed from the call that sets the policy until the last connection "+
+				"is deleted. Directly after another revocation the Keeper pauses for up to 500 ms.",
 			"Connections are IPv4 between two pods of one node, which has the guard, routing and "+
 				"NAT of veild in force, also without a policy. Both ends are in one thread.",
 			"CPU time of connections covers the whole machine, all that is not idle, for each "+

@@ -15,7 +15,7 @@ func ownLabels() map[string]string {
 		caseFill + toNFTables: "10,000 services with 100,000 endpoints, from the " +
 			"decoded list to the written table",
 		caseRead: "10,000 services with 100,000 endpoints, from when " +
-			"they are asked for to the written table",
+			"they are requested to the written table",
 		caseEntry: "An entry of a map, when all are written",
 		caseChange + toNFTables: "One endpoint changed, from the event of the watch " +
 			"to the written table",

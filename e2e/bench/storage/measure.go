@@ -69,8 +69,8 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 	for i, q := range r.quantities {
 		m := measured[i]
 		if m.Name != q.job || m.Errors != 0 {
-			return bench.Sample{}, fmt.Errorf("job %s: fio says job %s, %d errors", q.job, m.Name,
-				m.Errors)
+			return bench.Sample{}, fmt.Errorf("job %s: fio reports job %s, %d errors", q.job,
+				m.Name, m.Errors)
 		}
 		v := q.value(m)
 		if v <= 0 {

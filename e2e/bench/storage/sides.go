@@ -120,7 +120,7 @@ func alike(tables string) error {
 		rest[i] = slices.Concat(f[3:4], f[5:6], f[7:])
 	}
 	if !slices.Equal(rest[0], rest[1]) {
-		return fmt.Errorf("the tables differ, so a ratio would say nothing of the driver: ours "+
+		return fmt.Errorf("the tables differ, so a ratio would not show the driver: ours "+
 			"%v, cryptsetup's %v", rest[0], rest[1])
 	}
 	return nil

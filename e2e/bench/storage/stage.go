@@ -140,7 +140,7 @@ func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, 
 // once is the one time of an answer.
 func once(a answer.Answer) (time.Duration, error) {
 	if len(a.Took) != 1 || a.Took[0] <= 0 {
-		return 0, fmt.Errorf("volumetool said times %v, want one", a.Took)
+		return 0, fmt.Errorf("volumetool returned times %v, want one", a.Took)
 	}
 	return a.Took[0], nil
 }

@@ -179,7 +179,7 @@ func (s *Session) asPlanned(ctx context.Context) error {
 		} else if !slices.ContainsFunc(n.Object.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoSchedule
 		}) {
-			errs = append(errs, fmt.Errorf("%s runs no pods, but has no taint that says so",
+			errs = append(errs, fmt.Errorf("%s runs no pods, but has no taint for that",
 				n.Name))
 		}
 		claim, err := claims.Get(ctx, n.Name, metav1.GetOptions{})

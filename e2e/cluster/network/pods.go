@@ -276,7 +276,7 @@ func kubernetesService(ctx context.Context, s *Session) error {
 		return err
 	}
 	if !strings.Contains(string(out), "gitVersion") {
-		return fmt.Errorf("the API server says %q", out)
+		return fmt.Errorf("the API server returns %q", out)
 	}
 	return nil
 }

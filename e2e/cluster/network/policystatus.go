@@ -38,7 +38,7 @@ func (s *Session) enforcedNowhere(ctx context.Context) error {
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) || ended.ExitCode() != 1 {
 		return errors.Join(fmt.Errorf("want exit status 1 of veilctl policy wait without "+
-			"policies; it says %q", out), err)
+			"policies; it prints %q", out), err)
 	}
 	return lastSays(out, fmt.Sprintf("0 of %d nodes enforce the policies of the API server "+
 		"after 20s.", len(nodes)))
@@ -82,7 +82,7 @@ func (s *Session) enforcedEverywhere(ctx context.Context) error {
 func lastSays(text, want string) error {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if last := lines[len(lines)-1]; last != want {
-		return fmt.Errorf("veilctl says %q at last, want %q\n%s", last, want, text)
+		return fmt.Errorf("veilctl prints %q at last, want %q\n%s", last, want, text)
 	}
 	return nil
 }

@@ -140,8 +140,8 @@ func refused(verb string, err error, because string) error {
 	if err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), because) {
 		return nil
 	}
-	return fmt.Errorf("%s another's VeilNode: want a refusal that says %q, got: %w", verb, because,
-		errors.Join(err, errors.New("no such refusal")))
+	return fmt.Errorf("%s another's VeilNode: want a refusal that contains %q, got: %w", verb,
+		because, errors.Join(err, errors.New("no such refusal")))
 }
 
 // tryOwn reads and writes the token's own claim; the deletion is not kept.

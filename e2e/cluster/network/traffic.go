@@ -190,7 +190,7 @@ func lastLine(ctx context.Context, pod *remote.Pod, into any) error {
 		return err
 	}
 	if err := json.Unmarshal([]byte(line), into); err != nil {
-		return fmt.Errorf("pod %s says %q: %w", pod.Name, line, err)
+		return fmt.Errorf("pod %s prints %q: %w", pod.Name, line, err)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (s *Session) namedProblem(ctx context.Context, node, link string) error {
 		out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status")
 		if named := "link " + link + " has no guard of its own"; !strings.Contains(string(out),
 			named) {
-			return errors.Join(err, fmt.Errorf("status does not say %q:\n%s", named, out))
+			return errors.Join(err, fmt.Errorf("status does not contain %q:\n%s", named, out))
 		}
 		s.note("status names the link: %s", lineWith(string(out), link))
 		return nil

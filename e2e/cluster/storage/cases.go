@@ -172,7 +172,7 @@ func (s *Session) busy(ctx context.Context) error {
 	mounted := "mountpoint -q " + staged
 	err = s.stop(ctx, files.Name)
 	if err == nil {
-		err = until(ctx, "the driver says that it is in use", func() error {
+		err = until(ctx, "the driver reports that it is in use", func() error {
 			pod, err := s.driver(ctx, s.Cluster.Machines[0].Name, "{.items[0].metadata.name}")
 			if err != nil {
 				return err

@@ -138,11 +138,11 @@ func (s *Session) objectLost(ctx context.Context) error {
 			return err
 		}
 	}
-	err = until(ctx, "an event says that its VeilVolume is gone", func() error {
+	err = until(ctx, "an event reports that its VeilVolume is gone", func() error {
 		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+c.Name,
 			"-o", "jsonpath={.items[*].reason}")
 		if err == nil && !strings.Contains(out, "VeilVolumeMissing") {
-			err = fmt.Errorf("events say %q", out)
+			err = fmt.Errorf("events are %q", out)
 		}
 		return err
 	})

@@ -39,11 +39,11 @@ func (s *Session) away(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, "an event says that the key service is away", func() error {
+	return until(ctx, "an event reports that the key service is away", func() error {
 		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid,
 			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "key service unavailable") {
-			err = fmt.Errorf("events say %q", out)
+			err = fmt.Errorf("events are %q", out)
 		}
 		return err
 	})
@@ -93,8 +93,8 @@ func (s *Session) rewrap(ctx context.Context) error {
 		return err
 	}
 	if after == before || !strings.Contains(said, after) {
-		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl said %q", after,
-			before, said)
+		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl printed %q",
+			after, before, said)
 	}
 	_, err = s.node(ctx, "sed -i 1d "+pluginKeys)
 	return err

@@ -96,7 +96,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	left.Name, left.Node = "left", ""
 	err := s.start(ctx, left)
 	if err != nil {
-		err = fmt.Errorf("a copy of which no one says where it is to be: %w", err)
+		err = fmt.Errorf("a copy without a selected node: %w", err)
 	}
 	for _, c := range []claim{sent, left} {
 		on, kubectl := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
@@ -130,7 +130,7 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	}
 	_, after, _ := strings.Cut(said, "left is: ")
 	if want := "kubectl delete -n default pvc " + lost.Name; strings.TrimSpace(after) != want {
-		return fmt.Errorf("veilctl said %q, want %q at its end", said, want)
+		return fmt.Errorf("veilctl printed %q, want %q at its end", said, want)
 	}
 
 	// The pod that had it went with its node.

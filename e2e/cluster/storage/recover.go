@@ -59,7 +59,7 @@ func recoverySteps(said []byte, look string) (string, error) {
 		RecoveryKey string
 	}
 	if err := json.Unmarshal(said, &r); err != nil {
-		return "", fmt.Errorf("what veilctl says: %w", err)
+		return "", fmt.Errorf("output of veilctl: %w", err)
 	}
 
 	lines := []string{"set -e"}
@@ -82,7 +82,7 @@ func recoverySteps(said []byte, look string) (string, error) {
 	}
 
 	if r.RecoveryKey == "" || len(lines) < 5 {
-		return "", fmt.Errorf("veilctl says no commands, or no key: %d steps", len(r.Steps))
+		return "", fmt.Errorf("veilctl prints no commands, or no key: %d steps", len(r.Steps))
 	}
 	return strings.Join(lines, "\n"), nil
 }

@@ -32,7 +32,7 @@ func (s *Session) uninstall(ctx context.Context) error {
 		out, err := s.kubectl(ctx, "-n", "kube-system", "logs", cleaner, "-c", "cleanup",
 			"--tail=5")
 		if err == nil && !strings.Contains(out, left) {
-			err = fmt.Errorf("it says %q", out)
+			err = fmt.Errorf("it prints %q", out)
 		}
 		return err
 	})

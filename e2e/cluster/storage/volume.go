@@ -71,7 +71,7 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt",
 			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
-			err = fmt.Errorf("events say %q", out)
+			err = fmt.Errorf("events are %q", out)
 		}
 		return err
 	})
@@ -102,7 +102,7 @@ func (s *Session) expand(ctx context.Context) error {
 			return err
 		}
 		if n, err := strconv.Atoi(blocks); err != nil || n < grown*8/10 || said != size {
-			return fmt.Errorf("the claim says %q, the file system has %s MiB", said, blocks)
+			return fmt.Errorf("the claim has %q, the file system has %s MiB", said, blocks)
 		}
 		return nil
 	})
@@ -122,7 +122,7 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 		out, err := s.kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
 			"jsonpath={.status.readyToUse} {.status.error.message}")
 		if err == nil && !strings.HasPrefix(out, "true") {
-			err = fmt.Errorf("it says %q", out)
+			err = fmt.Errorf("it prints %q", out)
 		}
 		return err
 	})

@@ -113,7 +113,7 @@ func (d direction) direction() Direction {
 func Parse(b []byte) ([]Measured, error) {
 	at := bytes.IndexByte(b, '{')
 	if at < 0 {
-		return nil, fmt.Errorf("fio said no JSON: %q", b[:min(len(b), 200)])
+		return nil, fmt.Errorf("fio printed no JSON: %q", b[:min(len(b), 200)])
 	}
 	var o output
 	if err := json.Unmarshal(b[at:], &o); err != nil {

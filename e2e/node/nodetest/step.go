@@ -185,7 +185,7 @@ func VeilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, 
 	}
 	for _, w := range want {
 		if !strings.Contains(string(out), w) {
-			t.Errorf("veilctl %s does not say %q:\n%s", args, w, out)
+			t.Errorf("veilctl %s does not print %q:\n%s", args, w, out)
 		}
 	}
 }

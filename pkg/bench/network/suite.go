@@ -144,7 +144,7 @@ func (s *suite) connect(ctx context.Context) (err error) {
 			s.noClear = err.Error()
 			s.skip("the network in clear",
 				fmt.Sprintf("the network between the nodes does not carry addresses of %v "+
-					"(docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
+					"(docs/how-to/benchmark.md has the setting): %v", s.Prefix, err))
 		default:
 			return fmt.Errorf("%s: %w", t.side, err)
 		}

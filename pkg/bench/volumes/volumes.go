@@ -187,7 +187,7 @@ func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, erro
 	}
 	var got disk.Result
 	if err := json.Unmarshal(out, &got); err != nil {
-		return bench.Sample{}, fmt.Errorf("what veil-tools disk says: %w", err)
+		return bench.Sample{}, fmt.Errorf("output of veil-tools disk: %w", err)
 	}
 	if got.Ops < 1 || got.Took <= 0 {
 		return bench.Sample{}, fmt.Errorf("veil-tools disk measured nothing: %s",
@@ -257,7 +257,7 @@ func (r *run) report(result *bench.Result) *report.Report {
 				"places of it, past the page cache (O_DIRECT), %v a sample.", r.Size/mib, r.Sample),
 			"Both volumes are there all the time, and one is measured at a time. Whether " +
 				"they are " +
-				"on the same disk is the cluster's matter: a ratio says what encryption costs " +
+				"on the same disk is the cluster's matter: a ratio shows what encryption costs " +
 				"only where they are.",
 			fmt.Sprintf("%d rounds, order drawn with seed %d; ratios are medians of those formed "+
 				"in each round.", r.Rounds, r.Seed),

@@ -102,7 +102,7 @@ func (p *Paths) Link(e *Endpoint, mark uint32) (int32, error) {
 	p.number++
 	if err := unix.Sendto(p.ask, p.question(e, mark), 0,
 		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, fmt.Errorf("ask for the route to %s: %w", e.Addr.Addr(), err)
+		return 0, fmt.Errorf("look up the route to %s: %w", e.Addr.Addr(), err)
 	}
 
 	for {

@@ -84,7 +84,7 @@ func parseTurns(r io.Reader) (turns, error) {
 		}
 	}
 	if t.count < 0 || t.seconds < 0 {
-		return t, errors.New("the metrics do not say how long a turn takes")
+		return t, errors.New("the metrics have no time of a turn")
 	}
 	return t, nil
 }

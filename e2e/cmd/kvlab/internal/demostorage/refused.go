@@ -33,7 +33,7 @@ func attempts(older []byte) []attempt {
 			a[5000] ^= 1
 			return a, b
 		}, crypt.Tampered},
-		{"The header says that nothing is encrypted",
+		{"The header states that nothing is encrypted",
 			func(a, b []byte) ([]byte, []byte) { return nullCipher(a), b }, crypt.Tampered},
 	}
 }
