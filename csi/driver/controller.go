@@ -294,7 +294,8 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
 		return failed("volume %s was taken over from node %s: declare that it is of node %s "+
-			"before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
+			"before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume,
+			st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err

@@ -15,7 +15,7 @@ type Disk struct {
 	Serial, Path string
 	// Size is bytes.
 	Size int64
-	// IOPS and Bandwidth (bytes a second) limit it, reads and writes together; 0 does not.
+	// IOPS and Bandwidth (bytes per second) limit it, reads and writes together; 0 does not.
 	IOPS, Bandwidth int64
 	// Parts divides it into that many partitions of one size, at most four; 0 leaves it whole.
 	Parts int

@@ -59,7 +59,7 @@ type PortMapping struct {
 	Protocol      string `json:"protocol"`
 }
 
-// Bandwidth is the argument of the capability bandwidth: bits a second, and bits.
+// Bandwidth is the argument of the capability bandwidth: bits per second, and bits.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`

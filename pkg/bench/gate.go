@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// AtLeast is the gate "the median ratio of c is at least limit".
+// AtLeast returns the gate "the median ratio of c is at least limit".
 func AtLeast(name string, c *Case, limit float64) Gate {
 	return ratioGate(name, c, limit, "≥", func(v float64) bool { return v >= limit })
 }
 
-// AtMost is the gate "the median ratio of c is at most limit".
+// AtMost returns the gate "the median ratio of c is at most limit".
 func AtMost(name string, c *Case, limit float64) Gate {
 	return ratioGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
 }
 
-// unlessNoisy leaves g not judged where the control, one thing measured against itself, was further
-// from 1 in some round than the limit is: that round would have missed the gate with no difference.
-// A control that was not measured is a missed gate.
+// unlessNoisy leaves g not judged where the control was further from 1 in some round than the limit
+// is. The control is one thing measured against itself: that round would have missed the gate
+// without a difference. A control that was not measured is a missed gate.
 func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 	if control == nil || control.Ratio == nil {
 		g.OK, g.Got = false, "the control was not measured"
@@ -76,12 +76,12 @@ func ratioGate(name string, c *Case, limit float64, sign string, keeps func(floa
 	return g
 }
 
-// Below is the gate "the median of ours of c is below limit, in c's unit".
+// Below returns the gate "the median of ours of c is below limit, in c's unit".
 func Below(name string, c *Case, limit float64) Gate {
 	return oursGate(name, c, limit, "<", func(v float64) bool { return v < limit })
 }
 
-// Within is the gate "the median of ours of c is at most limit, in c's unit".
+// Within returns the gate "the median of ours of c is at most limit, in c's unit".
 func Within(name string, c *Case, limit float64) Gate {
 	return oursGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
 }

@@ -13,19 +13,19 @@ import (
 //go:embed gates.json
 var gatesFile []byte
 
-// allLimits is gates.json.
+// allLimits is the content of gates.json.
 type allLimits struct {
 	Suites []limits `json:"suites"`
 }
 
 // limits are the gates of one suite.
 type limits struct {
-	// Suite is whose results they are for.
+	// Suite names the suite of the results.
 	Suite string `json:"suite"`
-	// Every is for all profiles.
+	// Every has the limits of all profiles.
 	Every    []limit            `json:"every"`
 	Profiles map[string]profile `json:"profiles"`
-	// Own reports whether the gates that a result has of its own count too.
+	// Own reports whether the gates that a result already has count too.
 	Own bool `json:"own"`
 }
 
@@ -70,7 +70,7 @@ type calm struct {
 	Must bool    `json:"must"`
 }
 
-// link is known by what it carries without encryption, Mbit/s of payload.
+// link identifies a link by its rate in clear, Mbit/s of payload.
 type link struct {
 	Name        string  `json:"name"`
 	BaseAtLeast float64 `json:"baseAtLeast"`
@@ -152,7 +152,7 @@ func (a *allLimits) suite(name string) *limits {
 	return nil
 }
 
-// ProfileOf returns the name of the profile by which a suite is judged on a platform, "" when
+// ProfileOf returns the name of the profile by which a suite is judged on a platform, or "" if
 // gates.json has none.
 func ProfileOf(suite, platform string) (string, error) {
 	a, err := readLimits()
@@ -227,8 +227,8 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 	return gates, nil
 }
 
-// checkAEAD refuses an AEAD without limits where others have some: its result would be judged by
-// less.
+// checkAEAD refuses an AEAD without limits if others have some. Otherwise fewer limits would judge
+// its result.
 func checkAEAD(all []limit, aead string) error {
 	var known []string
 	for _, g := range all {
@@ -246,8 +246,8 @@ func checkAEAD(all []limit, aead string) error {
 	return nil
 }
 
-// withOwn adds those of own whose name is not among gates: a result holds what it was judged by,
-// too.
+// withOwn adds the gates of own whose names are not among gates, because a result also holds the
+// gates by which it was judged.
 func withOwn(gates, own []Gate) []Gate {
 	for _, g := range own {
 		if !slices.ContainsFunc(gates, func(has Gate) bool { return has.Name == g.Name }) {
@@ -257,7 +257,8 @@ func withOwn(gates, own []Gate) []Gate {
 	return gates
 }
 
-// mtus are those at which the limit is judged; one, 0, when the case was measured at none.
+// mtus returns the MTUs at which the limit is judged. If the case was measured at none, that is the
+// one MTU 0.
 func (g limit) mtus(r *Result, p profile) []int {
 	switch {
 	case g.MTU != 0:
@@ -289,7 +290,7 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	}
 
 	if g.Link != nil {
-		// Links of other rates have no published figure to be held against.
+		// Links of other rates have no published figure to compare with.
 		if c == nil || c.Base == nil || c.Base.Median < g.Link.BaseAtLeast ||
 			c.Base.Median > g.Link.BaseAtMost {
 			return Gate{}, false

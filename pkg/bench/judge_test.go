@@ -88,7 +88,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Limits of an AEAD are for results of that one; a result of an AEAD without limits is refused.
+// Limits of an AEAD apply to results with that one; a result of an AEAD without limits is refused.
 func TestJudgeByAEAD(t *testing.T) {
 	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","within":9}],
 "profiles":{"n":{"platforms":["namespaces"],"gates":[
@@ -247,8 +247,8 @@ func TestJudgeByControl(t *testing.T) {
 	}
 }
 
-// A ratio above its limit is kept where the control had no better round, and no limit is judged
-// where the base waits for something else than what is measured.
+// A ratio above its limit is kept where the control had no better round. No limit is judged where
+// the base waits for something that is not measured.
 func TestJudgeBesideAControl(t *testing.T) {
 	const limits = `{"suites":[{"suite":"s","every":[{"case":"ours","atMost":1.03,
 "orControl":"again","calm":{"case":"again","tail":10,"must":%s}}],

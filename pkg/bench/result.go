@@ -126,7 +126,7 @@ func (g Gate) Mark() string {
 	return "✗"
 }
 
-// Tests counts tests where a run was one of tests.
+// Tests counts the tests of a run that consists of tests.
 type Tests struct {
 	Passed  int    `json:"passed"`
 	Failed  int    `json:"failed"`

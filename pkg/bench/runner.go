@@ -43,7 +43,7 @@ type Comparison struct {
 	BaseName string
 }
 
-// group is the comparison as sides of which one is measured after the other.
+// group returns the comparison as sides that are measured one after the other.
 func (c Comparison) group() Group {
 	g := Group{Name: c.Name, MTU: c.MTU, Unit: c.Unit, Sides: []Side{{"ours", c.Ours}},
 		Pairs: []Pair{{Name: c.Name, Ours: "ours"}}}
@@ -99,10 +99,10 @@ type Runner struct {
 // NewSeed returns a seed for Runner from the clock.
 func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
-// Run measures each comparison once a round, in an order drawn again for each round, and the sides
-// of one comparison directly after one another, also in an order that is drawn. The first error
-// ends it, and the cases of the rounds that were whole come with it. The cases come in the order of
-// comps, each followed by a case with the suffix "_cpu" when its samples count CPU.
+// Run measures each comparison once per round. The order of comparisons is random in each round,
+// and so is the order of the sides of one comparison, which follow each other directly. The first
+// error ends Run, which then also returns the cases of the complete rounds. The cases have the
+// order of comps. Each is followed by a case with the suffix "_cpu" when its samples count CPU.
 func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	groups := make([]Group, len(comps))
 	for i, c := range comps {
@@ -112,7 +112,7 @@ func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 }
 
 // RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with
-// the suffix "_p99" when its samples have that.
+// the suffix "_p99" when its samples have a P99.
 func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) {
 	all := make([]series, len(groups))
 	ended := r.rounds(ctx, groups, all)
@@ -248,7 +248,7 @@ func (s series) last(g *Group) string {
 	return text
 }
 
-// values returns one number of each sample of a side, nil unless all samples have it.
+// values returns one number of each sample of a side, or nil unless all samples have it.
 func (s series) values(side string, number func(Sample) float64) []float64 {
 	var out []float64
 	for _, sample := range s[side] {
@@ -261,7 +261,7 @@ func (s series) values(side string, number func(Sample) float64) []float64 {
 	return out
 }
 
-// also is a quantity of samples besides their value.
+// also is a further quantity of samples.
 type also struct {
 	Extra
 	number func(Sample) float64

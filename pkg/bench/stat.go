@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Stat sums up one value a round.
+// Stat sums up one value per round.
 type Stat struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -27,7 +27,7 @@ type Ratio struct {
 	Max    float64 `json:"max"`
 }
 
-// Summarize returns the statistics of values, the zero Stat of none.
+// Summarize returns the statistics of values, or the zero Stat without values.
 func Summarize(values []float64) Stat {
 	if len(values) == 0 {
 		return Stat{}

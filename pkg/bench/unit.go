@@ -10,22 +10,22 @@ type Unit string
 
 // Units.
 const (
-	// Mbps is 10^6 bits of payload a second.
+	// Mbps is 10^6 bits of payload per second.
 	Mbps Unit = "Mbit/s"
 	// Millisecond is a latency or duration.
 	Millisecond Unit = "ms"
-	// CoreSecondsPerGB is CPU time of the whole machine, all namespaces and the
-	// load generator included, a 10^9 bytes of payload.
+	// CoreSecondsPerGB is CPU time of the whole machine, all namespaces and the load generator
+	// included, per 10^9 bytes of payload.
 	CoreSecondsPerGB Unit = "core-s/GB"
 	// MiB is 2^20 bytes.
 	MiB Unit = "MiB"
 	// Percent is a share in hundredths.
 	Percent Unit = "%"
-	// IOPS is requests to a disk a second.
+	// IOPS is requests to a disk per second.
 	IOPS Unit = "IOPS"
 	// Count is a number of things.
 	Count Unit = "count"
-	// PerSecond is things that were done a second, such as requests.
+	// PerSecond is the number of things done per second, such as requests.
 	PerSecond Unit = "/s"
 	// Microsecond and Nanosecond are latencies or durations of single operations.
 	Microsecond Unit = "µs"
@@ -35,7 +35,7 @@ const (
 var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count, PerSecond,
 	Microsecond, Nanosecond}
 
-// MoreIsBetter reports whether a larger value of the unit is the better one.
+// MoreIsBetter reports whether a larger value of the unit is better.
 func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count || u == PerSecond }
 
 // Format returns a value for people, with three significant digits and the unit.

@@ -18,7 +18,7 @@
 //   - No counter of a session is used twice, and none beyond the limit of the protocol.
 //   - Nothing is sealed or opened with a session older than 180 s; its keys are zeroed after 540 s.
 //   - No byte that is not authentic changes an endpoint, a timer or a session.
-//   - Queues are bounded: packets that wait for a session (128 a peer, 4 MiB a device), handshake
+//   - Queues are bounded: packets that wait for a session (128 per peer, 4 MiB per device), handshake
 //     messages (1,024).
 //   - Handshakes with peers that do not answer have a budget.
 //   - What is dropped or refused has a counter with a reason (Device.Drops).

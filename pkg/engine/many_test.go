@@ -85,7 +85,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	defer close(end)
 	go sendToAll(a, peers, end)
 
-	// Each has one first initiation, by traffic or as a greeting, at 1,500 a second.
+	// Each has one first initiation, by traffic or as a greeting, at 1,500 per second.
 	c.pass(t, a, peers/1500*time.Second+2*time.Second)
 	each, was := initiations(t, a)
 	for i, n := range each {

@@ -168,7 +168,7 @@ func randomJitter() time.Duration { return rand.N(maxJitter) }
 // Limits of packets that wait for a session. Above maxStagedDead bytes a device keeps none for
 // peers that do not answer.
 const (
-	maxStaged      = 128     // packets a peer
+	maxStaged      = 128     // packets per peer
 	maxStagedBytes = 4 << 20 // a device
 	maxStagedDead  = maxStagedBytes / 2
 )

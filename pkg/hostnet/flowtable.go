@@ -173,8 +173,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 	s.Joins = append(s.Joins, pods[:min(len(pods), maxFlowPods)]...)
 }
 
-// flowTables are the nftables tables, one for each protocol, with flow tables for packets that come
-// in by links.
+// flowTables returns the nftables tables, one for each protocol, with flow tables for packets that
+// come in by links.
 func flowTables(joins []Join) []*nft.Table {
 	tables := []*nft.Table{flowTable(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
 		flowTable(abi.NFTFlowTableUDP, unix.IPPROTO_UDP)}
@@ -188,7 +188,7 @@ func flowTables(joins []Join) []*nft.Table {
 	return tables
 }
 
-// plannedFlows is the text of all.
+// plannedFlows returns the text of all.
 func plannedFlows() (text string) {
 	for _, t := range flowTables(nil) {
 		text += t.String()
@@ -242,7 +242,7 @@ func diffFlows(have, want State, devices []deviceOp) []Op {
 	return nil
 }
 
-// without returns what is in a and not in b.
+// without returns the elements of a that are not in b.
 func without(a, b []Join) []Join {
 	return slices.DeleteFunc(slices.Clone(a), func(j Join) bool { return slices.Contains(b, j) })
 }

@@ -26,8 +26,8 @@ import (
 // machines that have flow tables are emulated, so the test logs the time.
 const revokedWithin = 10 * time.Second
 
-// TestPolicyEndsFlowsOfTheFlowTable takes away what flows were allowed that pass no hook of the
-// policy's table any more: each ends, and stays so.
+// TestPolicyEndsFlowsOfTheFlowTable changes a policy that allowed flows in the flow table. Their
+// packets pass no hook of the policy's table any more; each flow must end, and stay so.
 func TestPolicyEndsFlowsOfTheFlowTable(t *testing.T) {
 	l := newFlowLab(t)
 	l.fixNeighbours()
@@ -46,7 +46,7 @@ func TestPolicyEndsFlowsOfTheFlowTable(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		for _, far := range farAddrs {
 			t.Run(network+" to "+far.String(), func(t *testing.T) {
-				// Looking for neighbours may take a second.
+				// Neighbour discovery may take a second.
 				nettest.Until(t, 10*time.Second, "a flow is answered",
 					func() bool { return l.answers(network, far) })
 				c := l.dial(network, far)
@@ -93,7 +93,7 @@ func (l *flowLab) fixNeighbours() {
 	})
 }
 
-// inFlowTable has a flow enter the flow table, past which the rules see few packets of the tunnel.
+// inFlowTable makes a flow enter the flow table. Past it, the rules see few packets of the tunnel.
 func (l *flowLab) inFlowTable(t *testing.T, c net.Conn) {
 	t.Helper()
 	const n = 200

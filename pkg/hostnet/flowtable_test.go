@@ -92,7 +92,7 @@ func TestFlowsOfReleases(t *testing.T) {
 	}
 }
 
-// TestJoinsAreBounded has more pods than flow tables take: those that are in them stay.
+// TestJoinsAreBounded has more pods than flow tables take: the pods that are in them stay.
 func TestJoinsAreBounded(t *testing.T) {
 	var links []nl.Link
 	add := func(name string, group uint32) {
@@ -294,7 +294,7 @@ func (l *flowLab) dial(network string, far netip.Addr) net.Conn {
 	return c
 }
 
-// neverFragment makes a write that is larger than the path EMSGSIZE.
+// neverFragment makes a write that is larger than the path fail with EMSGSIZE.
 func neverFragment(_, _ string, c syscall.RawConn) (err error) {
 	_ = c.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER,
@@ -323,7 +323,7 @@ func exchange(c net.Conn, n int, text string, patience time.Duration) (answered 
 	return answered
 }
 
-// TestFlowsTakeTheShortWay sends through the flow table, and looks at what passes the rules and at
+// TestFlowsTakeTheShortWay sends through the flow table, and reads which packets pass the rules and
 // the wire.
 func TestFlowsTakeTheShortWay(t *testing.T) {
 	l := newFlowLab(t)
@@ -359,7 +359,7 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 					t.Errorf("%d answered without a route", got)
 				}
 				l.sync(l.want)
-				// A TCP connection sends again what was not answered, and would need reading first.
+				// A TCP connection repeats unanswered data, and would need reading first.
 				if network == "udp" {
 					nettest.Until(t, 10*time.Second, "the flow goes on", func() bool {
 						return exchange(c, 1, "canary again", time.Second) == 1

@@ -218,8 +218,8 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		command string
-		// open reports whether pods' packets may meet the underlay until the repair:
-		// what the guard is for.
+		// open reports whether pods' packets may meet the underlay until the repair. Only the guard
+		// covers that time.
 		open bool
 	}{
 		{"tunnel down", "ip link set veil0 down", false},
@@ -258,7 +258,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 				return nil
 			})
 
-			// The open ones are the control that shows that a hole would be seen.
+			// The open ones are the control: they show that the test finds a hole.
 			if tt.open && !l.leaks(closed(dual())) {
 				t.Error("nothing leaves by the underlay though what closes was flushed")
 			}

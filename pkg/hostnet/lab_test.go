@@ -244,7 +244,7 @@ func dual() Want {
 	}
 }
 
-// only returns w without what is not of the family.
+// only returns w restricted to the family.
 func only(w Want, v6 bool) Want {
 	keepP := func(in []netip.Prefix) (out []netip.Prefix) {
 		for _, p := range in {

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// netlinkMessages are the messages of a datagram: kind and body. Of one that cannot be read the
-// kind is 0, and nothing follows.
+// netlinkMessages returns the messages of a datagram: kind and body. At a message that cannot be
+// read, the kind is 0 and the iteration ends.
 func netlinkMessages(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlMsghdr {
@@ -72,7 +72,7 @@ func number(b []byte) int {
 	return int(binary.NativeEndian.Uint32(b))
 }
 
-// text is b up to its zero.
+// text returns b up to its zero.
 func text(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)

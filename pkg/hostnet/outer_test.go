@@ -18,9 +18,9 @@ import (
 
 const tunnelPort = 51820
 
-// withVXLAN adds to the lab a VXLAN device, whose packets take the way through the kernel
-// that those of its WireGuard take (udp_tunnel_xmit_skb), with the mark of what they
-// carry, from and to the port of tunnels:
+// withVXLAN adds to the lab a VXLAN device. Its packets take the same path through the kernel as
+// the packets of the kernel's WireGuard (udp_tunnel_xmit_skb), with the mark of their payload, from
+// and to the port of tunnels:
 //
 //	vxlan0 198.18.7.1/24 ═ UDP, no DF ═ under0 ── router0 198.18.0.254
 func (l *lab) withVXLAN() {
@@ -107,7 +107,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 			l.emit("198.18.7.2", tt.mark, tt.size)
 
-			// By then the first is on the wire, or never.
+			// By then the first is on the wire, or it will not be.
 			l.emit("198.18.0.254", 0, 7)
 			sentinel := func() bool {
 				all := outer(capture.Frames())
@@ -181,8 +181,8 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 				return value
 			}
 
-			// The second is the control. It comes after the first, and does not raise what that had
-			// lowered.
+			// The second is the control. It comes after the first, and does not raise the MTU that
+			// the first lowered.
 			tt.forge(l, host, router, tunnelPort, 1300)
 			tt.forge(l, host, router, other, 1400)
 			nettest.Until(t, 5*time.Second, "an error about another socket to be believed",

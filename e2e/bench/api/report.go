@@ -40,8 +40,8 @@ func (s *suite) notes() (notes []string) {
 		{[]string{partFailure, partFailure6}, []string{
 			fmt.Sprintf("%d clients of each kind in a pod and as many on the node send a request "+
 				"every %v, over a connection each, without time limits. A wait is from the "+
-				"fault until the last of a kind was answered a request that it began after the fault; of the last fault, from when the "+
-				"server is back.", heldEach, heldPeriod),
+				"fault until the last of a kind was answered a request that it began after the "+
+				"fault; of the last fault, from when the server is back.", heldEach, heldPeriod),
 			fmt.Sprintf("%d watches in the pod and as many on the node follow an object that is written "+
 				"every %v, and resume at the last version that they saw (client-go's RetryWatcher). A "+
 				"wait is until the first event of what was written after the fault.", watchers,

@@ -36,7 +36,7 @@ const perSecond = 1000
 // burst is how often a paced stream writes.
 const burst = time.Millisecond
 
-// steadyLoad begins to send from one pod to the other, and a stream of so many bits a second.
+// steadyLoad begins to send from one pod to the other, and a stream of so many bits per second.
 func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady, error) {
 	s := &steady{interval: time.Second / perSecond, stop: make(chan struct{}), began: time.Now()}
 	var server, client *net.UDPConn

@@ -119,7 +119,7 @@ func (s *suite) ratio(name string) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }
 
-// sizes is new connections a second by the number of services, each side against itself with the
+// sizes is new connections per second by the number of services, each side against itself with the
 // first number.
 func (s *suite) sizes() report.Table {
 	t := report.Table{

@@ -61,7 +61,7 @@ type Measured struct {
 type Direction struct {
 	// Ops is the number of requests, Bytes their size together.
 	Ops, Bytes int64
-	// IOPS is requests a second; Rate bytes a second.
+	// IOPS is requests per second; Rate bytes per second.
 	IOPS, Rate float64
 	// P50 and P99 are times to completion; 0 where they were not measured.
 	P50, P99 time.Duration

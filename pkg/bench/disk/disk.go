@@ -29,7 +29,7 @@ type Job struct {
 	// at once.
 	Block int64
 	Depth int
-	// Write writes; else it reads.
+	// Write selects writes; otherwise it reads.
 	Write bool
 	// For is the duration.
 	For time.Duration
@@ -45,7 +45,7 @@ type Result struct {
 	P99 time.Duration `json:"p99"`
 }
 
-// IOPS is requests a second.
+// IOPS returns the requests per second.
 func (r Result) IOPS() float64 { return float64(r.Ops) / r.Took.Seconds() }
 
 const (
@@ -55,7 +55,7 @@ const (
 	maxDepth = 1024
 )
 
-// Fill makes the file of size bytes, with bytes that no disk makes smaller, and has them written.
+// Fill makes the file of size bytes, with bytes that no disk can compress, and has them written.
 func Fill(ctx context.Context, path string, size int64) error {
 	if size < piece || size%piece != 0 {
 		return fmt.Errorf("fill %s: %d bytes: want a multiple of %d", path, size, piece)
@@ -92,7 +92,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 
 var errCut = errors.New("cut short")
 
-// errShort is errCut unless all was done.
+// errShort returns errCut unless all was done.
 func errShort(all bool) error {
 	if all {
 		return nil

@@ -15,7 +15,7 @@ import (
 // userHZ is the unit of /proc/stat on every architecture Linux has.
 const userHZ = 100
 
-// Busy returns the CPU time that all CPUs of this machine together have spent on something.
+// Busy returns the CPU time that all CPUs of this machine together have spent.
 func Busy() (time.Duration, error) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
@@ -47,13 +47,12 @@ func ParseBusy(line string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / userHZ, nil
 }
 
-// Meter measures the CPU time that all CPUs of this machine spend on something, from its Start on.
-// It is exact where Busy is an estimate: without full dynticks the kernel divides time into user,
-// system and softirq by what a CPU does at each tick, so a second has a few hundred samples. The
-// time in the idle task is added up by the clock (CONFIG_NO_HZ, get_cpu_idle_time_us in
-// kernel/time/tick-sched.c), less that of interrupts and softirqs in it. So Meter counts what is
-// not idle, in hundredths of a second a CPU. Time that the hypervisor gave to others (steal) is
-// left out.
+// Meter measures the CPU time that all CPUs of this machine spend, from its Start on. Busy is only
+// an estimate: without full dynticks the kernel divides time into user, system and softirq at each
+// tick, so a second has a few hundred samples. Meter is exact, because the clock adds up the time
+// in the idle task (CONFIG_NO_HZ, get_cpu_idle_time_us in kernel/time/tick-sched.c), without the
+// interrupts and softirqs in it. So Meter counts the time that is not idle, in hundredths of a
+// second per CPU. Time that the hypervisor spent on others (steal) is left out.
 type Meter struct {
 	began  time.Time
 	unused time.Duration
@@ -83,7 +82,7 @@ func unused() (sum time.Duration, cpus int, err error) {
 	return parseUnused(string(b))
 }
 
-// parseUnused reads the lines of /proc/stat that are of one CPU each.
+// parseUnused reads the lines of /proc/stat for single CPUs.
 func parseUnused(stat string) (sum time.Duration, cpus int, err error) {
 	for line := range strings.Lines(stat) {
 		fields := strings.Fields(line)

@@ -100,8 +100,8 @@ type Flow struct {
 	To netip.Addr
 	// Duration is the time to send, in whole seconds.
 	Duration time.Duration
-	// Run, when it is not nil, runs iperf3 in another place than From and returns what it printed,
-	// also with an error.
+	// Run, if not nil, runs iperf3 in another place than From and returns its output, also with an
+	// error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
 	// Busy, if not nil, returns the CPU time of the machines that take part, in place of the CPU
 	// time of this machine.
@@ -120,11 +120,11 @@ func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
 
 // Datagrams is the result of a run of UDP.
 type Datagrams struct {
-	// Mbps is payload received, 10^6 bits a second.
+	// Mbps is the received payload, 10^6 bits per second.
 	Mbps float64
-	// Loss is the share sent that did not arrive, 0 to 1.
+	// Loss is the share of sent datagrams that did not arrive, 0 to 1.
 	Loss float64
-	// CPU is core-seconds a 10^9 bytes received.
+	// CPU is in core-seconds per 10^9 received bytes.
 	CPU float64
 }
 

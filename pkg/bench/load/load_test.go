@@ -165,7 +165,7 @@ func TestProcFiles(t *testing.T) {
 	}
 }
 
-// A thread that computes is seen with its time, to the hundredths of /proc/stat.
+// The time of a computing thread is measured to the hundredths of /proc/stat.
 func TestMeterCountsWhatIsSpent(t *testing.T) {
 	m, err := Start()
 	if err != nil {

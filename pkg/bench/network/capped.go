@@ -9,9 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the
-// underlay's MTU there: what an emulated tunnel carries easily, and the links of the published
-// tables. The largest that the machine fills is taken by platform.
+// caps are the rates of the link at which the cost of headers is measured, Mbit/s, with the
+// underlay's MTU. They are a rate that an emulated tunnel carries easily, and the links of the
+// published tables. The platform selects the largest that the machine fills.
 var caps = []struct {
 	name      string
 	mbps      float64

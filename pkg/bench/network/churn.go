@@ -15,7 +15,7 @@ import (
 // churnRate is the number of pods that are created per minute.
 const churnRate = 50
 
-// churnWindows is into how many parts the time is cut, each a figure.
+// churnWindows is the number of parts into which the time is divided, each a figure.
 const churnWindows = 5
 
 // churnPatience is the time that churn may take beyond its duration.
@@ -93,7 +93,7 @@ func (s *suite) churn(ctx context.Context) error {
 type churner struct {
 	end  context.CancelFunc
 	done chan struct{}
-	// slots are taken by pods on their way.
+	// slots limits the pods that are starting.
 	slots chan struct{}
 
 	mu    sync.Mutex
@@ -132,7 +132,7 @@ func (c *churner) run(ctx context.Context, g *ground) {
 	}
 }
 
-// one runs a pod from creation to deletion. The namespace takes what is left at the end.
+// one runs a pod from creation to deletion. Removing the namespace removes the rest at the end.
 func (c *churner) one(ctx context.Context, g *ground, i int) {
 	p := &remote.Pod{Name: fmt.Sprintf("churn-%d", i), Node: g.nodes[i%2].Name,
 		Command: []string{"veil-tools", "pause"}}

@@ -42,8 +42,7 @@ type place struct {
 func (g *ground) client() *place { return g.nodes[0] }
 func (g *ground) server() *place { return g.nodes[1] }
 
-// newGround makes the namespace, the pods and the sessions. What was made is closed also when it
-// fails.
+// newGround makes the namespace, the pods and the sessions. If it fails, it closes what it made.
 func newGround(ctx context.Context, c *remote.Cluster, names []string) (*ground, error) {
 	g := &ground{cluster: c}
 	if err := g.make(ctx, names); err != nil {
@@ -113,7 +112,7 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	agent := &remote.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"},
 		HostNetwork: true, Change: func(o *corev1.Pod) {
 			yes, grace := true, int64(10)
-			// The host's processes are seen for the pod's network namespace and for veild's memory.
+			// From the host's processes it reads the pod's network namespace and veild's memory.
 			o.Spec.HostPID = true
 			o.Spec.TerminationGracePeriodSeconds = &grace
 			o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
@@ -142,7 +141,8 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	return nil
 }
 
-// openSession lives until it is closed: its end must not depend on what it measures.
+// openSession opens a session that lives until it is closed: its end must not depend on the
+// measurement.
 func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 	return session.Open(context.WithoutCancel(ctx), "pod "+pod.Name,
 		func(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -150,10 +150,10 @@ func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 		})
 }
 
-// closePatience bounds taking everything away.
+// closePatience bounds the removal of everything.
 const closePatience = 3 * time.Minute
 
-// close takes everything away, as far as it can.
+// close removes everything, as far as it can.
 func (g *ground) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()
@@ -197,7 +197,7 @@ func (g *ground) snapshot(ctx context.Context) (counters [2]session.Counters, er
 	return counters, err
 }
 
-// busy is the CPU time of both nodes together.
+// busy returns the CPU time of both nodes together.
 func (g *ground) busy(ctx context.Context) (time.Duration, error) {
 	c, err := g.snapshot(ctx)
 	return c[0].Busy + c[1].Busy, err

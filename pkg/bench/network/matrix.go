@@ -15,7 +15,7 @@ const maxLoss = 0.005
 // udpSearch bounds the rates that are tried without a cap, Mbit/s.
 var udpSearch = load.Search{Floor: 1, Ceiling: 100_000, Loss: maxLoss, Step: 1.02}
 
-// Where a search begins, Mbit/s, when nothing is known yet. A flood would take an emulated
+// The first rates of a search, Mbit/s, while no result is known. A flood would take an emulated
 // machine's kubelet from its work.
 const (
 	firstRateEmulated = 20
@@ -28,7 +28,7 @@ type quantity struct {
 	unit    bench.Unit
 	turns   int
 	measure func(target) bench.Measure
-	// together measures all targets at once; nil: each is measured alone.
+	// together measures all targets at once. Nil means that each is measured alone.
 	together func([]target) func(context.Context) ([]bench.Sample, error)
 }
 
@@ -49,7 +49,7 @@ func (s *suite) quantities() []quantity {
 		{"tcp_1", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
 		{"tcp_8", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 8) }, nil},
 		{"udp", bench.Mbps, udpTurns, func(t target) bench.Measure {
-			// Ours and bare begin at the same rates; the network in clear is another matter.
+			// Ours and bare begin at the same rates; the network in clear begins elsewhere.
 			clear := t.side == sideClear
 			if hints[clear] == nil {
 				hint := begin
@@ -164,7 +164,7 @@ func (s *suite) group(q quantity) bench.Group {
 	return g
 }
 
-// Ends of the names of cases that are not against bare WireGuard.
+// Suffixes of the names of cases whose base is not bare WireGuard.
 const (
 	clearSuffix   = "_to_clear"
 	serviceSuffix = "_service_to_pod"

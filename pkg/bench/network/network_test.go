@@ -88,7 +88,8 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// Round trips to all targets at once: a way that carried less than its own was not the one.
+// Round trips to all targets at once: a path that carried less than its own traffic was not the
+// one.
 func TestCarriedTogether(t *testing.T) {
 	least := map[string]uint64{sideOurs: 2000, sideBare: 2000, sideClear: 2000}
 	if err := (carried{ours: 9000, bare: 2100, clear: 2100}).checkAll(least); err != nil {
@@ -119,7 +120,7 @@ func TestCarriedBetween(t *testing.T) {
 	}
 }
 
-// measuredCase is a case against a base, with as many rounds as a test needs.
+// measuredCase returns a case against a base, with as many rounds as a test needs.
 func measuredCase(name string, mtu int, ours, base float64, baseName string) bench.Case {
 	b := bench.Summarize([]float64{base})
 	r, _ := bench.Ratios([]float64{ours}, []float64{base})
@@ -176,7 +177,7 @@ func TestPublishedTable(t *testing.T) {
 	}
 }
 
-// invented is a suite on two nodes that do not exist.
+// invented returns a suite on two nodes that do not exist.
 func invented() *suite {
 	p := session.Platform{Name: bench.Emulated,
 		Why: "the machine is QEMU's, and without KVM's clock", Kernel: "6.1.0", CPUs: 2,
@@ -203,7 +204,7 @@ func figure(unit bench.Unit, side string, round float64) bench.Sample {
 	return bench.Sample{Value: v, CPU: 9000 / v}
 }
 
-// The whole way of figures: measured, paired, judged, shown.
+// The whole path of figures: measured, paired, judged, shown.
 func TestReport(t *testing.T) {
 	s := invented()
 	for _, mtu := range []int{1500, 8896} {

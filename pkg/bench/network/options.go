@@ -13,15 +13,16 @@ import (
 type Options struct {
 	// Rounds is how often each side is measured; 0 means 5.
 	Rounds int
-	// Seed determines the order; from the clock.
+	// Seed determines the order; 0 means a seed from the clock.
 	Seed uint64
 	// TCP is the duration of a TCP sample in whole seconds, the first excluded; 0 means 2 s. Probe
 	// is the duration of one rate of UDP; 0 means 1 s.
 	TCP, Probe time.Duration
-	// RoundTrips is for how long request and response are measured at least; half a second.
+	// RoundTrips is the least time for which request and response are measured; 0 means half a
+	// second.
 	RoundTrips time.Duration
-	// Prefix are the addresses of the other two sides; 198.18.192.0/24. The first node gets the
-	// second sixteen, the other node the third.
+	// Prefix holds the addresses of the other two sides; the zero value means 198.18.192.0/24. The
+	// first node gets the second sixteen, the other node the third.
 	Prefix netip.Prefix
 	// Nodes are the names of the two nodes; empty takes the first two that are Ready.
 	Nodes []string
@@ -29,22 +30,23 @@ type Options struct {
 	// nodes. If both are empty, the suite measures at the present MTU.
 	MTUs   []int
 	SetMTU func(ctx context.Context, mtu int) error
-	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit
-	// away. Nil: it cannot be limited.
+	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 removes the limit.
+	// Nil means that the link cannot be limited.
 	Cap func(ctx context.Context, mbps float64) error
-	// Wire returns what was seen outside of the nodes since the cluster began, and ends looking. It
-	// is called after the nodes' own links were judged and before the load. Nil: the nodes' own
-	// links are all there is.
+	// Wire returns what was seen outside of the nodes since the cluster began, and ends the oracle.
+	// It is called after the nodes' own links were judged and before the load. Nil means that only
+	// the nodes' own links are watched.
 	Wire func(ctx context.Context) (bench.Leaks, error)
-	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it
-	// as skipped.
+	// Ready are the seconds from apply to all nodes Ready. Empty lists the figure as skipped.
 	Ready []float64
 	// Reference is what FirstBytes returned on the reference network. Empty leaves the comparison
 	// out.
 	Reference []float64
-	// Churn is for how long pods come and go; a minute. Negative leaves it out.
+	// Churn is the time for which pods come and go; 0 means a minute, and a negative time leaves it
+	// out.
 	Churn time.Duration
-	// Root is the folder of the source tree, for the commit in the result; "" is the current one.
+	// Root is the folder of the source tree, for the commit in the result; "" means the current
+	// folder.
 	Root string
 	// Progress receives each step; nil drops them.
 	Progress func(format string, args ...any)
@@ -89,16 +91,15 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Costs of a sample beyond what is measured, as emulated machines have them: counters read and
-// iperf3 started, and the number of rates that a search tries when it begins at the last one's
-// answer.
+// Costs of a sample beyond its time, on emulated machines. They are the reading of counters, the
+// start of iperf3, and the number of rates in a search that begins at the last one's answer.
 const (
 	sampleOverhead = 2 * time.Second
 	searchProbes   = 3
 	fixedCost      = 90 * time.Second
 )
 
-// Estimate is about how long Run takes.
+// Estimate returns about how long Run takes.
 func (o Options) Estimate() time.Duration {
 	o.setDefaults()
 	tcp := o.TCP + time.Second + sampleOverhead

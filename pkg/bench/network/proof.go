@@ -14,8 +14,8 @@ import (
 // proofTrips are the messages that are exchanged while the nodes' links are watched.
 const proofTrips = 200
 
-// prove watches the links of both nodes while the pods exchange messages that hold a canary: by
-// ours nothing may be seen, in clear it must be.
+// prove watches the links of both nodes while the pods exchange messages that hold a canary. By
+// ours nothing may be seen; in clear it must be seen.
 func (s *suite) prove(ctx context.Context) (err error) {
 	defer func() {
 		// Half a proof proves nothing.
@@ -59,7 +59,7 @@ func (s *suite) prove(ctx context.Context) (err error) {
 	return nil
 }
 
-// watched exchanges messages of a side under the eyes of both nodes' oracles. Each has a canary of
+// watched exchanges messages of a side while the oracles of both nodes watch. Each has a canary of
 // its own.
 func (s *suite) watched(ctx context.Context, side string) (sum session.Judgement, err error) {
 	canary := remote.NewCanary()

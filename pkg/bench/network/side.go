@@ -30,7 +30,7 @@ const (
 // target is a destination by one of the sides.
 type target struct {
 	side string
-	// addr is the server's pod or a service in front of it.
+	// addr is the address of the server's pod or of a service in front of it.
 	addr netip.Addr
 	// mtu is the MTU of the interface, bytes.
 	mtu int
@@ -58,7 +58,7 @@ func carriedBetween(before, after [2]session.Counters) carried {
 // keepalives, neighbour discovery.
 const strayBytes = 20_000
 
-// check reports whether the traffic of a side went that side's way. Pods of others may use ours
+// check reports whether the traffic of a side took that side's path. Other pods may use ours
 // meanwhile.
 func (c carried) check(side string, least uint64) error {
 	var wrong bool
@@ -96,7 +96,7 @@ func (s *suite) flow(t target, d time.Duration) load.Flow {
 		}}
 }
 
-// checkAll returns an error unless each way carried at least what its targets were sent.
+// checkAll returns an error unless each path carried at least the traffic of its targets.
 func (c carried) checkAll(least map[string]uint64) error {
 	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare,
 		sideClear: c.clear} {
@@ -108,7 +108,7 @@ func (c carried) checkAll(least map[string]uint64) error {
 	return nil
 }
 
-// checked measures and makes sure that the target's side carried the traffic.
+// checked measures, and verifies that the target's side carried the traffic.
 func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
@@ -152,8 +152,8 @@ func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
 	})
 }
 
-// Round trips: the size of a message each way, what it is on the way at least (headers of IPv4 and
-// TCP without options), and how many there must be to each target unless the time is up.
+// Round trips: the size of a message each way, its least size on the wire (headers of IPv4 and TCP
+// without options), and the number of round trips to each target unless the time is up.
 const (
 	tripSize  = 64
 	tripBytes = tripSize + 20 + 20
@@ -162,8 +162,8 @@ const (
 	tripsPatience = 4
 )
 
-// trips measures request and response with all targets, one transaction with each in turn, and
-// makes sure that each side carried its own.
+// trips measures request and response with all targets, one transaction with each in turn. It
+// verifies that each side carried its own.
 func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
 	return func(ctx context.Context) ([]bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
@@ -203,7 +203,7 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 	}
 }
 
-// tripsTo are round trips to one target alone, by whose side they must have gone.
+// tripsTo measures round trips to one target alone, which must take the path of its side.
 func (s *suite) tripsTo(t target) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)

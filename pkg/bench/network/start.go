@@ -66,7 +66,7 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 	go func() {
 		heard <- server.inPod.Call(ctx, session.VerbAwait, session.Await{Token: name}, nil)
 	}()
-	// The server listens before the pod exists: what the pod waits for is its network alone.
+	// The server listens before the pod exists, so the pod waits for its network alone.
 	if err := server.inPod.Call(ctx, session.VerbSelf, struct{}{}, nil); err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 	return took, p.Delete(ctx)
 }
 
-// starts measures what happens once: a cluster that becomes ready, a pod that starts.
+// starts measures single events: a cluster that becomes ready, a pod that starts.
 func (s *suite) starts(ctx context.Context) error {
 	if len(s.Ready) > 0 {
 		s.result.Cases = append(s.result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,

@@ -16,7 +16,7 @@ import (
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-cluster"
 
-// tunnelPrefix begins the names of Kubeveil's tunnel devices.
+// tunnelPrefix is the prefix of the names of Kubeveil's tunnel devices.
 const tunnelPrefix = abi.TunnelDevicePrefix
 
 // suite is one run.
@@ -27,7 +27,7 @@ type suite struct {
 	wiring  *wiring
 	runner  bench.Runner
 	result  *bench.Result
-	// at are the MTUs now.
+	// at are the present MTUs.
 	at mtus
 	// noClear is the reason why there is no network in clear; "" means that there is one.
 	noClear string
@@ -61,7 +61,7 @@ func Run(ctx context.Context, c *remote.Cluster, o Options) (rep *report.Report,
 	return s.report(), wrong
 }
 
-// measure runs all parts. What one has measured is not lost when it or another fails.
+// measure runs all parts. If one fails, the figures of all are kept.
 func (s *suite) measure(ctx context.Context) error {
 	var errs []error
 	for _, part := range []struct {
@@ -85,7 +85,7 @@ func (s *suite) measure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// begin starts the result with what the nodes are.
+// begin starts the result with the properties of the nodes.
 func (s *suite) begin() (err error) {
 	a, b := s.ground.client().platform, s.ground.server().platform
 	for _, p := range s.ground.nodes {
@@ -110,13 +110,13 @@ func (s *suite) begin() (err error) {
 	return nil
 }
 
-// skip lists what is not measured.
+// skip lists the quantities that are not measured.
 func (s *suite) skip(name, reason string) {
 	s.Progress("skipped: %s: %s", name, reason)
 	s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
 }
 
-// connect adds the pods' other interfaces and detects which of the ways there are.
+// connect adds the pods' other interfaces and detects which of the paths exist.
 func (s *suite) connect(ctx context.Context) (err error) {
 	if s.wiring, err = s.ground.serve(ctx, s.Prefix); err != nil {
 		return err
@@ -153,10 +153,10 @@ func (s *suite) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// reachPatience bounds the first exchange: proxies learn of services when they like.
+// reachPatience bounds the first exchange: proxies learn of services at times of their own.
 const reachPatience = 30 * time.Second
 
-// reach waits until round trips to the target go the target's way.
+// reach waits until round trips to the target take the target's path.
 func (s *suite) reach(ctx context.Context, t target) error {
 	short := *s
 	short.RoundTrips = 100 * time.Millisecond
@@ -167,7 +167,7 @@ func (s *suite) reach(ctx context.Context, t target) error {
 		})
 }
 
-// sides are those that there are, ours first.
+// sides returns the existing sides, ours first.
 func (s *suite) sides() []string {
 	sides := []string{sideOurs, sideBare, sideClear}
 	return slices.DeleteFunc(sides, func(side string) bool {
@@ -175,7 +175,7 @@ func (s *suite) sides() []string {
 	})
 }
 
-// targets are all destinations of all sides.
+// targets returns all destinations of all sides.
 func (s *suite) targets() []target {
 	var all []target
 	for _, side := range s.sides() {

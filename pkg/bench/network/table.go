@@ -49,7 +49,7 @@ func labels() map[string]string {
 	return out
 }
 
-// rateName is the name of a cap for people: 15_mbit is 15 Mbit/s.
+// rateName returns the name of a cap for people: 15_mbit is 15 Mbit/s.
 func rateName(name string) string {
 	return strings.NewReplacer("_", " ", "mbit", "Mbit/s", "gbit", "Gbit/s").Replace(name)
 }
@@ -76,8 +76,8 @@ func (s *suite) report() *report.Report {
 	}
 }
 
-// matrixTable is in the form of the published documents: a line for each destination and MTU, the
-// sides beside one another.
+// matrixTable returns a table in the form of the published documents: a line for each destination
+// and MTU, the sides beside one another.
 func (s *suite) matrixTable() report.Table {
 	t := report.Table{
 		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream",
@@ -112,7 +112,7 @@ func (s *suite) matrixRow(destination string, mtu int, side, suffix string) []st
 	return row
 }
 
-// withClear is the name of the same case against the network in clear.
+// withClear returns the name of the same case against the network in clear.
 func withClear(name string) string {
 	for _, tail := range []string{"_p99", "_cpu"} {
 		if base, ok := strings.CutSuffix(name, tail); ok {
@@ -146,7 +146,7 @@ func cellOf(c, toClear *bench.Case, side string) string {
 	return text
 }
 
-// change is a ratio as the published tables have it: −10 %.
+// change returns a ratio in the form of the published tables: −10 %.
 func change(ratio float64) string {
 	text := fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100)
 	return strings.Replace(text, "-", "−", 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// barePort is the UDP port of the bare device, not Kubeveil's.
+// barePort is the UDP port of the bare device; Kubeveil's port differs.
 const barePort = 51899
 
 // plan has the addresses of one node's other interfaces.
@@ -108,14 +108,14 @@ func (g *ground) serveOurs(ctx context.Context) (netip.Addr, error) {
 	return addr, nil
 }
 
-// singleStack makes a service one of the server's ports over IPv4.
+// singleStack makes a service of the server's ports over IPv4.
 func singleStack(o *corev1.Service) {
 	single := corev1.IPFamilyPolicySingleStack
 	o.Spec.Ports, _ = servicePorts()
 	o.Spec.IPFamilyPolicy, o.Spec.IPFamilies = &single, []corev1.IPFamily{corev1.IPv4Protocol}
 }
 
-// loadBalancerClass is one that no controller serves: the suite writes the status itself.
+// loadBalancerClass is a class that no controller serves: the suite writes the status itself.
 const loadBalancerClass = "kubeveil.io/bench"
 
 func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) error {
@@ -180,8 +180,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]),
 				append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to
-			// this.
+			// kube-proxy masquerades packets from outside the pod ranges: answers go back to this
+			// address.
 			clearTo = append(clearTo, peer.addr)
 		}
 
@@ -226,7 +226,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 // mtuPatience bounds the wait until pods have the MTU that follows from the MTU of the underlay.
 const mtuPatience = 90 * time.Second
 
-// readMTU returns the MTUs that are there, both nodes agreeing.
+// readMTU returns the present MTUs. Both nodes must agree.
 func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	var all [2]mtus
 	err = g.both(func(i int, p *place) error {

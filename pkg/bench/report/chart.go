@@ -8,13 +8,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// chart is the cases of one unit on one scale.
+// chart holds the cases of one unit on one scale.
 type chart struct {
 	Title string
 	Rows  []chartRow
 }
 
-// chartRow is a case: a label, bars, and the figures beside them.
+// chartRow is a case with a label, bars, and the figures beside them.
 type chartRow struct {
 	Label    string
 	Bars     template.HTML
@@ -75,7 +75,7 @@ func chartTitle(u bench.Unit) string {
 	return fmt.Sprintf("%s, %s (%s)", what, u, better)
 }
 
-// most is the end of a scale.
+// most returns the end of a scale.
 func (r *Report) most(on scale) float64 {
 	most := 0.0
 	for _, c := range r.Result.Cases {
@@ -100,7 +100,7 @@ func bar(class string, y int, s bench.Stat, most float64) string {
 		class, y, percent(s.Median, most), percent(s.Min, most), percent(s.Max, most), y+6, y+6)
 }
 
-// percent is v on a scale from 0 to most.
+// percent returns v on a scale from 0 to most.
 func percent(v, most float64) string {
 	if most <= 0 {
 		return "0%"
@@ -108,7 +108,7 @@ func percent(v, most float64) string {
 	return fmt.Sprintf("%.2f%%", math.Min(100, 100*v/most))
 }
 
-// ratioGroup is the comparisons with one base.
+// ratioGroup holds the comparisons with one base.
 type ratioGroup struct {
 	Base string
 	Rows []ratioRow

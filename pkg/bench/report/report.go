@@ -19,7 +19,7 @@ import (
 
 // Report is the content of the page. Title and Result must be set.
 type Report struct {
-	// Title and Lead are the page's first lines: what was done and what for.
+	// Title and Lead are the first lines of the page: what was done and why.
 	Title, Lead string
 	// Banner names the platform in a few words, in the largest letters of the page; may be empty.
 	Banner string
@@ -31,8 +31,8 @@ type Report struct {
 	// SidesTitle is their heading; empty means the default heading, which names a sniffer.
 	Sides      []Capture
 	SidesTitle string
-	// Refused lists what was tried and must not have gone through; may be empty. RefusedWhat names
-	// what that is; empty are packets.
+	// Refused lists the attempts that must have been refused; may be empty. RefusedWhat names what
+	// they are; empty means packets.
 	Refused     []Refusal
 	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
@@ -110,8 +110,8 @@ func (r *Report) WriteHTML(path string) error {
 	return os.Rename(path+".new", path)
 }
 
-// WriteAll writes report.md, result.json and report.html into the folder, which is there. The page
-// shows the checksum of result.json.
+// WriteAll writes report.md, result.json and report.html into the folder, which must exist. The
+// page shows the checksum of result.json.
 func (r *Report) WriteAll(folder string) error {
 	result := filepath.Join(folder, "result.json")
 	if err := r.Result.Write(result); err != nil {
@@ -231,7 +231,7 @@ func (r *Report) label(c bench.Case) string {
 	return strings.ReplaceAll(c.Name, "_", " ")
 }
 
-// fullLabel is label with the MTU, where it has one.
+// fullLabel returns the label with the MTU, if there is one.
 func (r *Report) fullLabel(c bench.Case) string {
 	if c.MTU == 0 {
 		return r.label(c)
@@ -253,7 +253,7 @@ func (r *Report) row(c bench.Case) row {
 	return out
 }
 
-// stat returns the median with unit, and the spread when there is one.
+// stat returns the median with its unit, and the spread if there is one.
 func stat(u bench.Unit, s bench.Stat) string {
 	if s.N == 1 || s.Min == s.Max {
 		return u.Format(s.Median)

@@ -98,6 +98,6 @@ func (s *server) call(ctx context.Context, r request) {
 		cancel()
 		delete(s.running, r.ID)
 	}
-	// Who cannot be answered has gone, and the end of its requests ends the session.
+	// A caller that cannot be answered has gone, and the end of its requests ends the session.
 	_ = s.enc.Encode(answer)
 }

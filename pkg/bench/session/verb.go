@@ -26,11 +26,11 @@ const (
 	VerbTunnel = "tunnel"
 	// VerbWire adds to a pod its other interfaces and the node the routes between them: Wire.
 	VerbWire = "wire"
-	// VerbUnwire takes all of it away again; it may be repeated.
+	// VerbUnwire removes all of it; it may be repeated.
 	VerbUnwire = "unwire"
 	// VerbCount reads counters: answered by Counters.
 	VerbCount = "count"
-	// VerbPrograms counts for a while what BPF programs do: Programs, answered by Ran.
+	// VerbPrograms counts the runs of BPF programs for a while: Programs, answered by Ran.
 	VerbPrograms = "programs"
 	// VerbWatch listens on the node's link until VerbJudge: Watch. VerbJudge ends it and is
 	// answered by Judgement.
@@ -150,7 +150,7 @@ type Peer struct {
 
 // Counters are taken at one moment.
 type Counters struct {
-	// Busy is the CPU time that all processors have spent on something.
+	// Busy is the CPU time that all processors have spent.
 	Busy time.Duration `json:"busy"`
 	// Sent are the bytes that left through a link, by its name.
 	Sent map[string]uint64 `json:"sent"`

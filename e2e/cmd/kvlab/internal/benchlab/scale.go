@@ -101,7 +101,7 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 	})
 }
 
-// one adds a case with a value a round, and returns it.
+// one adds a case with a value per round, and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
