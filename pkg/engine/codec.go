@@ -34,7 +34,7 @@ const (
 	reading
 )
 
-// fail notes that the image is malformed.
+// fail records that the image is malformed.
 func (c *codec) fail(what string) {
 	if c.err == nil {
 		c.err = fmt.Errorf("%w: %s at byte %d", ErrMalformed, what, c.n)
@@ -80,12 +80,12 @@ func (c *codec) u64(v *uint64) {
 	}
 }
 
-// words takes many numbers at once.
+// words takes several numbers.
 func (c *codec) words(w []uint64) {
 	c.Raw(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*len(w)))
 }
 
-// number takes an integer of any type, of which an image has values from least to most.
+// number takes an integer of any type. An image may hold values from least to most.
 func number[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32](c *codec, v *T, least, most T) {
 	x := uint64(*v)
 	c.u64(&x)

@@ -123,7 +123,7 @@ func (d *Device) apply(set *uapi.Set) error {
 	return nil
 }
 
-// applyDevice does what can fail.
+// applyDevice applies the settings that can fail.
 func (d *Device) applyDevice(set *uapi.Set) error {
 	oldPort, oldMark := d.port, d.mark
 	if set.Mark != nil {
@@ -188,8 +188,8 @@ func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	}
 }
 
-// useKey makes the checks of messages those for the static key. The caller holds state for writing,
-// or no thread runs.
+// useKey sets up the checks of messages for the static key. The caller holds state for writing, or
+// no thread runs.
 func (d *Device) useKey() {
 	d.checker = noise.NewChecker(d.id.Public)
 	for _, s := range d.shards {
@@ -197,7 +197,7 @@ func (d *Device) useKey() {
 	}
 }
 
-// applyPeer does a part of a Set; the caller holds state for writing.
+// applyPeer applies one section of a Set; the caller holds state for writing.
 func (d *Device) applyPeer(c change) {
 	p, s := c.peer, c.set
 	if p == nil || p.removed {
@@ -252,8 +252,8 @@ func (d *Device) applyPeer(c change) {
 	}
 }
 
-// remove takes a peer from the device; the caller holds state for writing and calls bury when it
-// does not any more.
+// remove takes a peer from the device. The caller holds state for writing, and calls bury after it
+// has released it.
 func (d *Device) remove(p *peer) {
 	if p.removed {
 		return
@@ -267,7 +267,7 @@ func (d *Device) remove(p *peer) {
 	d.dead = append(d.dead, p)
 }
 
-// bury ends what no thread can reach any more: sessions, and peers that were removed.
+// bury ends the sessions that no thread can reach any more, and the removed peers.
 func (d *Device) bury() {
 	d.zeroRetired()
 	if len(d.dead) == 0 {

@@ -15,7 +15,7 @@ import (
 // walkInterval is how often control looks at the timers of all peers and at the link.
 const walkInterval = 100 * time.Millisecond
 
-// control is the goroutine that does all that is not the path.
+// control is the goroutine for all work beside the packets.
 func (d *Device) control() {
 	var b [8]byte
 	for !d.closing.Load() {
@@ -40,7 +40,8 @@ func (d *Device) control() {
 // messagesPerStep bounds the handshake messages between two looks at events.
 const messagesPerStep = 32
 
-// step does what is due and returns how long control may wait; not positive is not at all.
+// step does the due work and returns how long control may wait. If that is not positive, control
+// must not wait.
 func (d *Device) step(now time.Duration) time.Duration {
 	d.handled = d.takePending(d.handled)
 	for i, p := range d.handled {
@@ -125,7 +126,7 @@ func (d *Device) walk(now time.Duration) {
 	}
 }
 
-// expire zeroes the keys of former sessions that nothing may be received under any more.
+// expire zeroes the keys of former sessions under which no packet may be received any more.
 func (d *Device) expire(p *peer, now time.Duration) {
 	old := func(s *session) bool { return s != nil && now-s.born >= rejectAfterTime }
 	if !slices.ContainsFunc(p.former[:], old) {
@@ -225,7 +226,7 @@ func (d *Device) want(p *peer, now time.Duration) {
 		return
 	}
 	if d.initiate(p, now) && p.timers.greet != 0 {
-		// Another one now would take the place of this one, whose response were then unknown.
+		// Another initiation now would replace this one, whose response could then not be used.
 		p.timers.greeted(now, mathrand.Float64())
 	}
 }
@@ -275,7 +276,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	return true
 }
 
-// forgetInitiation ends the exchange that waits for its response.
+// forgetInitiation ends the exchange without a response so far.
 func (d *Device) forgetInitiation(p *peer) {
 	if p.index != 0 {
 		d.waiting.remove(p.index)

@@ -17,7 +17,7 @@ import (
 
 // Options are the parts and settings of a device.
 type Options struct {
-	// Queues are the queues of the TUN, one a shard. The caller closes them after Device.Close.
+	// Queues are the queues of the TUN, one per shard. The caller closes them after Device.Close.
 	Queues []*sock.Queue
 	// UDPOffload reports whether the TUN takes and returns superpackets of UDP.
 	UDPOffload bool
@@ -65,7 +65,8 @@ type Device struct {
 	mark                   uint32
 	up                     bool
 	out                    *outbox
-	// route returns the link by which datagrams leave for an endpoint; nil judges none.
+	// route returns the link by which datagrams leave for an endpoint. With a nil route, no source
+	// is judged.
 	route      func(e *sock.Endpoint, mark uint32) (link int32, err error)
 	judgements int  // of this walk
 	turn       int  // where the next walk over order begins
@@ -179,8 +180,8 @@ func (d *Device) run() {
 	}
 }
 
-// halt ends the threads of the shards, after the batch that they are at. The caller holds mu and no
-// lock of theirs.
+// halt ends the threads of the shards after their present batch. The caller holds mu and none of
+// the threads' locks.
 func (d *Device) halt() {
 	d.halted.Store(true)
 	d.stopping.Store(true)
@@ -270,7 +271,7 @@ func (d *Device) Close() {
 	}
 }
 
-// finish is Close without the question whether the device is closed.
+// finish is Close without the check whether the device is closed.
 func (d *Device) finish() {
 	d.mu.Lock()
 	d.halt()
@@ -355,7 +356,7 @@ func (d *Device) setDown() {
 }
 
 // endSessions takes the sessions of a peer from the threads. The caller holds state for writing,
-// and calls zeroRetired when it does not any more.
+// and calls zeroRetired after it has released it.
 func (d *Device) endSessions(p *peer) {
 	d.retire(p.current)
 	d.retire(p.next)
@@ -374,8 +375,8 @@ func (d *Device) retire(s *session) {
 	}
 }
 
-// shelve makes a session, which may be nil, one that only receives. The oldest of too many goes, as
-// retire does it.
+// shelve keeps a session, which may be nil, for receiving only. If there are too many, the oldest
+// is retired.
 func (d *Device) shelve(p *peer, s *session) {
 	if s == nil {
 		return

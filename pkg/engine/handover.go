@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// Base is a device as it was while it was served, for a successor that will go on in its place. So
-// only what changed since has to be copied while the device stands still. A base is good for one
+// Base is the state of a device while it was served, for a successor that will take its place. Only
+// later changes then have to be copied while the device stands still. A base is good for one
 // Export, until the device is configured.
 type Base struct {
 	// Image is the state, in memory for the successor. Close, Resume and Commit overwrite and close
@@ -40,14 +40,14 @@ func (b *Base) Close() {
 }
 
 const (
-	// baseSlack is for what the threads may add to a base between counting and writing.
+	// baseSlack is room for data that the threads may add to a base between counting and writing.
 	baseSlack = 64 << 10
-	// restSlack is for what may make a rest larger than the base: sockets, and handshake messages
-	// that wait.
+	// restSlack is room for data that may make a rest larger than the base: sockets, and handshake
+	// messages that wait.
 	restSlack = 1 << 20
 )
 
-// Base returns the state of a device that is served on.
+// Base returns the state of a device that continues to serve.
 func (d *Device) Base() (_ *Base, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *Device) Base() (_ *Base, err error) {
 	if err := d.visitBase(&c, b); err != nil {
 		return nil, fmt.Errorf("write the base: %w", err)
 	}
-	// Made, and touched, while the device is served: that is most of the time which a rest takes.
+	// Made, and touched, while the device is served: a rest spends most of its time on that.
 	b.room, err = sealed(c.n + c.n/4 + restSlack)
 	return b, err
 }
@@ -93,7 +93,7 @@ func sealed(size int) (*secret.Sealed, error) {
 	return s, nil
 }
 
-// rest writes what changed since the base.
+// rest writes the changes since the base.
 func (b *Base) rest() (*secret.Sealed, error) {
 	d := b.d
 	c := codec{way: writing, b: b.room.Bytes}
@@ -103,7 +103,7 @@ func (b *Base) rest() (*secret.Sealed, error) {
 		return out, nil
 	}
 
-	// It does not fit.
+	// The changes do not fit.
 	clear(b.room.Bytes)
 	c = codec{way: counting}
 	if err := d.visitRest(&c, nil, b); err != nil {
@@ -204,8 +204,8 @@ func (h *Handover) Commit() {
 	}
 }
 
-// Prepare makes a device that stands still and has no state yet: all of it that takes time and that
-// a successor can have while the device is still served. ImportBase and Import follow, or Abandon.
+// Prepare makes a device that stands still and has no state yet. It does everything that takes time
+// and is possible while the device is still served. ImportBase and Import follow, or Abandon.
 func Prepare(o Options) (*Device, error) { return build(o) }
 
 // ImportBase brings a device that Prepare returned to the state of a base. After an error, which is

@@ -136,7 +136,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 		return
 	}
 
-	// The index of the initiation becomes that of the session.
+	// The session takes over the index of the initiation.
 	s.local = p.index
 	d.waiting.remove(p.index)
 	p.index = 0
@@ -169,7 +169,7 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 const (
 	// crossing is the time between two sessions that both sides began at once.
 	crossing = rekeyTimeout
-	// patience is for how long a peer may send under a session that gave way.
+	// patience is the time for which a peer may send under a session that gave way.
 	patience = 400 * time.Millisecond
 )
 
@@ -215,8 +215,8 @@ func (d *Device) yield(p *peer) {
 	}
 }
 
-// complete notes that a handshake is complete, and sends what waits for it. The initiator sends an
-// empty packet if nothing waits: it proves to the peer that it has the keys.
+// complete records that a handshake is complete, and sends the packets that wait for it. The
+// initiator sends an empty packet if nothing waits: it proves to the peer that it has the keys.
 func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	p.timers.completed(now, initiator)
 	p.dead.Store(false)

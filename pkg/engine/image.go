@@ -17,13 +17,13 @@ import (
 // Schema is the number of the images' layout. Processes of different schemas hand nothing over.
 const Schema = 4
 
-// The numbers that begin a base and a rest.
+// The magic numbers of a base and a rest.
 const (
 	baseMagic = 0x6b7665696c2f6261
 	restMagic = 0x6b7665696c2f7265
 )
 
-// visitHead is the beginning of an image: what it is, and how many of its bytes count.
+// visitHead is the beginning of an image: its kind, and its number of bytes.
 func (c *codec) visitHead(magic uint64) {
 	got, schema, size := magic, Schema, 0
 	c.u64(&got)
@@ -37,7 +37,7 @@ func (c *codec) visitHead(magic uint64) {
 	}
 }
 
-// finish writes how many bytes of an image count, or checks that all of them were read.
+// finish writes the number of bytes of an image, or checks that all of them were read.
 func (c *codec) finish() error {
 	switch {
 	case c.err != nil:
@@ -49,7 +49,7 @@ func (c *codec) finish() error {
 	return c.err
 }
 
-// headSize is the size of what visitHead takes.
+// headSize is the size of the part that visitHead takes.
 const headSize = 3 * 8
 
 // visitBase is the layout of a base. The caller holds mu; threads may run.
@@ -124,7 +124,7 @@ func (d *Device) visitChanged(c *codec, b *Base) {
 	number(c, &n, n, n)
 }
 
-// forget takes from a peer that was read what is read again.
+// forget removes from a peer that was read the parts that are read again.
 func (d *Device) forget(p *peer) {
 	for _, s := range p.sessions() {
 		if *s != nil {
@@ -141,7 +141,7 @@ func (d *Device) forget(p *peer) {
 	p.lastHandshake = time.Time{}
 }
 
-// visitSockets takes whether the device is up, and what its sockets can do.
+// visitSockets takes whether the device is up, and the features of its sockets.
 func (d *Device) visitSockets(c *codec, sockets []int) {
 	c.Flag(&d.up)
 	shards := len(d.shards)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// visitFixed is the layout of what configuration alone changes. A peer that is read is added to the
+// visitFixed is the layout of the settings of configuration. A peer that is read is added to the
 // device.
 func (p *peer) visitFixed(c *codec, d *Device) {
 	c.Raw(p.public[:])
@@ -39,7 +39,7 @@ func (p *peer) visitLive(c *codec, d *Device) {
 	}
 }
 
-// visitShared takes what the threads change.
+// visitShared takes the data that the threads change.
 func (p *peer) visitShared(c *codec) {
 	for _, a := range []*atomic.Int64{&p.moved, &p.unanswered, &p.owed, &p.lastSent,
 		&p.lastReceived, &p.asked} {
@@ -92,7 +92,7 @@ func (p *peer) visitEndpoint(c *codec) {
 	}
 }
 
-// visitControl takes what control alone uses.
+// visitControl takes the data that only control uses.
 func (p *peer) visitControl(c *codec, d *Device) {
 	t := &p.timers
 	for _, v := range []*time.Duration{&t.retransmit, &t.zero, &t.greet, &t.confirm, &p.keepalive,

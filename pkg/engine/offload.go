@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// Offloads are those that a device uses. One that is missing was never there, or the kernel broke
+// Offloads are the offloads that a device uses. A missing one never existed, or the kernel broke
 // it.
 type Offloads struct {
 	// Segment reports whether the kernel segments datagrams that are sent (UDP_SEGMENT), Receive
@@ -44,10 +44,10 @@ func (d *Device) Offloads() Offloads {
 	return o
 }
 
-// An offload that failed is tried again after a while: what broke it may be a link that went, or a
+// An offload that failed is tried again after a while: the cause may be a link that went, or a
 // driver that was replaced.
 const (
-	// singlyFor is for how long SendSingly holds.
+	// singlyFor is the duration of SendSingly.
 	singlyFor = time.Hour
 	// refusedFor is for how long an offload stays off that the kernel refused.
 	refusedFor = 10 * time.Minute
@@ -60,8 +60,8 @@ type refusal struct {
 	until time.Duration
 }
 
-// retryOffloads logs which offloads threads switched off, and switches on again what was off for
-// long enough.
+// retryOffloads logs which offloads threads switched off, and switches on again the offloads that
+// were off for long enough.
 func (d *Device) retryOffloads(now time.Duration) {
 	for _, r := range []struct {
 		*refusal

@@ -188,7 +188,7 @@ func (o *outbox) sent(p *peer, n uint64) {
 	}
 }
 
-// count moves what the sender lost to the device's counters.
+// count adds the sender's losses to the device's counters.
 func (o *outbox) count() {
 	now, old := o.sender.Stats, o.lost
 	if now == old {

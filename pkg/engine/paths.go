@@ -54,7 +54,7 @@ func (d *Device) followPaths() {
 	}
 }
 
-// noteChanges makes the walk judge again what changed.
+// noteChanges makes the walk judge the changed paths again.
 func (d *Device) noteChanges() {
 	list := d.changes.take()
 	if len(list) == 0 {
@@ -72,8 +72,8 @@ func (d *Device) noteChanges() {
 	}
 }
 
-// judge forgets the source address of a peer if the route to it leaves by another link than that on
-// which the peer came in.
+// judge forgets the source address of a peer if the route to it leaves by another link than the
+// link on which the peer came in.
 func (d *Device) judge(p *peer, now time.Duration) {
 	if d.route == nil || !p.unjudged.Load() || d.judgements == judgementsPerWalk {
 		return

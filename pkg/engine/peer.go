@@ -22,7 +22,7 @@ type session struct {
 	used atomic.Bool
 	// sent is the next counter.
 	sent atomic.Uint64
-	// crossed reports whether the peer began this session when it may not have known of ours.
+	// crossed reports whether the peer began this session possibly without knowledge of ours.
 	crossed bool
 	// rival is the session to which this session gave way, see confirm. declined is the time, in ns
 	// since boot. When declined is 0 there is no rival, or the peer was seen to prefer this
@@ -52,7 +52,7 @@ const (
 	wantSession event = 1 << iota
 	// confirmed: a packet came under the keys of next.
 	confirmed
-	// insisted: packets go on to come under a session that gave way.
+	// insisted: the peer still sends under a session that gave way.
 	insisted
 )
 
@@ -72,8 +72,8 @@ type peer struct {
 
 	endpoint atomic.Pointer[sock.Endpoint]
 	moved    atomic.Int64 // when endpoint last followed a packet
-	// unjudged reports whether the source of endpoint is to be compared with the route; refused is
-	// the last one that did not suit it. See judge.
+	// unjudged reports whether the source of endpoint must be compared with the route; refused is
+	// the last source that did not suit it. See judge.
 	unjudged atomic.Bool
 	refused  atomic.Pointer[sock.Endpoint]
 
@@ -83,14 +83,14 @@ type peer struct {
 	asked     atomic.Int64
 	dead      atomic.Bool // an initiation was not answered; written by control
 	refreshed atomic.Bool // renewal on receiving was requested
-	// singly reports whether datagrams to the peer are not sent by segmentation offload, see
-	// retrySegments.
+	// singly reports whether datagrams to the peer are sent one by one, without segmentation
+	// offload, see retrySegments.
 	singly             atomic.Bool
 	sentBytes, rxBytes atomic.Uint64
 	events             atomic.Uint32
 	staged             staged
 
-	// Of control, under Device.mu.
+	// Owned by control, under Device.mu.
 	timers         timers
 	stamper        *noise.Stamper
 	allowed        map[netip.Prefix]struct{}
@@ -109,7 +109,7 @@ type peer struct {
 // maxFormer bounds the sessions of a peer that only receive.
 const maxFormer = 6
 
-// sentAt notes that something authentic was sent; data is not an empty packet.
+// sentAt records that an authentic packet was sent; data reports that it was not empty.
 func (p *peer) sentAt(now time.Duration, data bool) {
 	p.lastSent.Store(int64(now))
 	if p.owed.Load() != 0 {
@@ -120,7 +120,7 @@ func (p *peer) sentAt(now time.Duration, data bool) {
 	}
 }
 
-// receivedAt notes that something authentic came.
+// receivedAt records that an authentic packet came.
 func (p *peer) receivedAt(now time.Duration, data bool) {
 	p.lastReceived.Store(int64(now))
 	if p.unanswered.Load() != 0 {
@@ -138,8 +138,8 @@ func (p *peer) view(now time.Duration) view {
 		keepalive: p.keepalive, jitter: p.jitter}
 }
 
-// move changes the endpoint to where an authentic packet came from at that time. Control handles a
-// handshake message later than the threads handle what came behind it, so a message that is older
+// move changes the endpoint to the source of an authentic packet of that time. Control handles a
+// handshake message later than the threads handle the packets behind it. So a message that is older
 // than the last move changes nothing.
 func (p *peer) move(from *sock.Endpoint, at time.Duration) {
 	old := p.endpoint.Load()
@@ -155,8 +155,8 @@ func (p *peer) move(from *sock.Endpoint, at time.Duration) {
 	p.moved.Store(int64(at))
 }
 
-// forgetSource lets the kernel choose the source address again: the one that was used may be the
-// cause of silence.
+// forgetSource lets the kernel choose the source address again: the present one may be the cause of
+// silence.
 func (p *peer) forgetSource() {
 	if old := p.endpoint.Load(); old != nil && old.Source.IsValid() {
 		p.endpoint.CompareAndSwap(old, &sock.Endpoint{Addr: old.Addr, Scope: old.Scope})
@@ -169,7 +169,7 @@ func randomJitter() time.Duration { return rand.N(maxJitter) }
 // peers that do not answer.
 const (
 	maxStaged      = 128     // packets per peer
-	maxStagedBytes = 4 << 20 // a device
+	maxStagedBytes = 4 << 20 // per device
 	maxStagedDead  = maxStagedBytes / 2
 )
 
@@ -204,7 +204,7 @@ func (d *Device) trim(p *peer, n int) {
 	}
 }
 
-// markDead notes that a peer does not answer, and keeps the newest packet for it alone.
+// markDead records that a peer does not answer, and keeps only the newest packet for it.
 func (d *Device) markDead(p *peer) {
 	if p.dead.Swap(true) {
 		return

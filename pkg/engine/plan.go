@@ -28,16 +28,16 @@ type plan struct {
 	made []*peer
 }
 
-// free frees the peers of a plan that is not carried out.
+// free frees the peers of a plan that is not applied.
 func (p *plan) free(a *secret.Arena) {
 	for _, p := range p.made {
 		secret.Free(a, p.secrets)
 	}
 }
 
-// plan finds or makes the peer of each section of a Set. A section sees what those before it did:
-// sets one by one are the same as one text of them. So a key that is removed and set again is
-// another peer from there on.
+// plan finds or makes the peer of each section of a Set. A section sees the result of the sections
+// before it: several Sets have the same result as one text of them. So a key that is removed and
+// set again belongs to another peer from there on.
 func (d *Device) plan(set *uapi.Set) (plan, error) {
 	var out plan
 	own, err := d.nextKey(set)
@@ -100,7 +100,7 @@ func (d *Device) nextKey(set *uapi.Set) (noise.PublicKey, error) {
 	return other.Public, nil
 }
 
-// giveSecrets allocates what the peers that stay need. After an error nothing is allocated.
+// giveSecrets allocates the secrets of the peers that stay. After an error nothing is allocated.
 func (d *Device) giveSecrets(out *plan, latest map[noise.PublicKey]*peer) error {
 	for _, c := range out.changes {
 		if !c.made || latest[c.peer.public] != c.peer {

@@ -52,8 +52,8 @@ func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	return true
 }
 
-// take copies the oldest message to m, and returns how many wait behind it that are not cookies; ok
-// is false without one.
+// take copies the oldest message to m, and returns how many messages other than cookies wait behind
+// it. ok is false without a message.
 func (r *ring) take(m *message) (waiting int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +69,8 @@ func (r *ring) take(m *message) (waiting int, ok bool) {
 	return r.n - r.cookies, true
 }
 
-// exchanges are the peers whose initiation waits for its response, by index. Control changes them;
-// the threads look up whether a cookie is for one.
+// exchanges holds the peers whose initiation waits for its response, by index. Control changes
+// them; the threads look up whether a cookie belongs to one.
 type exchanges struct {
 	mu      sync.Mutex
 	byIndex map[uint32]*peer

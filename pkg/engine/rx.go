@@ -145,7 +145,8 @@ func (r *receiver) runRX(b *binding) {
 	d.turns.follow()
 }
 
-// receive returns what waits at one of the sockets, at most one call's worth; they take turns.
+// receive returns the datagrams that wait at one of the sockets, at most as many as one call
+// returns; the sockets take turns.
 func (r *receiver) receive(b *binding) []sock.Message {
 	for range 2 {
 		u := b.v4
@@ -156,7 +157,8 @@ func (r *receiver) receive(b *binding) []sock.Message {
 		if u == nil {
 			continue
 		}
-		// Errors of ICMP do not reach an unconnected socket; those of memory go away.
+		// Errors of ICMP do not reach an unconnected socket; errors for lack of memory are
+		// transient.
 		if msgs, err := r.in.Receive(u); err == nil && len(msgs) > 0 {
 			return msgs
 		}
@@ -164,7 +166,7 @@ func (r *receiver) receive(b *binding) []sock.Message {
 	return nil
 }
 
-// take opens what was received, and delivers it when it is its turn.
+// take opens the received datagrams, and delivers them when it is the thread's turn.
 func (r *receiver) take(msgs []sock.Message, now time.Duration) {
 	d := r.s.d
 	r.last, r.lastPeer = nil, nil
@@ -234,8 +236,8 @@ func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 	r.n++
 }
 
-// deliverAll opens what was gathered, and takes each packet that is authentic and new when all
-// earlier batches are through.
+// deliverAll opens the gathered packets. It takes each packet that is authentic and new when all
+// earlier batches are done.
 func (r *receiver) deliverAll(now time.Duration) {
 	d := r.s.d
 	groups := r.groups[:r.used]
@@ -296,7 +298,7 @@ func (r *receiver) deliverGroup(g *group, now time.Duration) {
 	s.peer.receivedAt(now, data)
 }
 
-// fresh drops the packets whose counters are too old, before they cost anything.
+// fresh drops the packets whose counters are too old, before they cost any work.
 func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +312,7 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 	return kept
 }
 
-// authentic does what follows from a packet of the session.
+// authentic applies the effects of an authentic packet of the session.
 func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration) {
 	p := s.peer
 	p.move(from, now)

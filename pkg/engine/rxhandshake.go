@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// handshake takes a handshake message. What anyone can send, without our public key or an index of
-// ours, ends here: it wakes control no more than it fills the ring.
+// handshake takes a handshake message. A message that a sender can make without our public key or
+// an index of ours ends here: it wakes control no more than it fills the ring.
 func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Duration) {
 	d := r.s.d
 	size := handshakeSize(kind)
@@ -28,7 +28,7 @@ func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Du
 	}
 }
 
-// awaits reports whether an index is one of ours. The caller holds state.
+// awaits reports whether an index belongs to this device. The caller holds state.
 func (d *Device) awaits(index uint32) bool {
 	return d.sessions[index] != nil || d.waiting.get(index) != nil
 }

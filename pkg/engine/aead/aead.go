@@ -41,7 +41,7 @@ type Tier struct {
 type Worker struct {
 	nonce [chacha20poly1305.NonceSize]byte
 	lanes *lanes // secret memory of a tier with several lanes
-	// unused is the text of lanes that have none.
+	// unused is the text of lanes without a packet.
 	unused unused
 }
 

@@ -22,8 +22,8 @@ var AVX512 = Tier{Name: "avx512", Seal: sealLanes, Open: openLanes}
 
 const (
 	laneCount = 8
-	// leastLanes is how many packets of one length are worth a pass with unused lanes; of at most
-	// shortText bytes, leastShort are.
+	// leastLanes is the least number of packets of one length for which a pass with unused lanes
+	// pays. For packets of at most shortText bytes it is leastShort.
 	leastLanes = 5
 	leastShort = 2
 	shortText  = 256
@@ -39,7 +39,7 @@ type lanes struct {
 	counters [laneCount]uint64
 }
 
-// unused is the text of lanes that have none. Nothing reads what the lanes leave there.
+// unused is the text of lanes without a packet. Nothing reads what the lanes leave there.
 type unused [maxLaneText]byte
 
 func sealLanes(w *Worker, key *Key, packets []Packet) {

@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// Choose returns the fastest tier that this CPU has and that agrees with x/crypto in every bit. It
-// returns an error with it when a faster one had to be left out, and XCrypto with a fatal flaw
-// never: then the tier is nil.
+// Choose returns the fastest tier that this CPU has and that agrees with x/crypto in every bit. If
+// a faster one had to be left out, it returns an error beside the tier. It never returns XCrypto
+// with a fatal flaw: then the tier is nil.
 func Choose() (*Tier, error) {
 	if err := prove(&XCrypto); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func Choose() (*Tier, error) {
 	return &AVX512, nil
 }
 
-// longest is the largest text that any tier seals by its own means, bytes.
+// longest is the largest text that any tier seals without x/crypto, bytes.
 const longest = 9216
 
 // prove compares a tier with x/crypto on batches of random keys, texts, lengths and offsets, and on

@@ -81,7 +81,7 @@ type Checker struct {
 // NewChecker returns the checker for messages to the owner of public.
 func NewChecker(public PublicKey) *Checker { return &Checker{keys: keysOf(&public)} }
 
-// MAC2 reports whether the second MAC was made with the cookie that the owner of from was given.
+// MAC2 reports whether the second MAC was made with the cookie that the owner of from received.
 func (c *Checker) MAC2(msg []byte, from netip.AddrPort, now time.Duration) bool {
 	if !c.valid || now-c.made >= CookieLifetime {
 		return false
@@ -120,7 +120,7 @@ func (c *Checker) Reply(msg []byte, from netip.AddrPort, now time.Duration) [Coo
 	return out
 }
 
-// Stamper adds the MACs to messages for one peer and keeps the cookie that the peer gave.
+// Stamper adds the MACs to messages for one peer and keeps the peer's cookie.
 type Stamper struct {
 	keys    macKeys
 	last    [macSize]byte
@@ -147,8 +147,8 @@ func (s *Stamper) Stamp(msg []byte, now time.Duration) {
 	copy(msg[at+macSize:], second[:])
 }
 
-// Take accepts a cookie reply to the last message that Stamp stamped, and reports whether it is
-// one.
+// Take accepts a cookie reply to the last message that Stamp stamped, and reports whether it was
+// valid.
 func (s *Stamper) Take(msg *[CookieSize]byte, now time.Duration) bool {
 	if !s.sent {
 		return false

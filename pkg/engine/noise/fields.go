@@ -2,8 +2,8 @@ package noise
 
 import "time"
 
-// Fields reads or writes values in a fixed order: Visit describes what another process needs to go
-// on in place of this one.
+// Fields reads or writes values in a fixed order: Visit describes the values that another process
+// needs to take over from this one.
 type Fields interface {
 	// Raw takes bytes in place, without a copy elsewhere.
 	Raw(b []byte)
@@ -29,7 +29,7 @@ func (c *Checker) Visit(f Fields) {
 	f.Flag(&c.valid)
 }
 
-// Visit visits the cookie that the peer gave, and the message that the next one answers.
+// Visit visits the peer's cookie, and the message that the next one answers.
 func (s *Stamper) Visit(f Fields) {
 	f.Raw(s.last[:])
 	f.Flag(&s.sent)

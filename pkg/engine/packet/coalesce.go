@@ -26,8 +26,8 @@ const maxHead = lenIP6 + 60
 // one.
 type Write func(flow uint32, parts [][]byte) bool
 
-// Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets
-// that were added must stay as they are until Flush.
+// Coalescer joins consecutive packets of a flow into superpackets. It belongs to one thread.
+// Packets that were added must stay as they are until Flush.
 //
 // Flows that take turns coalesce however many they are. A flow is found by an open-addressing table
 // with a seeded hash, so that no peer can choose flows that collide.
@@ -55,7 +55,7 @@ type link struct {
 	next int
 }
 
-// slot is where the flow of a batch is in Coalescer.flows.
+// slot is the place of the flow of a batch in Coalescer.flows.
 type slot struct {
 	batch uint32
 	flow  int32
@@ -69,7 +69,7 @@ type key struct {
 	v6       bool
 }
 
-// flow is a superpacket that grows. With n 0 it was written, and another one may begin.
+// flow is a superpacket that grows. If n is 0 it was written, and another one may begin.
 type flow struct {
 	key         key
 	first, last int // of Coalescer.packets
@@ -195,7 +195,7 @@ func (c *Coalescer) one(k *key, p []byte) {
 	c.write(k.number(), c.single[:])
 }
 
-// flush writes what a flow has gathered, if anything.
+// flush writes the packets of a flow, if there are any.
 func (c *Coalescer) flush(f *flow) {
 	if f.n == 1 {
 		c.one(&f.key, c.packets[f.first].p)
@@ -208,8 +208,8 @@ func (c *Coalescer) flush(f *flow) {
 }
 
 // classify returns the flow of a packet that may be coalesced, and the lengths of its IP header and
-// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced; of
-// them k has the addresses only.
+// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced; for
+// them k has only the addresses.
 func classify(p []byte) (k key, ip, head int, ok bool) {
 	be := binary.BigEndian
 	if p[0]>>4 == 4 {

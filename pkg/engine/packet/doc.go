@@ -15,8 +15,8 @@
 //   - Packets of one inner flow keep their order.
 //   - A datagram over UDP never gets the checksum 0, which means that there is none (RFC 768).
 //
-// It trusts the inner checksum of what it coalesces, as the kernel's WireGuard does: the AEAD
-// proved that the packet is as the peer sent it.
+// It trusts the inner checksum of the packets that it coalesces, as the kernel's WireGuard does:
+// the AEAD proved that the packet is as the peer sent it.
 //
 // Start reading at Parse and at Coalescer.Add.
 package packet

@@ -38,8 +38,8 @@ type Super struct {
 	h Header
 	// Segments is the number of packets in it.
 	Segments int
-	// size is the payload of each segment but the last; head the length of all headers, transport
-	// where that of TCP or UDP begins.
+	// size is the payload of each segment but the last; head is the length of all headers, and
+	// transport the offset of the TCP or UDP header.
 	size, head, transport int
 	v6                    bool
 	proto                 uint8

@@ -174,8 +174,8 @@ func readLink(kind uint16, body []byte) (int32, error) {
 	return 0, unix.EHOSTUNREACH // A blackhole has no link.
 }
 
-// Wait blocks until something changed, and appends what. One change stands for many that come
-// together. ok is false after Stop.
+// Wait blocks until something changed, and appends the changes. One change may stand for several
+// that come together. ok is false after Stop.
 func (p *Paths) Wait(out []Change) (changes []Change, ok bool) {
 	n, err := p.events.Read(p.event[:])
 	if errors.Is(err, os.ErrClosed) {
@@ -195,7 +195,7 @@ func (p *Paths) Wait(out []Change) (changes []Change, ok bool) {
 	return out, true
 }
 
-// changesPause is between two reads of a subscription that loses changes.
+// changesPause is the pause between two reads of a subscription that loses changes.
 const changesPause = 100 * time.Millisecond
 
 // readChange reads a message of one of the groups.

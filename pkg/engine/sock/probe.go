@@ -38,9 +38,9 @@ func proven(v6 bool) offloads {
 	return p.got
 }
 
-// probe sends one datagram and then segmented ones over loopback. Offloads with which the segmented
-// ones do not come whole and in order are not believed. Where the single one does not come, nothing
-// is known.
+// probe sends one datagram and then segmented ones over loopback. It does not trust offloads with
+// which the segmented ones do not come whole and in order. If the single one does not come, it has
+// no result.
 func probe(v6 bool) offloads {
 	if !passes(v6, 1, false) {
 		return whole
