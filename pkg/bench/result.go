@@ -36,7 +36,7 @@ var platforms = append([]string{Namespaces}, nodePlatforms...)
 // not a platform of nodes. The error lists the platforms of nodes.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
-		return fmt.Errorf("nodes are not %q: write one of %s", platform,
+		return fmt.Errorf("nodes cannot be %q: write one of %s", platform,
 			strings.Join(nodePlatforms, ", "))
 	}
 	return nil
