@@ -38,7 +38,7 @@ func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	return b, content
 }
 
-// only checks that these are all the files there are.
+// only checks that there are no other files.
 func only(t *testing.T, b *Files, names ...string) {
 	t.Helper()
 	var found []string
@@ -136,8 +136,8 @@ func TestDisksMakeNoCopies(t *testing.T) {
 // xfsEnv names the folder of the process that has a file system which shares blocks.
 const xfsEnv = "KUBEVEIL_TEST_XFS"
 
-// Copies on a file system that shares blocks take no room until they are written to, and hold what
-// the source held.
+// Copies on a file system that shares blocks take no space until they are written to, and hold the
+// content of the source.
 func TestCopySharesBlocks(t *testing.T) {
 	nettest.NeedRoot(t)
 	if dir := os.Getenv(xfsEnv); dir != "" {

@@ -101,8 +101,8 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// What a volume leaves on its disk does not keep other volumes from the other disks, and the disk
-// is offered again once it is zeros.
+// A deleted volume's data on its disk does not keep other volumes from the other disks. The disk is
+// offered again once it holds zeros.
 func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -158,7 +158,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	}
 }
 
-// A disk and its own partition are one.
+// A disk and its own partition count as one disk.
 func TestDiskBesideItsOwnPartition(t *testing.T) {
 	d, number := newDisks(t)
 	sys := d.Sys.(fstest.MapFS)
@@ -363,7 +363,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	})
 }
 
-// Disks are queried without the lock and claimed with it: a disk that others claimed in between is
+// Disks are queried without the lock and claimed with it. A disk that others claimed in between is
 // not claimed again, and a volume that got one in between keeps it.
 func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	d, _ := newDisks(t)
@@ -408,7 +408,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	}
 }
 
-// lockNow is lock for a test that is not to wait.
+// lockNow is lock for a test that must not wait.
 func (d *Disks) lockNow() (unlock func(), err error) {
 	f, err := os.Open(d.Claims)
 	if err != nil {
@@ -421,7 +421,7 @@ func (d *Disks) lockNow() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Claims that cannot be read are not none: the disks of others would be taken for free ones.
+// Unreadable claims do not count as missing: disks of other volumes would look free.
 func TestClaimsThatCannotBeRead(t *testing.T) {
 	d, _ := newDisks(t)
 	filetest.Write(t, filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// What was promised to one volume is not promised to another, and a reserve to none.
+// Space promised to one volume is promised to no other, and the reserve to no volume.
 func TestRoomIsAdmittedByPromises(t *testing.T) {
 	const unit = 1 << 20
 	dir := t.TempDir()

@@ -46,7 +46,7 @@ func write(t *testing.T, path, text string) {
 		os.WriteFile(path, []byte(text), 0o600))
 }
 
-// files are those below root, by their paths from there.
+// files returns the paths of the files below root, relative to it.
 func files(t *testing.T, root string) []string {
 	t.Helper()
 	var out []string
@@ -79,7 +79,7 @@ func TestRunTakesEverythingAndNothingElse(t *testing.T) {
 	}
 }
 
-// Mappings that cannot be looked for are not none.
+// Mappings that cannot be listed do not count as missing.
 func TestRunRefusesWhatItCannotSee(t *testing.T) {
 	p, root := node(t)
 	p.Blocks = filepath.Join(root, "gone")
@@ -142,7 +142,7 @@ func TestRunDestroysWhenTold(t *testing.T) {
 	}
 }
 
-// A folder of others' things, or on which something is mounted, stays.
+// A folder with files of other programs, or with a mount on it, stays.
 func TestRunLeavesWhatOthersHave(t *testing.T) {
 	p, _ := node(t)
 	other := filepath.Join(filepath.Dir(p.Files), "lost+found")

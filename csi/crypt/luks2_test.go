@@ -20,7 +20,7 @@ import (
 var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001",
 	Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
 
-// dataKey returns a key of 64 bytes that are all c, which no real one is.
+// dataKey returns a key of 64 bytes c, which no real key is.
 func dataKey(t testing.TB, c byte) *keyring.Secret {
 	t.Helper()
 	s, err := keyring.NewSecret(bytes.Repeat([]byte{c}, DataKeySize))
@@ -91,7 +91,7 @@ func TestHeaderCopies(t *testing.T) {
 	}
 }
 
-// What cryptsetup does with the recovery key, written once more.
+// The test repeats cryptsetup's steps with the recovery key.
 func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	h := header(t, 1, testID)
 	var meta luksJSON

@@ -91,7 +91,8 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 	}
 }
 
-// The disk as its owner may present it. Each is refused, for its reason, and nothing is written.
+// The disk's owner may present it in these forms. Each is refused, for its reason, and nothing is
+// written.
 func TestChangedDisksAreRefusedForTheirReason(t *testing.T) {
 	other, cluster, reformatted := testID, testID, testID
 	other.Volume, cluster.Cluster, reformatted.UUID = "pvc-2", "another", UUID{7}
@@ -273,7 +274,7 @@ func TestSizeIsTheStates(t *testing.T) {
 	}
 }
 
-// A disk that shows one thing when it is read and another afterwards gets no further than Seal.
+// A disk that changes between two reads gets no further than Seal.
 func TestChangedBetweenTwoReads(t *testing.T) {
 	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7,
 		"record": recordA + 60, "between": headerEnd + 1} {
@@ -336,8 +337,8 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	}
 }
 
-// Formatting is cut short by a power failure at each operation, with any part of what was not
-// flushed on the disk, and repeated.
+// A power failure ends formatting at each operation, with any part of the unflushed data on the
+// disk. Formatting is then repeated.
 func TestFormatIsRepeated(t *testing.T) {
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {
@@ -365,7 +366,7 @@ func TestFormatIsRepeated(t *testing.T) {
 	}
 }
 
-// A seal is cut short at each operation: what is there opens, with the old epoch or the new one.
+// A seal is cut short at each operation. The disk still opens, with the old epoch or the new one.
 func TestInterruptedSealLeavesOldOrNewEpoch(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {
@@ -429,7 +430,7 @@ func TestCheckBlank(t *testing.T) {
 	}
 }
 
-// A large disk whose beginning and end were wiped, with half a GiB of data left in it.
+// A large disk whose beginning and end were wiped still holds half a GiB of data.
 func TestCheckBlankFindsALittleOnALargeDisk(t *testing.T) {
 	const size, from, to = 1 << 40, 300<<30 + 4096, 300<<30 + 512<<20
 	d := blktest.New(size)

@@ -111,7 +111,7 @@ func TestRefusalsAreDocumented(t *testing.T) {
 	}
 }
 
-// Any byte that is looked at, of the header, the keyslot and both copies of the record, changed in
+// Each byte that is read, of the header, the keyslot and both copies of the record, is changed in
 // any way.
 func FuzzMetadata(f *testing.F) {
 	keys := deriveKeys(f, 1, testID.Binding)

@@ -10,7 +10,7 @@ import (
 )
 
 // A shredding that was cut short, and torn, continues: the record names its volume until it is
-// gone.
+// overwritten.
 func TestInterruptedShredContinues(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {

@@ -126,7 +126,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	}
 }
 
-// What a tuning brings, and a fallback leaves out, is known to change how fast a mapping is and
+// The flags that a tuning adds, and a fallback leaves out, change the speed of a mapping and
 // nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
 func TestClassesOnlyTune(t *testing.T) {
 	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}

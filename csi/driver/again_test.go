@@ -47,8 +47,7 @@ func (m *machine) suspended() bool {
 	return mapping.Suspended
 }
 
-// A volume that does not go on after its snapshot, by none of the attempts that are made at once,
-// is tried again until it does.
+// A volume that no attempt right after its snapshot resumes is tried again until one does.
 func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -67,8 +66,8 @@ func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 	})
 }
 
-// Meanwhile no other call uses the volume, and a process that ends does not wait: the next one lets
-// it go on when it starts.
+// While a source stands still no other call uses the volume. A process that ends does not wait: the
+// next process resumes the volume when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)

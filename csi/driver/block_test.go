@@ -21,8 +21,7 @@ func (r *recorder) Update(ctx context.Context, st volume.State,
 	return r.Store.Update(ctx, st, rev)
 }
 
-// No state of a raw block volume that was ever backed up lets a file system be made on what a pod
-// wrote.
+// No state of a raw block volume from any backup lets a file system be made over a pod's data.
 func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)

@@ -37,8 +37,8 @@ func (m *machine) stageCopy(d *Driver, how *csi.VolumeCapability) error {
 	return err
 }
 
-// A pod with the raw device writes a file system that does harm, and has a copy of it mounted: the
-// kernel and e2fsck would parse it. An administrator may allow that, in the class.
+// A pod may write a harmful file system to the raw device and have a copy of it mounted, so that
+// the kernel and e2fsck would parse it. Only an administrator may allow that, in the class.
 func TestCopyKeepsItsVolumeMode(t *testing.T) {
 	for name, c := range map[string]struct {
 		was, is  *csi.VolumeCapability

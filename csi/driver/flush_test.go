@@ -7,7 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// What a file system holds in memory is written out before its users have to wait for a copy.
+// Data that a file system holds in memory is written before its users have to wait for a copy.
 func TestSnapshotFlushesFirst(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	var done []string

@@ -72,8 +72,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A published volume is published again by the cache, without the API server. The API server
-// decides everything else.
+// A published volume is published again from the cache, without the API server. All other decisions
+// need the API server.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""),
 		"device": block()} {

@@ -137,7 +137,7 @@ func (m *machine) unstage(d *Driver) error {
 	return err
 }
 
-// running is a machine with a volume that a pod has, and has written to.
+// running returns a machine with a volume that a pod has, and has written to.
 func running(t *testing.T, c *csi.VolumeCapability,
 	parameters map[string]string) (*machine, *Driver) {
 	t.Helper()
@@ -151,7 +151,7 @@ func running(t *testing.T, c *csi.VolumeCapability,
 	return m, d
 }
 
-// greets checks that what the pod wrote is there.
+// greets checks that the pod's data is there.
 func (m *machine) greets(target string) {
 	m.t.Helper()
 	if text, err := m.mounts.Read(m.path(target), "greeting"); text != "hello" || err != nil {

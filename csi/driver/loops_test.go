@@ -108,7 +108,7 @@ func (l loops) Remove(ctx context.Context, name string, deferred bool) error {
 	return onDevice(m.Path, func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) })
 }
 
-// needGrowth skips what grows ext4 where that is not allowed.
+// needGrowth skips tests that grow ext4 where growth is not allowed.
 func needGrowth(t *testing.T) {
 	t.Helper()
 	nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE,
@@ -186,7 +186,7 @@ func needLoops(t *testing.T) {
 // expanded ends the name of a life in which the volume is expanded.
 const expanded = ", expanded"
 
-// TestLifeOnLoops is the life of volumes with this machine's file systems and mounts.
+// TestLifeOnLoops runs the life of volumes with this machine's file systems and mounts.
 func TestLifeOnLoops(t *testing.T) {
 	needLoops(t)
 	for _, kind := range []string{"ext4", "ext4" + expanded, "xfs" + expanded, "block"} {
@@ -201,7 +201,7 @@ func TestLifeOnLoops(t *testing.T) {
 	}
 }
 
-// TestLifeHere is one of them, in a process whose mounts are its own.
+// TestLifeHere runs one of them, in a process whose mounts are its own.
 func TestLifeHere(t *testing.T) {
 	kind, grows := strings.CutSuffix(here(t), expanded)
 	how := mounted(kind)

@@ -68,7 +68,7 @@ func value(m *dto.Metric) float64 {
 		float64(m.GetHistogram().GetSampleCount())
 }
 
-// A node that is fenced, and a volume that is closed without its key, are counted.
+// The metrics count a node that is fenced, and a volume that is closed without its key.
 func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	m, d := two(t)
 	other, heir := m.heir()

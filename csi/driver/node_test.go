@@ -181,7 +181,7 @@ func (m *machine) process(kill int) *Driver {
 	return d
 }
 
-// below is the disk of that number.
+// below returns the disk of that number.
 func (m *machine) below(number uint64) (blk.Reader, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,8 +199,8 @@ func (m *machine) disk(v string) *blktest.Disk {
 	return m.disks[v]
 }
 
-// open returns the device of a mapping to the fake file systems: the disk of its volume, from where
-// the data begins.
+// open returns the device of a mapping to the fake file systems: the disk of its volume, from the
+// first byte of data.
 func (m *machine) open(path string) (mounttest.Device, error) {
 	ctx := context.Background()
 	names, err := m.engine.List(ctx, crypt.NamePrefixAll)
@@ -249,7 +249,7 @@ func (m *machine) reboot() {
 	}
 }
 
-// path makes nothing: it is where a target will be.
+// path returns the path of a future target, and makes nothing.
 func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 // folder makes a folder, as kubelet does.
@@ -295,7 +295,7 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 	return conn
 }
 
-// mounted is the capability of a file system, block that of a device.
+// mounted returns the capability of a file system, block the capability of a device.
 func mounted(kind string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// A volume that is mounted is not handed out as the device below, and one whose device is out is
-// not mounted.
+// The device of a mounted volume is not published, and a volume whose device is published is not
+// mounted.
 func TestVolumeIsUsedInOneWay(t *testing.T) {
 	for name, c := range map[string][2]*csi.VolumeCapability{
 		"device below a file system": {mounted(""), block()},

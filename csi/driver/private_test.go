@@ -10,8 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// Where mounts stay in the driver's container a pod would write to the empty folder below, in
-// clear.
+// If mounts stay in the driver's container, a pod would write to the empty folder below, in clear.
 func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 	for name, device := range map[string]bool{"file system": false, "device": true} {
 		t.Run(name, func(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestVolumeSurvivesRandomDeathsAndReboots has processes that die at random steps of random calls,
-// reboots among them, and checks after each that the volume can be used again, with all that was
-// written, and that no file system was made once there was something on it.
+// TestVolumeSurvivesRandomDeathsAndReboots lets processes die at random steps of random calls,
+// reboots among them. After each it checks that the volume can be used again, with all data, and
+// that no file system was made once there was data on it.
 func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 	calls := map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },

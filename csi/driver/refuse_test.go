@@ -64,8 +64,8 @@ func TestErrorsHaveTheirCodes(t *testing.T) {
 	}
 }
 
-// A state from a backup, while a pod uses newer data: every call that would end that is refused,
-// and the pod continues.
+// A state from a backup, while a pod uses newer data: every call that would end that use is
+// refused, and the pod continues.
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
@@ -204,7 +204,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	}
 }
 
-// left opens the volume as a process does that dies before it mounts it; held reports whether a
+// left opens the volume like a process that dies before it mounts it; held reports whether a
 // process has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
@@ -484,8 +484,8 @@ func TestStageRefusesRequests(t *testing.T) {
 	}
 }
 
-// Each call that needs the key of the class's Secret, without it and with another one: nothing
-// comes of it, and it is done with the right one.
+// Each call that needs the key of the class's Secret is sent without the key and with another one.
+// It has no effect then, and succeeds with the right key.
 func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -606,8 +606,8 @@ func (e *exhausted) Attach(ctx context.Context, v string) (backend.Device, error
 	return e.Backend.Attach(ctx, v)
 }
 
-// Without a loop device a volume waits as it is, a new one and one with data, and is staged when
-// there is one.
+// Without a loop device a volume waits unchanged, a new one and one with data. It is staged when
+// there is a loop device.
 func TestLoopDevicesExhausted(t *testing.T) {
 	m := newMachine(t)
 	loops := &exhausted{none: true}

@@ -100,7 +100,7 @@ func TestSanity(t *testing.T) {
 	}
 }
 
-// check lists specs by how they ended, and fails for what ended otherwise than it should.
+// check lists specs by their outcome, and fails for unexpected outcomes.
 func check(t *testing.T, specs types.SpecReports) {
 	byState := map[types.SpecState][]string{}
 	unused := maps.Clone(unadvertised)
@@ -146,7 +146,7 @@ func check(t *testing.T, specs types.SpecReports) {
 	}
 }
 
-// TestSanityHere is csi-sanity itself, run where hereEnv is set.
+// TestSanityHere runs csi-sanity itself, where hereEnv is set.
 func TestSanityHere(t *testing.T) {
 	access := here(t)
 	var m *machine

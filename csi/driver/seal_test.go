@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// withSecret stages the volume as a kubelet does whose class names a secret.
+// withSecret stages the volume like a kubelet whose class names a secret.
 func (m *machine) withSecret(d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{
@@ -20,9 +20,9 @@ func (m *machine) withSecret(d *Driver) {
 	}
 }
 
-// A request to unstage brings no secret, and the volume is sealed all the same: its epoch is one
-// that no image from while it was staged has. A driver that was restarted meanwhile seals it when
-// something brought the secret again, and else the next stage does.
+// A request to unstage brings no secret, and the volume is sealed all the same. No image from while
+// it was staged has its new epoch. A driver that was restarted meanwhile seals it when a call
+// brings the secret again, or else the next stage does.
 func TestSecretSealsAtUnstage(t *testing.T) {
 	for name, c := range map[string]struct {
 		// meanwhile returns the process that unstages.

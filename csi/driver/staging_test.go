@@ -39,7 +39,7 @@ func TestForgottenVolumeIsDeleted(t *testing.T) {
 	}
 }
 
-// One that a pod has is not, nor one that a process has open: nothing of either is unmounted.
+// A volume that a pod has, or that a process has open, is not deleted: nothing of it is unmounted.
 func TestVolumeInUseIsNotTakenForForgotten(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
@@ -123,7 +123,7 @@ func TestVolumesThatNoPodHasAreCounted(t *testing.T) {
 	}
 }
 
-// Each of two paths would forbid to unstage the other.
+// If a volume were staged at two paths, each would prevent unstaging the other.
 func TestStagedAtASecondPathIsRefused(t *testing.T) {
 	const elsewhere = "kubernetes.io/csi/csi.kubeveil.io/4567/globalmount"
 	m, d := running(t, mounted(""), nil)

@@ -120,7 +120,7 @@ func (m *machine) stageVolume(d *Driver, v string) error {
 	return err
 }
 
-// two is a machine with two volumes that are mounted.
+// two returns a machine with two mounted volumes.
 func two(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	m, d := running(t, mounted(""), nil)
@@ -134,7 +134,7 @@ func two(t *testing.T) (*machine, *Driver) {
 	return m, d
 }
 
-// live is the mappings of a volume that can write.
+// live returns the mappings of a volume that can write.
 func (m *machine) live(v string) []string {
 	m.t.Helper()
 	return slices.DeleteFunc(m.engine.Live(), func(name string) bool {
@@ -142,8 +142,8 @@ func (m *machine) live(v string) []string {
 	})
 }
 
-// A node without calls, because its kubelet is gone, fences what was taken from it all the same,
-// also when that is closed again elsewhere, and nothing else.
+// A node without calls, because its kubelet is gone, fences the volumes that were taken from it all
+// the same, also when they are closed again elsewhere. It fences nothing else.
 func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false,
 		"closed there again": true} {
@@ -192,7 +192,7 @@ func (e mired) Fence(ctx context.Context, name string) error {
 	return e.Engine.Fence(ctx, name)
 }
 
-// A disk that hangs while its volume is fenced keeps others from being fenced for a time, once.
+// A disk that hangs while its volume is fenced delays other fences for a time, once.
 func TestFenceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
@@ -308,8 +308,8 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	}
 }
 
-// A node that was declared gone, and is not: it opens and deletes nothing that is given to
-// another, though that has not opened it yet.
+// A node that was declared gone, and is not, opens and deletes no volume that was assigned to
+// another node, even if that node has not opened it yet.
 func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
 	errtest.Must(t, snapshotted(m, d))
@@ -394,7 +394,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A disk that hangs is read once, and keeps no other from being fenced.
+// A disk that hangs is read once, and delays no other fence.
 func TestRecordsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)

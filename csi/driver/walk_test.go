@@ -85,12 +85,12 @@ func (w walk) step(t *testing.T, fate string, at int) bool {
 	return true
 }
 
-// staged stages and publishes: what kubelet does after a reboot, too.
+// staged stages and publishes, as the kubelet also does after a reboot.
 func staged(m *machine, d *Driver) error {
 	return errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "target", false))
 }
 
-// closed is a machine with a volume that a pod has written to, and is gone.
+// closed returns a machine with a volume that a pod has written to, and whose pod is gone.
 func closed(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	m, d := running(t, mounted(""), nil)
@@ -227,7 +227,7 @@ func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
 	return r.GetVolume(), err
 }
 
-// shows stages what was restored, and checks it.
+// shows stages the restored volume, and checks it.
 func shows(m *machine, d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(),
@@ -305,7 +305,7 @@ func (b endless) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A process that ends leaves nothing at a standstill, however long its copy would take.
+// A process that ends leaves no source suspended, regardless of the length of its copy.
 func TestEndGivesUpCopies(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	begun := make(chan struct{})

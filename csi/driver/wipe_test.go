@@ -20,7 +20,7 @@ func (l *lent) Wipe() {
 	l.Wiper.Wipe()
 }
 
-// A key-encryption key that came with a call is wiped when the call ends, also where it fails.
+// A key-encryption key that came with a call is wiped when the call ends, also when it fails.
 func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)

@@ -113,8 +113,8 @@ func checkFiles(t *testing.T, dir string, n int64) {
 	}
 }
 
-// A file system is copied while it is written to: the copy is clean, has what was flushed before,
-// and grows.
+// A file system is copied while it is written to. The copy is clean, has all data that was flushed
+// before, and grows.
 func TestCopyOfMountedExt4(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -197,7 +197,7 @@ func TestCopyOfMountedXFS(t *testing.T) {
 // slots is in how many places a raw volume is written, one after the other.
 const slots = 16
 
-// A raw volume is copied while it is written to: what the copy has was there at one moment, though
+// A raw volume is copied while it is written to. The copy holds the content of one moment, though
 // the ring is spread over the disk.
 func TestCopyOfSuspendedBlock(t *testing.T) {
 	n := newNode(t)
@@ -240,7 +240,7 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 	}
 }
 
-// A driver that died while it copied left the mapping suspended.
+// A driver that died during a copy left the mapping suspended.
 func TestResumeAfterACopyDied(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -277,8 +277,8 @@ func TestResumeAfterACopyDied(t *testing.T) {
 	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
 }
 
-// Where the file system below shares blocks, a copy takes no room and the source stands still for a
-// moment only.
+// If the file system below shares blocks, a copy takes no space, and the source stands still only
+// for a moment.
 func TestCopySharesBlocks(t *testing.T) {
 	needMachine(t)
 	image := filepath.Join(t.TempDir(), "xfs")

@@ -50,7 +50,7 @@ func newPlugin(t *testing.T) *plugin {
 	return p
 }
 
-// after is a context for what is done when the test has ended.
+// after returns a context for the work after the test has ended.
 func after(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func (p *plugin) report(err error) {
@@ -59,7 +59,7 @@ func (p *plugin) report(err error) {
 	}
 }
 
-// restart is a new process of the driver.
+// restart makes a new process of the driver.
 func (p *plugin) restart() {
 	p.t.Helper()
 	var err error
@@ -264,8 +264,7 @@ func TestDriverWithDevices(t *testing.T) {
 	p.healthy("pvc-1")
 }
 
-// TestTimeToStage prints what the gates of `make bench-storage` measure, without a cluster around
-// it.
+// TestTimeToStage prints the figures of the gates of `make bench-storage`, without a cluster.
 func TestTimeToStage(t *testing.T) {
 	p := newPlugin(t)
 	p.files.Sparse = true

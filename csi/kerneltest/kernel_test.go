@@ -60,7 +60,7 @@ func newNode(t *testing.T) *node {
 	return newNodeIn(t, t.TempDir())
 }
 
-// newNodeIn is a node whose volumes are below dir.
+// newNodeIn returns a node whose volumes are below dir.
 func newNodeIn(t *testing.T, dir string) *node {
 	t.Helper()
 	dirs := map[string]string{}
@@ -165,8 +165,8 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count returns how often the canary's text is in the file, past the page cache. A text across two
-// pieces is not counted: each sector has it whole.
+// count returns how often the canary's text is in the file, past the page cache. It does not count
+// a text across two pieces: each sector has the text whole.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -217,8 +217,8 @@ func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
 }
 
-// What is written through a volume is there again, and nowhere on the disk; stock cryptsetup reads
-// it, and we read what that wrote.
+// Data that is written through a volume is read back, and is nowhere on the disk. Stock cryptsetup
+// reads it, and the driver reads the data of cryptsetup.
 func TestRoundTripWithCryptsetup(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -342,7 +342,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	}
 }
 
-// The disk is cryptsetup's now.
+// The disk now belongs to cryptsetup.
 func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.create("v")

@@ -68,7 +68,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	t.Logf("one existing volume alone: %v (adopted before: %v)", time.Since(start), one.Adopted)
 }
 
-// peak is the most memory that the process has had, KiB.
+// peak returns the largest memory that the process has had, KiB.
 func peak(t *testing.T) int {
 	t.Helper()
 	status := filetest.Read(t, "/proc/self/status")

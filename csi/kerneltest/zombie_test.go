@@ -50,7 +50,7 @@ func suspend(t *testing.T, name string) {
 	run(t, "", "dmsetup", "suspend", "--nolockfs", name)
 }
 
-// A mapping whose disk was taken away is replaced, while a process still has it open.
+// A mapping whose disk was removed is replaced, while a process still has it open.
 func TestZombieIsFencedAndReplaced(t *testing.T) {
 	n, o, held := inUse(t)
 	// Another table under it, as a device that died and was replaced by its driver.
@@ -98,8 +98,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 }
 
-// A mapping with a second table, from an expansion killed before it made that live, continues with
-// its own, also when it was suspended.
+// A mapping with a second table, from an expansion that was killed before it made the table live,
+// continues with its own table, also when it was suspended.
 func TestSecondTableIsDropped(t *testing.T) {
 	n, o, _ := inUse(t)
 	for _, suspended := range []bool{false, true} {
@@ -120,7 +120,7 @@ func TestSecondTableIsDropped(t *testing.T) {
 	}
 }
 
-// What waits in a mapping that is suspended fails when it is fenced, as what comes after it.
+// Requests that wait in a suspended mapping fail when it is fenced, like later ones.
 func TestFenceFailsWhatWaits(t *testing.T) {
 	n, o, held := inUse(t)
 	errtest.Must(t, (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
@@ -138,8 +138,8 @@ func TestFenceFailsWhatWaits(t *testing.T) {
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 }
 
-// A size that the kernel refuses, as of a disk that became smaller, leaves the mapping as it was,
-// and nothing waits in it.
+// A size that the kernel refuses, as for a disk that became smaller, leaves the mapping unchanged,
+// and no request waits in it.
 func TestResizeThatIsRefused(t *testing.T) {
 	n, o, held := inUse(t)
 	dev, err := n.Backend.Attach(t.Context(), "v")

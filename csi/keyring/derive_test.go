@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// TestMain runs the tests in a process of which the runtime copies no stack, as veil-csi is.
+// TestMain runs the tests in a process whose stacks the runtime does not copy, like veil-csi.
 func TestMain(m *testing.M) {
 	if err := secret.KeepStacks(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,8 +53,8 @@ func TestDeriveIsHKDF(t *testing.T) {
 	}
 }
 
-// Neither the data key nor what is derived of it stays in memory once they are wiped, also where
-// the garbage collector runs meanwhile. Without secret.KeepStacks it leaves copies on former stacks.
+// Neither the data key nor a key derived from it stays in memory once they are wiped, also when the
+// garbage collector runs meanwhile. Without secret.KeepStacks it leaves copies on former stacks.
 func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 	s, err := Generate(sha512.Size)
 	errtest.Must(t, err)

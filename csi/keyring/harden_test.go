@@ -50,7 +50,7 @@ func TestHarden(t *testing.T) {
 }
 
 // lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used,
-// and takes no room before.
+// and takes no memory before.
 func lockedWhenTouched(t *testing.T) {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -97,7 +97,7 @@ func status(t *testing.T, name string) int {
 	return field(string(b), name)
 }
 
-// field is a number of /proc/<pid>/status, KiB.
+// field returns a number of /proc/<pid>/status, KiB.
 func field(status, name string) int {
 	var n int
 	for line := range strings.Lines(status) {

@@ -295,7 +295,7 @@ func secretOf(t *testing.T, b []byte) *Secret {
 	return s
 }
 
-// kekText is a key-encryption key as a CSI secret has it.
+// kekText is a key-encryption key in the form of a CSI secret.
 func kekText(c byte) string {
 	b := bytes.Repeat([]byte{c}, KEKSize)
 	b[0] = 0xff

@@ -159,8 +159,8 @@ func TestForgottenSecretIsCollected(t *testing.T) {
 	}
 }
 
-// The garbage collector may find a Secret unused while it is being wiped: Wipe is its last use. Two
-// secrets would then have the same memory.
+// The garbage collector may find a Secret unused while it is being wiped, because Wipe is its last
+// use. Two secrets would then have the same memory.
 func TestWipedSecretIsGivenBackOnce(t *testing.T) {
 	var wiping sync.WaitGroup
 	for range 16 {

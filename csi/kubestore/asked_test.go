@@ -12,8 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A request is for one node: the one that has the volume now, not the one that had it when it was
-// made.
+// A request is for one node: the one that has the volume now, not the one for which it was made.
 func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	var objects []runtime.Object
@@ -72,8 +71,8 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	}
 }
 
-// The target of a takeover: the node that may take the volume, the one that was declared gone, and
-// all others.
+// The takeover names the node that may take the volume, and the node that was declared gone. All
+// others are refused.
 func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()
@@ -93,7 +92,7 @@ func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 			t.Errorf("%s: from %q, %v", node, from, err)
 		}
 		if from, err := s.TakeOver(t.Context(), "pvc-2"); from != "" || err != nil {
-			t.Errorf("%s, of which nobody asks it: from %q, %v", node, from, err)
+			t.Errorf("%s, without a request: from %q, %v", node, from, err)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func watched(t *testing.T, s *Store) *Cache {
 	return c
 }
 
-// on is the object of a volume with its disk on the node.
+// on returns the object of a volume with its disk on the node.
 func on(name, node string) *unstructured.Unstructured {
 	st := full()
 	st.Volume, st.Request.Node, st.Writer = name, node, node
@@ -142,7 +142,7 @@ func TestCacheAnswers(t *testing.T) {
 	})
 }
 
-// A restored etcd uses revisions again. What is written after it arrives all the same.
+// A restored etcd uses revisions again. Later writes arrive all the same.
 func TestCacheIsReadAgainAfterARestoreOfEtcd(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil // one of them compares real time with the bubble's time

@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// full is a state with every field set.
+// full returns a state with every field set.
 func full() volume.State {
 	return volume.State{
 		Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "n", Backend: "file",
@@ -143,8 +143,8 @@ type property struct {
 	MaxLength  int                 `json:"maxLength"`
 }
 
-// The schema has the fields that are written, neither fewer, which the API server would refuse, nor
-// more.
+// The schema has exactly the fields that are written. The API server would refuse fields that it
+// lacks.
 func TestSchemaIsTheState(t *testing.T) {
 	text := filetest.Read(t, "../../manifests/csi/crd/veilvolumes.yaml")
 

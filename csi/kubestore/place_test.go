@@ -39,7 +39,8 @@ func copyClaim(name, class, kind, of string) *unstructured.Unstructured {
 		"spec": map[string]any{"storageClassName": class, "dataSource": ref}})
 }
 
-// A copy is placed where its source is; a claim of another driver, or of no copy, is left alone.
+// A copy is placed on the node of its source. A claim of another driver, or without a source, is
+// left alone.
 func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 	const group = snapshotGroup + "/v1"
 	class := func(name, by string) *unstructured.Unstructured {
@@ -141,7 +142,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 	})
 }
 
-// One tenant's claims for copies take the place of its own only.
+// One tenant's claims for copies take only that tenant's share.
 func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
 	p := NewPlacerForClient(nil, slog.New(slog.DiscardHandler))
 	store := placing{p}

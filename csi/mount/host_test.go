@@ -69,7 +69,7 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// lifeOf is a file system from being made to being unmounted, in a mount namespace of its own.
+// lifeOf runs a file system from making to unmounting, in a mount namespace of its own.
 func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir string) error {
 	var h Host
 	staging, target := filepath.Join(dir, "a folder"), filepath.Join(dir, "target")
@@ -116,7 +116,7 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	return ended(t, staging, target)
 }
 
-// grown is a file system whose device becomes larger while it is mounted.
+// grown runs a file system whose device becomes larger while it is mounted.
 func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir string) error {
 	onNew := onLastThread
 	defer func() { onLastThread = onNew }()
@@ -161,7 +161,7 @@ func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir 
 	return nil
 }
 
-// ended unmounts what lifeOf mounted, while it is in use first.
+// ended unmounts the file system of lifeOf, first while it is in use.
 func ended(t *testing.T, staging, target string) error {
 	var h Host
 	f, err := os.Open(filepath.Join(target, "x"))
@@ -195,7 +195,7 @@ func ended(t *testing.T, staging, target string) error {
 	return nil
 }
 
-// below are the mounts in dir.
+// below returns the mounts in dir.
 func below(t *testing.T, dir string) []Mount {
 	t.Helper()
 	all, err := Host{}.List()
@@ -267,7 +267,7 @@ func TestCheckAndMountReportDamage(t *testing.T) {
 	}
 }
 
-// damage overwrites the group descriptors, and all that they describe in the first group.
+// damage overwrites the group descriptors, and everything that they describe in the first group.
 func damage(t *testing.T, path string) {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -291,7 +291,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A path is refused when what is mounted below it would stay in the mount namespace.
+// A path is refused if mounts below it would stay in the mount namespace.
 func TestCheckShared(t *testing.T) {
 	dir := t.TempDir()
 	nettest.NewHost(t).Run(t, func() error {

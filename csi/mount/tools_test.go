@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// fakePrograms returns a device and a function that has a program be a script.
+// fakePrograms returns a device and a function that replaces a program by a script.
 func fakePrograms(t *testing.T) (device string, become func(program, script string)) {
 	t.Helper()
 	loop, _ := disk(t, 1<<20)
@@ -35,7 +35,7 @@ func fakePrograms(t *testing.T) (device string, become func(program, script stri
 	}
 }
 
-// fakeE2fsck returns a device and a function that has e2fsck be a script.
+// fakeE2fsck returns a device and a function that replaces e2fsck by a script.
 func fakeE2fsck(t *testing.T) (device string, become func(script string)) {
 	t.Helper()
 	device, program := fakePrograms(t)
@@ -61,7 +61,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself reports damage, not its being killed, nor its failure to start.
+// Only e2fsck itself reports damage. Killing it, or a failure to start it, does not.
 func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	device, become := fakeE2fsck(t)
 
@@ -91,7 +91,8 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	}
 }
 
-// A check takes no more memory than it may: else a kubelet kills the driver of all volumes with it.
+// A check takes no more memory than its limit. Otherwise a kubelet kills the driver of all volumes
+// with it.
 func TestCheckHasALimitOfMemory(t *testing.T) {
 	device, become := fakeE2fsck(t)
 	// It waits for the limit, which is set once the program runs, and gives up if none is set.
@@ -109,7 +110,7 @@ exit 8
 	}
 }
 
-// A program that parses a file system has no rights but to its device.
+// A program that parses a file system has no rights except to its device.
 func TestProgramsAreConfined(t *testing.T) {
 	device, become := fakePrograms(t)
 	// An error of Make quotes what it writes.
@@ -248,8 +249,8 @@ func count(t *testing.T, dir string) int {
 	return len(entries)
 }
 
-// Programs that hang keep others waiting for a while only, and return nothing twice. A program that
-// is only slow keeps its memory.
+// Programs that hang delay others only for a while, and release nothing twice. A slow program keeps
+// its memory.
 func TestProgramsThatHangAreOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudget(100)

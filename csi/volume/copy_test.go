@@ -113,7 +113,7 @@ func TestCopiesOfCopies(t *testing.T) {
 	}
 }
 
-// A source stands still while it is copied, and only then.
+// A source stands still only while it is copied.
 func TestSourceStandsStill(t *testing.T) {
 	n := opened(t)
 	var trace []string
@@ -155,7 +155,7 @@ func TestSourceStandsStill(t *testing.T) {
 	n.nothingOf("c")
 }
 
-// nothingOf checks that neither state nor backing is left.
+// nothingOf checks that neither state nor backing remains.
 func (n *node) nothingOf(volume string) {
 	n.t.Helper()
 	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) ||
@@ -275,8 +275,8 @@ func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	}
 }
 
-// What the disk's owner may show while a volume is copied: it is refused, nothing is left of the
-// copy, and the source is as it was.
+// The disk's owner may show wrong data while a volume is copied. It is refused, nothing remains of
+// the copy, and the source is unchanged.
 func TestLiesWhileCopying(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(n *node) *blktest.Disk
@@ -396,8 +396,7 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	}
 }
 
-// A copy has all that its source has, also while the state has not heard yet that the source was
-// expanded.
+// A copy has all data of its source, also while the state does not have the source's expansion yet.
 func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)

@@ -68,8 +68,8 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of a copy fails, once. The process continues, removes what there is of the copy, and
-// makes it again.
+// Each step of a copy fails, once. The process continues, removes the parts of the copy, and makes
+// it again.
 func TestCopyFailedAtEachStep(t *testing.T) {
 	for name, source := range map[string]func(t *testing.T) *node{
 		"open":   func(t *testing.T) *node { return opened(t) },
@@ -100,7 +100,7 @@ func TestCopyFailedAtEachStep(t *testing.T) {
 	}
 }
 
-// expandAndClose is an open volume that a process expands and closes which is killed at a step.
+// expandAndClose returns an open volume. A process that expands and closes it is killed at a step.
 func expandAndClose(t *testing.T, kill int) (*node, error) {
 	n := opened(t)
 	s := n.process(kill)

@@ -31,8 +31,7 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 }
 
-// Two volumes' disks were exchanged: deleting the one does not take the other's only ciphertext
-// with it.
+// Two volumes' disks were exchanged. Deleting one does not destroy the other's only ciphertext.
 func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	for name, copied := range map[string]bool{"another volume": false, "its own source": true} {
 		t.Run(name, func(t *testing.T) {
@@ -167,10 +166,10 @@ func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 	}
 }
 
-// blank is a disk in the place of another.
+// blank replaces a disk by a blank one.
 func blank(d *blktest.Disk) { d.Become(blktest.New(crypt.DeviceSize(size))) }
 
-// withSomething is a volume that was made and has something on its disk already.
+// withSomething returns a volume that was made and already has data on its disk.
 func withSomething(t *testing.T) *node {
 	n := newNode(t)
 	errtest.Must(t, create(n))
@@ -179,7 +178,7 @@ func withSomething(t *testing.T) *node {
 	return n
 }
 
-// cutShort is a volume whose formatting was torn before its record was written.
+// cutShort returns a volume whose formatting was torn before its record was written.
 func cutShort(t *testing.T) *node {
 	n := newNode(t)
 	errtest.Must(t, create(n))
@@ -193,7 +192,7 @@ func cutShort(t *testing.T) *node {
 	return n
 }
 
-// A copy that failed before anything was copied may leave its state: it is deleted as any other,
+// A copy that failed before anything was copied may leave its state. It is deleted like any other,
 // and its source is untouched.
 func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 	n := opened(t)

@@ -29,8 +29,8 @@ func (n *node) edit(change func(*State)) {
 	store.states[id] = s
 }
 
-// A node from which a volume was taken while it has it open: it writes there no more once it looks,
-// changes nothing else, and can close it.
+// A volume was taken from a node that has it open. Once the node looks, it writes there no more,
+// changes nothing else, and can close the volume.
 func TestYieldFencesTakenOverMappings(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
@@ -104,8 +104,8 @@ func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks: no node has it, and what is
-// mapped here would write to it all the same.
+// The other node has closed the volume again before this one looks. No node has it, and the mapping
+// here would write to it all the same.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)
 	other := n.heir().process(0)
@@ -131,7 +131,7 @@ func TestYieldOfFormerEpochs(t *testing.T) {
 	n.intact()
 }
 
-// The key that seals a volume goes with the volume, and not before.
+// The key that seals a volume is removed with the volume, and not before.
 func TestYieldAndTheKeyThatIsKept(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -158,7 +158,7 @@ func (b takes) Attach(ctx context.Context, v string) (backend.Device, error) {
 	return b.Backend.Attach(ctx, v)
 }
 
-// takenWhenRead has another node take the volume over when its disk is read.
+// takenWhenRead makes another node take the volume over when its disk is read.
 func takenWhenRead(s *Set, take func()) {
 	disk := s.Backend.(stepBackend).disks[id]
 	hook := disk.Hook

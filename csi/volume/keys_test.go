@@ -83,8 +83,8 @@ func (i idle) check(what string) {
 	}
 }
 
-// Disks that hang hold up others until these have waited long enough; a key service that hangs
-// delays no other volume.
+// Disks that hang delay others until these have waited long enough. A key service that hangs delays
+// no other volume.
 func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

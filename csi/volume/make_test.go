@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// created is a node with a volume that was never opened.
+// created returns a node with a volume that was never opened.
 func created(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
@@ -65,7 +65,7 @@ func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 	}
 }
 
-// mkfs counts file systems that are made, and leaves the mark of opened in the volume's data.
+// mkfs counts the file systems that are made, and leaves the mark of opened in the volume's data.
 func (n *node) mkfs(made *int) func(string) error {
 	return func(string) error {
 		if err := n.step("mkfs"); err != nil {
@@ -100,7 +100,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Each step of Make is a process's last, and the next process continues. The volume is then used in
+// A process ends at each step of Make, and the next process continues. The volume is then used in
 // an epoch that it never had before.
 func TestMakeKilledAtEachStep(t *testing.T) {
 	for _, reboot := range []bool{false, true} {

@@ -103,7 +103,7 @@ func (n *node) process(kill int) *Set {
 
 func (n *node) disk(path string) *blktest.Disk { return n.disks[strings.TrimPrefix(path, "/dev/")] }
 
-// reboot loses mappings and what was not flushed.
+// reboot loses mappings and unflushed data.
 func (n *node) reboot() {
 	n.engine.Reboot()
 	for _, d := range n.disks {
@@ -313,8 +313,7 @@ var formatted struct {
 	*node
 }
 
-// opened returns a node with a volume that is open, with a mark in its data that stands for what a
-// pod wrote.
+// opened returns a node with an open volume. A mark in its data stands for a pod's data.
 func opened(t testing.TB) *node {
 	t.Helper()
 	formatted.Lock()

@@ -27,7 +27,7 @@ func second(t *testing.T, n *node) {
 	}
 }
 
-// What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is
+// The owner of a closed volume's disk may do these. Each is refused for its reason, nothing is
 // written, nothing is kept, and the volume opens again when its disk is back.
 func TestTamperedDisksAreRefusedForTheirReason(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -167,7 +167,7 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen is a volume that a process has open, and whose state is from a backup of before
+// restoredWhileOpen returns a volume that a process has open. Its state is from a backup of before
 // it was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
@@ -183,8 +183,8 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	return n, mapping
 }
 
-// What is mounted is newer than a state from a backup: a person decides, and until then nothing is
-// done to it.
+// A mounted volume is newer than its state from a backup. A person decides, and until then nothing
+// changes.
 func TestStateFromABackupWhileOpen(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, s *Set) error{
 		"open": openAgain,
@@ -292,7 +292,7 @@ type full struct{ backend.Backend }
 
 func (full) Expand(context.Context, string, int64) error { return backend.ErrFull }
 
-// A mapping that cannot be made leaves a volume that opens when it can.
+// When no mapping can be made, the volume stays as it is, and opens once one can be made.
 func TestNoDeviceMapper(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

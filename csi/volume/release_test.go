@@ -30,8 +30,8 @@ func (a attached) Detach(ctx context.Context, v string) error {
 	return a.Backend.Detach(ctx, v)
 }
 
-// What was not opened has no device either: no call will close it. A device that a mapping is
-// on stays.
+// A volume that was not opened has no device either, because no call will close it. A device with a
+// mapping on it stays.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {
 		n.store.(*memoryStore).states[id] = stored{1,
@@ -79,7 +79,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	}
 }
 
-// What an attempt to copy left, and that cannot be read now, keeps no device either.
+// A half-made copy that cannot be read now keeps no device either.
 func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	broken := errors.New("a disk that cannot be read")
 

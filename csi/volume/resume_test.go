@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Mappings that a copy left suspended go on when the driver starts, and when their volume is
-// opened; those of a copy that is under way do not.
+// Mappings that a copy left suspended are resumed when the driver starts, and when their volume is
+// opened. Mappings of a copy that is under way are not.
 func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	n := opened(t)
 	name := n.engine.Live()[0]
@@ -106,7 +106,7 @@ func (b watched) Copy(context.Context, string, string, int64) error {
 	return errDead
 }
 
-// killedInACopy is a node whose process was killed while its source stood still, and the next
+// killedInACopy returns a node whose process was killed while its source stood still, and the next
 // process.
 func killedInACopy(t *testing.T) (*node, *Set) {
 	t.Helper()
@@ -145,7 +145,7 @@ func TestResumeWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// One whose disk another node has opened since does not go on: it would write.
+// A mapping whose disk another node has opened since is not resumed: it would write.
 func TestResumeWithoutAPIServerFencesWhatWasTaken(t *testing.T) {
 	n, s := killedInACopy(t)
 	heir := n.process(0)

@@ -9,15 +9,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// keyless is a Set whose volumes' keys come with requests.
+// keyless returns a Set whose volumes' keys come with requests.
 func keyless(n *node) *Set {
 	s := n.process(0)
 	s.Keys = nil
 	return s
 }
 
-// A volume whose Close brings no key is sealed by what Open kept: an image from while it was open
-// is refused. A process that has not kept it closes without.
+// A volume whose Close brings no key is sealed by the key that Open kept: an image from while it
+// was open is refused. A process without a kept key closes the volume unsealed.
 func TestKeptKeySealsAtClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		// use opens the volume and returns the Set that is to close it.
@@ -102,8 +102,8 @@ func openKeeping(t *testing.T, s *Set, keys keyring.Provider) *Set {
 	return s
 }
 
-// A close that is refused, or cut short, keeps the key for the next one; the disk's lies are found
-// as with any key.
+// A close that is refused, or cut short, keeps the key for the next one. It notices changes of the
+// disk as with any key.
 func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -141,7 +141,7 @@ func (e ending) Update(ctx context.Context, st State, r Revision) (Revision, err
 	return e.Store.Update(ctx, st, r)
 }
 
-// What is kept opens nothing, and goes with the volume.
+// The kept key opens nothing, and is removed with the volume.
 func TestKeptSealingKeyDecryptsNothing(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

@@ -60,8 +60,7 @@ func TestFileStore(t *testing.T) {
 	}
 }
 
-// A process that died while it wrote a state leaves nothing of a wrapped key for longer than until
-// the next one is written.
+// A process that died while it wrote a state leaves no part of a wrapped key after the next write.
 func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 	f := &FileStore{Dir: t.TempDir()}
 	left := filepath.Join(f.Dir, ".new-1")

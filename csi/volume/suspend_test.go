@@ -125,8 +125,8 @@ func (b told) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A copy that is stuck does not keep its source, also when that does not go on by the first
-// attempt.
+// A copy that is stuck does not keep its source suspended, also when the first attempt does not
+// resume it.
 func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 2)
@@ -153,8 +153,8 @@ func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error
 	return err
 }
 
-// What fails when it has brought a volume to a standstill leaves none, though that has to be tried
-// twice.
+// An operation that fails after it has suspended a volume resumes it, also if that takes two
+// attempts.
 func TestHalfwayToAStandstill(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 1)
@@ -192,7 +192,7 @@ func (b rebooting) Copy(ctx context.Context, dst, src string, size int64) error 
 	return b.stepBackend.Copy(ctx, dst, src, size)
 }
 
-// A mapping that is gone stands no longer still.
+// A mapping that is gone is not suspended any more.
 func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	n := opened(t)
 	asked := n.failing("resume", 0)
@@ -212,7 +212,7 @@ func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {
 	return errors.Join(b.stepBackend.Copy(ctx, dst, src, size), backend.ErrExists)
 }
 
-// A backing that a copy did not make is not taken with it.
+// A backing that a copy did not make is not removed with it.
 func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

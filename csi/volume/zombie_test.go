@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Mappings as they may be found after a restart. All are replaced, and the bad one has lost its
-// disk even while it is held open.
+// Mappings that a restart may find. All are replaced, and the bad one has lost its disk even while
+// it is held open.
 func TestZombieMappingsAreReplaced(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
 		"dead disk": func(n *node, m string) { n.engine.Kill(m) },
@@ -48,8 +48,7 @@ func TestZombieMappingsAreReplaced(t *testing.T) {
 	}
 }
 
-// A mapping that is not as it should be may be mounted all the same: it is left when nothing could
-// take its place.
+// A wrong mapping may be mounted all the same: it is left when no other could replace it.
 func TestZombiesThatCannotBeReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(n *node, s *Set)

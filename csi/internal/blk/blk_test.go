@@ -150,7 +150,7 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A device that another process took by the same number in the meantime is not ours.
+// A device that another process took by the same number in the meantime is not detached.
 func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
@@ -179,8 +179,8 @@ func TestDetachLeavesOthers(t *testing.T) {
 	t.Logf("%s was not given again: others use loop devices, too", l.Path)
 }
 
-// Many at once, as suites that run beside one another: each has its own device, and none takes
-// another's away.
+// Many at once, like suites that run beside one another: each has its own device, and none detaches
+// another's device.
 func TestLoopsAtOnce(t *testing.T) {
 	nettest.NeedRoot(t)
 	attached(t, sparse(t, 1<<20)) // Or it is skipped.

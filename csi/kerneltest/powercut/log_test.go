@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// writeLog returns a log as it is on disk.
+// writeLog returns a log in its form on disk.
 func writeLog(entries []logged) []byte {
 	le := binary.LittleEndian
 	out := make([]byte, minSector)
@@ -80,7 +80,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// What is not flushed may be there or not; what is flushed is.
+// Unflushed data may be there or not; flushed data is there.
 func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	l := readLog(t, writeLog([]logged{
 		{0, sectors(8, 1), 0}, {8192, sectors(1, 2), 0}, {0, nil, Flush}, {0, sectors(16, 3), 0},
@@ -164,7 +164,7 @@ func TestDiskParts(t *testing.T) {
 	}
 }
 
-// What QEMU itself writes is read.
+// A log that QEMU itself writes is read.
 func TestLogOfQEMUIsRead(t *testing.T) {
 	tool := nettest.NeedProgram(t, "qemu-io")
 	dir := t.TempDir()

@@ -67,7 +67,7 @@ func TestPowerCut(t *testing.T) {
 	checkControl(t, log)
 }
 
-// checkCoverage reports whether the log has what the workload does: without, nothing would be
+// checkCoverage reports whether the log has all parts of the workload. Otherwise nothing would be
 // proven.
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
@@ -97,7 +97,7 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 }
 
-// checkControl reports whether a disk that is older than its state is noticed in this very log.
+// checkControl reports whether the check notices, in this log, a disk that is older than its state.
 func checkControl(t *testing.T, log *Log) {
 	t.Helper()
 	v := newVerifier(t, log)

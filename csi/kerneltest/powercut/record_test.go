@@ -23,7 +23,7 @@ type marker struct {
 	state State
 }
 
-// put marks what is so from now on.
+// put marks the present state.
 func (m *marker) put(change func(*State)) error {
 	change(&m.state)
 	b, err := encodeMark(m.state)
@@ -77,8 +77,8 @@ func (r recorder) Sync() error {
 // files of the simulated file system.
 const simulatedFiles = 4
 
-// simulate is a volume's life without a machine: what device-mapper and a file system would write
-// is written here.
+// simulate runs a volume's life without a machine: it writes what device-mapper and a file system
+// would write.
 func simulate(t *testing.T) []logged {
 	t.Helper()
 	var entries []logged
@@ -149,8 +149,8 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	errtest.Must(t, disk.Sync())
 }
 
-// Each moment of a volume that was written in the right order passes; and the check notices disks
-// and orders that are not right.
+// Each moment of a volume with the right order of writes passes. The check notices wrong disks and
+// wrong orders.
 func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	needTools(t)
 	entries := simulate(t)

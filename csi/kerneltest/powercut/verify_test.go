@@ -91,8 +91,8 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	return v
 }
 
-// states are those that may have been kept outside the disk at a moment: the last that was marked,
-// and the one whose mark comes next, for it was kept before it was marked.
+// states returns the states that may have been kept outside the disk at a moment. They are the last
+// marked one, and the one whose mark comes next, because it was kept before its mark.
 func (v *verifier) states(moment int) []State {
 	var out []State
 	for i, m := range v.marks {
@@ -109,8 +109,7 @@ func (v *verifier) states(moment int) []State {
 	return out
 }
 
-// look checks a moment, with all that was written, or with what keep leaves of what was not
-// flushed.
+// look checks a moment, with all writes, or with the unflushed writes that keep selects.
 func (v *verifier) look(moment int, keep *rand.Rand) error {
 	states := v.states(moment)
 	if len(states) == 0 {
@@ -172,8 +171,7 @@ func (v *verifier) check(d *Disk, s State) error {
 	return v.checkFiles(ctx, d, s)
 }
 
-// checkFiles decrypts the volume, has its file system checked, and looks for the files that were
-// flushed.
+// checkFiles decrypts the volume, has its file system checked, and looks for the flushed files.
 func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -219,7 +217,7 @@ const checkPatience = 3 * time.Minute
 
 var errLost = errors.New("its content was lost")
 
-// decrypt writes the plain text of the volume to a file, as dm-crypt would show it.
+// decrypt writes the plain text of the volume to a file, as dm-crypt would return it.
 func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path string) error {
 	c, wipe, err := cipherOf(ctx, v.keys, s)
 	if err != nil {
@@ -255,8 +253,8 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 	return nil
 }
 
-// tweak is the number of the sector at an offset, as plain64 counts: in 512 bytes, however large
-// sectors are.
+// tweak returns the number of the sector at an offset, as plain64 counts: in 512 bytes for every
+// size of sectors.
 func tweak(at int64) uint64 { return uint64(at / 512) }
 
 func cipherOf(ctx context.Context, keys keyring.Provider,
@@ -278,7 +276,7 @@ func cipherOf(ctx context.Context, keys keyring.Provider,
 	return c, derived.Wipe, nil
 }
 
-// moments are those that are looked at: each before and after a write to the metadata, after each
+// moments returns the moments to check: before and after each write to the metadata, after each
 // mark, and n others.
 func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 	chosen := make([]bool, len(log.Entries)+1)
@@ -315,9 +313,8 @@ const (
 // errTime is a look that had to end before all moments were seen.
 var errTime = errors.New("the test's time is over")
 
-// all looks at moments of the log, each with everything that was written, and twice with a part of
-// what was not flushed. What was not looked at because the time is over is an error, as what was
-// and is wrong.
+// all checks moments of the log, each with all writes, and twice with a part of the unflushed ones.
+// If the time is over before all are checked, that is an error, and so is a failed check.
 func (v *verifier) all(n int, r *rand.Rand) error {
 	chosen := moments(v.replay.log, v.marks, n, r)
 	deadline, bounded := v.t.Deadline()
@@ -345,7 +342,7 @@ func (v *verifier) all(n int, r *rand.Rand) error {
 	return errors.Join(wrong...)
 }
 
-// needTools skips without the programs that look at file systems.
+// needTools skips the test without the programs that check file systems.
 func needTools(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"mke2fs", "e2fsck", "debugfs"} {

@@ -39,8 +39,8 @@ type workload struct {
 	files int
 }
 
-// TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed,
-// opened, expanded. It ends while it is mounted.
+// TestWorkload runs a volume's life, as long as there is power: made, formatted, written to,
+// closed, opened, expanded. It ends while the volume is mounted.
 func TestWorkload(t *testing.T) {
 	if os.Getenv(WorkloadEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+WorkloadEnv+
@@ -159,8 +159,8 @@ func (w *workload) write(n int) {
 	}
 }
 
-// flushedFile writes a file that is there after a power cut once this returns (fsync(2) of the file
-// and of its folder).
+// flushedFile writes a file that survives a power cut once it returns (fsync(2) of the file and of
+// its folder).
 func flushedFile(path string, content []byte) error {
 	for _, step := range []struct {
 		path  string
