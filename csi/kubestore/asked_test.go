@@ -71,8 +71,8 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	}
 }
 
-// The takeover names the node that may take the volume, and the node that was declared gone. All
-// others are refused.
+// A takeover concerns the node that may take the volume, the node that was declared gone, and no
+// other.
 func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()

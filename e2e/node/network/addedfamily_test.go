@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Expected where IPv6 is added to a running cluster of IPv4: Kubernetes never changes a Node's pod
-// prefixes, so it comes with nodes that join. A node whose configuration does not have the new
-// ranges yet keeps its peers by IPv4, names what it does not take, and sends none of it. Once all
-// have the ranges, pods talk within 20 s by each family that both have, in the tunnel, and what was
-// connected before still is.
+// IPv6 is added to a running cluster of IPv4. Kubernetes never changes a Node's pod prefixes, so
+// IPv6 comes with nodes that join. A node whose configuration does not have the new ranges yet
+// keeps its peers by IPv4. It reports the ranges that it does not take, and sends nothing to them.
+// Once all nodes have the ranges, pods talk within 20 s by each family that both have, in the
+// tunnel. Older connections go on.
 func TestAFamilyIsAdded(t *testing.T) {
 	four := map[string]any{"clusterRanges": lab.IPv4.ClusterRanges(),
 		"serviceRanges": lab.IPv4.ServiceRanges()}
@@ -65,7 +65,7 @@ func TestAFamilyIsAdded(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// allTalk holds that pods reach each other by each family that both have.
+// allTalk checks that pods reach each other by each family that both have.
 func allTalk(ctx context.Context, pods ...*lab.Pod) error {
 	for _, from := range pods {
 		for _, to := range pods {

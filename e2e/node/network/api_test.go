@@ -17,8 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The API server is a transport: without it, and through a change of a node's key, pods come, go
-// and talk.
+// Without the API server, and through a change of a node's key, pods come, go and talk.
 func TestAPIServerAway(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -56,7 +55,7 @@ func TestAPIServerAway(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// changeKey takes the key of the second node away and restarts its veild.
+// changeKey removes the key of the second node and restarts its veild.
 func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	old := nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey
@@ -134,7 +133,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 		gone.Round(time.Second), rounds, h.Records, h.MaxGapMillis)
 }
 
-// restartVeild kills veild and starts it again, and waits until it has the node in order.
+// restartVeild kills veild, starts it again, and waits until it reports the node in order.
 func restartVeild(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.KillProgram(ctx, t, n, "veild")

@@ -45,7 +45,7 @@ func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	}
 }
 
-// The negative control: over a network that does not encrypt, the oracle sees it.
+// The negative control: the oracle sees the traffic of a network that does not encrypt.
 func TestOracleSeesTheClearNetwork(t *testing.T) {
 	t.Parallel()
 	for _, family := range []lab.Family{lab.IPv4, lab.IPv6, lab.Dual} {

@@ -53,7 +53,7 @@ echo old >%[3]s/host-local
 	return c
 }
 
-// kubeletFiles writes what a kubelet would: the token, and the three ConfigMaps, two of which
+// kubeletFiles writes the files of a kubelet: the token, and the three ConfigMaps, two of which
 // kubeadm made.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
@@ -85,7 +85,8 @@ current-context: default
 	}
 }
 
-// script is a shell script that becomes a container of a DaemonSet, init containers included.
+// script returns a shell script that stands for a container of a DaemonSet, init containers
+// included.
 func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name string) string {
 	t.Helper()
 	var typed appsv1.DaemonSet

@@ -46,15 +46,15 @@ func TestMaker(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
 }
 
-// runs reports whether a process does; one that has ended and was not waited for does not.
+// runs reports whether a process runs; one that has ended and was not reaped does not.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, found := bytes.Cut(stat, []byte(") "))
 	return err == nil && found && !bytes.HasPrefix(state, []byte("Z"))
 }
 
-// A process that made a lab is killed and can clean up nothing: what ran in its hosts ends all the
-// same, and so do the hosts.
+// A process that made a lab is killed and can clean up nothing. The processes in its hosts end all
+// the same, and so do the hosts.
 func TestCrashLeavesNothingRunning(t *testing.T) {
 	nettest.NeedRoot(t)
 	nodetest.WaitTurn(t)

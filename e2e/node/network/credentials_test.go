@@ -16,10 +16,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Expected of a node whose daemon's credentials have expired: its pods talk on, pods come and go,
-// a restart changes none of that, and nothing is in clear. Its status names the API server's answer
-// once a request is refused. What changed meanwhile is in force within 20 s after the credentials
-// are right again, without a restart.
+// The credentials of a node's daemon expire. Its pods talk on, pods come and go, a restart changes
+// none of that, and nothing is in clear. Its status names the API server's answer once a request is
+// refused. Changes of that time are in force within 20 s after the credentials are right again,
+// without a restart.
 func TestCredentialsExpire(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -40,7 +40,7 @@ func TestCredentialsExpire(t *testing.T) {
 }
 
 // expire replaces the token of the second node by one that the API server does not take. It repeats
-// cut, which ends what the daemon has open, until the node's status names the refusal.
+// cut, which ends the daemon's connections, until the node's status names the refusal.
 func expire(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, patience time.Duration,
 	cut func()) {
 	t.Helper()

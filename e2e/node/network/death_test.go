@@ -171,7 +171,7 @@ func pair(ctx context.Context, t *testing.T, l *lab.Lab) (a, b *lab.Pod) {
 	return pods[0], pods[1]
 }
 
-// bothWays is one-way UDP and TCP in both directions between two pods, the families mixed.
+// bothWays returns one-way UDP and TCP in both directions between two pods, the families mixed.
 func bothWays(a, b *lab.Pod) []flow {
 	return []flow{
 		{name: "UDP a to b, IPv4", from: a, to: b, addr: b.Addr(false)},
@@ -213,7 +213,7 @@ func adopted(t *testing.T, p *lab.Process) {
 	}
 }
 
-// A dead veild costs nothing: flows live, pods come and go, and the next one adopts what is there.
+// A dead veild costs nothing: flows live, pods come and go, and the next veild adopts the state.
 func TestVeildKilledUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
@@ -249,7 +249,7 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// An upgrade is SIGTERM and another program: no flow is lost, nothing is changed.
+// An upgrade is SIGTERM and another program: no flow is lost, and nothing changes.
 func TestVeildUpgradedUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	other := filepath.Join(t.TempDir(), "veild")

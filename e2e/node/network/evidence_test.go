@@ -30,8 +30,8 @@ var forgedEvidence = map[string]func(ctx context.Context, t *testing.T, l *lab.L
 	"the API server's name has the address of a worker": moveServerName,
 }
 
-// Evidence that the network forges (DHCP, DNS) does not make a believed worker an address
-// outside: what pods send it stays in its tunnel.
+// Evidence that the network forges (DHCP, DNS) does not turn a believed worker into an address
+// outside: pods' packets to it stay in its tunnel.
 func TestForgedEvidenceOpensNothing(t *testing.T) {
 	t.Parallel()
 	for name, forge := range forgedEvidence {
@@ -56,8 +56,8 @@ func TestForgedEvidenceOpensNothing(t *testing.T) {
 	}
 }
 
-// Where this node never knew the worker, evidence refuses it. That is the control, which the
-// oracle must see, and with `outside` written nothing of it leaves.
+// Without earlier knowledge of the worker, the node refuses it because of the evidence. That is the
+// control, which the oracle must see. With `outside` written nothing of it leaves.
 func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{false, true} {
@@ -204,8 +204,8 @@ func moveDefaultRoute(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// moveServerName makes node-1 reach the API server by name, and that name, beside its own, node-2's
-// addresses.
+// moveServerName makes node-1 reach the API server by name, and adds node-2's addresses to that
+// name.
 func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	n1, n2, api := l.Nodes()[0], l.Nodes()[1], l.Control.Addrs()[0]

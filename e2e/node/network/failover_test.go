@@ -74,7 +74,7 @@ func (f familyLink) restore(ctx context.Context, t *testing.T, n *lab.Node) {
 		fmt.Sprintf("route replace default via %s dev %s", f.via, f.name)))
 }
 
-// splitFamilies moves the node's IPv4 address to a second NIC, so the tunnel uses IPv6.
+// splitFamilies moves the node's IPv4 address to a second NIC, so that the tunnel uses IPv6.
 func splitFamilies(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) map[bool]familyLink {
 	t.Helper()
 	added, err := n.AddLink(ctx, "eth1")

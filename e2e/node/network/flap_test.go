@@ -81,8 +81,8 @@ func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// setUplink sets the first node's link to the underlay down, or up, as a network manager does: with
-// the link go its addresses, and they come back with it.
+// setUplink sets the first node's link to the underlay down, or up, like a network manager: the
+// addresses go and come back with the link.
 func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
 	t.Helper()
 	n := l.Nodes()[0]
@@ -111,7 +111,7 @@ func answersReady(ctx context.Context, t *testing.T, n *lab.Node, when string, w
 	}
 }
 
-// noProblems waits until veild has none.
+// noProblems waits until veild reports none.
 func noProblems(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {

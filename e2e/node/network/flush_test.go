@@ -50,7 +50,7 @@ func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 // state is Kubeveil's state in a node's kernel, as text by kind.
 type state map[string]string
 
-// readState reads it. It holds no key that is secret and no counter.
+// readState reads it. It holds no secret key and no counter.
 func readState(ctx context.Context, t *testing.T, n *lab.Node) state {
 	t.Helper()
 	s, err := tryState(ctx, n)
@@ -94,7 +94,7 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 // routeMTU matches the part of a route that the probe may change at any time.
 var routeMTU = regexp.MustCompile(`( metric \d+) mtu \d+`)
 
-// lines sorts those that are kept.
+// lines sorts the lines that are kept.
 func lines(text string, keep func(string) bool) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	all = slices.DeleteFunc(all, func(line string) bool { return !keep(line) })
@@ -104,7 +104,7 @@ func lines(text string, keep func(string) bool) string {
 
 var attachTypes = []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 
-// eachProgram visits what is attached to the links of a node.
+// eachProgram visits the programs that are attached to the links of a node.
 func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType,
 	id ebpf.ProgramID) error) error {
 	return n.Do(func() error {
@@ -129,7 +129,7 @@ func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType,
 	})
 }
 
-// programs are those at tc, by link and in order.
+// programs returns the programs at tc, by link and in order.
 func programs(n *lab.Node) (string, error) {
 	var s strings.Builder
 	err := eachProgram(n, func(l net.Interface, at ebpf.AttachType, id ebpf.ProgramID) error {
@@ -139,8 +139,8 @@ func programs(n *lab.Node) (string, error) {
 	return s.String(), err
 }
 
-// uapi speaks to the configuration socket of the tunnel device and returns the answer's lines, less
-// keys that are secret and what counts or ages.
+// uapi sends a request to the configuration socket of the tunnel device and returns the lines of
+// the answer, without secret keys, counters and ages.
 func uapi(n *lab.Node, request string) (string, error) {
 	c, err := net.DialTimeout("unix", n.Path("/run/wireguard/veil0.sock"), 2*time.Second)
 	if err != nil {
@@ -168,10 +168,10 @@ func uapi(n *lab.Node, request string) (string, error) {
 	return answer.String(), nil
 }
 
-// peers is the configuration of the tunnel device.
+// peers returns the configuration of the tunnel device.
 func peers(n *lab.Node) (string, error) { return uapi(n, "get=1\n\n") }
 
-// diff names what another state has otherwise.
+// diff names the parts in which another state differs.
 func (s state) diff(now state) error {
 	var errs []error
 	for name, was := range s {
@@ -208,7 +208,7 @@ func (f flush) run(ctx context.Context, n *lab.Node) error {
 	return err
 }
 
-// detach takes the programs from links whose name matches.
+// detach removes the programs from links whose name matches.
 func detach(pattern string) func(n *lab.Node) error {
 	return func(n *lab.Node) error {
 		taken := 0

@@ -211,7 +211,7 @@ func incumbents(t *testing.T, before, now []telemetry.Peer) {
 	}
 }
 
-// withoutAddrs returns peers without those addresses among what may come out of their tunnels.
+// withoutAddrs returns peers without those addresses among their allowed IPs.
 func withoutAddrs(peers []telemetry.Peer, addrs []netip.Addr) []telemetry.Peer {
 	peers = slices.Clone(peers)
 	for i, p := range peers {

@@ -40,8 +40,8 @@ func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	return hw
 }
 
-// A link that appears later is guarded, in both directions, and a route that another program wrote
-// past the tunnel carries nothing.
+// A link that appears later is guarded, in both directions. A route that another program wrote past
+// the tunnel carries nothing.
 func TestGuardOnLinks(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -111,7 +111,7 @@ func guarded(ctx context.Context, t *testing.T, n *lab.Node, link string) {
 	})
 }
 
-// droppedByNFT is how many packets the interface-independent guard of a node dropped.
+// droppedByNFT returns how many packets the interface-independent guard of a node dropped.
 func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	t.Helper()
 	for _, word := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(
@@ -191,7 +191,8 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 	t.Logf("dropped %d by source and %d by destination", gotSource, gotTo)
 }
 
-// pastRoutes are lines of ip(8) for routes to a pod past the tunnel, for the node and for its pods.
+// pastRoutes returns lines of ip(8) for routes to a pod past the tunnel, for the node and for its
+// pods.
 func pastRoutes(p *lab.Pod, link string) []string {
 	var lines []string
 	for i, a := range p.Addrs {
@@ -203,7 +204,7 @@ func pastRoutes(p *lab.Pod, link string) []string {
 	return lines
 }
 
-// segmentRoutes are lines of ip(8) for routes to a pod inside packets to a host outside.
+// segmentRoutes returns lines of ip(8) for routes to a pod inside packets to a host outside.
 func segmentRoutes(l *lab.Lab, p *lab.Pod) []string {
 	var lines []string
 	for _, a := range p.Addrs {

@@ -77,9 +77,9 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	hostsUnreached(ctx, t, l, pods[0])
 }
 
-// hostsUnreached removes, with no daemon to repair it, first the address that such questions are
-// sent from and then the rule: then they have a source of which a host's answer could come in clear
-// or not at all, and reach no host.
+// hostsUnreached removes, without a daemon to repair it, first the source address of such requests
+// and then the rule. Without them the reply of a host could come in clear or not at all. So the
+// requests must reach no host.
 func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	b := l.Nodes()[1]
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {
@@ -133,7 +133,7 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 	}`, lab.EchoPort))
 }
 
-// notedSources returns what was noted, and forgets it.
+// notedSources returns the recorded sources, and deletes them.
 func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A hundred pods that do nothing are a minute long, and in long runs ten, neither spoofers nor
-// blocked: what their kernels send by themselves is counted apart.
+// A hundred pods do nothing for a minute, and in long runs for ten. They are neither spoofers nor
+// blocked: the packets that their kernels send by themselves have a counter of their own.
 func TestIdlePodsAreNotSpoofers(t *testing.T) {
 	idle := time.Minute
 	if os.Getenv(longEnv) != "" {

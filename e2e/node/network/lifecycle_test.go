@@ -95,7 +95,8 @@ func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.P
 }
 
 // A node that comes back from a reboot has its CNI configuration on disk and takes no pod before
-// its guard is in force. Its new key is taken over, and what was sent to it meanwhile stays inside.
+// its guard is in force. Peers take its new key over, and packets that were sent to it meanwhile
+// stay inside.
 func TestReboot(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)
@@ -138,7 +139,7 @@ func TestReboot(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// newPodsTalkAtOnce: the first packet that a new pod sends to one that is there arrives.
+// newPodsTalkAtOnce: the first packet of a new pod to an older one arrives.
 func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Pod) {
 	for i := range 6 {
 		six := i%2 == 1
@@ -187,7 +188,7 @@ func reaches(ctx context.Context, t *testing.T, from, to *lab.Pod) {
 	talk(ctx, t, from, to)
 }
 
-// An address moves: to another pod, then with its prefix to another node. A client that keeps
+// An address moves to another pod, and then with its prefix to another node. A client that keeps
 // sending to it reaches the new owner, or no host.
 func TestAddressOfADeletedPod(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
@@ -247,7 +248,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 }
 
 // unreached begins something new towards addresses without an owner, from a pod and from its node.
-// That nothing answers is certain; the oracle judges whether it left.
+// No answer is certain; the oracle judges whether the packets left.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
 	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }

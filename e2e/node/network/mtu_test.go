@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// The underlay's MTU, or the setting, changes while traffic runs: devices, routes, pods and the CNI
-// configuration follow, nothing is cut into fragments and nothing gets stuck.
+// The underlay's MTU, or the setting, changes while traffic runs. Devices, routes, pods and the CNI
+// configuration follow, no packet is fragmented, and no connection hangs.
 func TestMTUChangesLive(t *testing.T)     { mtuChanges(t, lab.Dual) }
 func TestMTUChangesLiveIPv6(t *testing.T) { mtuChanges(t, lab.IPv6) }
 
@@ -105,7 +105,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 	transfer(ctx, t, pods, mtu)
 }
 
-// transfer moves a lot by TCP and full packets by UDP, both ways.
+// transfer moves a lot of data by TCP, and full packets by UDP, both ways.
 func transfer(ctx context.Context, t *testing.T, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
@@ -220,13 +220,13 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 // A path is narrower than its links, and no ICMP reports it: the probe inside the tunnel finds it.
 func TestNarrowPath(t *testing.T) { narrowPath(t, true) }
 
-// The same with a veild that runs on.
+// The same with a veild that keeps running.
 func TestNarrowPathIsFound(t *testing.T) {
 	needLong(t, "veild probes each minute")
 	narrowPath(t, false)
 }
 
-// narrowPath narrows a path, and restarts veild or waits until it looks by itself.
+// narrowPath narrows a path, and restarts veild or waits until its probe finds it.
 func narrowPath(t *testing.T, restart bool) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	const path = 1400

@@ -54,8 +54,8 @@ func crowd(n *lab.Node, name string) error {
 	})
 }
 
-// A link that has no room for the guard shuts its node and is named. All else goes on: veild starts
-// again, and a peer that was rebooted gets its tunnel with its new key.
+// A link without room for the guard closes its node and is named. Everything else goes on: veild
+// starts again, and a peer that was rebooted gets its tunnel with its new key.
 func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)

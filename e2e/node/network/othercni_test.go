@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A CNI configuration that a runtime takes before ours shuts the node for as long as
-// it is there; one that delegates to ours does not. What runs goes on.
+// A CNI configuration that a runtime takes before Kubeveil's closes the node for as long as it
+// exists. One that delegates to Kubeveil's does not. Running pods go on.
 func TestAnotherConflistShutsTheNode(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)

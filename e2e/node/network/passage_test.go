@@ -44,8 +44,8 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// A filter that comes after the node was ready is named within a minute. The node is not ready until
-// pods pass again.
+// A filter that appears after the node was ready is named within a minute. The node is not ready
+// until pods' packets pass again.
 func TestAFirewallThatComesLaterIsNamed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)

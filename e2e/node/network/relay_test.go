@@ -104,8 +104,7 @@ func TestTunnelsSendFromANodesAddress(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// judgesSources waits until a node judges the sources of tunnel datagrams, or fails if it does not
-// and should, or the other way round.
+// judgesSources waits until a node judges the sources of tunnel datagrams, or does not, as wanted.
 func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {

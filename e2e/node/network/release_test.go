@@ -51,10 +51,10 @@ func released(ctx context.Context, t *testing.T) string {
 	return dir
 }
 
-// A cluster goes from the last release to this tree and back, program by program
-// and node by node. At each step traffic goes on, a pod of before and a pod of now
-// have a network, and every program is still the process that was started. It needs
-// the commit lastRelease and skips in a clone without it, as a shallow one is.
+// A cluster goes from the last release to this tree and back, program by program and node by node.
+// At each step traffic goes on, an older pod and a new pod have a network, and every program is
+// still the process that was started. The test needs the commit lastRelease and skips in a clone
+// without it, such as a shallow one.
 func TestMixedReleases(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true})
 	const this = ""

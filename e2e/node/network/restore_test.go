@@ -18,8 +18,8 @@ import (
 // inForce bounds how long a change may take after the servers are back from a restore.
 const inForce = 10 * time.Second
 
-// After a restore of etcd its revisions are used again. Policies and keys that come after it are in
-// force all the same, soon.
+// After a restore of etcd its revisions are used again. Later policies and keys are in force all
+// the same, soon.
 func TestPolicyAndKeyAfterEtcdWasRestored(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{VeildConfig: map[string]any{"policy": "kubernetes"}})
 	errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))

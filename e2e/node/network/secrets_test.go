@@ -21,8 +21,8 @@ import (
 )
 
 // noSecrets fails the test when a private key of a node is in any artefact of the run: logs of all
-// programs, CNI included, what is on the disks, metrics, status; earlier are keys that nodes had
-// before, by any name. Call it before the lab ends.
+// programs, CNI included, files on the disks, metrics, status. earlier holds former keys of nodes,
+// by any name. Call it before the lab ends.
 func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string][]byte) {
 	t.Helper()
 	keys := map[string][]byte{}
@@ -77,7 +77,7 @@ func readKey(n *lab.Node) ([]byte, error) {
 	return key, nil
 }
 
-// forms are the ways in which a key might be written.
+// forms returns the ways in which a key might be written.
 func forms(key []byte) map[string][]byte {
 	return map[string][]byte{
 		"raw":        key,
@@ -113,7 +113,7 @@ func findSecrets(dir string, keys map[string][]byte) (files int, found []string,
 	return files, found, err
 }
 
-// The negative control: a key that is written is found, however it is.
+// The negative control: a written key is found in each form.
 func TestSecretsAreFound(t *testing.T) {
 	key := bytes.Repeat([]byte{0xfb, 0xef, 0x01, 0x77}, 8)
 	for form, text := range forms(key) {

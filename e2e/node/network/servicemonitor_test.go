@@ -93,8 +93,8 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
-// accepted applies the operator's definition, and then the monitor without keeping it; a wrong
-// field is refused.
+// accepted applies the operator's definition, and then the monitor without keeping it. It checks
+// that a wrong field is refused.
 func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
 	c := l.Control
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
@@ -118,7 +118,7 @@ func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructur
 	}
 }
 
-// listening is veild's DaemonSet with the component's patch.
+// listening returns veild's DaemonSet with the component's patch.
 func listening(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	return manifesttest.Patched(t, filepath.Join(nodetest.Root(t), component, "listen.yaml"),

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Where pods' packets may go, and where not: sources that are not theirs, destinations that no host
-// has, nodes, hosts outside, ports of the host.
+// The test covers where pods' packets may go: foreign sources, destinations that no host has,
+// nodes, hosts outside, ports of the host.
 func TestWherePodsReach(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)

@@ -19,8 +19,8 @@ import (
 // resumed, also when its sessions have expired (REJECT_AFTER_TIME, 180 s).
 const resumed = 20 * time.Second
 
-// TestAMachineIsSuspended stops all programs of a node; its kernel goes on, and with it the pods'
-// packets, which have no tunnel to take.
+// TestAMachineIsSuspended stops all programs of a node. Its kernel goes on, and with it the pods'
+// packets, which then have no tunnel.
 func TestAMachineIsSuspended(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	pods := nodetest.EchoPods(ctx, t, l)

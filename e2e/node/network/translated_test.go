@@ -17,8 +17,9 @@ import (
 // portToPod is the port of a service that another program publishes on a node.
 const portToPod = 30001
 
-// Another program translates addresses, as kube-proxy and what a former network left behind do:
-// what is encrypted stays so, answers included, and what would become host to host is refused.
+// Another program translates addresses, like kube-proxy and the rules of a former network.
+// Encrypted traffic stays encrypted, replies included, and traffic that would become host to host
+// is refused.
 func TestOthersTranslate(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true, Nodes: 3})
 	pods := nodetest.EchoPods(ctx, t, l)
@@ -45,7 +46,7 @@ func foreign(ctx context.Context, t *testing.T, n *lab.Node, name, rules string)
 			rules))
 }
 
-// foreignSources translates the source of all that pods send to the node that forwards it. Nodes
+// foreignSources translates the source of all packets of pods to the node that forwards them. Nodes
 // then still answer the pod, by the tunnel.
 func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	var sources string
@@ -70,7 +71,7 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	tunnelled(ctx, t, l, before)
 }
 
-// unkeptSources takes away what keeps the sources of pods from translation: a node's answer would
+// unkeptSources removes the rules that keep pods' sources from translation: a node's answer would
 // then be host to host.
 func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	nodetest.KillProgram(ctx, t, p.Node, "veild")
@@ -134,8 +135,8 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	}
 }
 
-// published are chains that translate what comes to a port, to echo servers at addresses of both
-// families, and masquerade it.
+// published returns chains that translate packets to a port, to echo servers at addresses of both
+// families, and masquerade them.
 func published(port int, addrs []netip.Addr) string {
 	return fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
 			meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;

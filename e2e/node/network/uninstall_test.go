@@ -22,8 +22,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Uninstalling leaves a node as it was before, with pods still there, and leaks nothing; installing
-// again works.
+// Uninstalling leaves a node as it was before, while pods are still there, and leaks nothing.
+// Installing again works.
 func TestUninstall(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true})
 	n := l.Nodes()[0]
@@ -142,9 +142,9 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	return string(out), err
 }
 
-// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there; nothing
+// uninstall stops veild, and with worker veil-wg too, and cleans up while pods are there. Nothing
 // may be left, and cleaning up once more finds nothing. Without worker, veil-wg is stopped before
-// the second time.
+// the second cleanup.
 func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, worker bool) {
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Error(err)
@@ -212,7 +212,7 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 	}
 }
 
-// inventory lists all that a program could have left on a node.
+// inventory lists everything that a program could have left on a node.
 func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 	t.Helper()
 	var out []string
@@ -282,7 +282,7 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 	return out
 }
 
-// volatile parts of an inventory are the kernel's own doing.
+// The kernel changes volatile parts of an inventory by itself.
 func volatile(line string) bool {
 	return strings.Contains(line, "stable_secret") || strings.Contains(line, "/conf/lo/")
 }

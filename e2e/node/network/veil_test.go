@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// controlPlane: the API server is real. Nodes are registered and reach it, and it comes back with
-// what it had after it was killed.
+// controlPlane: the API server is real. Nodes are registered and reach it, and it keeps its data
+// when it is killed.
 func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 }
 
-// The main job: pods on two nodes talk over both protocols, and nothing of it is on the wire.
+// Pods on two nodes talk over both protocols, and nothing of it is on the wire in clear.
 func TestPodsTalkEncrypted(t *testing.T) {
 	encrypted(t, lab.Dual, func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		t.Run("veilctl", func(t *testing.T) { veilctlOnANode(ctx, t, l, pods) })

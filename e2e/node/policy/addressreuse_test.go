@@ -20,7 +20,7 @@ import (
 )
 
 // A pod gets the address of one that had connections, and their client goes on sending. The new
-// pod's policies forbid that client, so it receives nothing of them, from its first packet on.
+// pod's policies forbid that client, so it receives none of its packets, from the first on.
 func TestPodInheritsNoConnections(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")

@@ -18,8 +18,8 @@ const clusterPolicyGroup = "policy.networking.k8s.io"
 var definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 	Resource: "customresourcedefinitions"}
 
-// TestClusterNetworkPolicies has the kind come to a cluster, overrule a NetworkPolicy in both
-// directions, hold while the daemon is dead, and go with all its objects.
+// TestClusterNetworkPolicies adds the kind to a cluster. Its policies overrule a NetworkPolicy in
+// both directions, hold while the daemon is dead, and go with all objects.
 func TestClusterNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -63,7 +63,7 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// clusterRule is a rule of ingress for the pods of an app in all namespaces.
+// clusterRule returns a rule of ingress for the pods of an app in all namespaces.
 func clusterRule(action, app string) any {
 	return map[string]any{"action": action, "from": []any{clusterPods(app)}}
 }
@@ -74,14 +74,14 @@ func clusterPods(app string) map[string]any {
 		"podSelector": map[string]any{"matchLabels": map[string]any{"app": app}}}}
 }
 
-// applyClusterPolicy puts one policy of the Admin tier, which all servers are subject to.
+// applyClusterPolicy puts one policy of the Admin tier, which applies to all servers.
 func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress ...any) {
 	t.Helper()
 	applyClusterObject(ctx, t, l, "guests", map[string]any{"tier": "Admin", "priority": int64(10),
 		"subject": clusterPods("server"), "ingress": ingress})
 }
 
-// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server has it.
+// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server stored it.
 func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name string,
 	spec map[string]any) (put *unstructured.Unstructured) {
 	t.Helper()

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// With the policy in force, what the daemons themselves do goes on: a node that joins is published,
-// overwrites another writer's change to its claim, and takes the claim back when it is cleaned up.
+// With the policy in force, the daemons still work. A node that joins is published, overwrites
+// another writer's change to its claim, and removes the claim when it is cleaned up.
 func TestDaemonsUnderThePolicy(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{})
 	nodetest.PolicyInForce(ctx, t, nodetest.VeilNodesAs(t, l,

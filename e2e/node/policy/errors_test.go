@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Between nodes a pod believes an ICMP error about a flow only from the flow's other end: not from
+// Between nodes a pod accepts an ICMP error about a flow only from the flow's other end, not from
 // another pod of that end's node, nor from one of its own node. Policies forbid none of these pods
 // anything else.
 func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {

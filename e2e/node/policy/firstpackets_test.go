@@ -18,9 +18,9 @@ import (
 // longEnv names the environment variable that, when set, makes fifty times as many pods.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// TestFirstPacketsOfPods adds pods by the CNI plugin whose first act is a forbidden packet. None is
-// received, and what the same pods may send is, in each state of the node: while policies change,
-// while no veild runs, while the API server is away, and after a reboot.
+// TestFirstPacketsOfPods adds pods by the CNI plugin whose first act is a forbidden packet. No
+// forbidden packet is received, and the same pods' allowed packets are, in each state of the node:
+// while policies change, while no veild runs, while the API server is away, and after a reboot.
 func TestFirstPacketsOfPods(t *testing.T) {
 	rounds, pods := 1, 20
 	opts := lab.Options{Family: lab.Dual, VeildConfig: map[string]any{"policy": "kubernetes"}}
@@ -79,7 +79,7 @@ func (w *visits) whilePoliciesChange(ctx context.Context, t *testing.T, pods int
 }
 
 // whileVeildIsDead attaches pods that were bound before it died, and some that were bound after it.
-// Those have no reservation and are mute until it is back.
+// The latter have no reservation and are mute until veild is back.
 func (w *visits) whileVeildIsDead(ctx context.Context, t *testing.T, pods int) {
 	list := w.bind(ctx, t, pods)
 	w.waitReserved(ctx, t, list)
@@ -132,8 +132,8 @@ func (w *visits) whileTheAPIServerIsAway(ctx context.Context, t *testing.T, pods
 	w.wantEarly(t, list)
 }
 
-// afterAReboot has all pods of a node come back, as a kubelet does: from the moment of the boot it
-// calls ADD for each until that succeeds.
+// afterAReboot brings all pods of a node back, like a kubelet: from the moment of the boot it calls
+// ADD for each until that succeeds.
 func (w *visits) afterAReboot(ctx context.Context, t *testing.T, pods int) {
 	n2 := w.l.Nodes()[1]
 	list := w.bindTo(ctx, t, n2, pods)

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// TestLyingKubelets has the kubelet of a node that was taken over claim addresses for pods. No pod
-// reaches the server by such a lie, and no pod of another node loses its access.
+// TestLyingKubelets lets the kubelet of a node that was taken over claim addresses for pods. No pod
+// reaches the server by such a claim, and no pod of another node loses its access.
 func TestLyingKubelets(t *testing.T) {
 	ctx, l := policyLabOf(t, 3)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -108,7 +108,7 @@ func (o takenOver) twoPods(ctx context.Context, t *testing.T) {
 	nodetest.NoneAnswered(ctx, t, tries)
 }
 
-// claim makes a pod of the node that does not run, and has the kubelet claim addresses for it.
+// claim makes a pod of the node that does not run, and lets the kubelet claim addresses for it.
 func (o takenOver) claim(ctx context.Context, t *testing.T, app string,
 	addrs []netip.Addr) (name string) {
 	t.Helper()
@@ -120,7 +120,7 @@ func (o takenOver) claim(ctx context.Context, t *testing.T, app string,
 }
 
 // waitHeard waits until an honest pod of the node reaches the server. Its status is younger than
-// the lies, so the server's node has then heard them.
+// the false claims, so the server's node has then received them.
 func (o takenOver) waitHeard(ctx context.Context, t *testing.T) {
 	t.Helper()
 	nodetest.PolicyBecomes(ctx, t, nodetest.StartPod(ctx, t, o.node, "client"), o.server, true)

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// TestNetworkPolicies holds a policy through everything that happens to a node: pods come before
-// and after it, the daemon is killed, the API server is away, a policy changes.
+// TestNetworkPolicies checks a policy in all situations of a node: pods come before and after it,
+// the daemon is killed, the API server is away, a policy changes.
 func TestNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -94,7 +94,7 @@ func TestNetworkPolicies(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// policyLab is a lab of two nodes that enforce policies, with a namespace for pods.
+// policyLab returns a lab of two nodes that enforce policies, with a namespace for pods.
 func policyLab(t *testing.T) (context.Context, *lab.Lab) {
 	t.Helper()
 	return policyLabOf(t, 2)

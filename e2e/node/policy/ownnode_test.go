@@ -104,7 +104,7 @@ func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
 	nodetest.StartProgram(ctx, t, n, "veild")
 }
 
-// denyNodes has the Admin tier deny closed pods all nodes.
+// denyNodes makes the Admin tier deny closed pods all nodes.
 func denyNodes(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	applyClusterObject(ctx, t, l, "nodes", map[string]any{"tier": "Admin", "priority": int64(10),

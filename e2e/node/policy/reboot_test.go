@@ -113,7 +113,7 @@ type comer struct {
 	stranger *sender
 }
 
-// serverOf starts a server on a node, of which it is the first pod.
+// serverOf starts a server on a node, as the node's first pod.
 func (w *visits) serverOf(ctx context.Context, t *testing.T, n *lab.Node) *comer {
 	t.Helper()
 	c := &comer{w: w, node: n}
@@ -153,7 +153,7 @@ func (c *comer) add(ctx context.Context, t *testing.T) {
 	errtest.Must(t, c.pod.WriteStatus(ctx, c.object))
 }
 
-// again brings the server back, to the address that the stranger sends to.
+// again brings the server back, to the address to which the stranger sends.
 func (c *comer) again(ctx context.Context, t *testing.T) {
 	t.Helper()
 	before := c.pod.Addrs

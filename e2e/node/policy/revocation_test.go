@@ -25,7 +25,7 @@ import (
 // runs hold it; others may share the machine with many labs.
 const revokedWithin = time.Second
 
-// TestRevocation has TCP and UDP flows between pods of two nodes, which end when a policy comes,
+// TestRevocation opens TCP and UDP flows between pods of two nodes. They end when a policy comes,
 // changes or goes, and when a pod gets another label.
 func TestRevocation(t *testing.T) {
 	ctx, l := policyLab(t)

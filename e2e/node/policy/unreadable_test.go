@@ -19,8 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// While veild may not read policies or namespaces, a pod that it sees first is mute, even where
-// a policy allows it, and pods that it knew keep what they have. With the right it has its group.
+// While veild may not read policies or namespaces, a pod that it sees first is mute, even if a
+// policy allows it. Pods that it has seen before keep their groups. With the right, the new pod
+// gets its group.
 func TestPodsThatComeWhilePoliciesCannotBeReadAreMute(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -55,7 +56,7 @@ func TestPodsThatComeWhilePoliciesCannotBeReadAreMute(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// takeRight takes a resource out of what veild may read, until the returned function is called.
+// takeRight removes a resource from veild's rights to read, until the returned function is called.
 func takeRight(ctx context.Context, t *testing.T, l *lab.Lab, resource string) (giveBack func()) {
 	t.Helper()
 	roles := l.Control.Client.RbacV1().ClusterRoles()
@@ -92,8 +93,8 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, text string, wa
 	})
 }
 
-// Connections to the API server break five times in a row, and the watches go on soon after each:
-// the pods that come meanwhile have their groups then.
+// Connections to the API server break five times in a row, and the watches go on soon after each.
+// Pods that come meanwhile get their groups.
 func TestPodsThatComeWhenWatchesBreakAreNotMuteForLong(t *testing.T) {
 	ctx, l := policyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")

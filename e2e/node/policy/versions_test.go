@@ -74,7 +74,7 @@ func serve(ctx context.Context, t *testing.T, definitions dynamic.ResourceInterf
 	errtest.Must(t, err)
 }
 
-// Policies of kinds that are not enforced are a problem on every node while there are any.
+// Policies of kinds that are not enforced are a problem on every node while they exist.
 func TestIgnoredKindsOfPoliciesAreAProblem(t *testing.T) {
 	ctx, l := policyLab(t)
 	definitions := l.Control.Dynamic.Resource(definitionResource)

@@ -74,7 +74,7 @@ func (w *visits) forgetPods(ctx context.Context, t *testing.T) {
 // atOnce is how many visitors are served at once, as a kubelet does.
 const atOnce = 4
 
-// each calls f for all visitors of a list, some at once.
+// each calls f for all visitors of a list, several at once.
 func (w *visits) each(t *testing.T, list []*visitor, f func(*visitor) error) {
 	t.Helper()
 	next := make(chan *visitor)
@@ -102,7 +102,7 @@ func (w *visits) each(t *testing.T, list []*visitor, f func(*visitor) error) {
 const patience = time.Minute
 
 // attach adds a pod that sends forbidden packets from before it has a link until a few of each
-// family were sent after ADD. An ADD that is refused is called again, as a kubelet does.
+// family were sent after ADD. It repeats a refused ADD, like a kubelet.
 func (w *visits) attach(ctx context.Context, v *visitor) error {
 	begin := func(p *lab.Pod) (err error) {
 		if v.sender, err = newSender(p, v.number, v.to); err == nil {
@@ -127,14 +127,14 @@ func (w *visits) attach(ctx context.Context, v *visitor) error {
 // allowed sends what a visitor may send until it was received.
 func (w *visits) allowed(v *visitor) error { return w.until(v.sender, portAllowed) }
 
-// leave removes the pod. A DEL may lose its race against groups that change all the time; it is
-// called again then, as a kubelet does.
+// leave removes the pod. A DEL may lose its race against groups that change all the time; leave
+// then repeats it, like a kubelet.
 func (v *visitor) leave(ctx context.Context) error {
 	v.sender.close()
 	return lab.Until(ctx, patience, func() error { return v.retried(v.pod.Del(ctx)) })
 }
 
-// retried notes an error of CNI after which it is called again.
+// retried records an error of CNI after which the call is repeated.
 func (v *visitor) retried(err error) error {
 	if err != nil {
 		v.retries++

@@ -65,9 +65,9 @@ func newVisits(ctx context.Context, t *testing.T, l *lab.Lab) *visits {
 	return w
 }
 
-// changePolicies puts what visitors may send and what the server may receive. All versions allow
-// the allowed port and to the friend alone the forbidden one. Half of them have another policy
-// for each, that allows nothing.
+// changePolicies sets the policies of the visitors and of the server. All versions allow the
+// allowed port, and the forbidden one to the friend alone. Half of them have another policy for
+// each, which allows nothing.
 func (w *visits) changePolicies(ctx context.Context) error {
 	policies := w.l.Control.Client.NetworkingV1().NetworkPolicies(nodetest.Shop)
 	udp := corev1.ProtocolUDP
@@ -110,7 +110,7 @@ func (w *visits) changePolicies(ctx context.Context) error {
 
 type networkPolicies = typednetworkingv1.NetworkPolicyInterface
 
-// putPolicy creates a policy, or replaces that of its name.
+// putPolicy creates a policy, or replaces the one of its name.
 func putPolicy(ctx context.Context, policies networkPolicies, p *networkingv1.NetworkPolicy) error {
 	_, err := policies.Update(ctx, p, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
@@ -147,7 +147,7 @@ func (w *visits) churn(ctx context.Context, t *testing.T) (stop func() int) {
 	return stop
 }
 
-// receive notes what a pod receives at a port, until the test ends.
+// receive records the packets that a pod receives at a port, until the test ends.
 func (w *visits) receive(t *testing.T, p *lab.Pod, port int, six bool) {
 	t.Helper()
 	c, err := listen(p, port, six)
@@ -194,7 +194,7 @@ func (w *visits) received(number, port int) (families int) {
 	return families
 }
 
-// forget forgets what was received of a visitor.
+// forget deletes the records of a visitor.
 func (w *visits) forget(number int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

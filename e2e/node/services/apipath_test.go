@@ -21,8 +21,8 @@ import (
 // cgroupRoot is where a node of the lab has its own tree of cgroups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// pathSettings are the settings of a veild that leads to these API servers beside another proxy. No
-// server turns that off.
+// pathSettings returns the settings of a veild that leads to these API servers beside another
+// proxy. Without a server, the API path is off.
 func pathSettings(servers ...string) map[string]any {
 	return map[string]any{"serviceProxy": config.ServiceProxyNone,
 		"services": map[string]any{"cgroup": cgroupRoot, "apiServers": servers}}
@@ -68,8 +68,8 @@ func connects(ctx context.Context, from lab.Place, to netip.AddrPort) bool {
 		to.Addr(), to.Port())).Run() == nil
 }
 
-// TestAPIPathIsJudgedAsKubeProxy: NetworkPolicies and the guard see the same connection, to a
-// server, whether kube-proxy's DNAT or veild's program led it there.
+// TestAPIPathIsJudgedAsKubeProxy: NetworkPolicies and the guard see the same connection to a
+// server, from kube-proxy's DNAT and from veild's program.
 func TestAPIPathIsJudgedAsKubeProxy(t *testing.T) {
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
 		t.Run(string(f), func(t *testing.T) { judgeAPIPath(t, f) })

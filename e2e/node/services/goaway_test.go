@@ -68,8 +68,8 @@ func TestGoawayMovesRequestsAndEndsNoWatch(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// publishAgain deletes a node's VeilNode and waits until veild, which sees that by its watch, has
-// made it again, which is a request.
+// publishAgain deletes a node's VeilNode and waits until veild, which sees the deletion by its
+// watch, has made it again. That is a request.
 func publishAgain(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) {
 	t.Helper()
 	claims := l.Control.Dynamic.Resource(nodetest.VeilNodes)
@@ -116,7 +116,7 @@ func apiPorts(ctx context.Context, t *testing.T, n *lab.Node) []uint16 {
 	return ports
 }
 
-// added returns what now has and before has not.
+// added returns the elements of now that before lacks.
 func added(before, now []uint16) []uint16 {
 	return slices.DeleteFunc(slices.Clone(now),
 		func(p uint16) bool { return slices.Contains(before, p) })

@@ -52,7 +52,7 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	return client, backends
 }
 
-// publish makes a service of both protocols and all families; spec has what is particular.
+// publish makes a service of both protocols and all families; spec has its particular fields.
 func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec corev1.ServiceSpec,
 	backends ...*lab.Pod) *corev1.Service {
 	t.Helper()
@@ -105,8 +105,8 @@ func ready(pods ...*lab.Pod) (out []endpoint) {
 	return out
 }
 
-// putBackends makes the EndpointSlices of a service what they are to be, as the endpoint controller
-// would: one for each family and each of that many ports.
+// putBackends sets the EndpointSlices of a service, like the endpoint controller: one for each
+// family and each of that many ports.
 func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, backends []endpoint,
 	ports int) {
 	t.Helper()
@@ -156,7 +156,7 @@ func putEndpoints(ctx context.Context, l *lab.Lab, s *discoveryv1.EndpointSlice)
 	return err
 }
 
-// clusterIP is a service's own address of a family with its port.
+// clusterIP returns a service's own address of a family with its port.
 func clusterIP(t *testing.T, s *corev1.Service, six bool) netip.AddrPort {
 	t.Helper()
 	for _, text := range s.Spec.ClusterIPs {
@@ -168,7 +168,7 @@ func clusterIP(t *testing.T, s *corev1.Service, six bool) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// nodePort is where a service is reached on a node.
+// nodePort returns the address of a service on a node.
 func nodePort(t *testing.T, s *corev1.Service, n *lab.Node, proto string, six bool) netip.AddrPort {
 	t.Helper()
 	for _, p := range s.Spec.Ports {
@@ -261,7 +261,7 @@ func refusedAtOnce(c lab.Census) error {
 	return nil
 }
 
-// noAnswer expects neither an answer nor a refusal: what is dropped.
+// noAnswer expects neither an answer nor a refusal, as for dropped packets.
 func noAnswer(c lab.Census) error {
 	if len(c.Names) > 0 || c.Refused > 0 {
 		return errors.New("it was answered or refused")

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// routedPolicyLab is a lab that enforces policies while pods of a node reach each other past
+// routedPolicyLab returns a lab that enforces policies while pods of a node reach each other past
 // netfilter.
 func routedPolicyLab(t *testing.T) (context.Context, *lab.Lab) {
 	t.Helper()
@@ -129,7 +129,7 @@ func holds(ctx context.Context, t *testing.T, from, to *lab.Pod) (running []*lab
 }
 
 // TestOutsideClientsOfPodsThatPoliciesSelect: a client outside reaches a service's pod of the node
-// past netfilter until a policy selects the pod, and what it has open goes on if it is allowed.
+// past netfilter until a policy selects the pod. Its open connections go on if they are allowed.
 func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	ctx, l := routedPolicyLab(t)
 	nodetest.AllowClients(ctx, t, l, "client")
@@ -276,7 +276,7 @@ func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to 
 }
 
 // TestTurningPoliciesOnWithHostRouting: pods that reached each other past netfilter are judged once
-// policies are known, and what they have open goes on if it is allowed.
+// policies are read. Their open connections go on if they are allowed.
 func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 	ctx, l := routedPolicyLab(t)
 	n := l.Nodes()[0]

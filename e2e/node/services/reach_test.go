@@ -58,8 +58,8 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 	connectionsOfOnePort(ctx, t, l, pods)
 }
 
-// servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the
-// same port without it: to the backend's own address, to which a ClusterIP is translated too.
+// servicesOfOnePort: a pod sends datagrams to a backend by another node's port. Then it sends from
+// the same source port to the backend's own address, to which a ClusterIP is translated too.
 func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
 	web := publish(ctx, t, l, "of-one-port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
@@ -78,9 +78,9 @@ func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *la
 	}
 }
 
-// connectionsOfOnePort: a client outside whose connection to a service has just ended has one from
-// the same port to another service, of the same only backend. Its first SYN is dropped, since the
-// answers of both look alike in the node; one that it sends again soon is not.
+// connectionsOfOnePort: a client outside whose connection to a service has just ended opens one
+// from the same port to another service with the same only backend. Its first SYN is dropped, since
+// the replies of both look alike in the node. A SYN that it repeats soon is not dropped.
 func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for _, b := range []struct {
 		where, name string

@@ -29,7 +29,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// serviceLab is a lab whose veilds translate services.
+// serviceLab returns a lab whose veilds translate services.
 func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	t.Helper()
 	return nodetest.NewLab(t, lab.Options{VeildConfig: map[string]any{
@@ -42,8 +42,8 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 // hostRoutings are both ways in which packets come to pods of a node.
 var hostRoutings = []string{config.HostRoutingKernel, config.HostRoutingEBPF}
 
-// What services promise while nothing fails, and the scenarios of another load balancer's suite,
-// over a lab of each for each host routing: each part has services of its own.
+// The promises of services without a fault, and the scenarios of another load balancer's suite,
+// each over a lab for each host routing. Each part has services of its own.
 func TestServices(t *testing.T) {
 	nodetest.Alone(t)
 	for _, routing := range hostRoutings {
@@ -120,8 +120,8 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 	}
 }
 
-// noLeaksBetween is nodetest.NoLeaks for a lab in which pods of two nodes talked: some of what was on
-// the wire was of tunnels.
+// noLeaksBetween is nodetest.NoLeaks for a lab in which pods of two nodes talked: the oracle must
+// have seen frames of tunnels.
 func noLeaksBetween(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	nodetest.NoLeaks(t, l)
@@ -142,7 +142,7 @@ var cgroupHooks = []ebpf.AttachType{
 	ebpf.AttachCGroupInetEgress,
 }
 
-// cgroupPrograms are the programs that are attached to a cgroup itself, by where.
+// cgroupPrograms returns the programs that are attached to a cgroup itself, by hook.
 func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.ProgramID {
 	t.Helper()
 	dir, err := os.Open(path)
@@ -163,8 +163,8 @@ func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.Progra
 	return out
 }
 
-// machinePrograms are those at the root of this machine's tree of cgroups, where no lab may attach
-// any.
+// machinePrograms returns the programs at the root of this machine's tree of cgroups, where no lab
+// may attach any.
 func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
 	t.Helper()
 	nettest.NeedRoot(t)
@@ -192,8 +192,8 @@ func ownCgroups(t *testing.T, l *lab.Lab, before map[ebpf.AttachType][]ebpf.Prog
 	}
 }
 
-// servicesByAddress: pods reach a backend on the other node by the service's address, and what is
-// translated stays in the tunnel.
+// servicesByAddress: pods reach a backend on the other node by the service's address, and
+// translated packets stay in the tunnel.
 func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 	pods := nodetest.EchoPods(ctx, t, l)
 	front, other := pods[0], pods[1]
@@ -320,8 +320,8 @@ func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protoc
 	}
 }
 
-// The table outlives veild, and so do connections from a pod and from outside; it follows changes
-// after veild is back. The API server away changes nothing.
+// The table outlives veild, and so do connections from a pod and from outside. It follows changes
+// after veild is back. While the API server is away nothing changes.
 func TestServicesOutliveVeild(t *testing.T) {
 	ctx, l := serviceLab(t, config.HostRoutingKernel)
 	client, pods := namedPods(ctx, t, l, 1, "a", "b")

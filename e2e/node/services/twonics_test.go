@@ -22,9 +22,9 @@ var balancerIPs = [][]netip.Addr{nettest.Addrs("198.18.78.1", "fd42:5::1"),
 	nettest.Addrs("198.18.78.2", "fd42:5::2")}
 
 // TestNodesWithMoreAddresses serves on nodes with a second NIC that is registered first, a VIP on
-// lo and a second IPv6 address: by kube-proxy, in both of its modes, and by the service table.
-// kube-proxy masquerades into tunnels, also what pods send to a NodePort, and peers take only a
-// Node's own addresses.
+// lo and a second IPv6 address. It does so by kube-proxy, in both of its modes, and by the service
+// table. kube-proxy masquerades into tunnels, also pods' packets to a NodePort, and peers accept
+// only a Node's own addresses.
 func TestNodesWithMoreAddresses(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {

@@ -41,9 +41,9 @@ const (
 // A process of the host that uses the second server's own address, which services.apiFrontends
 // lists, is led to both as well.
 //
-// Until new connections have been judged no other test runs: it is not those that are measured.
-// From there on it mostly waits, and others run: it comes after TestServices, which needs the
-// machine for itself, by the name of this file.
+// Until new connections have been judged no other test runs, so that none is measured too. From
+// there on the test mostly waits, and others run. The name of this file puts it after TestServices,
+// which needs the machine alone.
 func TestServicesOfAPIServers(t *testing.T) {
 	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
@@ -133,7 +133,7 @@ type client struct {
 	to   netip.AddrPort
 }
 
-// keepAPI has all clients hold connections.
+// keepAPI makes all clients hold connections.
 func keepAPI(ctx context.Context, t *testing.T, clients map[string]client) map[string]*lab.Process {
 	t.Helper()
 	procs := map[string]*lab.Process{}
@@ -147,8 +147,8 @@ func keepAPI(ctx context.Context, t *testing.T, clients map[string]client) map[s
 	return procs
 }
 
-// waitFrontend waits until an address of services.apiFrontends leads to so many servers and is in no
-// problem.
+// waitFrontend waits until an address of services.apiFrontends leads to so many servers and is in
+// no problem.
 func waitFrontend(ctx context.Context, t *testing.T, n *lab.Node, addr netip.AddrPort,
 	servers int) {
 	t.Helper()

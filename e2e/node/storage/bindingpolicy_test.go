@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// volumesOfOthers: a node makes no PersistentVolume but its own, of a class of the driver and named
-// by its claim.
+// volumesOfOthers: a node makes only its own PersistentVolumes, of a class of the driver and named
+// by their claims.
 func volumesOfOthers(ctx context.Context, t *testing.T, l *lab.Lab,
 	mine corev1client.PersistentVolumeInterface, own, other string) {
 	ebs := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "ebs"},

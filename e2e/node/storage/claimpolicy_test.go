@@ -61,8 +61,8 @@ func (p change) subresources() []string {
 // ownerGone is the metadata with which the garbage collector deletes an object.
 const ownerGone = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"00000000-0000-4000-8000-000000000000"}]}}`
 
-// claims are written by the side-cars as far as these need it. What they may not patch they may
-// update, so the update is tried.
+// claims are written by the side-cars as far as these need it. Fields that they may not patch they
+// may update, so the update is tried.
 func claims(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
 	if err != nil {
@@ -253,7 +253,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	provisioner(ctx, t, client.Resource(named).Namespace("default"))
 }
 
-// provisioner keeps a snapshot and changes nothing else of it.
+// provisioner protects a snapshot and changes nothing else of it.
 func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface) {
 	for what, e := range map[string]struct {
 		edit func(o *unstructured.Unstructured) error
@@ -293,7 +293,8 @@ func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface)
 	}
 }
 
-// content is a VolumeSnapshotContent of a node and driver, as the snapshot controller makes it.
+// content returns a VolumeSnapshotContent of a node and driver, in the form of the snapshot
+// controller.
 func content(name, node, by string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",

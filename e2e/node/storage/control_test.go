@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
-// What needs an API server and no node: our objects, the look at a cluster before an installation,
-// and the store of volumes, at whose end the server is away.
+// These parts need an API server and no node: our objects, the check of a cluster before an
+// installation, and the store of volumes, at whose end the server is away.
 func TestAPIServerAlone(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: -1})
 	t.Run("manifests are accepted", func(t *testing.T) { manifestsAccepted(ctx, t, l) })

@@ -136,7 +136,7 @@ func nobodysToken(ctx context.Context, t *testing.T, l *lab.Lab) string {
 	return r.Status.Token
 }
 
-// likeKubeadm makes what kubeadm leaves in a cluster, and two nodes.
+// likeKubeadm makes the objects that kubeadm leaves in a cluster, and two nodes.
 func likeKubeadm(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for name, data := range map[string]map[string]string{

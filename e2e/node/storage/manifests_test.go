@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
-// manifestsAccepted: every object is one that a real API server takes.
+// manifestsAccepted: a real API server accepts every object.
 func manifestsAccepted(ctx context.Context, t *testing.T, l *lab.Lab) {
 	all := append(manifesttest.Kustomized(t, filepath.Join(nodetest.Root(t), "manifests")),
 		manifesttest.Kustomized(t, filepath.Join(nodetest.Root(t), "manifests/uninstall"))...)

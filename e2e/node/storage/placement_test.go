@@ -22,8 +22,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// placement: with its own rights, the placement selects the node of the source for a copy, again if
-// it is given back, and changes no other claim.
+// placement: with its own rights, the placement selects the node of the source for a copy, also
+// again after the copy was returned, and changes no other claim.
 func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{

@@ -49,9 +49,9 @@ type sidecars struct {
 	bin          string
 }
 
-// The side-cars, with the arguments and rights of the manifests and no others, on a real API
-// server: a claim becomes a volume of the node, grows, has a snapshot taken from which another is
-// made, and goes.
+// The side-cars run with the arguments and rights of the manifests and no others, on a real API
+// server. A claim becomes a volume of the node, grows, has a snapshot from which another is made,
+// and goes.
 func TestSidecars(t *testing.T) {
 	bin := os.Getenv(sidecarsEnv)
 	if bin == "" {
@@ -198,7 +198,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	}
 }
 
-// token is one of a pod of the account on the node, and the pod's name.
+// token returns a token for a pod of the account on the node, and the pod's name.
 func (s *sidecars) token(ctx context.Context, account string) (token, pod string) {
 	s.t.Helper()
 	p, err := s.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
@@ -318,8 +318,8 @@ func (s *sidecars) bind(ctx context.Context, pv *corev1.PersistentVolume) {
 	s.phase(ctx, pv.Name, corev1.VolumeBound)
 }
 
-// phase sets the phase of a volume as the controller manager would, and lets go of one that is
-// released.
+// phase sets the phase of a volume like the controller manager, and removes the protection of a
+// released one.
 func (s *sidecars) phase(ctx context.Context, name string, phase corev1.PersistentVolumePhase) {
 	s.t.Helper()
 	pvs := s.Control.Client.CoreV1().PersistentVolumes()

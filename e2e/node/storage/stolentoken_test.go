@@ -16,15 +16,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// A token from a node's disk is of use for that node's objects and no others.
+// A token from a node's disk works for that node's objects and no others.
 func TestStolenToken(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoBoot: true})
 	t.Run("of veild", func(t *testing.T) { veildsToken(ctx, t, l) })
 	t.Run("of veil-csi", func(t *testing.T) { driversToken(ctx, t, l) })
 }
 
-// veildsToken: a token of the daemons' service account speaks for the node it was issued for and
-// for no other.
+// veildsToken: a token of the daemons' service account is valid for the node for which it was
+// issued, and for no other.
 func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	own, other := l.Nodes()[0].Name, l.Nodes()[1].Name
 	admin := l.Control.Dynamic.Resource(nodetest.VeilNodes)
@@ -131,7 +131,7 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 	}
 }
 
-// withoutPolicy is the negative control: what was refused above was refused by the policy.
+// withoutPolicy is the negative control: it shows that the policy refused the operations above.
 func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) {
 	const name = "kubeveil-veilnode-own"
 	errtest.Must(t, l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// volumeDestroyed: the API server, with our definition and policies, takes what veilctl volume
-// destroy does, and nothing is done to a volume whose node is Ready.
+// volumeDestroyed: the API server, with our definition and policies, accepts the requests of
+// veilctl volume destroy. A volume whose node is Ready does not change.
 func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	const provisioner = "external-provisioner.volume.kubernetes.io/finalizer"
 	up := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "up"}, Status: corev1.NodeStatus{

@@ -30,7 +30,7 @@ type testCase struct {
 	Steps       []step
 }
 
-// String returns what messages call the case; descriptions are not unique.
+// String returns the name of the case in messages; descriptions are not unique.
 func (c testCase) String() string {
 	return fmt.Sprintf("%s [%s]", c.Description, strings.Join(c.Tags, " "))
 }
@@ -163,7 +163,8 @@ var differences = []struct {
 		}},
 }
 
-// answers returns the flows of a step with what Kubernetes defines, and counts the differences.
+// answers returns the flows of a step with the verdicts that Kubernetes defines, and counts the
+// differences.
 func (d document) answers(s step, counts map[string]int) []question {
 	all := d.questions(s)
 	for i := range all {

@@ -110,7 +110,8 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 	return wrong, asked, err
 }
 
-// verdict returns what a node must decide about a flow that the answer is for: egress comes first.
+// verdict returns the verdict that a node must reach about the flow of an answer: egress comes
+// first.
 func (q question) verdict(f policy.Flow) policy.Verdict {
 	switch {
 	case f.FromPod && q.deniedBy[policy.Egress]:
@@ -234,8 +235,8 @@ func withAllLetters(t *testing.T, d document) (testCase, step) {
 	return testCase{}, step{}
 }
 
-// letterBetweenPods returns where in the verdicts of a step a letter is that is about two pods; -1
-// is nowhere.
+// letterBetweenPods returns the place of a letter in the verdicts of a step whose flow is between
+// two pods, or -1.
 func letterBetweenPods(d document, st step, letter string) int {
 	for at, q := range d.questions(st) {
 		if q.src != q.dst && st.Verdicts[at:at+1] == letter {

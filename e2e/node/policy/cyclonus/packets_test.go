@@ -31,7 +31,7 @@ const (
 // served are the ports that pods listen at.
 var served = []uint16{80, 81}
 
-// sample returns cases that have all tags between them.
+// sample returns cases that together have all tags.
 func sample(d document) (out []testCase) {
 	shuffled := slices.Clone(d.Cases)
 	rand.New(rand.NewPCG(seed, seed)).Shuffle(len(shuffled), func(i, j int) {
@@ -124,7 +124,7 @@ func (l *lab) ip(ns *nettest.NS, commands string) {
 	})
 }
 
-// listen has a pod accept connections, and answer datagrams, until the test ends.
+// listen makes a pod accept connections, and answer datagrams, until the test ends.
 func (l *lab) listen(addr netip.Addr) {
 	for _, port := range served {
 		l.pods[addr].Run(l.t, func() error {
@@ -177,7 +177,7 @@ func echo(c *net.UDPConn) {
 	}
 }
 
-// socket returns one that does not block and is bound to an address.
+// socket returns a socket that does not block and is bound to an address.
 func socket(proto policy.Proto, at netip.AddrPort) (fd int, err error) {
 	kind := unix.SOCK_STREAM
 	if proto == policy.UDP {
@@ -302,8 +302,8 @@ func (l *lab) sendable(all []question) []question {
 	})
 }
 
-// send brings the node to a state and begins all flows. It returns the flows that cyclonus judges
-// otherwise, and how many were answered.
+// send brings the node to a state and begins all flows. It returns the flows for which cyclonus'
+// verdict differs, and the number of answers.
 func (l *lab) send(state objects, all []question) (wrong []string, answered int) {
 	l.t.Helper()
 	if _, err := l.update(state); err != nil {
@@ -321,7 +321,7 @@ func (l *lab) send(state objects, all []question) (wrong []string, answered int)
 	return wrong, answered
 }
 
-// The comparison can fail: each packet is found that a wrong plan passes or drops.
+// The comparison can fail: it finds each packet that a wrong plan passes or drops.
 func TestPacketsOfAWrongPlanAreFound(t *testing.T) {
 	nettest.NeedRoot(t)
 	d := cases(t, program(t))

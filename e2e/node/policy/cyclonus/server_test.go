@@ -87,7 +87,7 @@ var encoder = func() runtime.Encoder {
 	return protobuf.NewSerializer(known, known)
 }()
 
-// set makes the objects of a step those of the server.
+// set replaces the objects of the server by the objects of a step.
 func (s *server) set(t *testing.T, st step, nodeOf func(*corev1.Pod) string) {
 	t.Helper()
 	meta := metav1.ListMeta{ResourceVersion: "1"}

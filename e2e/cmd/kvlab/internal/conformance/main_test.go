@@ -28,7 +28,7 @@ func TestArguments(t *testing.T) {
 		"a registry that the tests do not ask": {"-kubeconfig c -registry r -cluster-policies",
 			"-registry: the tests of -cluster-policies name their image themselves"},
 		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
-			"-platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
+			"-platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp"},
 		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},
 		"nothing at a time":       {"-parallel 0", "-parallel 0: write at least 1"},
 		"a registry for machines": {"-registry r", "-registry is for a cluster"},

@@ -16,7 +16,7 @@ func TestArguments(t *testing.T) {
 		"the usual":    {"", ""},
 		"on a cluster": {"-kubeconfig c -platform tdx -core -run webhook", ""},
 		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
-			"-platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
+			"-platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp"},
 		"both sizes":        {"-core -full", "choose one"},
 		"a case of no name": {"-run webhok", "-run webhok: no case has such a name"},
 	} {
