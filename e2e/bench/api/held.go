@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -59,11 +60,40 @@ const (
 	lineHeld, lineServed = "held", "served"
 )
 
-// dialer connects and counts that.
+// dialer connects. It calls count once per connection that ends before its client closes it.
+// Clients close some themselves: net/http does when its writer gets no CPU for 50 ms.
 func dialer(d net.Dialer, count func()) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		count()
-		return d.DialContext(ctx, network, addr)
+		c, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &heldConn{Conn: c, ended: sync.OnceFunc(count)}, nil
+	}
+}
+
+// heldConn is a connection of a client.
+type heldConn struct {
+	net.Conn
+	ended func()
+}
+
+func (c *heldConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.see(err)
+	return n, err
+}
+
+// Write may be the first to see that a connection was reset: then no Read reports it.
+func (c *heldConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.see(err)
+	return n, err
+}
+
+func (c *heldConn) see(err error) {
+	if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.ended()
 	}
 }
 
@@ -139,8 +169,8 @@ type tally struct {
 	Served map[string][]int64 `json:"served"`
 	// Missed counts events that watches did not see.
 	Missed int `json:"missed"`
-	// Dialed counts connections that were begun, by kind.
-	Dialed map[string]int `json:"dialed"`
+	// Closed counts connections that ended before their clients closed them, by kind.
+	Closed map[string]int `json:"closed"`
 	// Done and Failed count requests.
 	Done   int `json:"done"`
 	Failed int `json:"failed"`
@@ -148,11 +178,11 @@ type tally struct {
 
 func (t *tally) add(other tally) {
 	t.Missed += other.Missed
-	for kind, n := range other.Dialed {
-		if t.Dialed == nil {
-			t.Dialed = map[string]int{}
+	for kind, n := range other.Closed {
+		if t.Closed == nil {
+			t.Closed = map[string]int{}
 		}
-		t.Dialed[kind] += n
+		t.Closed[kind] += n
 	}
 	t.Done += other.Done
 	t.Failed += other.Failed
@@ -240,13 +270,13 @@ func (h *held) run(ctx context.Context) error {
 	return json.NewEncoder(h.out).Encode(h.tally)
 }
 
-// count returns what counts a connection that a client of this kind begins.
+// count returns what counts a connection of a client of this kind that ended.
 func (h *held) count(kind string) func() {
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if !h.marked.IsZero() {
-			h.tally.add(tally{Dialed: map[string]int{kind: 1}})
+			h.tally.add(tally{Closed: map[string]int{kind: 1}})
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (s *suite) notes() (notes []string) {
 		{[]string{partWell}, []string{
 			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no " +
 				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels " +
-				"have netem. A connection counts as closed when its client had to begin another one."}},
+				"have netem. A connection counts as closed when it ended before its client closed it."}},
 		{[]string{partRestart}, []string{
 			fmt.Sprintf("Rolling restart: %d clients of client-go with its defaults, each with five "+
 				"requests per second, and two kube-apiservers with %s. Connections are counted in the "+

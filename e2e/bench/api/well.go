@@ -74,8 +74,8 @@ func (s *suite) well(ctx context.Context) error {
 }
 
 // bear applies trouble to a server of held clients. It returns how many connections were closed:
-// the larger of the number that clients had to open again and the number that veild closed. what
-// names the one that counts, and the states that veild reported.
+// the larger of the number that clients lost and the number that veild closed. what names the one
+// that counts, and the states that veild reported.
 func (b *broken) bear(ctx context.Context, t trouble) (closed int, what string, err error) {
 	if err := b.good(ctx); err != nil {
 		return 0, "", err
@@ -105,12 +105,12 @@ func (b *broken) bear(ctx context.Context, t trouble) (closed int, what string, 
 		return 0, "", err
 	}
 	_, sum, err := b.served(ctx, time.Now())
-	again := 0
-	for _, n := range sum.Dialed {
-		again += n
+	ended := 0
+	for _, n := range sum.Closed {
+		ended += n
 	}
-	return max(after-before, again), fmt.Sprintf("veild reported %s and closed %d; clients connected "+
-		"again: %v", states, after-before, sum.Dialed), err
+	return max(after-before, ended), fmt.Sprintf("veild reported %s and closed %d; clients lost %v",
+		states, after-before, sum.Closed), err
 }
 
 // statesDuring returns which states veild reports of the second server during some trouble.
