@@ -13,6 +13,10 @@ import (
 	"time"
 )
 
+// holdTimeout is how long a connection that is to be held may take to get its first answer. It is
+// opened before the test begins, on a machine that may just have started a kube-apiserver.
+const holdTimeout = 30 * time.Second
+
 // apiResult is what api prints at its end. Times are milliseconds since 1970.
 type apiResult struct {
 	// Opened is how many connections were held, Closed when those ended that did.
@@ -111,14 +115,14 @@ func (k *apiKeeper) copy() apiResult {
 
 // dial connects and waits for the first byte of an answer to a question that needs no credentials
 // to be answered.
-func (k *apiKeeper) dial(ctx context.Context) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+func (k *apiKeeper) dial(ctx context.Context, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := (&tls.Dialer{Config: k.config}).DialContext(ctx, "tcp", k.to)
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(k.timeout))
+	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err = c.Write(
 		[]byte("GET /readyz HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
 		_, err = c.Read(make([]byte, 1))
@@ -133,7 +137,7 @@ func (k *apiKeeper) dial(ctx context.Context) (net.Conn, error) {
 
 // hold opens a connection that stays, and notes when it ends by itself.
 func (k *apiKeeper) hold(ctx context.Context) error {
-	c, err := k.dial(ctx)
+	c, err := k.dial(ctx, holdTimeout)
 	if err != nil {
 		return err
 	}
@@ -161,7 +165,7 @@ func (k *apiKeeper) hold(ctx context.Context) error {
 // ask makes a connection and notes when it began if it was of no use.
 func (k *apiKeeper) ask(ctx context.Context) {
 	began := time.Now()
-	c, err := k.dial(ctx)
+	c, err := k.dial(ctx, k.timeout)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.r.Asked++
