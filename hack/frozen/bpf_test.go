@@ -43,21 +43,3 @@ func TestPinnedNames(t *testing.T) {
 
 	golden.Check(t, "pins.txt", b.String())
 }
-
-// TestDropReasons holds the numbers and names of reasons. A number of the guard is the index in a
-// map that outlives veild; names are labels of metrics. Those of policies and tunnels have none.
-func TestDropReasons(t *testing.T) {
-	for name, reasons := range map[string][]bpf.Reason{
-		"reasons.txt": bpf.Reasons, "reasons-policy.txt": bpf.PolicyReasons,
-		"reasons-tunnel.txt": bpf.EngineReasons,
-	} {
-		var b strings.Builder
-		for _, r := range reasons {
-			if r.Number != 0 {
-				fmt.Fprintf(&b, "%d ", r.Number)
-			}
-			fmt.Fprintln(&b, r.Name)
-		}
-		golden.Check(t, name, b.String())
-	}
-}

@@ -1,11 +1,10 @@
-// Package frozen holds golden files of what users, upgrades and other programs
-// see of Kubeveil: packages linked into each program, help texts and exit
-// statuses of all programs, metrics, names of pinned BPF objects, drop reasons, and the rendered
-// manifests.
+// Package frozen holds golden files of what users, upgrades and other programs see of Kubeveil and
+// docs/reference does not have: packages linked into each program, names of pinned BPF objects,
+// values of shared constants, and the rendered manifests.
 //
-// A refactoring changes none of the files but those of packages. Anything else
-// is a change of behaviour and belongs into the documents in the same commit.
-// `go test ./hack/frozen -update` rewrites the files.
+// A refactoring changes none of the files but those of packages. Any other change is a change of
+// behaviour, and the same commit describes it in the documents. `go test ./hack/frozen -update`
+// rewrites the files.
 //
 // Start reading at deps_test.go.
 package frozen

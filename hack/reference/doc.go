@@ -6,6 +6,9 @@
 // without a row there is an error, and so is a row without a key. Drop reasons are
 // the one page that package bpf writes.
 //
+// The package's tests hold what programs print for a wrong command line in testdata/cli, and the
+// help texts that no page has. `go test ./hack/reference -update` rewrites those files.
+//
 // Start reading at main.go.
 package main
 

@@ -3,36 +3,101 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// transcripts has the help texts that hack/frozen compares with the programs.
-const transcripts = "hack/frozen/testdata/cli"
+// module is the path of this module.
+const module = "github.com/kubeveil/kubeveil"
 
-// help returns the help texts of a program. The program's own has no heading,
-// each verb has one.
-func help(program string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, transcripts, program+".txt"))
+// programs is a folder with the programs of the tree.
+type programs string
+
+// build builds all programs into the folder, as hack/build.sh does, but without symbols.
+func (p programs) build() error {
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
+		"-o", string(p), module+"/cmd/...", module+"/plugins/...")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
+// command returns a command that runs a program.
+func (p programs) command(program string, args ...string) *exec.Cmd {
+	return exec.Command(filepath.Join(string(p), program), args...)
+}
+
+// output runs a program and returns what it prints, on both outputs. A status other than 0 is an
+// error.
+func (p programs) output(program string, args ...string) (string, error) {
+	cmd := p.command(program, args...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	return string(out), nil
+}
+
+// help returns the help texts of a program. The program's own has no heading, each verb has one.
+func (p programs) help(program string) (string, error) {
+	var verbs [][]string
+	var err error
+	switch program {
+	case "veilctl":
+		verbs, err = p.cobraTree(program, nil)
+	case "veil-csi":
+		verbs = [][]string{{"cleanup"}}
+	}
 	if err != nil {
 		return "", err
 	}
 
 	var b strings.Builder
-	for call := range strings.SplitSeq("\n"+string(text), "\n$ ") {
-		command, rest, _ := strings.Cut(call, "\n")
-		verb, asked := strings.CutSuffix(strings.TrimPrefix(command, program), " -h")
-		_, output, _ := strings.Cut(rest, " --\n") // the line that names the output
-		if !asked || output == "" {
-			continue
+	for _, verb := range slices.Insert(verbs, 0, nil) {
+		text, err := p.output(program, append(slices.Clone(verb), "-h")...)
+		if err != nil {
+			return "", err
 		}
-		if verb != "" {
-			fmt.Fprintf(&b, "## %s%s\n\n", program, verb)
+		if len(verb) > 0 {
+			fmt.Fprintf(&b, "## %s %s\n\n", program, strings.Join(verb, " "))
 		}
-		fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.TrimSpace(output))
-	}
-	if b.Len() == 0 {
-		return "", fmt.Errorf("%s/%s.txt has no help text", transcripts, program)
+		fmt.Fprintf(&b, "```text\n%s\n```\n\n", strings.TrimSpace(text))
 	}
 	return strings.TrimSpace(b.String()), nil
+}
+
+// cobraTree returns the commands below parent of a program of package cobra that are not hidden.
+// Parents come before their children, in the order in which the program lists them for completion.
+func (p programs) cobraTree(program string, parent []string) (all [][]string, err error) {
+	help, err := p.output(program, append(slices.Clone(parent), "-h")...)
+	if err != nil {
+		return nil, err
+	}
+	path := strings.Join(append([]string{program}, parent...), " ")
+	if !strings.Contains(help, "\n  "+path+" [command]\n") {
+		return nil, nil // its arguments would be completed, not commands
+	}
+	args := append(append([]string{"__complete"}, parent...), "")
+	completions, err := p.command(program, args...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %q: %w", program, args, err)
+	}
+
+	for line := range strings.Lines(string(completions)) {
+		name, _, described := strings.Cut(line, "\t")
+		if !described {
+			continue // the last line is for the shell
+		}
+		child := append(slices.Clone(parent), name)
+		children, err := p.cobraTree(program, child)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, child), children...)
+	}
+	return all, nil
 }

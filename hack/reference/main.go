@@ -17,20 +17,35 @@ const (
 )
 
 func main() {
-	pages, err := render()
-	for name, text := range pages {
-		if err == nil {
-			err = os.WriteFile(filepath.Join(root, folder, name), []byte(text), 0o644)
-		}
-	}
-	if err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "reference:", err)
 		os.Exit(1)
 	}
 }
 
-// render returns the text of each page by its name.
-func render() (map[string]string, error) {
+// run writes the pages.
+func run() error {
+	dir, err := os.MkdirTemp("", "kubeveil-reference")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	bin := programs(dir)
+	if err := bin.build(); err != nil {
+		return err
+	}
+
+	pages, err := render(bin)
+	for name, text := range pages {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(root, folder, name), []byte(text), 0o644)
+		}
+	}
+	return err
+}
+
+// render returns the text of each page by its name. Help texts come from the programs of bin.
+func render(bin programs) (map[string]string, error) {
 	keys, err := configKeys()
 	if err != nil {
 		return nil, err
@@ -40,7 +55,7 @@ func render() (map[string]string, error) {
 		"key":       config.row,
 		"parameter": parameters.row,
 		"metrics":   metrics,
-		"help":      help,
+		"help":      bin.help,
 	}
 
 	templates, err := filepath.Glob("pages/*.md.tmpl")

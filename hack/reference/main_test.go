@@ -1,14 +1,37 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
+// bin holds the programs.
+var bin programs
+
+func TestMain(m *testing.M) {
+	os.Exit(withPrograms(m))
+}
+
+// withPrograms builds the programs once for all tests.
+func withPrograms(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "kubeveil-reference")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		bin = programs(dir)
+		err = bin.build()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
 func TestReferenceIsCurrent(t *testing.T) {
-	pages, err := render()
+	pages, err := render(bin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,6 +45,11 @@ func TestReferenceIsCurrent(t *testing.T) {
 		} else if string(got) != want {
 			t.Errorf("%s/%s is not what the code says: run go generate ./hack/reference", folder,
 				name)
+		}
+		for i, text := range strings.Split(want, "```") {
+			if help, ok := strings.CutPrefix(text, "text\n"); ok && i%2 == 1 {
+				checkWidth(t, name, help)
+			}
 		}
 	}
 }

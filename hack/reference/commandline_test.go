@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/kubeveil/kubeveil/internal/golden"
+)
+
+// calls are the command lines of each program whose exit status and output are held: none of them
+// looks at the machine. Help texts that docs/reference has are not held a second time.
+var calls = map[string][][]string{
+	"veild": {
+		{"nonsense"}, {"-nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/nonexistent"},
+	},
+	"veil-wg":  {{"nonsense"}, {"-nonsense"}, {"device"}},
+	"veil-csi": {{"nonsense"}, {"-nonsense"}, {"make-key"}, {"-store", "nonsense"}},
+	"veilctl": {
+		{}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},
+		{"volume"}, {"service"}, {"policy"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
+		{"status", "-kubeconfig", "/x"},
+		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
+	},
+	"veil-tools": {{"-h"}, {}, {"nonsense"}, {"send", "-nonsense"}},
+}
+
+// TestCommandLines holds complaints about a wrong command line, exit statuses, and the help texts of
+// veil-tools, which no page has.
+func TestCommandLines(t *testing.T) {
+	for name, list := range calls {
+		t.Run(name, func(t *testing.T) {
+			help, err := bin.output(name, "-h")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "veil-tools" {
+				list = append(slices.Clone(list), toolVerbs(help)...)
+			}
+			var b strings.Builder
+			for _, args := range list {
+				transcribe(t, &b, bin.command(name, args...), help)
+			}
+			golden.Check(t, "cli/"+name+".txt", b.String())
+		})
+	}
+
+	// A CNI plugin has no flags: its command line is the environment.
+	t.Run("veil", func(t *testing.T) {
+		var b strings.Builder
+		transcribe(t, &b, bin.command("veil"), "")
+		for _, command := range []string{"VERSION", "NONSENSE", "ADD"} {
+			cmd := bin.command("veil")
+			cmd.Env = []string{"CNI_COMMAND=" + command}
+			cmd.Stdin = strings.NewReader(`{"cniVersion":"1.1.0","name":"kubeveil","type":"veil"}`)
+			transcribe(t, &b, cmd, "")
+		}
+		golden.Check(t, "cli/veil.txt", b.String())
+	})
+}
+
+// withoutFlags are the verbs of veil-tools without flags: with -h they would run.
+var withoutFlags = []string{"agent", "obey", "pause", "pod", "session"}
+
+// toolVerbs returns the command lines for help about the verbs of veil-tools that have flags.
+func toolVerbs(help string) (all [][]string) {
+	for line := range strings.Lines(help) {
+		verb, ok := strings.CutPrefix(line, "  ")
+		if name := strings.Fields(verb); ok && !slices.Contains(withoutFlags, name[0]) {
+			all = append(all, []string{name[0], "-h"})
+		}
+	}
+	return all
+}
+
+// transcribe runs cmd and appends the command line, the exit status and both outputs. help is the
+// program's help text, which is replaced by its name.
+func transcribe(t *testing.T, b *strings.Builder, cmd *exec.Cmd, help string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+
+	line := append(cmd.Env, filepath.Base(cmd.Path))
+	line = append(line, cmd.Args[1:]...)
+	asked := slices.Contains(line, "-h")
+	fmt.Fprintf(b, "$ %s\nexit status %d\n", strings.Join(line, " "), cmd.ProcessState.ExitCode())
+	for _, output := range []struct{ name, text string }{{"stdout", stdout.String()},
+		{"stderr", stderr.String()}} {
+		if output.text == "" {
+			continue
+		}
+		if asked {
+			checkWidth(t, strings.Join(line, " "), output.text)
+		} else if help != "" {
+			output.text = strings.ReplaceAll(output.text, help, "(the text of -h)\n")
+		}
+		fmt.Fprintf(b, "-- %s --\n%s", output.name, output.text)
+		if !strings.HasSuffix(output.text, "\n") {
+			b.WriteString("\n")
+		}
+	}
+	b.WriteString("\n")
+}
+
+// checkWidth fails for a line of a help text that is wider than 100 columns.
+func checkWidth(t *testing.T, name, text string) {
+	t.Helper()
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.ReplaceAll(line, "\t", "    ") // package flag writes one, in column 4
+		if width := utf8.RuneCountInString(line); width > 100 {
+			t.Errorf("%s: a line of %d columns, want at most 100: %s", name, width, line)
+		}
+	}
+}
