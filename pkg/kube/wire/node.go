@@ -3,6 +3,8 @@ package wire
 import (
 	"cmp"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Reader says which labels and annotations are kept of each object; the zero
@@ -163,7 +165,7 @@ func (r Reader) meta(meta field, m *Meta) error {
 // since the JSON form has none.
 func (m *Meta) created(f field) error {
 	m.Created = time.Time{}
-	if f.wireType == typeBytes && len(f.data) == 0 {
+	if f.wireType == protowire.BytesType && len(f.data) == 0 {
 		return nil
 	}
 	var seconds int64

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Bounds of one message in a stream, in bytes. An API server takes requests of 3 MiB.
@@ -75,19 +77,20 @@ func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, e
 		size -= n
 
 		var length int64
-		switch tag & 7 {
-		case typeVarint:
+		wireType := protowire.Type(tag & 7)
+		switch wireType {
+		case protowire.VarintType:
 			_, n, err = streamVarint(r)
 			size -= n
-		case typeFixed64:
+		case protowire.Fixed64Type:
 			length = 8
-		case typeFixed32:
+		case protowire.Fixed32Type:
 			length = 4
-		case typeBytes:
+		case protowire.BytesType:
 			length, n, err = streamLength(r)
 			size -= n
 		default:
-			err = fmt.Errorf("%w: field %d has wire type %d", ErrMalformed, tag>>3, tag&7)
+			err = fmt.Errorf("%w: field %d has wire type %d", ErrMalformed, tag>>3, wireType)
 		}
 		if err != nil {
 			return err
@@ -98,7 +101,7 @@ func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, e
 				length)
 		}
 		read := false
-		if tag&7 == typeBytes {
+		if wireType == protowire.BytesType {
 			read, err = visit(int64(tag>>3), length)
 		}
 		if err == nil && !read {
