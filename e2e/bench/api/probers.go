@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -157,15 +158,25 @@ func (s *suite) addProbed(alone, with probed, sum tally) error {
 	return nil
 }
 
-// moreFiles lets a process have the connections of so many probers: two each, and some of its own.
+// ownFiles is how many files a server or a process of probers has open beside the connections of
+// probers.
+const ownFiles = 1000
+
+// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles.
+// The error says how many probers are possible if the process may not have so many.
 func moreFiles(pid, probers int) error {
-	most := uint64(2*probers + 10_000)
+	most := uint64(2*probers + ownFiles)
 	var has unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &has); err != nil {
 		return fmt.Errorf("read the limit of open files: %w", err)
 	}
 	want := unix.Rlimit{Cur: max(has.Cur, most), Max: max(has.Max, most)}
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil); err != nil {
+	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("a process may open %d files here: use -probers %d or less, or a machine "+
+			"with a higher hard limit: %w", has.Max, (int(has.Max)-ownFiles)/2, err)
+	}
+	if err != nil {
 		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
 	return nil
