@@ -63,7 +63,7 @@ func TestFileStore(t *testing.T) {
 // A process that died while it wrote a state leaves no part of a wrapped key after the next write.
 func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 	f := &FileStore{Dir: t.TempDir()}
-	left := filepath.Join(f.Dir, ".new-1")
+	left := filepath.Join(f.Dir, ".pvc-1.tmp-1")
 	leave := func() {
 		t.Helper()
 		filetest.Write(t, left, []byte("a wrapped key"), 0o600)

@@ -14,12 +14,9 @@ import (
 // ErrOnDisk matches the error of RequireMemory for a path on a disk.
 var ErrOnDisk = errors.New("not on tmpfs or ramfs")
 
-// Names of temporary files: a dot, the file's own name, unfinished and a random
-// number. Volumes of earlier versions have unfinishedBefore and a number.
-const (
-	unfinished       = ".tmp-"
-	unfinishedBefore = ".new-"
-)
+// unfinished is part of the names of temporary files: a dot, the file's own name, unfinished and a
+// random number.
+const unfinished = ".tmp-"
 
 // Write puts data into the file at path with exactly mode, whatever the umask,
 // replacing what was there. The directory must exist. On error the old file
@@ -118,8 +115,7 @@ func Sweep(dir string) error {
 }
 
 func isUnfinished(name string) bool {
-	return strings.HasPrefix(name, unfinishedBefore) ||
-		strings.HasPrefix(name, ".") && strings.Contains(name, unfinished)
+	return strings.HasPrefix(name, ".") && strings.Contains(name, unfinished)
 }
 
 // Settle makes renames and removals in dir survive a power cut.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -25,10 +24,6 @@ var (
 		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress,
 		abi.PinGuardEgressL3,
 	}
-	// retiredPins are pins of earlier versions; Open and Remove delete them. What an earlier
-	// version attached to a pod's link disappears with the link, and sets the same mark as the
-	// rules.
-	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
 
 // specs returns the compiled programs with their settings.
@@ -71,12 +66,6 @@ func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 	for _, spec := range all {
 		if err := g.loadPrograms(spec); err != nil {
 			return explain(err)
-		}
-	}
-	for _, name := range retiredPins {
-		if err := os.Remove(filepath.Join(g.dir, name)); err != nil &&
-			!errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove pin of an earlier version: %w", err)
 		}
 	}
 	return nil

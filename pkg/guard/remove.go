@@ -36,7 +36,7 @@ func remove(dir string, hooks hooks) ([]string, error) {
 		}
 	}
 
-	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps, retiredPins) {
+	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps) {
 		for _, path := range []string{filepath.Join(dir, name),
 			filepath.Join(dir, name+bpfobj.NextSuffix)} {
 			switch err := os.Remove(path); {

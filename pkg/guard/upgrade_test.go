@@ -3,9 +3,6 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -176,39 +173,6 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 				return
 			}
 		}
-	})
-}
-
-// TestOpenDeletesPinsOfEarlierVersions: they also go with Remove, of a node whose daemon was not
-// upgraded.
-func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
-	n := newNode(t, clsact{})
-	n.Run(t, func() error {
-		for _, name := range retiredPins {
-			if err := n.g.progs[abi.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err !=
-				nil {
-				return err
-			}
-		}
-		return n.g.Close()
-	})
-
-	n.upgrade(t, clsact{}, nextVersion(t), 0)
-	n.Run(t, func() error {
-		for _, name := range retiredPins {
-			if _, err := os.Lstat(filepath.Join(pinDir, name)); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("pin %s: %v", name, err)
-			}
-		}
-		return n.g.progs[abi.PinGuardEgress].Pin(filepath.Join(pinDir, retiredPins[0]))
-	})
-
-	n.Run(t, func() error {
-		taken, err := n.remove()
-		if want := "pin " + filepath.Join(pinDir, retiredPins[0]); !slices.Contains(taken, want) {
-			t.Errorf("Remove took %v, not %s", taken, want)
-		}
-		return err
 	})
 }
 
