@@ -174,6 +174,7 @@ func newMemory(t *testing.T) memory {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
 		_, _ = w.Write([]byte("{}"))
@@ -185,6 +186,7 @@ func newMemory(t *testing.T) memory {
 			m.conns.Store(c, nil)
 		}
 	}
+
 	m.StartTLS()
 	t.Cleanup(m.Close)
 	m.to = m.Listener.Addr().(*net.TCPAddr).AddrPort()
