@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs golangci-lint (with .golangci.yml, the import rules among it) and
-# govulncheck, both pinned in hack/tools/lint/go.mod.
+# Runs golangci-lint (with .golangci.yml) and govulncheck, both pinned in hack/tools/lint/go.mod.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

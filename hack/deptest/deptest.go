@@ -1,5 +1,11 @@
-// Package deptest holds the rules of who may import what to what is really
-// linked. Each rule comes with its reason, which is what a failed test says.
+// Package deptest holds the rules of who may import what, each with its reason, and checks packages
+// by them.
+//
+// Rules and Layers are the only list of import rules: docs/architecture.md is generated from them,
+// and a test here checks all packages of the module. Forbid holds what a program may not link at
+// all; the deps_test.go of each program calls it.
+//
+// Start reading at rule.go.
 package deptest
 
 import (
@@ -19,27 +25,6 @@ func Forbid(t *testing.T, rules map[string]string) {
 		for prefix, reason := range rules {
 			if below(dep, prefix) {
 				t.Errorf("depends on %s: %s", dep, reason)
-			}
-		}
-	}
-}
-
-// OnlyImporter fails the test for each package below the prefix tree, other than
-// allowed, that imports something below dep itself; reason says why.
-func OnlyImporter(t *testing.T, tree, dep, reason string, allowed ...string) {
-	t.Helper()
-	for _, line := range list(t, "-f", `{{.ImportPath}} {{join .Imports " "}}`, tree) {
-		f := strings.Fields(line)
-		for _, imported := range f[1:] {
-			if !below(imported, dep) {
-				continue
-			}
-			ok := false
-			for _, a := range allowed {
-				ok = ok || below(f[0], Module+"/"+a)
-			}
-			if !ok {
-				t.Errorf("%s imports %s: %s", f[0], imported, reason)
 			}
 		}
 	}

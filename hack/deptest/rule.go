@@ -1,0 +1,115 @@
+package deptest
+
+// Rule forbids an import, except for some packages. Packages are written by their paths in this
+// module, such as pkg/abi. A path stands for the packages below it as well.
+type Rule struct {
+	// Deps are what may not be imported: packages of this module, or others by their whole paths.
+	Deps []string
+	// In is where the rule is in force; nil means in the whole product.
+	In []string
+	// Allow are the packages that may import Deps all the same.
+	Allow []string
+	// Tests are the packages whose tests may import Deps as well. Nil means none but Allow.
+	Tests []string
+	// Reason is a clause that ends a sentence: "…, because …".
+	Reason string
+}
+
+// Product are the folders whose packages are shipped, or checked together with them.
+var Product = []string{"bpf", "cmd", "csi", "internal", "manifests", "pkg", "plugins"}
+
+var (
+	everywhere = []string{"."}
+	leaves     = []string{"pkg/abi", "pkg/cluster", "pkg/config", "pkg/wgkey"}
+)
+
+// Rules are who may import what, beside Layers. The compiler holds more: internal folders, no
+// circles.
+//
+// A package whose name ends in "test", and internal/golden, holds helpers of tests: it counts as a
+// test, and nothing but tests may import it.
+var Rules = []Rule{
+	{Deps: []string{"e2e"}, Reason: "the product does not know its tests"},
+	{Deps: []string{"pkg"}, In: []string{"csi"}, Tests: everywhere,
+		Reason: "volumes and the network share `internal` alone"},
+	{Deps: []string{"csi"}, In: []string{"pkg", "plugins", "internal"},
+		Reason: "volumes and the network share `internal` alone"},
+	{Deps: []string{"pkg"}, In: []string{"internal"}, Allow: []string{"internal/sysctl"},
+		Tests: everywhere, Reason: "`internal` is below `pkg` and `csi`"},
+	{Deps: []string{"pkg/agent"}, Allow: []string{"cmd/veild"},
+		Reason: "the agent knows all other packages, and only the daemon knows the agent"},
+	{Deps: []string{"bpf"}, Allow: []string{"pkg/guard", "pkg/service/table"},
+		Tests:  []string{"internal/bpfobj", "pkg/engine", "pkg/policy/table"},
+		Reason: "two packages load programs, and all others use what is pinned"},
+	{Deps: []string{"csi/volume"},
+		In:     []string{"csi/backend", "csi/crypt", "csi/internal", "csi/keyring"},
+		Reason: "the state machine of volumes stands on them, and they do not know it"},
+
+	{Deps: []string{"k8s.io/client-go"},
+		Allow: []string{"cmd/veilctl", "csi/kubestore", "internal/reflector", "internal/tokenfile",
+			"pkg/kube", "pkg/remote"},
+		Tests: []string{"cmd/veil-csi", "pkg/bench/volumes"},
+		Reason: "the API server is a transport; all other packages work from plain values, " +
+			"wherever they come from"},
+	{Deps: []string{"golang.zx2c4.com/wireguard/wgctrl"},
+		Allow: []string{"cmd/veil-tools", "pkg/tunnel"}, Tests: everywhere,
+		Reason: "one package configures WireGuard devices, so that several can serve one peer; " +
+			"veil-tools makes the bare device that benchmarks compare with"},
+	{Deps: []string{"golang.zx2c4.com/wireguard/device"}, Allow: []string{"pkg/worker"},
+		Tests:  everywhere,
+		Reason: "userspace WireGuard runs in a process of its own"},
+	{Deps: []string{"github.com/vishvananda/netlink"},
+		Allow: []string{"cmd/veil-tools", "internal/nl"}, Tests: everywhere,
+		Reason: "one package retries interrupted dumps, and makes errors comparable"},
+	{Deps: []string{"github.com/vishvananda/netns"},
+		Reason: "pkg/netns changes a thread's namespace, and never returns a lost thread to Go"},
+	{Deps: []string{"os/exec"}, In: []string{"csi"}, Allow: []string{"csi/mount"},
+		Tests:  everywhere,
+		Reason: "no volume needs cryptsetup, dmsetup or losetup; csi/mount runs mkfs and fsck"},
+
+	{Deps: []string{"pkg/config", "sigs.k8s.io/yaml"},
+		In: []string{"pkg/abi", "pkg/pod", "plugins"}, Tests: everywhere,
+		Reason: "the plugin reads no file of the operator and links no parser of YAML"},
+	{Deps: []string{"pkg/kube", "pkg/tunnel", "k8s.io", "github.com/cilium/ebpf"},
+		In:     []string{"plugins"},
+		Reason: "ADD needs no API server and no tunnel; pkg/pod does what ADD does to the kernel"},
+	{Deps: []string{"internal/nft", "internal/nl", "pkg/netns", "k8s.io/api"}, In: leaves,
+		Tests:  everywhere,
+		Reason: "what decides is pure: no kernel, no Kubernetes"},
+}
+
+// Layer is a floor of a room: its packages import those of lower floors only, and none of their own
+// floor.
+type Layer struct {
+	What     string
+	Packages []string
+}
+
+// Layers are the floors of the rooms that have some, the highest first. A package belongs to the
+// longest path here that it is at or below. The packages of one path import each other freely.
+var Layers = map[string][]Layer{
+	"pkg": {
+		{"the loop of the daemon", []string{"pkg/agent"}},
+		{"verbs on a node without a daemon", []string{"pkg/node"}},
+		{"what keeps a table in force", []string{"pkg/policy/keeper", "pkg/service/proxy"}},
+		{"the API server; checks and benchmarks of a cluster",
+			[]string{"pkg/bench", "pkg/connectivity", "pkg/kube", "pkg/passage"}},
+		{"planners and their tables; the engine's process",
+			[]string{"pkg/policy", "pkg/service", "pkg/worker"}},
+		{"each one part of the kernel or of a program", []string{"pkg/cniplugin", "pkg/config",
+			"pkg/conntrack", "pkg/engine", "pkg/firewall", "pkg/guard", "pkg/hostnet", "pkg/leak",
+			"pkg/pathmtu", "pkg/pod", "pkg/remote", "pkg/rootfs", "pkg/source", "pkg/telemetry",
+			"pkg/tunnel"}},
+		{"numbers and names that programs share", []string{"pkg/abi"}},
+		{"what is believed of the cluster", []string{"pkg/cluster"}},
+		{"keys, namespaces, the version", []string{"pkg/netns", "pkg/version", "pkg/wgkey"}},
+	},
+	"csi": {
+		{"the CSI services; the API server; clean-up; proofs", []string{"csi/cleanup",
+			"csi/driver", "csi/kerneltest", "csi/kubestore"}},
+		{"the life of a volume", []string{"csi/volume"}},
+		{"ciphertext: place and protection; file systems",
+			[]string{"csi/backend", "csi/crypt", "csi/mount"}},
+		{"keys; block devices", []string{"csi/internal/blk", "csi/keyring"}},
+	},
+}
