@@ -55,10 +55,11 @@ func check(t *tree) []string {
 		c.names(p)
 		c.flags(p)
 		c.history(p)
-		if strings.HasPrefix(name, designs) {
+		if noteName.MatchString(name) {
 			c.note(p)
 		}
 	}
+	c.notes()
 	c.sentences()
 	c.orphans()
 	c.mentions()
@@ -144,21 +145,6 @@ func (c *checker) sentences() {
 			c.problems = append(c.problems, fmt.Sprintf(
 				"./%s: %.1f %% of %d sentences have more than %d words; at most %.0f %%",
 				in, 100*share, all[in], maxWords, 100*maxLong))
-		}
-	}
-}
-
-// parts are what a design note must have, as headings begin.
-var parts = []string{"Context", "Decision", "Rejected", "How we would notice"}
-
-func (c *checker) note(p *page) {
-	if p.words > maxNote {
-		c.say(p.path, 1, "%d words, at most %d: cut, or split the note", p.words, maxNote)
-	}
-	for _, part := range parts {
-		begins := func(heading string) bool { return strings.HasPrefix(heading, part) }
-		if !slices.ContainsFunc(p.headings, begins) {
-			c.say(p.path, 1, "no heading %q: a note has %s", "## "+part, strings.Join(parts, ", "))
 		}
 	}
 }

@@ -122,11 +122,13 @@ func TestFewLongSentencesPass(t *testing.T) {
 }
 
 func TestWhatOtherFilesHoldIsChecked(t *testing.T) {
-	note := "# N\n\n## Context\n\n## Decision\n\n## Rejected\n"
+	note := "# N\n\nStatus: built.\n\n## Context\n\n## Decision\n\n## Rejected\n"
 	got := check(files(map[string]string{
-		"README.md":              "# R\n[n](docs/design/)\n",
-		"docs/design/0001-a.md":  note + "\n## How we would notice it was wrong\n",
-		"docs/design/0002-b.md":  note + "\n" + strings.Repeat("Word.\n", 2001),
+		"README.md":             "# R\n[n](docs/design/)\n",
+		"docs/design/0001-a.md": note + "\n## How we would notice it was wrong\n",
+		"docs/design/0002-b.md": note + "\n" + strings.Repeat("Word.\n", 1999),
+		index: "# D\n| [0001](0001-a.md) | built | How it is A |\n" +
+			"| [0002](0002-b.md) | built | How it is B |\n",
 		"docs/lost.md":           "# Lost\n",
 		"e2e/results/2026-a.md":  "# 22 November 2026, commit 4102a68\n\n`pkg/gone`\n",
 		"pkg/a/a.go":             "package a\n\n// docs/gone.md, docs/cri/config.md of others\n",
@@ -138,6 +140,39 @@ func TestWhatOtherFilesHoldIsChecked(t *testing.T) {
 			`a note has Context, Decision, Rejected, How we would notice`,
 		"docs/lost.md:1: no document links to this one: add a link, such as from README.md",
 		"pkg/a/a.go:3: there is no docs/gone.md: write its path of today, or leave it out",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestDesignNotesAreInTheIndex(t *testing.T) {
+	note := func(status string) string {
+		return "# N\n" + status +
+			"\n## Context\n## Decision\n## Rejected\n## How we would notice\n"
+	}
+
+	got := check(files(map[string]string{
+		"README.md":             "# R\n[n](docs/design/)\n",
+		"docs/design/0001-a.md": note("For all. Status: built. It amends nothing."),
+		"docs/design/0002-b.md": note("Status: decided."),
+		"docs/design/0003-c.md": note("Status: built."),
+		"docs/design/0004-d.md": note("Status: accepted."),
+		"docs/design/0005-e.md": note(""),
+		index: "# D\n\n| note | status | what it decides |\n|---|---|---|\n" +
+			"| [0001](0001-a.md) | built | How packets are counted |\n" +
+			"| [0002](0002-b.md) | built | How packets are dropped |\n",
+	}))
+
+	want := []string{
+		"docs/design/README.md:1: 0002-b.md is built here, and says of itself that it is " +
+			"decided: make them equal",
+		"docs/design/README.md:1: no row for docs/design/0003-c.md: " +
+			"add | [0003](0003-c.md) | built | what it decides |",
+		`docs/design/0004-d.md:1: its status is "accepted": write a sentence such as ` +
+			`"Status: decided." with one of proposed, decided, built, superseded`,
+		`docs/design/0005-e.md:1: its status is "": write a sentence such as "Status: decided." ` +
+			`with one of proposed, decided, built, superseded`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
