@@ -17,7 +17,7 @@ import (
 )
 
 // configSource is the file with the list of flags.
-const configSource = "pkg/config/load.go"
+const configSource = "pkg/config/config.go"
 
 // configKeys returns the flag and the default of each key of veild's configuration.
 func configKeys() (map[string]string, error) {

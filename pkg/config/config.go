@@ -203,6 +203,71 @@ func Default() Config {
 	}
 }
 
+// flags names each flag, the key it overrides and its usage.
+var flags = []struct{ name, path, usage string }{
+	{"node", "node", "`name` of this node in Kubernetes (default: the host name)"},
+	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
+	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
+	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are no nodes;\n" +
+		"if given, even empty, the rest is closed to pods"},
+	{"link-local-outside", "linkLocalOutside",
+		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear;\n" +
+			"if empty, none (default: clouds' metadata, DNS and time)"},
+	{"kubeadm-config", "kubeadmConfig",
+		"`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
+	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},
+	{"kubeconfig", "source.kubeconfig", "kubeconfig `file` (default: the service account)"},
+	{"source-file", "source.file", "snapshot `file` for the source snapshot"},
+	{"key-file", "keyFile", "`file` of the private key, on tmpfs"},
+	{"snapshot-file", "snapshotFile", "`file` of the last good table, on tmpfs"},
+	{"trust-disk", "trustDisk", "allow key and snapshot on a disk"},
+	{"tunnel-mode", "tunnel.mode", "WireGuard by `mode` auto, kernel or userspace"},
+	{"tunnel-port", "tunnel.port", "UDP `port` of WireGuard"},
+	{"tunnel-keepalive", "tunnel.keepalive",
+		"`seconds` between packets to each peer that keep firewalls open (default: none)"},
+	{"tunnel-roaming", "tunnel.roaming",
+		"take tunnel datagrams from any address: for nodes behind NAT\n" +
+			"that the Node objects do not show"},
+	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
+	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
+	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
+	{"portmap", "cni.portmap", "chain the portmap plugin"},
+	{"bandwidth", "cni.bandwidth", "chain the bandwidth plugin"},
+	{"service-proxy", "serviceProxy",
+		"who translates services: `kind` none (another program) or ebpf"},
+	{"policy", "policy", "which network policies are enforced: `kind` none or kubernetes"},
+	{"pod-connections", "podConnections",
+		"`number` of tracked connections that one pod may open; 0 is no limit, -1 a tenth of the table"},
+	{"policy-own-node", "policyOwnNode",
+		"what network policies do with a pod's connections to its own node: `kind` judge or allow"},
+	{"service-cgroup", "services.cgroup",
+		"root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
+	{"api-servers", "services.apiServers",
+		"comma-separated `addresses` with ports of API servers, for the table of services"},
+	{"api-frontends", "services.apiFrontends",
+		"comma-separated `addresses` with ports in kubeconfigs of the node's own programs,\n" +
+			"which then lead to all API servers whose certificates name them"},
+	{"host-routing", "services.hostRouting",
+		"who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
+	{"service-health-address", "services.healthAddress",
+		"`address` where balancers ask whether this node serves; empty is nowhere"},
+	{"node-port-addresses", "services.nodePortAddresses",
+		"comma-separated `ranges` of this node's addresses that serve NodePorts\n" +
+			"(default: the primary ones)"},
+	{"service-frontends", "services.limits.frontends",
+		"`number` of addresses of services there is room for"},
+	{"service-backend-slots", "services.limits.backendSlots",
+		"`number` of backends there is room for, four times as many as there are, a power of two"},
+	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},
+	{"service-source-ranges", "services.limits.sourceRanges",
+		"`number` of ranges of loadBalancerSourceRanges there is room for"},
+	{"metrics-address", "metricsAddress",
+		"`address` of /metrics, /healthz and /readyz; empty serves none"},
+	{"metrics-peers", "metricsPeers", "add series of each peer to /metrics"},
+	{"log-level", "logLevel", "`level` debug, info, warn or error"},
+}
+
 // Rules returns what cluster.Resolve judges claims by; gateways are the next hops
 // of the underlay's default routes. The gateways inside pods are link-local, which no
 // node's address is.
