@@ -31,7 +31,7 @@ type DeviceState struct {
 	// Served reports whether the device could be read; if not, the fields after Up are empty. A TUN
 	// without its worker is not served.
 	Served bool `json:"served"`
-	// Ours reports whether the link is in config.TunnelGroup.
+	// Ours reports whether the link is in abi.TunnelGroup.
 	Ours bool `json:"-"`
 	MTU  int  `json:"mtu"`
 	Up   bool `json:"up"`

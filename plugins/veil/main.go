@@ -1,6 +1,6 @@
 // Command veil is the CNI plugin of Kubeveil, for CNI 0.3.1 to 1.1: it connects a
 // pod to the node so that everything that leaves it is marked, checked and routed
-// by table config.TablePod. It needs neither a living daemon nor the API server.
+// by table abi.TablePod. It needs neither a living daemon nor the API server.
 //
 // It promises: no pod before the guard (pod.Gate, asked by ADD and STATUS); an ADD
 // that fails leaves nothing; DEL may be repeated and needs no namespace; an address

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// place returns the name of a function, method (Type.Method), type, constant or variable with a
+// link to the file of the folder that declares it. A page cannot name what is not there any more.
+func place(folder, name string) (string, error) {
+	file, err := declares(folder, name)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("`%s` in [%s](../%s)", name, file, file), nil
+}
+
+// declares returns the file of a folder, from the root of the tree, that declares a name, in Go or
+// in C.
+func declares(folder, name string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.*"))
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		found := false
+		switch {
+		case strings.HasSuffix(f, "_test.go"):
+		case path.Ext(f) == ".go":
+			found, err = goDeclares(f, name)
+		case path.Ext(f) == ".c" || path.Ext(f) == ".h":
+			found, err = cDeclares(f, name)
+		}
+		if err != nil {
+			return "", err
+		}
+		if found {
+			return path.Join(folder, filepath.Base(f)), nil
+		}
+	}
+	return "", fmt.Errorf("%s has no %s: write in hack/reference/pages/%s.tmpl where it is now",
+		folder, name, path.Base(architecture))
+}
+
+// goDeclares reports whether a file of Go declares a name at its top.
+func goDeclares(file, name string) (bool, error) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range parsed.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if receiver(d)+d.Name.Name == name {
+				return true, nil
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if declared(s, name) {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
+
+// receiver returns the type of a method's receiver with a dot, or nothing.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	t := f.Recv.List[0].Type
+	if star, ok := t.(*ast.StarExpr); ok {
+		t = star.X
+	}
+	if generic, ok := t.(*ast.IndexExpr); ok {
+		t = generic.X
+	}
+	if id, ok := t.(*ast.Ident); ok {
+		return id.Name + "."
+	}
+	return ""
+}
+
+func declared(s ast.Spec, name string) bool {
+	switch s := s.(type) {
+	case *ast.TypeSpec:
+		return s.Name.Name == name
+	case *ast.ValueSpec:
+		for _, n := range s.Names {
+			if n.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// cDeclares reports whether a file of C defines a function or a map of that name.
+func cDeclares(file, name string) (bool, error) {
+	text, err := os.ReadFile(file)
+	q := regexp.QuoteMeta(name)
+	defined := regexp.MustCompile(`(?m)^(?:static |int )[^;{]*\b` + q + `\(|^\} ` + q + ` SEC`)
+	return defined.Match(text), err
+}
