@@ -84,7 +84,7 @@ func TestListen(t *testing.T) {
 
 	second.Close()
 	filetest.Write(t, path, nil, 0o600)
-	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file was replaced: %v", err)
 	}
 }

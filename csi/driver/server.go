@@ -79,7 +79,7 @@ func Listen(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, err
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("listen on %s: a file that is not a socket is in the way", path)
+		return nil, fmt.Errorf("listen on %s: a file of that name is not a socket", path)
 	default:
 		if err := os.Remove(path); err != nil {
 			return nil, err
