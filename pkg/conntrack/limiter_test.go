@@ -189,7 +189,7 @@ func (l *lab) open(client netip.Addr, n int) {
 	})
 }
 
-// track has the node track connections: a namespace without rules tracks none.
+// track makes the node track connections: a namespace without rules tracks none.
 func (l *lab) track() {
 	l.t.Helper()
 	nft := nettest.NeedProgram(l.t, "nft")

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// restart makes another Limiter, as another veild does, which has not begun.
+// restart makes another Limiter, like another veild, which has not begun.
 func (l *lab) restart() {
 	l.tracked.close()
 	l.Limiter = New(l.o)
@@ -100,7 +100,8 @@ func TestLimitHoldsAcrossARestart(t *testing.T) {
 	})
 }
 
-// What is in force of a pod that is gone, or of a limit that was taken away, is lifted at the start.
+// A limit on a pod that is gone, or a limit that was removed from the configuration, is lifted at
+// the start.
 func TestLimitOfAnEarlierVeildIsLifted(t *testing.T) {
 	for name, limit := range map[string]int{"pod is gone": 100, "no limit": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +203,7 @@ func (t *tracked) once() (map[netip.Addr]int, error) {
 	return t.read(time.Now())
 }
 
-// The table is read only where it may matter, and then at most a tenth of the time.
+// The table is read only when a pod may be beyond the limit, and then at most a tenth of the time.
 func TestReadingTheTableIsBounded(t *testing.T) {
 	l := newLab(t, 100)
 	step := func(now time.Time) {
@@ -238,7 +239,8 @@ func TestReadingTheTableIsBounded(t *testing.T) {
 	}
 }
 
-// All pods are shown with what they opened, also below the limit, and status reads at its own pace.
+// All pods are shown with the connections that they opened, also below the limit. Status reads at
+// its own pace.
 func TestOpenedShowsAllPods(t *testing.T) {
 	l := newLab(t, 1000)
 	opened := func() (all []Usage) {

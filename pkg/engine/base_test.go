@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// imagesOf returns the images of a device of which no thread runs.
+// imagesOf returns the images of a device whose threads do not run.
 func imagesOf(t testing.TB, d *Device) images {
 	t.Helper()
 	b, err := d.Base()
@@ -236,7 +236,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	other.Close()
 }
 
-// A base is of no use once the device is configured, and the device goes on.
+// A base cannot be used once the device is configured, and the device goes on.
 func TestBaseOfAConfiguredDeviceIsRefused(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 3)

@@ -45,7 +45,7 @@ func listening(t *testing.T, n *enginetest.Node) string {
 	return n.Get(t, "listen_port")[0]
 }
 
-// settle waits until no handshake is under way: for one side time would leap in the middle of it.
+// settle waits until no handshake is under way: time would jump in the middle of it for one side.
 func settle(t *testing.T, nodes ...*enginetest.Node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -59,7 +59,7 @@ func settle(t *testing.T, nodes ...*enginetest.Node) {
 	}
 }
 
-// A session is renewed when its initiator sends after 120 s, and nothing is lost by it.
+// A session is renewed when its initiator sends after 120 s, and no packet is lost.
 func TestSessionIsRenewed(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))
@@ -83,7 +83,7 @@ func TestSessionIsRenewed(t *testing.T) {
 	}
 }
 
-// Nothing is sent or taken under a session of 180 s; its packets wait for the next one.
+// No packet is sent or taken under a session of 180 s; its packets wait for the next one.
 func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))
@@ -155,7 +155,7 @@ func TestKeysLeaveMemory(t *testing.T) {
 }
 
 // The garbage collector leaves no key behind, even if it runs in the middle of computations on it.
-// Without secret.Environ some seconds of this leave a copy.
+// Without secret.Environ it leaves a copy within some seconds.
 func TestCollectorLeavesNoKeyBehind(t *testing.T) {
 	var arena secret.Arena
 	worker, err := aead.NewWorker(&arena)
@@ -194,7 +194,7 @@ func TestCollectorLeavesNoKeyBehind(t *testing.T) {
 	}
 }
 
-// A peer that sends keepalives gets none back, and an idle pair is silent.
+// A peer that sends keepalives gets none in reply, and an idle pair is silent.
 func TestKeepaliveIsNotAnswered(t *testing.T) {
 	var c clock
 	a, b, _ := greeted(t, withClock(&c))
@@ -212,8 +212,8 @@ func TestKeepaliveIsNotAnswered(t *testing.T) {
 	}
 }
 
-// A peer that data is sent to, and that sends none, answers with an empty packet after 10 s; so the
-// sender does not begin a handshake after 15 s.
+// A peer that receives data and sends none answers with an empty packet after 10 s. So the sender
+// does not begin a handshake after 15 s.
 func TestOneWayDataIsAnswered(t *testing.T) {
 	var c clock
 	a, _, _ := greeted(t, withClock(&c))

@@ -41,7 +41,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	}
 }
 
-// Timestamps of one peer grow; those of many do not run ahead of the clock together.
+// Timestamps of one peer grow. The timestamps of many peers do not run ahead of the clock together.
 func TestTimestampsGrowPerPeer(t *testing.T) {
 	d := emptyDevice(t)
 	d.mu.Lock()

@@ -121,8 +121,8 @@ func greeted(t *testing.T, with ...func(*engine.Options)) (a, b *enginetest.Node
 	return a, b, p
 }
 
-// connect waits until packets pass both ways. Where both sides begin a handshake in the same
-// moment, wireguard-go may have to begin again, and what was sent until then is lost.
+// connect waits until packets pass both ways. If both sides begin a handshake in the same moment,
+// wireguard-go may have to begin again, and earlier packets are lost.
 func connect(t *testing.T, a, b *enginetest.Node) {
 	t.Helper()
 	for _, out := range []bool{true, false} {
@@ -169,7 +169,7 @@ func TestPacketsPassBothWays(t *testing.T) {
 	}
 }
 
-// A superpacket leaves as segments and arrives whole, at the others too.
+// A superpacket leaves as segments and arrives whole, also at other implementations.
 func TestSuperpacketsPass(t *testing.T) {
 	for _, c := range fromEngine {
 		t.Run(c.name, func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestStagedPacketsAreBounded(t *testing.T) {
 	}
 }
 
-// A response that comes late is a response all the same.
+// A late response is still accepted.
 func TestLateResponseIsTaken(t *testing.T) {
 	a, b := newEngine(t), newEngine(t)
 	enginetest.Pair(t, a, b, false, "")

@@ -18,10 +18,10 @@ func (d *Device) LastWalk() time.Duration {
 	return d.nextWalk - walkInterval
 }
 
-// StagedBytes returns how much waits for sessions, bytes.
+// StagedBytes returns how many bytes wait for sessions.
 func (d *Device) StagedBytes() int64 { return d.stagedBytes.Load() }
 
-// Sessions returns the sum of the indexes of all sessions, 0 without one: it changes when one does.
+// Sessions returns the sum of the indexes of all sessions, or 0. It changes when a session does.
 func (d *Device) Sessions() (sum uint64) {
 	d.state.RLock()
 	defer d.state.RUnlock()
@@ -49,7 +49,7 @@ func (d *Device) IsUp() bool {
 	return d.up
 }
 
-// SetRoute makes f answer by which link datagrams leave for an endpoint.
+// SetRoute sets f as the function that returns by which link datagrams leave for an endpoint.
 func (d *Device) SetRoute(f func(e *sock.Endpoint, mark uint32) (link int32, err error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,7 +59,7 @@ func (d *Device) SetRoute(f func(e *sock.Endpoint, mark uint32) (link int32, err
 // ChangePaths makes the device look at the paths that changed.
 func (d *Device) ChangePaths(c ...sock.Change) { d.changes.add(c...) }
 
-// Endpoint returns where a peer is.
+// Endpoint returns the endpoint of a peer.
 func (d *Device) Endpoint(peer noise.PublicKey) sock.Endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()

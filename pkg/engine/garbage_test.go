@@ -20,7 +20,7 @@ func garbage(r *rand.Rand, kind byte) []byte {
 	return b
 }
 
-// stamped returns an initiation with a right MAC1 for a device, and with nothing else right.
+// stamped returns an initiation with a right MAC1 for a device; everything else in it is wrong.
 func stamped(r *rand.Rand, d *Device) []byte {
 	b := garbage(r, noise.TypeInitiation)
 	noise.NewStamper(d.id.Public).Stamp(b, 0)
@@ -74,7 +74,7 @@ func TestGarbageCostsControlNothing(t *testing.T) {
 	}
 }
 
-// Cookies, whose sender has no MAC to make, cannot take the queue from other messages.
+// Cookies, which need no MAC, cannot take the queue from other messages.
 func TestCookiesHaveAShareOfTheQueue(t *testing.T) {
 	d, rx := keyed(t)
 	d.mu.Lock()

@@ -19,7 +19,8 @@ func hasSession(t *testing.T, n *enginetest.Node) {
 	})
 }
 
-// passesOnce waits until a packet passes: a sends under its former session until it has heard from b.
+// passesOnce waits until a packet passes: a sends under its former session until it has received
+// from b.
 func passesOnce(t *testing.T, a, b *enginetest.Node, p []byte) {
 	t.Helper()
 	nettest.Until(t, 10*time.Second, "a packet", func() bool {
@@ -28,7 +29,7 @@ func passesOnce(t *testing.T, a, b *enginetest.Node, p []byte) {
 	})
 }
 
-// A device whose link was down greets its peers, also those that it knew: their sessions have ended
+// A device whose link was down greets its peers, also the known ones. Their sessions have ended
 // here, and a peer that only sends would not find out.
 func TestLinkUpGreetsKnownPeers(t *testing.T) {
 	a, b, p := greeted(t)
@@ -42,7 +43,7 @@ func TestLinkUpGreetsKnownPeers(t *testing.T) {
 	passesOnce(t, a, b, p)
 }
 
-// A device with a new private key greets its peers, also those that it knew.
+// A device with a new private key greets its peers, also the known ones.
 func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
 	var c clock
 	a, b, _ := greeted(t, withClock(&c))

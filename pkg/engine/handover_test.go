@@ -284,7 +284,7 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 }
 
 // Over a hostile network, devices are handed over again and again, and killed at each step of it.
-// No counter is used twice, nothing comes twice, and traffic flows on.
+// No counter is used twice, no packet comes twice, and traffic flows on.
 func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -62,7 +62,7 @@ func (h *hostile) relay(i int) {
 	}
 }
 
-// pass does with a datagram of device i what a hostile network does.
+// pass applies the faults of a hostile network to a datagram of device i.
 func (h *hostile) pass(i int, p []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,12 +116,12 @@ func (h *hostile) pass(i int, p []byte) {
 	}
 }
 
-// send sends to a device from where its peer seems to be.
+// send sends to a device from its peer's apparent address.
 func (h *hostile) send(to int, p []byte) {
 	_, _ = h.conn[to].WriteToUDPAddrPort(p, h.device[to])
 }
 
-// setCalm ends or begins what the network does to packets.
+// setCalm ends or begins the faults of the network.
 func (h *hostile) setCalm(calm bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 // images are the two images that a successor receives.
 type images struct{ base, rest []byte }
 
-// full returns the images of a device that has something of everything, also in what changed since
-// the base.
+// full returns the images of a device with data of every kind, also among the changes since the
+// base.
 func full(t testing.TB, d *Device) images {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
@@ -75,7 +75,7 @@ func full(t testing.TB, d *Device) images {
 	return out
 }
 
-// counted returns a copy of the bytes of an image that count.
+// counted returns a copy of the bytes of an image that its head counts.
 func counted(image []byte) []byte {
 	return bytes.Clone(image[:binary.NativeEndian.Uint64(image[headSize-8:])])
 }

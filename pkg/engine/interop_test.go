@@ -21,7 +21,7 @@ func aged(t *testing.T, other maker) (c *clock, a, b *enginetest.Node) {
 	return c, a, b
 }
 
-// The engine renews its session with another implementation after 120 s, and nothing is lost.
+// The engine renews its session with another implementation after 120 s, and no packet is lost.
 func TestOthersAnswerARenewal(t *testing.T) {
 	there := datagram(false, true, []byte("hello"))
 	back := datagram(false, false, []byte("back"))

@@ -13,7 +13,7 @@ import (
 )
 
 // Offloads that the kernel refused, or that a peer's path broke, are used again after a while, and
-// nothing is lost meanwhile.
+// no packet is lost meanwhile.
 func TestOffloadsAreTriedAgain(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))

@@ -52,8 +52,8 @@ func quiet(t testing.TB) (*Device, *session) {
 	return d, s
 }
 
-// A GRO run of any bytes and any size of segments is counted, delivered or dropped; what is
-// authentic may hold any inner packet.
+// A GRO run of any bytes and any size of segments is counted, delivered or dropped. Authentic
+// messages may hold any inner packet.
 func FuzzReceive(f *testing.F) {
 	d, s := quiet(f)
 	empty := make([]byte, minTransport)

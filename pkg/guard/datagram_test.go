@@ -22,7 +22,8 @@ var datagramEnds = []struct{ own, peer, ownOther, peerOther string }{
 // udpPort is the port to which udp sends.
 const udpPort = 7777
 
-// newDatagrams returns a node with the addresses of datagramEnds, and what puts Datagrams in force.
+// newDatagrams returns a node with the addresses of datagramEnds, and a function that puts
+// Datagrams in force.
 func newDatagrams(t *testing.T) (*node, func(d *Datagrams)) {
 	t.Helper()
 	n := newNode(t, clsact{})
@@ -42,7 +43,7 @@ func newDatagrams(t *testing.T) (*node, func(d *Datagrams)) {
 	}
 }
 
-// Tunnel datagrams are taken from believed nodes only, until they may come from anywhere.
+// Tunnel datagrams are accepted from believed nodes only, until any source is allowed.
 func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 	n, set := newDatagrams(t)
 	var believed, others []netip.Addr
@@ -139,7 +140,7 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 	}
 }
 
-// Of a family of which this node has no address, a tunnel's datagram leaves only while peers take it.
+// If this node has no address of a family, a tunnel's datagram leaves only while peers accept it.
 func TestDatagramsWithoutANodesAddressStay(t *testing.T) {
 	for i, e := range datagramEnds {
 		n, _ := newDatagrams(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // TestRoutesThatEncapsulateCarryNothingOut: such a route takes a packet past netfilter's last hook,
-// so that the links' programs stand alone.
+// so that only the links' programs protect.
 func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	for _, c := range []struct {
@@ -45,7 +45,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 	}
 }
 
-// TestRoutesThatEncapsulateServeHosts is the control: what is not of the cluster leaves.
+// TestRoutesThatEncapsulateServeHosts is the control: packets outside the cluster leave.
 func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	n := newNode(t, clsact{})
@@ -61,7 +61,7 @@ func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	})
 }
 
-// encapsulate makes a route by u0 of the host, and skips where the kernel has no such ones.
+// encapsulate makes a route by u0 of the host, and skips the test if the kernel lacks such routes.
 func (n *node) encapsulate(t *testing.T, to, encap string) {
 	t.Helper()
 	args := append([]string{"route", "add", to, "encap"}, strings.Fields(encap)...)
@@ -103,7 +103,7 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 	})
 }
 
-// needXFRM runs ip xfrm, and skips where the kernel has no IPsec.
+// needXFRM runs ip xfrm, and skips the test if the kernel has no IPsec.
 func (n *node) needXFRM(t *testing.T, args []string) {
 	t.Helper()
 	if err := n.Do(func() error {

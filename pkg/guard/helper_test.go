@@ -102,7 +102,7 @@ func (n *node) delivers(t *testing.T, situation, to string) {
 	}
 }
 
-// dropCapabilities makes the calling thread one without any.
+// dropCapabilities removes all capabilities of the calling thread.
 func dropCapabilities() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -75,7 +75,7 @@ func (n *node) read(t *testing.T) *State {
 	return s
 }
 
-// pins returns what is attached at a link, as "pin" or "pin of an earlier version".
+// pins returns the programs that are attached at a link, as "pin" or "pin of an earlier version".
 func pins(s *State, name string, hook Hook) []string {
 	var out []string
 	for _, l := range s.Links {
@@ -234,7 +234,7 @@ func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
 	})
 }
 
-// The table leaves what has the tunnels' mark to the programs.
+// The table leaves packets with the tunnels' mark to the programs.
 func TestMarkOfTunnelsOpensNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)

@@ -55,8 +55,8 @@ func setMTU(name string, mtu int) error {
 	return nl.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })
 }
 
-// refuseOnePiece drops what leaves by a link with its IP header in the first
-// piece of the packet: a test with it proves that there were such in fragments.
+// refuseOnePiece drops packets that leave by a link with their IP header in the first piece of the
+// packet. A test with it proves that there were packets in fragments.
 func refuseOnePiece(name string) error {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {

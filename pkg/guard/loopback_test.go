@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or
-// not.
+// Pods and other nodes do not reach programs on the node's loopback, with a route to them or
+// without.
 func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 	n := newLeaving(t)
 	var c *net.UDPConn

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod continues a connection that others had translated to another node's pod, after connection
-// tracking forgot it and no service has the address any more.
+// A pod continues a connection that other programs had translated to another node's pod. Connection
+// tracking has forgotten it, and no service has the address any more.
 func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -56,8 +56,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same where others still translate the address, but to outside: the host there is another one
-// than the pod talked to.
+// The same while other programs still translate the address, but to a host outside, to which the
+// pod has not talked.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -75,7 +75,8 @@ func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	}
 }
 
-// What others' pods send by this node, to a service with an endpoint outside, is held to the same.
+// The same holds for packets of other nodes' pods through this node, to a service with an endpoint
+// outside.
 func TestForgottenConnectionsOutOfTunnelsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -92,7 +93,7 @@ func TestForgottenConnectionsOutOfTunnelsDoNotLeave(t *testing.T) {
 	}
 }
 
-// abort has the kernel forget the connection, and send no more of it.
+// abort makes the kernel forget the connection, and send no more of it.
 func abort(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {
@@ -140,7 +141,7 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	}
 }
 
-// Packets of a known connection pay nothing: the chains see the first alone.
+// Packets of a known connection cost nothing: the chains see only the first.
 func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	n := newLeaving(t)
 	chains := []string{"midstream", "refuse_midstream"}

@@ -171,7 +171,7 @@ func read(c *net.TCPConn, n int) (string, error) {
 	return string(buf[:m]), err
 }
 
-// serve has others translate the service's addresses to these, or to nothing.
+// serve makes other programs translate the service's addresses to these, or to nothing.
 func (n leaving) serve(t *testing.T, to func(ends) string) {
 	t.Helper()
 	rules := "table inet services; delete table inet services; table inet services { chain c { " +
@@ -188,13 +188,13 @@ func (n leaving) serve(t *testing.T, to func(ends) string) {
 func farOf(e ends) string     { return e.far }
 func outsideOf(e ends) string { return e.outside }
 
-// forget has connection tracking forget everything.
+// forget makes connection tracking forget everything.
 func (n leaving) forget(t *testing.T) {
 	t.Helper()
 	n.Run(t, nettest.ForgetConnections)
 }
 
-// wire captures what is outside, and returns whether a text was there.
+// wire captures the packets outside, and returns whether a text was among them.
 func (n leaving) wire(t *testing.T) func(text string) bool {
 	t.Helper()
 	c := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
@@ -205,7 +205,7 @@ func (n leaving) wire(t *testing.T) func(text string) bool {
 	}
 }
 
-// counts waits until more packets are counted for taking up a connection in its midst.
+// counts waits until more packets are counted for picking up a connection in its midst.
 func (n leaving) counts(t *testing.T, situation string, do func()) {
 	t.Helper()
 	before := n.counters(t)[midstream]
@@ -214,7 +214,7 @@ func (n leaving) counts(t *testing.T, situation string, do func()) {
 		func() bool { return n.counters(t)[midstream] > before })
 }
 
-// wantNone fails if a connection was taken up in its midst.
+// wantNone fails if a connection was picked up in its midst.
 func (n leaving) wantNone(t *testing.T, situation string) {
 	t.Helper()
 	if c := n.counters(t); c[midstream] > 0 {

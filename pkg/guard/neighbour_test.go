@@ -36,7 +36,7 @@ func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	})
 }
 
-// names reads what there is and reports whether any of it contains these bytes.
+// names reads all frames and reports whether any of them contains these bytes.
 func names(fd int, want []byte) bool {
 	buf := make([]byte, 1<<14)
 	for {

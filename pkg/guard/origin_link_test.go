@@ -31,8 +31,8 @@ func TestPodIsKnownByItsLink(t *testing.T) {
 	})
 }
 
-// TestLinkIsAPodsUntilItHasTheGuard adds links without a Watch: what comes in by one of them
-// goes to no node in clear. Once the link has the guard it is a router's like any other.
+// TestLinkIsAPodsUntilItHasTheGuard adds links without a Watch: packets from one of them go to no
+// node in clear. Once the link has the guard it is treated like a router's link.
 func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
@@ -63,7 +63,8 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 	})
 }
 
-// TestMarksOfLinksAreRepaired takes one away, and adds one of a link that is not there.
+// TestMarksOfLinksAreRepaired removes the marks of links, and adds one for a link that does not
+// exist.
 func TestMarksOfLinksAreRepaired(t *testing.T) {
 	n := newNode(t, clsact{})
 	want := n.read(t).Marked

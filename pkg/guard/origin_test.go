@@ -61,7 +61,7 @@ func TestForeignMarkKeepsThePodsSource(t *testing.T) {
 	}
 }
 
-// TestLostMarkIsRestoredAndCounted looks at packets of a pod and of a tunnel behind before_routing.
+// TestLostMarkIsRestoredAndCounted checks packets of a pod and of a tunnel behind before_routing.
 func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 	n := newTunnelled(t)
 	n.Run(t, func() error {
@@ -130,7 +130,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 	}
 }
 
-// count returns the packets of a counter of another's table.
+// count returns the packets of a counter in another program's table.
 func (n *node) count(t *testing.T, table, name string) (packets int) {
 	t.Helper()
 	n.Run(t, func() (err error) {

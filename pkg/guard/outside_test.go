@@ -44,7 +44,8 @@ func TestWhatComesOutOfATunnelStaysInTheCluster(t *testing.T) {
 	}
 }
 
-// A node's port may have an endpoint outside, for other nodes' pods too, and serve clients outside.
+// A node's port may have an endpoint outside, also for other nodes' pods, and serve clients
+// outside.
 func TestServicesOfTheNodeCrossItsTunnels(t *testing.T) {
 	n := newLeaving(t)
 	n.serve(t, outsideOf)

@@ -52,8 +52,8 @@ func admit() error {
 		`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
 }
 
-// seen adds a table that counts, behind ours, what came from the pod to port 7777
-// with this mark, and returns what reads the count.
+// seen adds a table behind ours that counts the packets of the pod to port 7777 with this mark. It
+// returns a function that reads the count.
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {
@@ -64,7 +64,7 @@ func (n *node) seen(t *testing.T, mark uint32) func() int {
 	return func() int { return n.count(t, "count", "marked") }
 }
 
-// countOf returns the packets of a counter of another's table.
+// countOf returns the packets of a counter in another program's table.
 func countOf(table, name string) (packets int, err error) {
 	out, err := exec.Command("nft", "list", "counter", "inet", table, name).CombinedOutput()
 	if err != nil {
@@ -110,7 +110,8 @@ func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
 	}
 }
 
-// summed is an IPv4 packet with its header's checksum, without which it ends before every hook.
+// summed returns an IPv4 packet with its header's checksum, without which it ends before every
+// hook.
 func summed(packet []byte) []byte {
 	if packet[0]>>4 == 4 {
 		sum := uint32(0)
@@ -234,8 +235,8 @@ func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n.loses(t, "a packet before the addresses are back", spoofed, pod, "198.19.0.1", 0)
 }
 
-// While all of nftables is flushed, what pods send to nodes is dropped by the link that it came by,
-// what they send out of the cluster by its source, and what is for another node's pods enters the
+// While all of nftables is flushed, pods' packets to nodes are dropped by their input link, and
+// their packets out of the cluster by their source. Packets for another node's pods enter the
 // tunnel.
 //
 //	pod ── p0 host u0 ── peer (another node, and the way out)
@@ -297,8 +298,8 @@ func wantReceived(t *testing.T, n *node, pod *nettest.NS, to string) {
 	}
 }
 
-// What the kernel of each network namespace with IPv6 sends by itself is dropped, and counted apart
-// from forged sources.
+// Packets that the kernel of each network namespace with IPv6 sends by itself are dropped, with a
+// counter apart from forged sources.
 func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)

@@ -40,7 +40,7 @@ func sendICMP(to string, message []byte) error {
 	return unix.Sendto(fd, message, 0, &unix.SockaddrInet6{Addr: addr.As16()})
 }
 
-// The table alone, on a link that has no programs yet.
+// Only the table acts, on a link without programs so far.
 func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 	needTCX(t)
 	n := newNode(t, tcx{})

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Applications of a pod learn at once that they may not go somewhere, each time they try. By
-// ICMP alone, an address would learn it once in two seconds.
+// Applications of a pod learn at once, at each try, that a destination is refused. By ICMP alone,
+// an address would learn it once in two seconds.
 func TestConnectionsOfPodsAreRefused(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	nettest.NeedBPF(t)

@@ -17,8 +17,9 @@ import (
 // balancers are addresses of the peer that a service has and no node.
 var balancers = []string{"198.19.0.99", "fd42:9::99"}
 
-// newBalanced is a node with a pod, and a balancer behind its cable whose addresses are closed;
-// others masquerade what leaves there, and have the pod behind port 7780 of the node.
+// newBalanced returns a node with a pod, and a balancer behind its cable whose addresses are
+// closed. Other programs masquerade packets that leave there, and publish the pod at port 7780 of
+// the node.
 func newBalanced(t *testing.T) (*node, *nettest.NS) {
 	t.Helper()
 	needTCX(t)
@@ -46,8 +47,7 @@ func withVIPs(addrs ...string) Settings {
 	return s
 }
 
-// What a pod sends to a balancer's address without a translation does not leave, masqueraded or
-// not.
+// A pod's packets to a balancer's address do not leave without a translation, masqueraded or not.
 func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	n, pod := newBalanced(t)
 	for _, to := range balancers {
@@ -110,7 +110,7 @@ func (n *node) reachPod(pod *nettest.NS, from, node string) error {
 	})
 }
 
-// Which addresses are closed outlives the process.
+// The closed addresses outlive the process.
 func TestAddressesOfServicesAreReadBack(t *testing.T) {
 	needTCX(t)
 	n := newNode(t, tcx{})

@@ -14,7 +14,8 @@ var ownSources = []struct{ preferred, second, other, peer string }{
 	{"fd42:9::91", "fd42:9::92", "fd42:9::1", "fd42:9::77"},
 }
 
-// TestHostsPacketsHaveAnOwnSource masquerades what the host sends and forwards into a tunnel.
+// TestHostsPacketsHaveAnOwnSource masquerades packets that the host sends and forwards into a
+// tunnel.
 func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 	n := newTunnelled(t)
 	client := nettest.NewNS(t)

@@ -15,9 +15,9 @@ var published = []struct{ here, there, near, far, preferred string }{
 	{"fd42:5::5", "fd42:5::6", "fd42:1:0:9::9", "fd42:1:0:8::8", "fd42:9::91"},
 }
 
-// TestPodsReachPodsByNodesWithMoreAddresses translates packets of pods to pods of other nodes while
-// others masquerade them to an address that peers do not take: each comes from an address that the
-// peer takes from this node.
+// TestPodsReachPodsByNodesWithMoreAddresses translates packets of pods to pods of other nodes.
+// Other programs masquerade them to an address that peers do not accept. Each packet must come from
+// an address that the peer accepts from this node.
 func TestPodsReachPodsByNodesWithMoreAddresses(t *testing.T) {
 	n := newRelay(t)
 	s := n.settings()

@@ -118,8 +118,8 @@ var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string
 		"fd42:9:1::1"},
 }
 
-// What others translate to a node is sent from self if another node's pod sent it, so that the
-// answer comes back by the tunnel. Nothing else is.
+// A packet of another node's pod that other programs translate to a node is sent from self, so that
+// the reply comes back by the tunnel. No other packet is sent from self.
 func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	n := newRelay(t)
 	for _, f := range relayed {
@@ -145,8 +145,8 @@ func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 	}
 }
 
-// Settings without pod prefixes leave self as it is, and others change it. Without any the source
-// is kept: peers refuse it.
+// Settings without pod prefixes keep self, and other settings change it. Without any, the source is
+// kept: peers refuse it.
 func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	n := newRelay(t)
 	unknown, moved, none := n.settings(), n.settings(), n.settings()

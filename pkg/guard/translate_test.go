@@ -37,7 +37,7 @@ func newTunnelled(t *testing.T) tunnelled {
 
 func runNFT(rules string) error { return command("nft", rules) }
 
-// masquerade lets others translate, at this priority.
+// masquerade makes other programs translate, at this priority.
 func (n tunnelled) masquerade(t *testing.T, priority string) {
 	t.Helper()
 	n.Run(t, func() error {
@@ -52,7 +52,7 @@ func (n tunnelled) arrives(t *testing.T, to string) string {
 	return source(t, n.peer, to, func() error { return udp(n.pod, "", to, 0) })
 }
 
-// source returns the source that a receiver sees of what is sent.
+// source returns the source of a packet that its receiver sees.
 func source(t *testing.T, ns *nettest.NS, to string, send func() error) string {
 	t.Helper()
 	var c *net.UDPConn
@@ -92,7 +92,7 @@ func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
 	}
 }
 
-// What was translated all the same does not enter the tunnel.
+// A packet that was translated all the same does not enter the tunnel.
 func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	n := newTunnelled(t)
 	n.masquerade(t, "80")
@@ -109,8 +109,8 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	}
 }
 
-// What came from a pod has its own source, of a flow to a service or not; a client outside has its
-// own too.
+// A pod's packet keeps its own source, in a flow to a service or not; so does a packet of a client
+// outside.
 func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	n := newTunnelled(t)
 	client := nettest.NewNS(t)
@@ -146,7 +146,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	}
 }
 
-// What comes out of a tunnel is routed as what pods send.
+// Packets out of a tunnel are routed like packets of pods.
 func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 	n := newTunnelled(t)
 	n.Run(t, func() error {

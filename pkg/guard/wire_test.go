@@ -109,8 +109,8 @@ func htons(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// fate sends a packet and waits until it arrives or is counted: it returns the
-// reason, "" for one that arrived whole on the descriptor in.
+// fate sends a packet and waits until it arrives or is counted. It returns the reason, or "" for a
+// packet that arrived whole on the descriptor in.
 func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string {
 	t.Helper()
 	before := n.counters(t)
@@ -135,7 +135,7 @@ func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string
 	return reason
 }
 
-// received reads what waits and reports whether a packet that ends with body was in it.
+// received reads the waiting packets and reports whether one of them ends with body.
 func received(fd int, body []byte) bool {
 	buf := make([]byte, 1<<14)
 	for {
@@ -149,7 +149,7 @@ func received(fd int, body []byte) bool {
 	}
 }
 
-// ipPacket is a UDP packet without a checksum, with a mark of its own at its end.
+// ipPacket returns a UDP packet without a checksum, with a mark of its own at its end.
 func ipPacket(src, dst string, marker byte) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	var b []byte
@@ -356,8 +356,8 @@ func openTUN(name string) (int, error) {
 	return fd, nl.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetUp(l) })
 }
 
-// TestWireHeaderInAFragment sends frames of which the kernel has only the
-// Ethernet header in one piece: the guard must read on.
+// TestWireHeaderInAFragment sends frames of which the kernel has only the Ethernet header in one
+// piece. The guard must read on.
 func TestWireHeaderInAFragment(t *testing.T) {
 	n := newNode(t, clsact{}) // behind refuseOnePiece
 	needTCX(t)

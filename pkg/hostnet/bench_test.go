@@ -91,7 +91,7 @@ func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkUnderlayOfAThousandNodes is the cost of a turn when a link, an address or a rule
+// BenchmarkUnderlayOfAThousandNodes measures the cost of a turn when a link, an address or a rule
 // changed.
 func BenchmarkUnderlayOfAThousandNodes(b *testing.B) {
 	w := manyPeers(1000)

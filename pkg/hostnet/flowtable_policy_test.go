@@ -124,7 +124,7 @@ func (l *flowLab) answers(network string, far netip.Addr) bool {
 	return exchange(c, 1, "canary again", time.Second) == 1
 }
 
-// egress is the policy that lets the client send to a port only.
+// egress returns the policy that lets the client send to one port only.
 func (l *flowLab) egress(port uint16) policy.Policy {
 	var ports []policy.Port
 	for _, proto := range []policy.Proto{policy.TCP, policy.UDP} {

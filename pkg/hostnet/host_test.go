@@ -275,7 +275,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 	}
 }
 
-// foreign lists the routes, rules and nft tables of others.
+// foreign lists the routes, rules and nft tables of other owners.
 func (l *lab) foreign() string {
 	l.t.Helper()
 	var b strings.Builder

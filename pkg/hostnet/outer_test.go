@@ -210,7 +210,7 @@ func forge4(l *lab, host, router netip.Addr, port, mtu uint16) {
 	l.fromRouter(unix.AF_INET, unix.IPPROTO_ICMP, packet, &unix.SockaddrInet4{Addr: host.As4()})
 }
 
-// forge6 is the same over IPv6 (RFC 4443 section 3.2); the kernel fills in the checksum.
+// forge6 is forge4 over IPv6 (RFC 4443 section 3.2); the kernel fills in the checksum.
 func forge6(l *lab, host, router netip.Addr, port, mtu uint16) {
 	quoted := make([]byte, 48)
 	quoted[0], quoted[6], quoted[7] = 0x60, unix.IPPROTO_UDP, 64

@@ -170,7 +170,7 @@ func TestDiffOfOneChangedPeerTouchesOnlyThatPeer(t *testing.T) {
 	}
 }
 
-// A field that equal does not compare would be a change that is not made.
+// A field that equal does not compare would lose its changes.
 func TestEqualWantsSeeEachField(t *testing.T) {
 	wants := func() Want {
 		w := manyPeers(2)

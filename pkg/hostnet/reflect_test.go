@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// reflecting is dual with reflected marks.
+// reflecting returns dual with reflected marks.
 func reflecting() Want {
 	w := dual()
 	w.ReflectMarks = true
@@ -88,7 +88,7 @@ func TestReflectedMarksArePutBack(t *testing.T) {
 	}
 }
 
-// What an operator sets while ours is in force is his.
+// A value that an operator sets while ours is in force stays.
 func TestReflectedMarksOfAnOperatorStay(t *testing.T) {
 	l := newLab(t)
 	l.apply(reflecting())
@@ -100,8 +100,9 @@ func TestReflectedMarksOfAnOperatorStay(t *testing.T) {
 	l.assertReflects("removed", "1", "0")
 }
 
-// TestKernelAnswersByTheMark has the kernel refuse a connection whose packets are marked: nft marks
-// what comes in, as the programs at links do, and counts what goes out with a mark.
+// TestKernelAnswersByTheMark makes the kernel refuse a connection whose packets are marked. nft
+// marks packets that come in, like the programs at links, and counts packets that go out with a
+// mark.
 //
 //	router ─► SYN, marked ─► node: no such port ─► RST, marked if it is reflected
 func TestKernelAnswersByTheMark(t *testing.T) {

@@ -180,7 +180,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// What Sync writes comes back as messages, and costs no turn.
+// The kernel notifies of Sync's own writes; they cost no turn.
 func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 	l := newLab(t)
 	w := watch(t, l)

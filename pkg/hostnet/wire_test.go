@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestPodPacketsOnTheUnderlay sends from a pod to everything, and looks at the wire.
-// The mark that the BPF program at the pod's veth would set is set by nft.
+// TestPodPacketsOnTheUnderlay sends from a pod to everything, and reads the wire. nft sets the mark
+// that the BPF program at the pod's veth would set.
 //
 //	pod eth0 ── vpod0 (mark) node under0 ── router0 (captured)
 func TestPodPacketsOnTheUnderlay(t *testing.T) {

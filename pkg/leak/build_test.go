@@ -44,7 +44,7 @@ func ip6(src, dst string, next byte, inside []byte) []byte {
 	return append(b, inside...)
 }
 
-// extension is an IPv6 extension header of 8 bytes.
+// extension returns an IPv6 extension header of 8 bytes.
 func extension(next byte, offset uint16, inside []byte) []byte {
 	b := make([]byte, 8)
 	b[0] = next
@@ -52,7 +52,7 @@ func extension(next byte, offset uint16, inside []byte) []byte {
 	return append(b, inside...)
 }
 
-// routing is a routing header of a type, with whole addresses.
+// routing returns a routing header of a type, with whole addresses.
 func routing(typ, next byte, inside []byte, addrs ...string) []byte {
 	b := []byte{next, byte(2 * len(addrs)), typ, byte(len(addrs)), byte(len(addrs) - 1), 0, 0, 0}
 	for _, a := range addrs {
@@ -62,7 +62,8 @@ func routing(typ, next byte, inside []byte, addrs ...string) []byte {
 	return append(b, inside...)
 }
 
-// compressed is a routing header of RPL, whose addresses have the first bytes of the destination.
+// compressed returns a routing header of RPL, whose addresses begin with the first bytes of the
+// destination.
 func compressed(next byte, same, lastSame int, inside []byte, addrs ...string) []byte {
 	var list []byte
 	for i, a := range addrs {
@@ -80,7 +81,7 @@ func compressed(next byte, same, lastSame int, inside []byte, addrs ...string) [
 	return append(append(b, list...), inside...)
 }
 
-// authenticated is an authentication header of 24 bytes (RFC 4302).
+// authenticated returns an authentication header of 24 bytes (RFC 4302).
 func authenticated(next byte, inside []byte) []byte {
 	return append(append([]byte{next, 4}, make([]byte, 22)...), inside...)
 }
@@ -112,7 +113,7 @@ func arp(sender, target string) []byte {
 	return append(b, t[:]...)
 }
 
-// wg is a WireGuard message of a type and length.
+// wg returns a WireGuard message of a type and length.
 func wg(kind byte, length int) []byte {
 	b := make([]byte, length)
 	b[0] = kind

@@ -83,7 +83,7 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	}
 }
 
-// What a link carried counts also when the link is gone.
+// Frames that a link carried count also when the link is gone.
 func TestOracleOutlivesALink(t *testing.T) {
 	c := newCable(t)
 	o := c.watch(t)

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A path is judged by what a burst and the single probe after it met, as often in a row as Tries.
+// A path is judged by the results of a burst and of the single probe after it, as many times in a
+// row as Tries.
 func TestBurst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// Whether each burst, and each single probe, is answered; the last one stays so.

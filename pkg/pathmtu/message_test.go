@@ -46,7 +46,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestOnlyTheRightAnswerCounts: what an answer must be to be believed.
+// TestOnlyTheRightAnswerCounts lists the properties that an answer must have to be believed.
 func TestOnlyTheRightAnswerCounts(t *testing.T) {
 	peer := Peer{Name: "b", Device: "veil0", Addr: netip.MustParseAddr("198.18.0.2"),
 		DeviceMTU: 1440}

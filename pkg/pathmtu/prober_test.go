@@ -53,9 +53,8 @@ func startWith(t *testing.T, ns *nettest.NS, o pathmtu.Options) *pathmtu.Prober 
 	return p
 }
 
-// TestNarrowPathIsFoundAndLeftAgain: two nodes with a black hole between them. A veth
-// that drops silently what is larger than its own MTU is the path; it stands
-// for the tunnel.
+// TestNarrowPathIsFoundAndLeftAgain has two nodes with a black hole between them. A veth that
+// silently drops packets larger than its MTU stands for the path and the tunnel.
 //
 //	a: big 1500 ══ bridge ns: big 1500 → narrow link, drops → ══ b
 func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
@@ -103,7 +102,7 @@ func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
 	}
 }
 
-// A path without traffic is not probed; as soon as there is some, it is.
+// A path without traffic is not probed; with traffic it is.
 func TestProbesWaitForTraffic(t *testing.T) {
 	a, b := nettest.NewNS(t), nettest.NewNS(t)
 	addrA, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.2")
@@ -140,8 +139,8 @@ func TestProbesWaitForTraffic(t *testing.T) {
 	nettest.Until(t, 20*time.Second, "the narrow path", func() bool { return found.Load() == 1392 })
 }
 
-// blackHole lets the far end drop, without a word, every packet longer than mtu:
-// a veth drops what exceeds the MTU of its receiving end.
+// blackHole makes the far end silently drop every packet longer than mtu: a veth drops packets
+// above the MTU of its receiving end.
 func blackHole(t *testing.T, ns *nettest.NS, mtu int) {
 	t.Helper()
 	ns.OnLink("veil0", func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })

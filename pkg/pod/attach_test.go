@@ -193,7 +193,7 @@ func TestDetachIsIdempotent(t *testing.T) {
 	}
 }
 
-// The node is taken out of service between Gate and Attach: no daemon would find the pod.
+// The marker disappears between Gate and Attach: no daemon would find the pod.
 func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)

@@ -240,7 +240,7 @@ func TestRepairOfAPodThatIsGone(t *testing.T) {
 	n.attachFails(r, ns)
 }
 
-// attachFails is Attach without the table: refused, to be tried again, and nothing left.
+// attachFails is Attach without the table: it fails, may be retried, and leaves nothing.
 func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {

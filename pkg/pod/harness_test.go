@@ -50,7 +50,7 @@ var (
 	pod6 = netip.MustParseAddr("fd42:1::5")
 )
 
-// newRecord is a record of a pod in a namespace of its own.
+// newRecord returns a record of a pod in a namespace of its own.
 func newRecord(t *testing.T, container string, addrs ...netip.Addr) (Record, *nettest.NS) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -60,7 +60,7 @@ func newRecord(t *testing.T, container string, addrs ...netip.Addr) (Record, *ne
 	}, ns
 }
 
-// attach attaches and fails the test when that fails.
+// attach attaches, and ends the test if that fails.
 func (n *node) attach(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {
@@ -95,7 +95,7 @@ func groupsOf(addrs []netip.Addr) (found []member, err error) {
 	return found, err
 }
 
-// elements are all that the sets hold.
+// elements returns all elements of the sets.
 func (n *node) elements() []element {
 	n.t.Helper()
 	var all []element
@@ -109,7 +109,7 @@ func (n *node) elements() []element {
 	return all
 }
 
-// bare reports whether nothing of any pod is on the node.
+// bare reports whether the node has nothing of any pod.
 func (n *node) bare() error {
 	n.t.Helper()
 	var links map[int]string

@@ -60,7 +60,8 @@ func TestPodsDoNotWriteTheNodesNeighbours(t *testing.T) {
 	}
 }
 
-// arpRequest is a broadcast of the pod's link that asks for target with a sender of its choice.
+// arpRequest returns a broadcast of the pod's link that requests target, with a sender of its
+// choice.
 func arpRequest(r Record, sender, target netip.Addr) []byte {
 	frame := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	frame = append(frame, r.PodMAC()...)

@@ -49,7 +49,7 @@ func nftHere(t *testing.T, commands string) error {
 	return nil
 }
 
-// groups are the sets that the addresses are in.
+// groups returns the sets that contain the addresses.
 func (n *node) groups(addrs ...netip.Addr) (sets []string) {
 	n.t.Helper()
 	n.must(func() error {
@@ -107,7 +107,7 @@ func (n *node) load(link string) (r Record) {
 	return r
 }
 
-// A pod that the daemon did not hear of is attached, and in no group.
+// A pod without a reservation is attached, and in no group.
 func TestPodWithoutAReservationIsMute(t *testing.T) {
 	for name, prepare := range map[string]func(n *node) Workload{
 		"none":       func(*node) Workload { return web },
@@ -312,8 +312,8 @@ func TestPodsAreNotJudgedWithoutPolicies(t *testing.T) {
 	}
 }
 
-// The table of policies accepts what belongs to a known connection. So the next pod with an address
-// must not inherit any.
+// The table of policies accepts packets of a known connection. So the next pod with an address must
+// not inherit any.
 func TestDetachEndsThePodsConnections(t *testing.T) {
 	end := func(addr string, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), port)

@@ -125,7 +125,7 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	}
 }
 
-// FuzzParseRecord: what is accepted is valid and comes back the same.
+// FuzzParseRecord checks that an accepted record is valid and is written back unchanged.
 func FuzzParseRecord(f *testing.F) {
 	data, err := json.Marshal(good())
 	if err != nil {

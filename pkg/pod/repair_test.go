@@ -182,7 +182,7 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 		map[string]string{rs[0].HostLink: "has addresses []"})
 }
 
-// ended is a context that has ended: a lock is tried once.
+// ended returns a context that has ended: a lock is tried once.
 func ended(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/podtest"
 )
 
-// Before the kernel closes a socket of nftables, it frees what the transactions of all programs
-// removed, which takes 20 to 40 ms. So each verb opens one, however much it reads and changes.
+// Before the kernel closes a socket of nftables, it frees the objects that the transactions of all
+// programs removed, which takes 20 to 40 ms. So each verb opens only one.
 func TestVerbsOpenOneSocketOfNftables(t *testing.T) {
 	sockets := podtest.CountSockets(t)
 	n, first, firstNS := newReserved(t)

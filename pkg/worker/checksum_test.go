@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A datagram over IPv6 whose sum comes to 0 has the checksum 0xffff, alone and as one of several
-// that the kernel handed over at once; one without a checksum stays without.
+// A datagram over IPv6 whose sum is 0 gets the checksum 0xffff, alone and as one of several that
+// the kernel delivered at once. A datagram without a checksum stays without.
 func TestChecksumOfZero(t *testing.T) {
 	ns := nettest.NewNS(t)
 	nettest.NeedTUN(t)

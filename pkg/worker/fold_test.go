@@ -83,8 +83,8 @@ func peersOf(t *testing.T, dev configurer) string {
 	return strings.Join(peers, "\n")
 }
 
-// A device that is set step by step, one that is set by the same steps as one text, and one that
-// begins with what was kept after kill -9 have the same peers.
+// Three devices have the same peers: one that is set step by step, one that is set by the same
+// steps as one text, and one that begins with the state that was kept after kill -9.
 func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -151,7 +151,7 @@ func TestKeptStateMayNameMorePeersThanTheDeviceHolds(t *testing.T) {
 	}
 }
 
-// A link that is gone does not make the kept state unusable.
+// A missing link does not make the kept state unusable.
 func TestKeptEndpointNamesNoInterface(t *testing.T) {
 	s := &server{dev: newOwn(t), state: filepath.Join(t.TempDir(), "state")}
 	errtest.Must(t, s.set([]byte(setText(100))))

@@ -124,7 +124,7 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// newDevice is a device of the library whose TUN and sockets are in memory.
+// newDevice returns a device of the library whose TUN and sockets are in memory.
 func newDevice(t *testing.T) *device.Device {
 	t.Helper()
 	d := device.NewDevice(tuntest.NewChannelTUN().TUN(), bindtest.NewChannelBinds()[0],

@@ -96,7 +96,7 @@ func (v *zmm) fill(w uint32) {
 	}
 }
 
-// permute does the instructions that move elements between places.
+// permute executes the instructions that move elements between places.
 func (m *machine) permute(i instruction, to *zmm) {
 	switch i.op {
 	case "VPMOVQD":

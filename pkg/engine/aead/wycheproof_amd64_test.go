@@ -176,7 +176,7 @@ func tagOfLane(w *Worker, code laneCode, polyKey [32]byte, v *vector,
 	return tag
 }
 
-// takeBackLength sets h of a lane to what it was before the block of the length of n bytes.
+// takeBackLength sets h of a lane to its value before the block of the length of n bytes.
 func (l *lanes) takeBackLength(lane, n int) {
 	number := func(first int) *big.Int {
 		x := new(big.Int)

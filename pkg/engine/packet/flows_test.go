@@ -24,7 +24,7 @@ func newWritten() *written {
 	return w
 }
 
-// segment is packet i of a flow, of TCP or UDP.
+// segment returns packet i of a flow, of TCP or UDP.
 func segment(v6, udp bool, flow, i int) []byte {
 	return spec{v6: v6, udp: udp, src: 1, dst: 2, sport: uint16(flow), seq: uint32(i * 100),
 		id: uint16(i), payload: bytes.Repeat([]byte{byte(i + 1)}, 100)}.build()
@@ -110,7 +110,7 @@ func TestOtherProtocolFlushesItsAddressesOnly(t *testing.T) {
 	}
 }
 
-// splits returns the packets that a kernel makes of what was written.
+// splits returns the packets that a kernel makes of the written ones.
 func (w *written) splits(t *testing.T) (out [][]byte) {
 	t.Helper()
 	for _, b := range w.out {
@@ -127,7 +127,7 @@ func (w *written) splits(t *testing.T) (out [][]byte) {
 	return out
 }
 
-// Two segments of which one differs in any bit of its headers come out as they went in.
+// Two segments that differ in any bit of their headers come out unchanged.
 func TestNoHeaderBitIsLost(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
@@ -163,7 +163,7 @@ func TestNoHeaderBitIsLost(t *testing.T) {
 	}
 }
 
-// mend sets the checksums of a packet whose headers were changed, where they are in their places.
+// mend sets the checksums of a packet whose headers were changed, if they are in their places.
 func mend(p []byte, v6, udp bool) {
 	ip, at, proto := minIP4, tcpChecksumAt, uint8(protoTCP)
 	if v6 {

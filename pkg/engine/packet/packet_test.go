@@ -95,7 +95,7 @@ func payload(n int, seed uint64) []byte {
 	return b
 }
 
-// naiveSum is the plain form of RFC 1071.
+// naiveSum implements RFC 1071 in its plain form.
 func naiveSum(b []byte, acc uint64) uint16 {
 	for i := 0; i < len(b); i += 2 {
 		w := uint64(b[i]) << 8
@@ -138,7 +138,7 @@ func checksumsRight(t *testing.T, p []byte) {
 	}
 }
 
-// superOf returns the superpacket that a kernel would hand over for the packet.
+// superOf returns the superpacket that a kernel would deliver for the packet.
 func superOf(p []byte, size int) (Header, []byte) {
 	p = slices.Clone(p)
 	v6 := p[0]>>4 == 6

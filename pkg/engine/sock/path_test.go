@@ -45,7 +45,8 @@ var bothFamilies = []twoPaths{
 		netip.MustParsePrefix("fd42:0:0:9::2/128"), netip.MustParsePrefix("::/0")},
 }
 
-// A datagram leaves by the link that the route chooses, not by that on which the peer's came in.
+// A datagram leaves by the link that the route chooses, not by the link on which the peer's
+// datagram came in.
 func TestRouteChoosesTheLink(t *testing.T) {
 	for _, p := range bothFamilies {
 		t.Run(p.name, func(t *testing.T) {
@@ -90,7 +91,7 @@ func TestRouteChoosesTheLink(t *testing.T) {
 	}
 }
 
-// A link that is slow and queues much holds up no datagram to a peer behind another link.
+// A slow link with a long queue delays no datagram to a peer behind another link.
 func TestSlowLinkHoldsUpNoOther(t *testing.T) {
 	nettest.NeedProgram(t, "tc")
 	for _, p := range bothFamilies {
@@ -147,7 +148,7 @@ func TestSlowLinkHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// drain receives what waits at a socket, datagrams.
+// drain receives the datagrams that wait at a socket.
 func (r *Receiver) drain(t *testing.T, u *UDP) (all [][]byte) {
 	t.Helper()
 	for {
@@ -187,7 +188,7 @@ func TestTooLargeDatagramIsCounted(t *testing.T) {
 	}
 }
 
-// A kernel that refuses segmented datagrams to one endpoint gets single ones, and the socket goes on
+// A kernel that refuses segmented datagrams to one endpoint gets single ones. The socket continues
 // with segmented ones to others.
 func TestRefusedSegmentsAreSentSingly(t *testing.T) {
 	v4, _, port := opened(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// The probe believes the offloads of a kernel that carries segmented datagrams, and does not believe
-// those of one that loses them.
+// The probe trusts the offloads of a kernel that carries segmented datagrams, and not the offloads
+// of a kernel that loses them.
 func TestProbe(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	for _, tc := range []struct {

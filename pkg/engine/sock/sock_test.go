@@ -180,7 +180,7 @@ func FuzzParseControl(f *testing.F) {
 	})
 }
 
-// A socket whose buffer takes a part of what is sent at once keeps its order, and the rest is
+// A socket whose buffer takes only a part of the datagrams keeps their order, and the rest is
 // counted.
 func TestWhatTheBufferDoesNotTakeIsCounted(t *testing.T) {
 	v4, _, port := opened(t)
