@@ -88,7 +88,7 @@ demo-storage: cluster-image volumetool ## a disk that belongs to somebody else: 
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo storage -out $(OUT)/demo-storage
 
 .PHONY: bench-lab
-bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json
+bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json (15 minutes)
 	@$(GO) run ./e2e/cmd/kvlab bench lab -out $(OUT)/bench-lab
 
 .PHONY: bench-cluster
@@ -108,7 +108,7 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 	@$(OUT)/bin/kvlab bench service -out $(OUT)/bench-service $(BENCH)
 
 .PHONY: bench-engine
-bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (35 minutes)
+bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (26 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench engine -out $(OUT)/bench-engine $(BENCH)
 
@@ -185,7 +185,7 @@ power-cut: cluster-image ## record a volume's life on a virtual machine, look at
 	@KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
 
 .PHONY: e2e
-e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP, KERNEL=6.12)
+e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (more than half an hour; CORE=1 20 minutes, RUN=REGEXP, KERNEL=6.12)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),-core) $(if $(RUN),-run '$(RUN)')
 

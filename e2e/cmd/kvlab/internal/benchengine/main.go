@@ -27,7 +27,7 @@ what that loses and how long it takes. Needs root.
 Usage: kvlab bench engine [flags]
 
 Examples:
-  kvlab bench engine                                                all of it, 35 minutes
+  kvlab bench engine                                                all of it, 26 minutes
   kvlab bench engine -rounds 2 -sample 1s -mtus 1500 -upgrades 2    a look, in three minutes
   kvlab bench engine -rounds 0 -mtus 1500 -idle=false               upgrades only
 

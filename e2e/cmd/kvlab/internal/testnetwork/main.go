@@ -50,9 +50,9 @@ it makes and removes or on a cluster where Kubeveil is installed.
 Usage: kvlab test network [flags]
 
 Examples:
-  kvlab test network -core                         what comes without waiting for machines, about 10
+  kvlab test network -core                         what comes without waiting for machines, about 20
                                                    minutes on two cores
-  kvlab test network -full                         all cases, about 25 minutes
+  kvlab test network -full                         all cases, more than half an hour
   kvlab test network -run 'reboot|uninstall'       some of them
   kvlab test network -kubeconfig admin.conf        on that cluster, which will be disturbed
   kvlab test network -list                         the cases
