@@ -28,9 +28,11 @@ const (
 	// heldClients is how many connections a client holds: all to one of two servers once in 32,768
 	// times.
 	heldClients = 16
-	// clientInterval is between two new connections: an emulated machine takes long for a
-	// handshake.
-	clientInterval = 250 * time.Millisecond
+	// clientInterval is between two new connections, clientTimeout the time for an answer over one.
+	// On emulated machines handshakes of two clients each 250 ms keep the remaining API server so
+	// busy that nothing has an answer in 3 s.
+	clientInterval = time.Second
+	clientTimeout  = 10 * time.Second
 	// clientLength is how long a client runs: API servers close what is idle for 90 s.
 	clientLength = 45 * time.Second
 	// accountCA is where pods have the authority of the API servers.
@@ -145,7 +147,8 @@ func startClient(ctx context.Context, in *remote.Pod, to netip.AddrPort) *apiCli
 	go func() {
 		_ = w.CloseWithError(in.ExecStream(ctx, nil, w, "veil-tools", "api", "-to", to.String(),
 			"-ca", accountCA, "-hold", fmt.Sprint(heldClients),
-			"-interval", clientInterval.String(), "-for", clientLength.String()))
+			"-interval", clientInterval.String(), "-timeout", clientTimeout.String(),
+			"-for", clientLength.String()))
 	}()
 	go c.read(r)
 	return c

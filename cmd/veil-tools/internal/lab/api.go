@@ -124,7 +124,7 @@ func (k *apiKeeper) dial(ctx context.Context, timeout time.Duration) (net.Conn, 
 	}
 	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err = c.Write(
-		[]byte("GET /readyz HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
+		[]byte("GET /version HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
 		_, err = c.Read(make([]byte, 1))
 	}
 	if err != nil {
