@@ -32,7 +32,7 @@ func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	if i := slices.IndexFunc(r.states, func(st volume.State) bool {
 		return st.Content == volume.Unmade && st.Phase == volume.Ready
 	}); i >= 0 {
-		t.Errorf("state %d of %d says that nobody has used what is formatted: %+v", i,
+		t.Errorf("state %d of %d makes a used volume look unused: %+v", i,
 			len(r.states), r.states[i])
 	}
 	for i, backup := range r.states {

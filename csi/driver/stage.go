@@ -323,7 +323,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	}
 
 	if err := d.Mounts.Unmount(target); err != nil {
-		return fmt.Errorf("volume %s: %w: see who has files open there", id, err)
+		return fmt.Errorf("volume %s: %w: see which processes have files open there", id, err)
 	}
 	p, err := d.kept(st.Request.Parameters)
 	if err != nil {

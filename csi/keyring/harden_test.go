@@ -71,7 +71,7 @@ func lockedWhenTouched(t *testing.T) {
 	}
 	defer unix.Munmap(big)
 	if after := status(t, "VmRSS:"); after-before > 32<<10 {
-		t.Errorf("64 MiB that nobody touched take %d KiB", after-before)
+		t.Errorf("64 MiB of untouched memory take %d KiB", after-before)
 	}
 }
 

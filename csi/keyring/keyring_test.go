@@ -94,7 +94,7 @@ func TestProviders(t *testing.T) {
 				t.Errorf("another provider: %v", err)
 			}
 			if _, err := p[0].Wrap(t.Context(), Binding{}, key); err == nil {
-				t.Error("wrapped for nobody")
+				t.Error("wrapped for an empty binding")
 			}
 		})
 	}

@@ -91,7 +91,7 @@ func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 		edit func(*State)
 		want error
 	}{
-		"nobody's": {func(s *State) { s.Writer = "" }, nil},
+		"without a writer": {func(s *State) { s.Writer = "" }, nil},
 		"a state from a backup": {func(s *State) { s.Writer, s.Epoch = "node-2", 1 },
 			crypt.NewerThanState},
 	} {

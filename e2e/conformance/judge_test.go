@@ -76,7 +76,7 @@ func TestGateOfTheWire(t *testing.T) {
 		wire *leak.Result
 		ok   bool
 	}{
-		"nobody listened":  {nil, true},
+		"no listener":      {nil, true},
 		"nothing in clear": {&leak.Result{Frames: 9, Kinds: kinds}, true},
 		"something":        {&leak.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
 		"frames missed":    {&leak.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},

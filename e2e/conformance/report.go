@@ -187,7 +187,7 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", r.suite.Group, on,
 		r.Facts.Nodes)
 	if r.Facts.EBPF {
-		b.WriteString(", Kubeveil translates services and nobody else")
+		b.WriteString(", only Kubeveil translates services")
 	}
 	if r.Facts.ProxyMode != "" {
 		fmt.Fprintf(&b, ", kube-proxy is in mode %s", r.Facts.ProxyMode)

@@ -321,7 +321,7 @@ func TestMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2 nodes take pods, Kubeveil translates services and nobody else, " +
+		"2 nodes take pods, only Kubeveil translates services, " +
 			"Kubeveil enforces NetworkPolicy; begun",
 		"| 3 | 1 | 2 | 2 |",
 		"On the wire: 1 of 9 with plaintext, 0 missed, 7 of tunnels.",

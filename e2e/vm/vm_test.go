@@ -35,7 +35,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 		name string
 		run  func(t *testing.T)
 	}{
-		{"nobody else translates", func(t *testing.T) { nobodyElse(ctx, t, c) }},
+		{"only Kubeveil translates", func(t *testing.T) { withoutKubeProxy(ctx, t, c) }},
 		// On these kernels a limit needs the qdisc that the programs at a pod's link need, too.
 		{"a pod with limits talks", func(t *testing.T) { podsTalk(ctx, t, c, a, limited) }},
 		{"pods reach the API server by name",
@@ -62,8 +62,8 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 	}
 }
 
-// nobodyElse looks for a kube-proxy on every node, and for what one leaves.
-func nobodyElse(ctx context.Context, t *testing.T, c *vm.Cluster) {
+// withoutKubeProxy looks for a kube-proxy on every node, and for what one leaves.
+func withoutKubeProxy(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	if out, err := c.Kubectl(ctx, "get", "daemonsets,pods,configmaps", "--namespace=kube-system",
 		"-o", "name"); err != nil || strings.Contains(string(out), "kube-proxy") {
 		t.Errorf("objects: %v\n%s", err, out)

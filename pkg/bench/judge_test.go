@@ -142,9 +142,9 @@ func TestParseLimits(t *testing.T) {
 	for name, text := range map[string]string{
 		"two limits":             `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
 		"no limit":               `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,
-		"a word nobody knows":    `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
+		"an unknown word":        `{"suites":[{"suite":"s","every":[{"case":"a","atleast_":1}]}]}`,
 		"a platform of two":      `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["vm"]},"y":{"platforms":["vm"]}}}]}`,
-		"a platform nobody has":  `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
+		"an unknown platform":    `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
 		"a limit and a ratio":    `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"within":2}]}]}`,
 		"a suite twice":          `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
 		"a control of no ratio":  `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,

@@ -195,8 +195,8 @@ func TestWhereAnswersGo(t *testing.T) {
 		{"a peer, ipv6", "fd42:0:0:1::2", "veil0", "fd42:0:0:1::1"},
 		{"a node without a key", "198.18.0.4", "", ""},
 		{"a node without a key, ipv6", "fd42:0:0:1::4", "", ""},
-		{"a pod of nobody", "198.18.200.9", "", ""},
-		{"a pod of nobody, ipv6", "fd42:aaaa:0:99::9", "", ""},
+		{"an unassigned pod address", "198.18.200.9", "", ""},
+		{"an unassigned pod address, ipv6", "fd42:aaaa:0:99::9", "", ""},
 		{"a client outside", "198.18.5.5", "under0", "198.18.0.1"},
 		{"a client outside, ipv6", "fd42:9::1", "under0", "fd42:0:0:1::1"},
 	} {

@@ -41,7 +41,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := n.Do(func() error { _, err := n.repair(ended, r); return err }); err != nil {
-		t.Errorf("repair of a pod that nobody holds: %v", err)
+		t.Errorf("repair of a pod without a holder: %v", err)
 	}
 }
 

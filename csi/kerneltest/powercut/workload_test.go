@@ -116,7 +116,7 @@ func (w *workload) close() {
 	w.t.Helper()
 	var c volume.Closed
 	var err error
-	nettest.Until(w.t, time.Minute, "nobody has the mapping open", func() bool {
+	nettest.Until(w.t, time.Minute, "no process has the mapping open", func() bool {
 		c, err = w.set.Close(w.t.Context(), volumeID, nil)
 		return !errors.Is(err, volume.ErrInUse)
 	})

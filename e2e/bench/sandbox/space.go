@@ -176,7 +176,7 @@ func (s *Space) listening(ctx context.Context, port uint16, ended <-chan struct{
 		case <-ended:
 			return errors.New("it has ended")
 		case <-deadline:
-			return fmt.Errorf("nobody listens on port %d", port)
+			return fmt.Errorf("no process listens on port %d", port)
 		case <-tick.C:
 		}
 	}

@@ -27,7 +27,7 @@ func TestWherePodsReach(t *testing.T) {
 		nodetest.EchoAt(ctx, t, n)
 	}
 	t.Run("a pod that spoofs", func(t *testing.T) { spoof(ctx, t, l, pods) })
-	t.Run("destinations that nobody has", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
+	t.Run("unassigned destinations", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
 	t.Run("pods and nodes", func(t *testing.T) { podsAndNodes(ctx, t, l, pods) })
 	t.Run("link-local addresses", func(t *testing.T) {
 		nodetest.LinkLocal(ctx, t, l, pods[0], true)
@@ -132,14 +132,14 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	})
 
 	for what, addr := range map[string]string{
-		"a cluster address of no node":           "198.19.77.5",
-		"a cluster address of no node, IPv6":     "fd42:1:0:4d::5",
-		"a service that nobody translates":       "198.18.128.77",
-		"a service that nobody translates, IPv6": "fd42:2::4d",
-		"a node without key":                     keyless[0].String(),
-		"a node without key, IPv6":               keyless[1].String(),
-		"the end of the cluster range":           "198.19.255.255",
-		"the end of the service range, IPv6":     "fd42:2::ffff",
+		"a cluster address of no node":       "198.19.77.5",
+		"a cluster address of no node, IPv6": "fd42:1:0:4d::5",
+		"an untranslated service":            "198.18.128.77",
+		"an untranslated service, IPv6":      "fd42:2::4d",
+		"a node without key":                 keyless[0].String(),
+		"a node without key, IPv6":           keyless[1].String(),
+		"the end of the cluster range":       "198.19.255.255",
+		"the end of the service range, IPv6": "fd42:2::ffff",
 	} {
 		t.Run(what, func(t *testing.T) {
 			before := l.Oracle.Seen().Kinds

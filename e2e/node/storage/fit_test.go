@@ -43,7 +43,7 @@ func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 			"ok       way to the API server", "ok       pod CIDRs              each of 2 nodes",
 			"ok       overlaps", "ok       other CNI", "the cluster is fit for Kubeveil",
 		}},
-		{"by somebody without rights", nil, kubeconfig(t, l, "nobody", nobodysToken(ctx, t, l)),
+		{"by a user without rights", nil, kubeconfig(t, l, "nobody", nobodysToken(ctx, t, l)),
 			false, []string{
 				"ERROR    rights", "you may not create, get, patch clusterrolebindings",
 				"customresourcedefinitions.apiextensions.k8s.io", "warning  nodes", "forbidden",

@@ -71,7 +71,7 @@ func (l Load) check() error {
 	case l.Kind != Connect && l.Kind != Request:
 		return fmt.Errorf("kind %q: want %q or %q", l.Kind, Connect, Request)
 	case len(l.To) == 0:
-		return errors.New("nobody to send to")
+		return errors.New("no address to send to")
 	case l.Slots < 1 || l.Slots > 1<<14:
 		return fmt.Errorf("%d slots: want 1 to %d", l.Slots, 1<<14)
 	case l.Duration <= 0 || l.Warm < 0:

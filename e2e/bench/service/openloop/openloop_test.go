@@ -153,7 +153,7 @@ func TestRefusedConnectionsAreFailures(t *testing.T) {
 	}
 	if _, err := (Load{Kind: Connect, To: to, Slots: 4, Duration: time.Minute}).Run(
 		t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a closed loop against nobody: %v, want an end with the reason", err)
+		t.Errorf("a closed loop without a listener: %v, want an end with the reason", err)
 	}
 	if _, err := (Load{Kind: Request, To: to, Slots: 4, Duration: time.Minute}).Run(
 		t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -168,12 +168,12 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(*Load){
-		"kind":     func(l *Load) { l.Kind = "other" },
-		"nobody":   func(l *Load) { l.To = nil },
-		"slots":    func(l *Load) { l.Slots = 0 },
-		"duration": func(l *Load) { l.Duration = 0 },
-		"rate":     func(l *Load) { l.Rate, l.Duration = 1e9, time.Hour },
-		"address":  func(l *Load) { l.To = []netip.AddrPort{{}} },
+		"kind":       func(l *Load) { l.Kind = "other" },
+		"no address": func(l *Load) { l.To = nil },
+		"slots":      func(l *Load) { l.Slots = 0 },
+		"duration":   func(l *Load) { l.Duration = 0 },
+		"rate":       func(l *Load) { l.Rate, l.Duration = 1e9, time.Hour },
+		"address":    func(l *Load) { l.To = []netip.AddrPort{{}} },
 	} {
 		l := good
 		spoil(&l)
