@@ -21,9 +21,9 @@ func TestParseMTUs(t *testing.T) {
 		"one":            {" 1500 ", []int{1500}, ""},
 		"growing":        {"1500,8896", nil, "largest first"},
 		"twice the same": {"1500,1500", nil, "largest first"},
-		"too small":      {"1200", nil, "no MTU"},
-		"a word":         {"jumbo", nil, "no MTU"},
-		"nothing":        {"", nil, "no MTU"},
+		"too small":      {"1200", nil, "is not an MTU"},
+		"a word":         {"jumbo", nil, "is not an MTU"},
+		"nothing":        {"", nil, "is not an MTU"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseMTUs(tt.list)

@@ -55,7 +55,7 @@ func TestCommandLineIsRefused(t *testing.T) {
 		"none":              {"up -nodes 0", "-nodes 0: write 1 to 4 machines"},
 		"a machine of no number": {"up -userspace 3",
 			"-userspace 3: there is no machine of that number, they are 1 to 2"},
-		"no number": {"up -userspace 1,x", `"x" is no number`},
+		"no number": {"up -userspace 1,x", `"x" is not a number`},
 		"services by nobody": {"up -service-proxy bpf",
 			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
 		"services without veil": {"up -no-veil -service-proxy ebpf",
