@@ -18,9 +18,13 @@ const shown = 30
 
 func main() {
 	root := flag.String("C", ".", "`folder` of the repository")
-	all := flag.Bool("all", false, "print every finding, also below the ceilings")
+	var o options
+	flag.BoolVar(&o.all, "all", false, "print every finding, also below the ceilings")
+	flag.BoolVar(&o.lower, "lower", false, "lower the numbers in ceilings.txt to what is found")
+	flag.BoolVar(&o.review, "review", false,
+		"print the sentences with tell, ask and say, which a person has to judge; check nothing")
 	flag.Parse()
-	ok, err := run(*root, *all)
+	ok, err := run(*root, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "wordcheck:", err)
 		os.Exit(2)
@@ -30,8 +34,13 @@ func main() {
 	}
 }
 
+// options are what the command line chooses.
+type options struct {
+	all, lower, review bool
+}
+
 // run checks the files that git knows and reports whether all ceilings hold.
-func run(root string, all bool) (bool, error) {
+func run(root string, o options) (bool, error) {
 	limits, err := parseCeilings(ceilings)
 	if err != nil {
 		return false, err
@@ -56,5 +65,30 @@ func run(root string, all bool) (bool, error) {
 			return false, err
 		}
 	}
-	return t.report(os.Stdout, limits, all), nil
+
+	switch {
+	case o.review:
+		for _, f := range t.reviewed {
+			fmt.Printf("%s:%d: %s\n", f.file, f.line, f.message)
+		}
+		return true, nil
+	case o.lower:
+		if err := t.lowerFile(filepath.Join(root, "hack/wordcheck/ceilings.txt")); err != nil {
+			return false, err
+		}
+	}
+	return t.report(os.Stdout, limits, o.all), nil
+}
+
+// lowerFile writes ceilings.txt with lower numbers.
+func (t *tally) lowerFile(name string) error {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	lowered, err := t.lower(string(text))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(lowered), 0o644)
 }

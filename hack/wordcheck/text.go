@@ -46,10 +46,11 @@ func (t *tally) checkProse(file string, lines []string) {
 	for i, l := range lines {
 		t.checkWords(file, i+1, ruleProse, l)
 	}
+	t.checkSentences(file, 1, strings.Join(lines, "\n"))
 }
 
-// checkStrings adds the private words of a program's texts: errors, logs and help. A string without
-// a space is a name or a part of one.
+// checkStrings adds the private words and the riddles of a program's texts: errors, logs and help.
+// A string without a space is a name or a part of one.
 func (t *tally) checkStrings(file string, fset *token.FileSet, f *ast.File) {
 	if strings.HasSuffix(file, "_test.go") {
 		return
@@ -65,6 +66,11 @@ func (t *tally) checkStrings(file string, fset *token.FileSet, f *ast.File) {
 		}
 
 		raw := strings.HasPrefix(lit.Value, "`")
+		whole := text
+		if !raw {
+			whole = spaces.ReplaceAllString(text, " ")
+		}
+		t.checkSentences(file, fset.Position(lit.Pos()).Line, whole)
 		for i, l := range strings.Split(text, "\n") {
 			line := fset.Position(lit.Pos()).Line
 			if raw {
