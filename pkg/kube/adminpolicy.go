@@ -7,10 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// adminVersion is that of the kinds before ClusterNetworkPolicy. They are not enforced.
+// adminVersion is the API version of the kinds that preceded ClusterNetworkPolicy. Kubeveil does
+// not enforce them.
 var adminVersion = schema.GroupVersion{Group: clusterPolicyKind.version.Group, Version: "v1alpha1"}
 
-// ignoredKinds are policies that administrators may have written and that are not in force.
+// ignoredKinds are kinds of policies that administrators may have written and that Kubeveil does
+// not enforce.
 var ignoredKinds = []kind{
 	{what: "adminnetworkpolicies.policy.networking.k8s.io", rule: policyRights,
 		path:    []string{"/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies"},
@@ -20,7 +22,7 @@ var ignoredKinds = []kind{
 		version: adminVersion},
 }
 
-// noteIgnored has a problem while the cluster has objects of k, until ctx ends.
+// noteIgnored reports a problem while the cluster has objects of k, until ctx ends.
 func (c *Client) noteIgnored(ctx context.Context, k kind) {
 	count := 0 // the feed calls one function at a time
 	changed := func(by int) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Bounds of what is kept of the objects of one namespace, in elements of package wire. Beyond one
-// the largest objects of the namespace are dropped.
+// Bounds on the objects of one namespace, in elements of package wire. Beyond a bound, the largest
+// objects of the namespace are dropped.
 const (
 	// maxPolicies bounds the rules and podSelectors of NetworkPolicies.
 	maxPolicies = 1 << 19
@@ -16,14 +16,14 @@ const (
 	freePod = 32
 )
 
-// allowance says which objects of a namespace are dropped: the largest, until the others are within
-// the limit. It depends on the objects alone, not on the order in which they came.
+// allowance decides which objects of a namespace are dropped: the largest, until the others are
+// within the limit. The decision depends on the objects alone, not on the order of their arrival.
 type allowance struct {
 	limit  int
 	spaces map[string]*space
 }
 
-// space is what a namespace has.
+// space holds the sizes of the objects of one namespace.
 type space struct {
 	sum     int
 	objects map[string]sized
@@ -40,8 +40,8 @@ func newAllowance(limit int) *allowance {
 	return &allowance{limit: limit, spaces: map[string]*space{}}
 }
 
-// put notes the size of an object, 0 if there is none, and returns the names of the objects of its
-// namespace that are dropped from now on, and of those that are not any more.
+// put records the size of an object; size 0 means that the object is gone. It returns the names of
+// the objects of the namespace that are now dropped, and of those that are no longer dropped.
 func (a *allowance) put(namespace, name string, of sized) (drop, restore []string) {
 	s := a.spaces[namespace]
 	if s == nil {
@@ -75,7 +75,8 @@ func (a *allowance) put(namespace, name string, of sized) (drop, restore []strin
 	return drop, restore
 }
 
-// largest returns the largest objects that have together so many elements; nil for none.
+// largest returns the largest objects that together have at least so many elements. It returns nil
+// if none are needed.
 func (s *space) largest(elements int) map[string]bool {
 	if elements <= 0 {
 		return nil
@@ -94,7 +95,7 @@ func (s *space) largest(elements int) map[string]bool {
 	return out
 }
 
-// dropped reports whether an object is.
+// dropped reports whether an object is dropped.
 func (a *allowance) dropped(namespace, name string) bool {
 	s := a.spaces[namespace]
 	return s != nil && s.dropped[name]

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bounded keeps what a feed passes on within an allowance per namespace. A value that is dropped is
-// passed on shrunk. One that is not dropped any more is read again, by its name:
+// bounded keeps the values that a feed passes on within an allowance per namespace. A value that is
+// dropped is passed on shrunk. A value that is no longer dropped is read again, by its name:
 //
 //	object ─► allowance ─► whole, or shrunk
 //	               │ others of the namespace
@@ -20,7 +20,7 @@ type bounded[T any] struct {
 	// shrink returns the value without what is counted; shrunk reports whether that was done.
 	shrink func(T) T
 	shrunk func(T) bool
-	// problem is what is reported of a dropped object.
+	// problem is the text that is reported for a dropped object.
 	problem string
 	// wanted are the keys of objects to read again; wake holds a token when there are some.
 	wanted map[string]bool
@@ -33,7 +33,7 @@ func newBounded[T any](limit int, problem string, shrink func(T) T,
 		problem: problem, wanted: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// reading returns what shrinks the values of one list while it is read.
+// reading returns a function that shrinks the values of one list while the list is read.
 func (b *bounded[T]) reading() func(o *object, p parsed[T]) {
 	a, values := newAllowance(b.limit), map[string]*T{}
 	return func(o *object, p parsed[T]) {
@@ -52,8 +52,9 @@ func (b *bounded[T]) reading() func(o *object, p parsed[T]) {
 	}
 }
 
-// boundLocked returns an object's value within the allowance, and its problem. It shrinks what is
-// dropped of the same namespace, and has read again what is not any more.
+// boundLocked returns an object's value within the allowance, and its problem. It shrinks the
+// objects of the same namespace that are now dropped, and queues a new read of those that are no
+// longer dropped.
 func (f *feed[T]) boundLocked(o *object, p parsed[T]) parsed[T] {
 	b := f.bound
 	drop, restore := b.put(o.Namespace, o.Name, sized{p.elements, o.ResourceVersion})
@@ -135,8 +136,8 @@ func (f *feed[T]) next() string {
 	return ""
 }
 
-// readOne reads one object. It counts if it is the one that was dropped; a later one comes by the
-// watch.
+// readOne reads one object. The result counts if it is the revision that was dropped; the watch
+// delivers a later one.
 func (f *feed[T]) readOne(ctx context.Context, k kind, key string) error {
 	namespace, name, _ := strings.Cut(key, "/")
 	ctx, cancel := context.WithTimeout(ctx, f.client.times.request)

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Bounds of a VeilNode's spec. The schema in manifests/crd has the same. They are checked again
-// because the API server is a transport, not a trust root.
+// Bounds of a VeilNode's spec. The schema in manifests/crd has the same bounds. They are checked
+// again because the API server is a transport, not a trust root.
 const (
 	maxSpec     = 64 << 10 // bytes
 	maxKeys     = 4
@@ -31,9 +31,9 @@ type spec struct {
 	Endpoints   []string  `json:"endpoints,omitempty"`
 	PodPrefixes []string  `json:"podPrefixes,omitempty"`
 	MTU         int       `json:"mtu,omitempty"`
-	// Evidence is room for attestation; it is bounded and otherwise not looked at.
+	// Evidence is room for attestation. Its length is bounded; its content is not read.
 	Evidence string `json:"evidence,omitempty"`
-	// Features are those of cluster.Claim.
+	// Features holds the field of the same name of cluster.Claim.
 	Features []cluster.Feature `json:"features,omitempty"`
 }
 
@@ -43,8 +43,8 @@ type keySpec struct {
 }
 
 // DecodeClaim reads the spec of a VeilNode. The claim's keys are sorted by
-// epoch. Fields that are not known are ignored, since a newer node may have
-// them; a known one that is malformed is an error, and there is then no claim.
+// epoch. Unknown fields are ignored, since a newer node may have them. A known
+// field that is malformed is an error, and DecodeClaim then returns no claim.
 func DecodeClaim(raw []byte) (*cluster.Claim, error) {
 	if len(raw) > maxSpec {
 		return nil, fmt.Errorf("spec has %d bytes, more than %d", len(raw), maxSpec)
@@ -77,7 +77,7 @@ func decodeKeys(c *cluster.Claim, keys []keySpec) error {
 			return fmt.Errorf("spec.keys[%d]: %w", i, err)
 		}
 		if pub == (wgkey.Public{}) {
-			return fmt.Errorf("spec.keys[%d]: the key of all zeroes is no key", i)
+			return fmt.Errorf("spec.keys[%d]: a key of all zeroes is not valid", i)
 		}
 		for _, other := range c.Keys {
 			if other.Epoch == k.Epoch || other.Public == pub {
@@ -128,8 +128,8 @@ func decodePrefixes(c *cluster.Claim, prefixes []string) error {
 	return nil
 }
 
-// decodeFeatures returns the well-formed features, sorted, up to the bound. What a
-// node can do besides is no reason to lose the node.
+// decodeFeatures returns the well-formed features, sorted, up to the bound. It ignores
+// the rest: a node is not lost because of a feature that is malformed.
 func decodeFeatures(all []cluster.Feature) (features []cluster.Feature) {
 	for _, f := range all {
 		if len(f) == 0 || len(f) > maxFeature || strings.Trim(string(f), featureLetters) != "" {
@@ -179,7 +179,7 @@ func EncodeClaim(c cluster.Claim) ([]byte, error) {
 	return raw, nil
 }
 
-// sameClaim reports whether a and b say the same; nil is the same as nil only.
+// sameClaim reports whether a and b have the same content. Nil equals only nil.
 func sameClaim(a, b *cluster.Claim) bool {
 	return sameButFeatures(a, b) && (a == nil || slices.Equal(a.Features, b.Features))
 }

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Options say how to reach the API server, and as which node.
+// Options select the API server's credentials and this node.
 type Options struct {
 	// Node is this node's name in Kubernetes.
 	Node string
@@ -40,18 +40,18 @@ type timing struct {
 	retryMin   time.Duration // first wait after a failed request
 	retryMax   time.Duration // cap of the waits; up to as much again is added at random
 	orphanTick time.Duration // how often VeilNodes without Node are looked for
-	// how long one is left alone; up to as much again is added by a hash of the names
+	// how long an orphan is kept; up to as much again is added by a hash of the names
 	orphanGrace time.Duration
 	lookup      time.Duration // how often the API server's host name is looked up
-	confirm     time.Duration // after which most of the nodes being lost is asked for again
+	confirm     time.Duration // wait before the loss of most nodes is confirmed by a second list
 	reread      time.Duration // least time between two lists of a kind that went back
 	silentTick  time.Duration // least time between two requests about silent peers
 	// over how long nodes spread their first requests about a silent peer
 	silentSpread time.Duration
 	single       time.Duration // least time between two reads of single objects
-	// after which a kind that the API server lacks is asked for again
+	// wait before a kind that the API server lacks is requested again
 	unserved time.Duration
-	again    time.Duration // after which an Event that holds still is created again
+	again    time.Duration // after which an Event whose denial still holds is created again
 	// over how long nodes spread their requests about one Event
 	eventSpread time.Duration
 }
@@ -88,7 +88,7 @@ type Client struct {
 	publish        chan struct{} // the publisher should look; capacity 1
 	watched        chan struct{} // a watch began; capacity 1
 	doubted        chan struct{} // a doubt began; capacity 1
-	writing        chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
+	writing        chan struct{} // held during writes of this node's VeilNode; capacity 1
 	denied         chan struct{} // the denials changed; capacity 1
 	// labelled holds a token when labels of Nodes may have changed.
 	labelled chan struct{}
@@ -100,14 +100,14 @@ type Client struct {
 	hostAddrs []netip.Addr
 	looked    bool              // host was looked up once, found or not
 	doubt     bool              // most nodes were suddenly lost, see loss.go
-	second    map[string]bool   // names of the second list, nil for none
+	second    map[string]bool   // names of the second list; nil if there was none
 	problems  map[string]string // by what they are about
 	denials   []policy.Denial   // see Deny
 	silent    []string          // see SetSilent
 }
 
 // New reads the credentials and prepares a Client; it does not yet talk to the
-// API server. Errors say which file is wrong and what to do.
+// API server. Errors name the file that is wrong and the remedy.
 func New(o Options) (*Client, error) {
 	cfg, err := restConfig(o.Kubeconfig)
 	if err != nil {

@@ -182,7 +182,7 @@ func TestClusterPolicyIsParsed(t *testing.T) {
 	}
 }
 
-// Whatever of a ClusterNetworkPolicy is not understood, it allows no more than is written.
+// A ClusterNetworkPolicy with a part that is not understood allows no more than its text does.
 func TestClusterPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 	const subject = `"tier": "Admin", "priority": 5, "subject": {"namespaces": {}}`
 	ingress := func(rule string) string { return "{" + subject + `, "ingress": [` + rule + "]}" }

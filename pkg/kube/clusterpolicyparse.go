@@ -29,7 +29,7 @@ type clusterPolicyRule struct {
 	Protocols []clusterProtocol `json:"protocols"`
 }
 
-// clusterPeer is a peer or a subject; one of its fields is set.
+// clusterPeer is a peer or a subject. Exactly one of its fields is set.
 type clusterPeer struct {
 	Namespaces *metav1.LabelSelector `json:"namespaces"`
 	Pods       *struct {
@@ -64,8 +64,8 @@ func strict(raw json.RawMessage, v any) error {
 	return d.Decode(v)
 }
 
-// parseClusterPolicy reads a ClusterNetworkPolicy. What cannot be read makes the policy Invalid, so
-// that it denies; it never makes the policy disappear.
+// parseClusterPolicy reads a ClusterNetworkPolicy. A part that cannot be read makes the policy
+// Invalid, so that it denies traffic; the policy never disappears.
 func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
 	spec, denies, err := decodeClusterSpec(o.Spec)
 	p := policy.ClusterPolicy{Name: o.Name, Denies: denies, Object: idOf(o)}
@@ -99,8 +99,8 @@ func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
 	return parsed[policy.ClusterPolicy]{value: &p}
 }
 
-// decodeClusterSpec reads a spec. With an error the spec has what can be read of it, and denies
-// says in which directions it has rules; both if that cannot be read.
+// decodeClusterSpec reads a spec. With an error, the spec has the parts that can be read. denies
+// then holds the directions that have rules; if they cannot be read, it holds both directions.
 func decodeClusterSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]bool, err error) {
 	if len(raw) > maxPartJSON {
 		return decodeLargeSpec(raw)
@@ -178,8 +178,8 @@ func parseClusterRules(d policy.Direction, rules []clusterPolicyRule) (out []pol
 	return out, nil
 }
 
-// parseClusterPeer reads one peer; known reports whether it has a field that is supported: domainNames
-// is refused like a field of a later version.
+// parseClusterPeer reads one peer; known reports whether it has a supported field. domainNames is
+// refused like a field of a later version.
 func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.Peer, known bool,
 	err error) {
 	var fields map[string]json.RawMessage
@@ -248,7 +248,7 @@ func clusterSelector(from metav1.LabelSelector) (policy.Selector, error) {
 	return parseSelector(&s)
 }
 
-// parseClusterPorts reads one protocol. A name is that of a port of any protocol.
+// parseClusterPorts reads one protocol. A port name matches ports of any protocol.
 func parseClusterPorts(w clusterProtocol) (ports []policy.Port, err error) {
 	for proto, of := range map[policy.Proto]*clusterPort{policy.TCP: w.TCP, policy.UDP: w.UDP,
 		policy.SCTP: w.SCTP} {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// orphans notes since when each VeilNode has had no Node. It is used by one goroutine.
+// orphans records since when each VeilNode has had no Node. It is used by one goroutine.
 type orphans struct {
 	since   map[types.UID]time.Time
 	refused map[types.UID]bool
@@ -72,15 +72,15 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 	}
 }
 
-// patience is how long this node leaves an orphan alone: the grace and a share
-// of as much again, other for each node, so that one of them does it and the
-// rest see that it is done.
+// patience returns how long this node waits before it deletes an orphan: the grace,
+// and a share of as much again that differs by node. One node then deletes the
+// orphan, and the others see that it is gone.
 func (c *Client) patience(orphan string) time.Duration {
 	return c.times.orphanGrace + c.times.orphanGrace*time.Duration(share(c.node, orphan))/1024
 }
 
-// deleteOrphan asks for the Node once more, since the watch may lag, and
-// deletes exactly the object that was seen.
+// deleteOrphan reads the Node once more, since the watch may lag, and deletes
+// exactly the object that was seen.
 func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry) error {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()

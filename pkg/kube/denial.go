@@ -19,8 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Deny says which policies deny more than is written for pods of this node. RunDenials creates an
-// Event at each. It returns at once; the denials must not be changed later.
+// Deny sets which policies deny more than their text does, for pods of this node. RunDenials
+// creates an Event for each. Deny returns at once; the caller must not change the denials later.
 func (c *Client) Deny(denials []policy.Denial) {
 	c.mu.Lock()
 	same := slices.Equal(c.denials, denials)
@@ -31,8 +31,8 @@ func (c *Client) Deny(denials []policy.Denial) {
 	}
 }
 
-// Bounds of the Events of one node about policies of one namespace, whatever tenants write: a token
-// bucket. Policies without a namespace have one too.
+// The token bucket that bounds the Events of one node about policies of one namespace, regardless
+// of what tenants write. Policies without a namespace share one bucket.
 const (
 	eventBurst = 20
 	eventEvery = 10 * time.Second
@@ -55,7 +55,7 @@ func (c *Client) RunDenials(ctx context.Context) error {
 	}
 }
 
-// eventSayer knows which Events were created. It belongs to RunDenials.
+// eventSayer creates Events and records which ones it created. It belongs to RunDenials.
 type eventSayer struct {
 	client *Client
 	said   map[policy.Name]saidEvent
@@ -90,7 +90,7 @@ func (s *eventSayer) accept(namespace string, now time.Time) bool {
 	return true
 }
 
-// eventProblem is what the problem is about where Events cannot be created.
+// eventProblem is the subject of the problem that is reported when Events cannot be created.
 const eventProblem = "create Events at policies"
 
 // saidEvent is the Event for one revision of a policy.
@@ -146,17 +146,17 @@ func (c *Client) eventDelay(o policy.Object) time.Duration {
 	return c.times.eventSpread * time.Duration(share(c.node, object)) / 1024
 }
 
-// eventKind is that of what createEvent creates; the path depends on the namespace.
+// eventKind is the kind of the objects that createEvent creates; the path depends on the namespace.
 var eventKind = kind{what: "events", rule: policyRights,
 	version: schema.GroupVersion{Version: "v1"}}
 
-// eventReason is a word for programs.
+// eventReason is the Event's reason, which programs match.
 const eventReason = "DeniesMoreThanWritten"
 
 // maxMessage bounds the message of an Event, bytes (events.k8s.io/v1: 1024).
 const maxMessage = 1000
 
-// coreEvent is what is written of core/v1 Event.
+// coreEvent holds the fields of core/v1 Event that are written.
 type coreEvent struct {
 	metav1.TypeMeta    `json:",inline"`
 	metav1.ObjectMeta  `json:"metadata"`

@@ -36,7 +36,7 @@ func sayer(t *testing.T, f *fakeServer, node string) *eventSayer {
 	return &eventSayer{client: c, said: map[policy.Name]saidEvent{}, perSecond: 0.001}
 }
 
-// events are those of a namespace.
+// events returns the Events below the path of a namespace.
 func (f *fakeServer) events(path string) (out []map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

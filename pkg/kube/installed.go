@@ -11,10 +11,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// definitionVersion is that of a CustomResourceDefinition, which says that a kind is installed.
+// definitionVersion is the API version of CustomResourceDefinition. Such an object exists if its
+// kind is installed.
 var definitionVersion = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
 
-// definition returns the kind of the one CustomResourceDefinition of k, whose name is k.what.
+// definition returns a kind that selects the CustomResourceDefinition of k, whose name is k.what.
 func (k kind) definition() kind {
 	return kind{
 		what: "customresourcedefinition " + k.what, rule: k.rule, name: k.what,
@@ -27,7 +28,7 @@ func (k kind) definition() kind {
 const maxVersions = 8
 
 // parseServed returns whether a definition serves the version of k, and the problem if it does not.
-// One without versions, which no API server has, counts as one that does.
+// A definition without versions, which no API server has, counts as one that serves it.
 func (k kind) parseServed(o *object) parsed[bool] {
 	var spec struct {
 		Versions []struct {

@@ -29,8 +29,9 @@ type readable interface {
 	Unmarshal(message []byte) error
 }
 
-// lister returns what lists k. Each item is reduced by the store's transform, if it has one, before
-// the next is read: a list costs what is kept of it and its largest item.
+// lister returns the ListFunc of k. Each item is reduced by the store's transform, if it has one,
+// before the next is read. A list then costs the memory of the reduced items and of its largest
+// item.
 func (c *Client) lister(k kind,
 	st cache.ReflectorStore) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -107,7 +108,7 @@ func readJSON(d *json.Decoder, list growing, reduce cache.TransformFunc) error {
 		default:
 			err = d.Decode(&struct{}{})
 			if _, other := errors.AsType[*json.UnmarshalTypeError](err); other {
-				err = nil // whatever it is, it is skipped
+				err = nil // a value of another type is skipped
 			}
 		}
 		if err != nil {

@@ -75,7 +75,7 @@ func TestListIsReadItemByItem(t *testing.T) {
 	goruntime.KeepAlive(body)
 }
 
-func TestAnswerThatIsNoListIsAnError(t *testing.T) {
+func TestAnswerThatIsNotAListIsAnError(t *testing.T) {
 	for name, body := range map[string]string{
 		"nothing":          "",
 		"no object":        `[]`,

@@ -20,16 +20,16 @@ import (
 //	               doubt  ▼ │ secondList
 //	                   confirmLoss: wait, list Nodes
 //
-// What is new in such a state counts at once.
+// New nodes in such a state count at once.
 
-// Recall makes the nodes of the last good table those that a first list is compared with.
-// It is called before Run.
+// Recall sets the last good table, with whose nodes the first list is compared. It is
+// called before Run.
 func (c *Client) Recall(t cluster.Table) {
 	c.recalled = slices.Concat(t.Peers, t.Keyless)
 }
 
-// keepSuddenlyLost returns next with the nodes that it suddenly lacks of last, until a
-// second list lacks them too. Run's alone.
+// keepSuddenlyLost returns next together with the nodes of last that it suddenly lacks,
+// until a second list lacks them too. Only Run calls it.
 func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) cluster.State {
 	listed := make(map[string]bool, len(next.Nodes))
 	for _, n := range next.Nodes {
@@ -41,7 +41,7 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 			lost = append(lost, n)
 		}
 	}
-	// Nodes that come back one by one end no doubt about the others.
+	// Nodes that come back one by one do not end the doubt about the others.
 	c.mu.Lock()
 	doubt := c.doubt
 	c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *Client) inDoubt() bool {
 	return c.doubt
 }
 
-// bare is a transform that keeps the name only.
+// bare is a transform that keeps only the name.
 func bare(v any) (any, error) {
 	if o, ok := heldBy(v); ok {
 		*o = object{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}

@@ -30,7 +30,7 @@ type object struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec,omitempty"`
 	Status            json.RawMessage `json:"status,omitempty"`
-	// AddressType, Endpoints and Ports are of an EndpointSlice.
+	// AddressType, Endpoints and Ports are fields of an EndpointSlice.
 	AddressType string          `json:"addressType,omitempty"`
 	Endpoints   json.RawMessage `json:"endpoints,omitempty"`
 	Ports       json.RawMessage `json:"ports,omitempty"`
@@ -57,7 +57,7 @@ var nodeReader = wire.Reader{AllLabels: true, MaxLabels: 1024,
 	Annotations: []string{metav1.InitialEventsAnnotationKey}}
 
 // Reset and Unmarshal let the client library's decoder of protobuf fill an object.
-// Only Nodes are asked for in that form.
+// Only Nodes are requested in that form.
 func (o *object) Reset() { *o = object{} }
 
 // Unmarshal reads a Node; see Reset.
@@ -114,7 +114,7 @@ func clone(raw json.RawMessage) json.RawMessage {
 	return append(json.RawMessage(nil), raw...)
 }
 
-// ownerUID is the UID of the Node that owns o, "" when none does.
+// ownerUID returns the UID of the Node that owns o, or "" when none does.
 func (o *object) ownerUID() types.UID {
 	for _, r := range o.OwnerReferences {
 		if r.APIVersion == "v1" && r.Kind == "Node" {
@@ -130,10 +130,11 @@ type kind struct {
 	rule    string // for messages: the manifest that grants it
 	path    []string
 	version schema.GroupVersion
-	name    string // only the object of this name, "" for all
-	labels  string // only objects that this selector chooses, "" for all
-	accept  string // media types that are asked for, "" for JSON
-	// newObject and newList make an object and a list of the kind; nil is *object and *objectList.
+	name    string // only the object of this name; "" selects all
+	labels  string // only objects that this selector matches; "" selects all
+	accept  string // media types to accept; "" means JSON
+	// newObject and newList make an object and a list of the kind. Nil means *object and
+	// *objectList.
 	newObject func() runtime.Object
 	newList   func() growing
 }
@@ -156,7 +157,7 @@ var (
 	}))
 )
 
-// protobufOrJSON asks for protobuf and accepts JSON of a server that has none.
+// protobufOrJSON prefers protobuf and accepts JSON from a server without protobuf.
 const protobufOrJSON = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 
 // scheme has the kinds, and what the machinery of a watch sends beside them.

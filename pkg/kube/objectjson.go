@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of what is decoded of an object in JSON, in bytes of text. Parts that are larger are not
-// decoded; the object says so.
+// Bounds of the parts of an object in JSON that are decoded, in bytes of text. A larger part is not
+// decoded; object.excess then reports it.
 const (
 	maxMetaJSON = 64 << 10 // each of labels, annotations and ownerReferences
 	maxPartJSON = 256 << 10

@@ -16,8 +16,8 @@ import (
 // plugin keeps kubelets from setting it.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// bounds of what is kept of one Node or EndpointSlice: no object costs more than a few kilobytes,
-// from any writer.
+// Bounds of one stored Node or EndpointSlice: no object costs more than a few kilobytes, regardless
+// of who wrote it.
 const (
 	maxNodeAddrs = 64
 	maxAPIAddrs  = 64
@@ -27,8 +27,8 @@ const (
 type nodeEntry struct {
 	node    cluster.Node // Claim is nil
 	uid     types.UID
-	problem string            // what was malformed and left out, "" for nothing
-	labels  map[string]string // nil for more than are kept
+	problem string            // what was malformed and left out; "" if nothing was
+	labels  map[string]string // nil if there are more than are kept
 }
 
 // veilNodeEntry is the stored part of a VeilNode.
@@ -160,7 +160,7 @@ func parseSlice(o *object) sliceEntry {
 	var e sliceEntry
 	w, problem := sliceContent(o)
 	if problem != "" {
-		return e // API servers write a few; what is no list, or too large, has none of theirs
+		return e // API servers write small lists: one that is malformed or too large is not theirs
 	}
 	for _, ep := range w.Endpoints {
 		if a, err := netip.ParseAddr(ep.Address); err == nil && a.Zone() == "" &&
@@ -174,7 +174,7 @@ func parseSlice(o *object) sliceEntry {
 
 func sameSlice(a, b sliceEntry) bool { return slices.Equal(a.addrs, b.addrs) }
 
-// unmarshal leaves v alone when there is nothing to read. It refuses what is too large.
+// unmarshal does not change v when there is nothing to read. It refuses text that is too large.
 func unmarshal(raw json.RawMessage, v any) error {
 	switch {
 	case len(raw) == 0:

@@ -30,8 +30,9 @@ type PolicySink interface {
 	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, when everything there was has been put.
 	Listed()
-	// SetFailing says that policies or namespaces cannot be read, or can again and were put. A watch
-	// that ends regularly and goes on is no failure.
+	// SetFailing reports whether policies or namespaces cannot be read. False means that they can
+	// be read again and were put. A watch that ends regularly and goes on does not count as a
+	// failure.
 	SetFailing(failing bool)
 }
 
@@ -104,13 +105,13 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 		func(ctx context.Context) { c.tellNodeLabels(ctx, sink, unlisted.Done) })
 }
 
-// sameLabels compares labels, of which nil is more than are kept.
+// sameLabels compares labels. Nil means more labels than are kept.
 func sameLabels(a, b map[string]string) bool {
 	return maps.Equal(a, b) && (a == nil) == (b == nil)
 }
 
-// tellNodeLabels tells sink which labels Nodes have, until ctx ends. It calls once after the first
-// time, or when there was none.
+// tellNodeLabels passes the labels of Nodes to sink, until ctx ends. It calls once after the first
+// time, or when ctx ends before.
 func (c *Client) tellNodeLabels(ctx context.Context, sink PolicySink, once func()) {
 	once = sync.OnceFunc(once)
 	defer once()

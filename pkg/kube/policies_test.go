@@ -28,7 +28,7 @@ const (
 	definitionsPath     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
-// policyTale is a sink that keeps what it was told.
+// policyTale is a sink that records its calls.
 type policyTale struct {
 	mu         sync.Mutex
 	pods       map[policy.Name]policy.Pod
@@ -143,10 +143,10 @@ func runPolicies(t *testing.T, noStream bool) {
 		_, old := sink.pods[name]
 		return !old && len(sink.pods) == 1
 	})
-	// A pod that finished is none any more: its address may be another's.
+	// A pod that finished no longer counts: another pod may have its address.
 	f.put(podsPath, podObject("next", "node-2", "Failed", "198.18.2.1"))
 	sink.wait(t, "finished", func() bool { return len(sink.pods) == 0 })
-	// A policy that cannot be read denies, and is told as a problem.
+	// A policy that cannot be read denies traffic, and is reported as a problem.
 	f.put(networkPoliciesPath, m{"metadata": m{"name": "deny", "namespace": "shop"},
 		"spec": m{"podSelector": m{}, "ingress": []any{m{"ports": []any{m{"port": 0}}}}}})
 	sink.wait(t, "invalid", func() bool {
@@ -208,7 +208,7 @@ func TestMirrorPodHasTheUIDOfItsStaticPod(t *testing.T) {
 	}
 }
 
-// Whatever of a NetworkPolicy is not understood, its rules allow nothing.
+// The rules of a NetworkPolicy with a part that is not understood allow nothing.
 func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 	text := func(s string) *string { return &s }
 	end := func(n int32) *int32 { return &n }

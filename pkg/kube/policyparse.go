@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// parsePod reads a Pod. Pods that no policy of this node can be about come to nothing: finished
-// ones, and host-network pods of other nodes.
+// parsePod reads a Pod. It returns no value for pods that policies of this node cannot concern:
+// finished pods, and host-network pods of other nodes.
 func parsePod(o *object, node string) parsed[policy.Pod] {
 	w, ok := o.content.(*wire.Pod)
 	if !ok {
@@ -68,7 +68,7 @@ func elementsOf(p *policy.Pod) int {
 	return max(n, 0)
 }
 
-// boundedPods are the bound of pods. One that is dropped is like one with too many labels.
+// boundedPods returns the bound of pods. A dropped pod is treated as one with too many labels.
 func boundedPods() *bounded[policy.Pod] {
 	return newBounded(maxPods, fmt.Sprintf("its namespace has more than %d labels and named ports "+
 		"of pods beyond %d of each: those of its largest pods are dropped. Policies that may "+
@@ -79,11 +79,12 @@ func boundedPods() *bounded[policy.Pod] {
 		}, func(p policy.Pod) bool { return p.Excess })
 }
 
-// largePolicy is why a policy that is dropped denies.
+// largePolicy is the reason why a dropped policy denies traffic.
 var largePolicy = fmt.Sprintf("the policies of its namespace have more than %d rules, peers, "+
 	"ports, ranges and label values: its largest policies are dropped", maxPolicies)
 
-// boundedPolicies are the bound of NetworkPolicies. One that is dropped denies what it isolates.
+// boundedPolicies returns the bound of NetworkPolicies. A dropped policy denies all traffic in the
+// directions that it isolates.
 func boundedPolicies() *bounded[policy.Policy] {
 	return newBounded(maxPolicies, largePolicy+"; it denies everything",
 		func(p policy.Policy) policy.Policy {
@@ -92,7 +93,7 @@ func boundedPolicies() *bounded[policy.Policy] {
 		}, func(p policy.Policy) bool { return p.Invalid == largePolicy })
 }
 
-// protocols are the values of core/v1 Protocol; empty is its default.
+// protocols are the values of core/v1 Protocol. An empty string means TCP, its default.
 var protocols = map[string]policy.Proto{"": policy.TCP, "TCP": policy.TCP, "UDP": policy.UDP,
 	"SCTP": policy.SCTP}
 
@@ -110,8 +111,8 @@ func parseNamespace(o *object) parsed[policy.Namespace] {
 	return parsed[policy.Namespace]{value: &ns, problem: problem}
 }
 
-// parseNetworkPolicy reads a NetworkPolicy. What cannot be read makes the policy Invalid, so that
-// it denies; it never makes the policy disappear.
+// parseNetworkPolicy reads a NetworkPolicy. A part that cannot be read makes the policy Invalid, so
+// that it denies traffic; the policy never disappears.
 func parseNetworkPolicy(o *object) parsed[policy.Policy] {
 	p := policy.Policy{Name: policy.Name{Namespace: o.Namespace, Name: o.Name}, Object: idOf(o)}
 	w, ok := o.content.(*wire.NetworkPolicy)
@@ -258,7 +259,7 @@ func parsePort(w wire.PolicyPort) (p policy.Port, err error) {
 	return p, nil
 }
 
-// operators are those of metav1.LabelSelectorOperator.
+// operators are the values of metav1.LabelSelectorOperator.
 var operators = map[string]policy.Operator{"In": policy.In, "NotIn": policy.NotIn,
 	"Exists": policy.Exists, "DoesNotExist": policy.DoesNotExist}
 

@@ -39,8 +39,8 @@ func (c *Client) report(what string, err error) {
 	c.note(what, text)
 }
 
-// note logs when a problem is new, becomes another or ends, not each time that
-// it shows; what stands in brackets at its end, the cause in the words of others, may vary.
+// note logs when a problem begins, changes or ends, not each time that it
+// occurs. A change in the brackets at its end, which hold the server's words, does not count.
 func (c *Client) note(what, text string) {
 	c.mu.Lock()
 	old, had := c.problems[what]
@@ -63,11 +63,11 @@ func sentence(text string) string {
 	return before
 }
 
-// stateKinds are the kinds of which a State is made, as problems of their objects begin.
+// stateKinds are the kinds that make up a State. Problems of their objects begin with these words.
 var stateKinds = []string{"Node", "VeilNode", "ServiceCIDR"}
 
-// objectProblems makes found the problems of objects, which are known by the
-// kind before their name.
+// objectProblems replaces the problems of objects with found. Such a problem
+// begins with one of stateKinds.
 func (c *Client) objectProblems(found map[string]string) {
 	c.mu.Lock()
 	gone := slices.DeleteFunc(slices.Collect(maps.Keys(c.problems)), func(what string) bool {

@@ -37,7 +37,7 @@ func (c *Client) Publish(claim cluster.Claim) error {
 
 // Remove deletes this node's VeilNode, stops publishing, and reports whether there was one. It
 // waits for a write in progress, which would otherwise create the object again, and for the API
-// server, until ctx ends. A missing object is no error.
+// server, until ctx ends. A missing object is not an error.
 func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	c.mu.Lock()
 	c.desired = nil
@@ -68,8 +68,8 @@ type written struct {
 	owner types.UID
 }
 
-// keepPublished is the publisher: it looks whenever it is poked, and after a
-// failure again by itself.
+// keepPublished is the publisher: it checks the object whenever it is poked, and
+// again by itself after a failure.
 func (c *Client) keepPublished(ctx context.Context) {
 	var done, tried written
 	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16,
@@ -156,7 +156,7 @@ func (c *Client) toPublish(done written) (next written, needed bool) {
 	return written{want, self.uid}, needed
 }
 
-// put creates or updates the VeilNode; it writes nothing when it is as wanted.
+// put creates or updates the VeilNode. It writes nothing when the object is as wanted.
 func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()

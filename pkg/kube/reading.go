@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// reading, if not nil, knows which kinds cannot be read at present, of those that say what a pod may do. A pod
-// that is first seen meanwhile may be selected by a policy that is not known.
+// reading records which kinds of policy objects cannot be read at present; a nil reading records
+// nothing. Meanwhile, a policy that veild has not read may select a pod that is first seen.
 type reading struct {
 	node string
 	tell func(failing bool) // must not block
@@ -18,12 +18,12 @@ type reading struct {
 	mu      sync.Mutex
 	failing map[string]bool // by the plural resource
 	// unsure reports whether a pod of this node was seen since the first of the failing kinds
-	// failed. Those kinds are then listed, not watched on: what a watch missed comes a moment
-	// after it goes on, and nothing says when it has all come.
+	// failed. Those kinds are then listed instead of watched on: a watch that goes on delivers
+	// what it missed a moment later, and does not report when that is complete.
 	unsure bool
 }
 
-// reflector returns what keeps a store like the list of k, and notes whether it fails.
+// reflector returns a reflector that keeps a store like the list of k and records failures.
 func (r *reading) reflector(c *Client, k kind) *reflector.Reflector {
 	out := c.reflector(k)
 	if r == nil {
@@ -40,7 +40,7 @@ func (r *reading) reflector(c *Client, k kind) *reflector.Reflector {
 	return out
 }
 
-// set notes whether a kind fails.
+// set records whether reads of a kind fail.
 func (r *reading) set(what string, fails bool) {
 	if r == nil {
 		return
@@ -57,7 +57,7 @@ func (r *reading) set(what string, fails bool) {
 	}
 }
 
-// saw notes a pod that was put.
+// saw records that a pod was put.
 func (r *reading) saw(p policy.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,8 +42,8 @@ func TestPoliciesThatCannotBeReadAreTold(t *testing.T) {
 	}
 }
 
-// A watch that ends regularly, and one that breaks and goes on at once, are no failures.
-func TestWatchOfPoliciesThatEndsIsNoFailure(t *testing.T) {
+// A watch that ends regularly, or that breaks and goes on at once, does not count as a failure.
+func TestWatchOfPoliciesThatEndsIsNotAFailure(t *testing.T) {
 	f := newFakeServer(t)
 	c, sink := startPolicies(t, f)
 	sink.wait(t, "listed", func() bool { return sink.listed == 1 })

@@ -28,7 +28,7 @@ import (
 // also maintains the published claim and collects VeilNodes without a Node.
 //
 // Run returns ctx's error when ctx ends, after everything it started has ended. An API server that
-// is away or refuses is no error but a Problem; Run retries.
+// is away or refuses is a Problem, not an error; Run retries.
 func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	// What client-go would log is reported by list and watch, once and with what to do.
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
@@ -75,7 +75,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 }
 
 // state reads the stores. ok is false until the nodes have been listed: before
-// that there is nothing to say.
+// that, there is no state.
 func (c *Client) state() (s cluster.State, ok bool) {
 	nodes, nodesSynced := c.nodes.all()
 	veilNodes, veilNodesSynced := c.veilNodes.all()
@@ -125,7 +125,7 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 	r.Run(ctx, st)
 }
 
-// reflector returns what keeps a store like the API server's list of k.
+// reflector returns a reflector that keeps a store like the API server's list of k.
 func (c *Client) reflector(k kind) *reflector.Reflector {
 	return &reflector.Reflector{
 		Name: k.what, Object: k.object(), Pause: c.times.reread,
@@ -147,7 +147,7 @@ func (c *Client) reflector(k kind) *reflector.Reflector {
 	}
 }
 
-// head returns the revision that etcd has now, of those that objects of k have.
+// head returns etcd's present revision, as a list of k reports it.
 func (c *Client) head(ctx context.Context, k kind) (revision string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()
@@ -222,7 +222,7 @@ func (c *Client) hostAddresses(ctx context.Context) ([]netip.Addr, error) {
 	return c.lookup(ctx, c.host)
 }
 
-// setLooked notes that the first look-up is over.
+// setLooked records that the first look-up is over.
 func (c *Client) setLooked() {
 	c.mu.Lock()
 	first := !c.looked
@@ -233,7 +233,7 @@ func (c *Client) setLooked() {
 	}
 }
 
-// setHostAddrs keeps those of addrs that a node can have.
+// setHostAddrs stores the addresses of addrs that a node can have.
 func (c *Client) setHostAddrs(addrs []netip.Addr) {
 	var keep []netip.Addr
 	for _, a := range addrs {

@@ -12,19 +12,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// feed is a reflector's store that passes changes on and stores no objects. It remembers what it
-// passed on, by namespace and name, to find what a new list lacks.
+// feed is a reflector's store that passes changes on and stores no objects. It remembers the values
+// that it passed on, by namespace and name, to find those that a new list lacks.
 type feed[T any] struct {
 	client *Client
 	what   string // before the name of an object, in problems
 	parse  func(*object) parsed[T]
-	// owner is where a value is told to belong: one that moves is dropped there first.
+	// owner returns the owner to which a value belongs, such as an EndpointSlice's service. A value
+	// that moves to another owner is first deleted from the old one.
 	owner func(T) any
 	put   func(T)
 	drop  func(T)
 	// complete is called once, after the first list.
 	complete func()
-	// bound bounds what is kept of each namespace; nil does not.
+	// bound bounds the objects of each namespace. Nil means no bound.
 	bound *bounded[T]
 
 	mu   sync.Mutex
@@ -32,12 +33,12 @@ type feed[T any] struct {
 	once sync.Once
 }
 
-// parsed is the result of parsing an object. value is nil if there is nothing to pass on; problem
-// says what was malformed and dropped.
+// parsed is the result of parsing an object. value is nil if there is nothing to pass on. problem
+// describes what was malformed and dropped.
 type parsed[T any] struct {
 	value   *T
 	problem string
-	// elements is how much of the value counts for the bound of its namespace.
+	// elements is the size of the value that counts for the bound of its namespace.
 	elements int
 }
 
@@ -63,7 +64,7 @@ func (f *feed[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// reduce parses o once and lets go of the rest.
+// reduce parses o once and drops its content.
 func (f *feed[T]) reduce(o *object) parsed[T] {
 	if p, ok := o.parsed.(parsed[T]); ok {
 		return p
@@ -128,7 +129,7 @@ func (f *feed[T]) Delete(v any) error {
 	return nil
 }
 
-// forgetLocked passes on that an object is gone.
+// forgetLocked passes on the deletion of an object.
 func (f *feed[T]) forgetLocked(namespace, name string) {
 	key := namespace + "/" + name
 	if f.bound != nil {
@@ -168,8 +169,8 @@ func (f *feed[T]) Resync() error { return nil }
 // giveUp reports that no list will arrive.
 func (f *feed[T]) giveUp() { f.once.Do(f.complete) }
 
-// tell runs feeds until ctx ends, and returns ctx's error. It calls listed once none is unlisted,
-// or giveUp if ctx ends before. The client library's log is silenced.
+// tell runs feeds until ctx ends, and returns ctx's error. It calls listed once all feeds have read
+// a list, or giveUp if ctx ends before. The client library's log is silenced.
 func tell(ctx context.Context, unlisted *sync.WaitGroup, listed, giveUp func(),
 	feeds ...func(context.Context)) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))

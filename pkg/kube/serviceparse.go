@@ -49,7 +49,7 @@ type serviceStatus struct {
 	} `json:"loadBalancer"`
 }
 
-// serviceContent returns the content of a Service, from either form; a problem if it is malformed.
+// serviceContent returns the content of a Service in either form, or a problem if it is malformed.
 func serviceContent(o *object) (w *wire.Service, problem string) {
 	if w, ok := o.content.(*wire.Service); ok {
 		return w, ""
@@ -78,10 +78,10 @@ func serviceContent(o *object) (w *wire.Service, problem string) {
 	return w, ""
 }
 
-// defaultAffinity is the timeout in core/v1 of a service with affinity and without its own timeout.
+// defaultAffinity is the timeout of a service that has affinity and no timeout (core/v1).
 const defaultAffinity = 10800 * time.Second
 
-// parseService reads a Service. One without an address of its own comes to nothing.
+// parseService reads a Service. It returns no value for a service without an address of its own.
 func parseService(o *object) parsed[service.Service] {
 	spec, problem := serviceContent(o)
 	if problem == "" && spec.Excess {
@@ -156,7 +156,7 @@ type endpointSpec struct {
 	} `json:"conditions"`
 }
 
-// sliceContent returns the content of an EndpointSlice, from either form; a problem if it is
+// sliceContent returns the content of an EndpointSlice in either form, or a problem if it is
 // malformed or too large.
 func sliceContent(o *object) (w *wire.EndpointSlice, problem string) {
 	if w, ok := o.content.(*wire.EndpointSlice); ok {
@@ -185,7 +185,8 @@ func sliceContent(o *object) (w *wire.EndpointSlice, problem string) {
 	return w, ""
 }
 
-// parseEndpoints reads an EndpointSlice. One of no service, or of host names, comes to nothing.
+// parseEndpoints reads an EndpointSlice. It returns no value for a slice without a service or with
+// host names.
 func parseEndpoints(o *object) parsed[service.Slice] {
 	owner := o.Labels[serviceNameLabel]
 	if owner == "" {
@@ -226,8 +227,8 @@ func parseEndpoints(o *object) parsed[service.Slice] {
 	return parsed[service.Slice]{value: &s, problem: string(bad)}
 }
 
-// endpointAt returns the endpoint with what absent conditions mean: ready and serving true,
-// terminating false (discovery.k8s.io/v1).
+// endpointAt returns the endpoint with the defaults of absent conditions: ready and serving are
+// true, terminating is false (discovery.k8s.io/v1).
 func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
@@ -239,7 +240,7 @@ func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
 }
 
-// malformed is the last thing that was left out, as a sentence; empty is none.
+// malformed is a sentence about the last part that was left out; "" if none was.
 type malformed string
 
 func (m *malformed) add(field, text string) {
@@ -273,7 +274,7 @@ func (m *malformed) ranges(list []string) []netip.Prefix {
 	return out
 }
 
-// protocol is 0 for one that is not known.
+// protocol returns 0 for a protocol that is not known.
 func (m *malformed) protocol(field, name string) service.Protocol {
 	switch name {
 	case "", "TCP":

@@ -24,7 +24,7 @@ var serviceCIDRKind = kind{
 // rangeEntry is the stored part of a ServiceCIDR.
 type rangeEntry struct {
 	ranges  []netip.Prefix // at most one per family
-	problem string         // what was malformed and left out, "" for nothing
+	problem string         // what was malformed and left out; "" if nothing was
 }
 
 func parseServiceCIDR(o *object) (e rangeEntry) {
@@ -50,7 +50,7 @@ func sameRanges(a, b rangeEntry) bool {
 	return a.problem == b.problem && slices.Equal(a.ranges, b.ranges)
 }
 
-// addRanges puts the ranges of services into s, and what is wrong with them into found.
+// addRanges puts the ranges of services into s, and their problems into found.
 func (c *Client) addRanges(s *cluster.State, found map[string]string) {
 	all, synced := c.ranges.all()
 	s.RangesListed = synced
@@ -65,9 +65,9 @@ func (c *Client) addRanges(s *cluster.State, found map[string]string) {
 	}
 }
 
-// reflectServed keeps st like the API server's list of a kind that a server need not have, until ctx
-// ends. Where it has none, st stays as it is, and the server is asked again after a long while: that
-// is no problem, and costs each server little.
+// reflectServed keeps st like the API server's list of an optional kind, until ctx ends. Where the
+// server lacks the kind, st stays as it is, and the server is tried again after a long while. A
+// missing kind is not reported as a problem.
 func (c *Client) reflectServed(ctx context.Context, k kind, st cache.ReflectorStore) {
 	for ctx.Err() == nil {
 		round, end := context.WithCancel(ctx)

@@ -46,8 +46,9 @@ func TestServiceRangesAreRead(t *testing.T) {
 	nettest.Until(t, 10*time.Second, "no problem", func() bool { return len(r.Problems()) == 0 })
 }
 
-// An API server without that API is no problem, and is asked seldom. Nothing is then known of ranges.
-func TestServerWithoutServiceRangesIsNoProblem(t *testing.T) {
+// An API server without that API is not reported as a problem, and is seldom tried again. The
+// service ranges are then unknown.
+func TestServerWithoutServiceRangesIsNotAProblem(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("GET "+serviceCIDRsPath, http.StatusNotFound)
 	f.put(nodesPath, node("node-1", 1))

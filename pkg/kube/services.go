@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// ServiceSink takes services and endpoints as they become and go. Its methods are called from
-// several goroutines and must not block. What they are given is the sink's to read, not to change.
+// ServiceSink receives services and endpoints as they appear and disappear. Its methods are called
+// from several goroutines and must not block. The sink must not change what it receives.
 type ServiceSink interface {
 	PutService(s service.Service)
 	DeleteService(n service.Name)
@@ -20,8 +20,8 @@ type ServiceSink interface {
 	Listed()
 }
 
-// theirs reports services that are not for this table: those of another proxy (by the label that
-// kube-proxy honours too), and headless ones, whose slices the controllers label.
+// theirs is a label selector that leaves out services of another proxy (by the label that
+// kube-proxy honours too) and headless services, whose slices the controllers label.
 const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 var (
@@ -35,7 +35,7 @@ var (
 		path:    []string{"/apis/discovery.k8s.io/v1/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, labels: theirs,
 	}))
-	// apiServiceKind is the API servers' own service alone; sliceKind is its EndpointSlice.
+	// apiServiceKind selects only the API servers' own service; sliceKind is its EndpointSlice.
 	apiServiceKind = orJSON(wiredKind[serviceWire](kind{
 		what: "services default/kubernetes", rule: "manifests/components/api-path/rights.yaml",
 		path:    []string{"/api/v1/namespaces/default/services"},
@@ -50,8 +50,8 @@ func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	return c.runServices(ctx, sink, serviceKind, endpointsKind)
 }
 
-// RunAPIServers is RunServices for the API servers' own service alone, default/kubernetes. It reads
-// no other.
+// RunAPIServers is RunServices for the API servers' own service, default/kubernetes. It reads no
+// other service.
 func (c *Client) RunAPIServers(ctx context.Context, sink ServiceSink) error {
 	return c.runServices(ctx, sink, apiServiceKind, sliceKind)
 }

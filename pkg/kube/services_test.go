@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// tellTale is a sink that keeps what it was told.
+// tellTale is a sink that records its calls.
 type tellTale struct {
 	mu       sync.Mutex
 	services map[service.Name]service.Service
@@ -130,7 +130,7 @@ func testRunServices(t *testing.T, f *fakeServer) {
 		_, now := sink.services[service.Name{Namespace: "shop", Name: "next"}]
 		return !old && now && sink.listed == 1
 	})
-	// Another resource version of the same is no change.
+	// Another resource version with the same content does not count as a change.
 	sink.mu.Lock()
 	calls := sink.calls
 	sink.mu.Unlock()
@@ -210,7 +210,7 @@ func TestServiceListIsChosenByLabels(t *testing.T) {
 func TestParseServiceBySituation(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec, status string
-		want         string // the service in Go, "" is none
+		want         string // the service in Go; "" means that there is no value
 		problem      bool
 	}{
 		"headless":       {spec: `{"clusterIP":"None","clusterIPs":["None"]}`},

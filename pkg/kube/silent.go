@@ -15,7 +15,7 @@ import (
 // silentMin and silentMax bound the pauses between two requests about the same silent peer.
 const silentMin, silentMax = time.Minute, 16 * time.Minute
 
-// SetSilent says which peers have not answered for a while. Run asks for the VeilNode of each, past
+// SetSilent sets the peers that have not answered for a while. Run reads the VeilNode of each, past
 // every cache: its key may have changed where the watch did not show it.
 func (c *Client) SetSilent(peers []string) {
 	c.mu.Lock()
@@ -23,21 +23,22 @@ func (c *Client) SetSilent(peers []string) {
 	c.silent = peers
 }
 
-// silence says when to ask for which VeilNode. It is used by one goroutine.
+// silence decides when to read which VeilNode. It is used by one goroutine.
 type silence struct {
 	self string
-	// spread is over how long nodes spread their first requests about one peer: all notice at once.
+	// spread is the time over which nodes spread their first requests about one peer: all notice
+	// its silence at once.
 	spread time.Duration
 	asks   map[string]ask
 }
 
-// ask is about one silent peer.
+// ask holds the requests about one silent peer.
 type ask struct {
 	due   time.Time
 	pause time.Duration // after the next request
 }
 
-// next returns a peer whose VeilNode is to be read now, the longest due one, if there is one.
+// next returns the peer whose VeilNode has been due for the longest time, if one is due.
 func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 	maps.DeleteFunc(s.asks, func(name string, _ ask) bool { return !slices.Contains(silent, name) })
 	for _, name := range silent {
@@ -85,9 +86,9 @@ func (c *Client) askSilent(ctx context.Context) {
 	}
 }
 
-// askVeilNode reads one VeilNode by a quorum read. One that is newer than the watch's is taken. If
-// it is older or gone, the watch has the content of an etcd that was restored: all are read again.
-// The reflector reports why the API server cannot be asked.
+// askVeilNode reads one VeilNode by a quorum read. An object that is newer than the watch's is
+// stored. If it is older or gone, the watch shows what etcd had before a restore: all VeilNodes
+// are read again. The reflector reports errors of the API server.
 func (c *Client) askVeilNode(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()

@@ -61,7 +61,7 @@ func (s *store[T]) Add(v any) error {
 	return nil
 }
 
-// replace adds or replaces an object if may, called with the present entry, allows it.
+// replace adds or replaces an object if may, called with the present entry, returns true.
 func (s *store[T]) replace(o *object, may func(now T, has bool) bool) bool {
 	t := s.reduce(o)
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 // Resync does nothing: there is no queue behind this store.
 func (s *store[T]) Resync() error { return nil }
 
-// get finds one entry.
+// get returns one entry.
 func (s *store[T]) get(name string) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

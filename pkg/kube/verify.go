@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// serviceNames are names that each certificate of an API server should have: pods ask the API
-// server by them.
+// serviceNames are names that each certificate of an API server should have: pods connect to the
+// API server by them.
 var serviceNames = []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"}
 
 // ServerVerifier returns a function that verifies the certificate of a connection to an API server
-// by the CA of the client's credentials. The certificate must have the name by which the credentials
-// ask, or one of the service "kubernetes". A CA in a file is read each time, since it may be
-// replaced. Without a CA in the credentials ServerVerifier returns nil: nothing can be verified.
+// by the CA of the client's credentials. The certificate must have the host name of the
+// credentials, or a name of the service "kubernetes". A CA in a file is read each time, since it
+// may be replaced. Without a CA in the credentials ServerVerifier returns nil: nothing can be
+// verified.
 func (c *Client) ServerVerifier() func(tls.ConnectionState) error {
 	if c.tls.Insecure || len(c.tls.CAData) == 0 && c.tls.CAFile == "" {
 		return nil

@@ -14,10 +14,11 @@ type wireKind interface {
 	read(message []byte) (wire.Meta, any, error)
 }
 
-// wired is an object of a kind that is read in protobuf only, so without its unneeded parts.
+// wired is an object of a kind that is read only in protobuf, and without the parts that are not
+// used.
 type wired[K wireKind] struct{ object }
 
-// wiredList is a list of them.
+// wiredList is a list of wired objects.
 type wiredList[K wireKind] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -83,7 +84,7 @@ func (l *wiredList[K]) DeepCopyObject() runtime.Object {
 // mirrorAnnotation is on mirror pods: its value is the UID that the kubelet has for the pod.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// policyReader keeps of the metadata what policies and the reflector look at.
+// policyReader keeps the metadata that policies and the reflector use.
 var policyReader = wire.Reader{AllLabels: true,
 	Annotations: []string{mirrorAnnotation, metav1.InitialEventsAnnotationKey}}
 
@@ -126,13 +127,14 @@ func (sliceWire) read(message []byte) (wire.Meta, any, error) {
 	return s.Meta, &s, err
 }
 
-// orJSON makes a kind accept JSON of a server that has no protobuf: Spec and the like are then raw.
+// orJSON makes a kind accept JSON from a server without protobuf: Spec and similar fields are then
+// raw.
 func orJSON(k kind) kind {
 	k.accept = protobufOrJSON
 	return k
 }
 
-// wiredKind completes a kind that is read in protobuf only.
+// wiredKind completes a kind that is read only in protobuf.
 func wiredKind[K wireKind](k kind) kind {
 	k.accept = runtime.ContentTypeProtobuf
 	k.newObject = func() runtime.Object { return &wired[K]{} }

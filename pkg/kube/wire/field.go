@@ -16,7 +16,7 @@ type field struct {
 	wireType protowire.Type
 	// value is the value of a varint.
 	value uint64
-	// data is the content of a string, bytes or a message; it is part of the message.
+	// data is the content of a string, bytes or a message. It shares the memory of the message.
 	data []byte
 }
 

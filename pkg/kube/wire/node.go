@@ -23,7 +23,7 @@ type Meta struct {
 	Generation                            int64
 	// Created is creationTimestamp in whole seconds, UTC; the zero time when there is none.
 	Created time.Time
-	// Labels and Annotations are those that the Reader keeps; nil is none.
+	// Labels and Annotations hold the entries that the Reader keeps. Nil means that there are none.
 	Labels, Annotations map[string]string
 	// LabelsExcess reports whether there are more labels than the Reader keeps. Labels is then
 	// empty.
