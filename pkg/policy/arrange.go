@@ -6,53 +6,54 @@ import (
 	"strings"
 )
 
-// The kernel asks the rules of a chain in a row, so a packet pays for each that does not match. The
-// order of a NetworkPolicy's lines has no meaning, so lines are joined to few rules: those of the
-// same peers by a set of ports, and those of the same ports by a set of peers, a union.
+// The kernel evaluates the rules of a chain one after another, so a packet pays for each rule that
+// does not match. The order of a NetworkPolicy's lines has no meaning. So lines are joined to few
+// rules: lines with the same peers share a set of ports, and lines with the same ports share a set
+// of peers, a union.
 
 // Grant is what one rule allows: packets of any of the peers to any of the ports.
 type Grant struct {
-	// Peers are names of a plan's sets of one kind, sorted; none is all peers.
+	// Peers are names of a plan's sets of one kind, sorted. An empty list allows all peers.
 	Peers []string
-	// Ports are one range, or the single ports of a set.
+	// Ports holds one range, or the single ports of a set.
 	Ports []Interval
 }
 
 const (
-	// minPorts is from how many single ports of the same peers on a set of them is made. Sets cost
-	// too: the kernel finds one by a search of all.
+	// minPorts is the number of single ports of the same peers from which a set of ports is made.
+	// Sets cost too: the kernel finds one by a search of all.
 	minPorts = 4
-	// minPeers is from how many peers of the same ports on a union is made. A pod that comes or
-	// goes changes each union that has it.
+	// minPeers is the number of peers of the same ports from which a union is made. A pod that
+	// appears or disappears changes each union that contains it.
 	minPeers = 8
 )
 
-// BoxKind says which lines a set of boxes has.
+// BoxKind is the kind of lines that a set of boxes holds.
 type BoxKind uint8
 
 const (
-	// BoxBlocks has address ranges and all addresses, with any ports. It never changes.
+	// BoxBlocks is for address ranges and all addresses, with any ports. Such a set never changes.
 	BoxBlocks BoxKind = iota
-	// BoxPods has pods and nodes with single ports.
+	// BoxPods is for pods and nodes with single ports.
 	BoxPods
-	// BoxPodRanges has pods and nodes with ranges of ports.
+	// BoxPodRanges is for pods and nodes with ranges of ports.
 	BoxPodRanges
-	// BoxKinds is how many kinds there are.
+	// BoxKinds is the number of kinds.
 	BoxKinds
 )
 
 const (
-	// maxGroups is up to how many groups of a chain are a rule each. Of more, only the
-	// large ones are.
+	// maxGroups is the number of groups of a chain up to which each group is a rule. Beyond it,
+	// only the large groups are.
 	maxGroups = 32
-	// minLines is how many lines make a group large.
+	// minLines is the number of lines that makes a group large.
 	minLines = 64
-	// maxPodGroups is up to how many groups of pods are a rule each. A set of boxes has the
-	// addresses of each of its peers anew, for each chain: rules share the sets of peers.
+	// maxPodGroups is the number of groups of pods up to which each group is a rule. Rules share
+	// the sets of peers. A set of boxes copies the addresses of each of its peers, for each chain.
 	maxPodGroups = 1024
 )
 
-// letterOf is the first letter of a set's name, which says its kind.
+// letterOf returns the first letter of a set's name, which denotes its kind.
 func letterOf(peer string) string { return peer[:min(1, len(peer))] }
 
 func kindOfBox(l Line) BoxKind {
@@ -69,19 +70,19 @@ func kindOfBox(l Line) BoxKind {
 type Arrangement struct {
 	// Grants are one rule each.
 	Grants []Grant
-	// Boxes are lines that are one rule, with a set of address, protocol and port; sorted.
+	// Boxes are lines that form one rule, with a set of address, protocol and port; sorted.
 	Boxes [BoxKinds][]Line
 }
 
 // Arrange returns the lines as few groups, and as boxes where groups are many. The lines are sorted
-// by peer. boxed makes boxes of all lines that can be one.
+// by peer. boxed makes boxes of all lines that can be boxes.
 func Arrange(lines []Line, boxed bool) Arrangement {
 	groups := grouped(lines)
 	if len(groups) <= maxGroups && !boxed {
 		return Arrangement{Grants: groups}
 	}
 
-	// All protocols are no box: a set with a port matches only packets that have one.
+	// A line of all protocols cannot be a box: a set with a port matches only packets with a port.
 	var whole, rest []Line
 	for _, l := range lines {
 		if l.Ports.Proto == 0 {
@@ -153,7 +154,7 @@ func grouped(lines []Line) []Grant {
 	if len(shared) == 0 {
 		return single
 	}
-	// Where peers have many ports in common, but none has all, sets of ports are fewer.
+	// Sets of ports need fewer groups where peers have many ports in common, but no peer has all.
 	if joined := append(shared, byPeer(rest)...); len(joined) < len(single) {
 		return joined
 	}
@@ -181,7 +182,7 @@ func byPeer(lines []Line) (out []Grant) {
 	return out
 }
 
-// appendGroups appends what allows peers the ports.
+// appendGroups appends the groups that allow peers the ports.
 func appendGroups(to []Grant, peers []string, ports []Interval) []Grant {
 	single := make([]Interval, 0, len(ports))
 	for _, p := range ports {
@@ -203,14 +204,13 @@ func appendGroups(to []Grant, peers []string, ports []Interval) []Grant {
 
 func isSingle(i Interval) bool { return i.Proto != 0 && i.First == i.Last }
 
-// kindAndPorts is what lines that one union replaces have in common.
+// kindAndPorts is what the lines that one union replaces have in common.
 type kindAndPorts struct {
 	kind  string
 	ports Interval
 }
 
-// byPorts groups the lines whose ports many peers of one kind have, and returns the rest, which
-// stays sorted.
+// byPorts groups the lines whose ports many peers of one kind have. It returns the rest, sorted.
 func byPorts(lines []Line) (out []Grant, rest []Line) {
 	if !anyShared(lines) {
 		return nil, lines
@@ -250,7 +250,8 @@ func byPorts(lines []Line) (out []Grant, rest []Line) {
 	return out, rest
 }
 
-// anyShared reports whether there may be something for byPorts: usually not, and it takes longer.
+// anyShared reports whether byPorts may find lines to group. Usually there are none, and byPorts
+// takes longer.
 func anyShared(lines []Line) bool {
 	count := make(map[Interval]int, len(lines))
 	for _, l := range lines {

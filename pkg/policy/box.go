@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Box is what one element of a set of address, protocol and port matches: peers of a range on ports
+// Box is one element of a set of address, protocol and port. It matches peers of a range on ports
 // of a protocol.
 type Box struct {
 	Peers Range
 	Ports Interval
 }
 
-// MaxBoxes bounds what DisjointBoxes returns.
+// MaxBoxes bounds the number of boxes that DisjointBoxes returns.
 const MaxBoxes = 1 << 16
 
 // DisjointBoxes returns boxes of one address family that match what the given ones match and do not
@@ -43,7 +43,7 @@ type place struct {
 	addr  netip.Addr
 	proto Proto
 	port  int
-	// beyond reports whether it is behind the last address.
+	// beyond reports whether the place is behind the last address.
 	beyond bool
 }
 
@@ -61,13 +61,13 @@ func b2i(b bool) int {
 	return 0
 }
 
-// portSpan returns where the ports of a box begin, and where they have ended.
+// portSpan returns the place of a box's first port, and the place after its last port.
 func portSpan(b Box) (first, end place) {
 	return place{proto: b.Ports.Proto, port: int(b.Ports.First)},
 		place{proto: b.Ports.Proto, port: int(b.Ports.Last) + 1}
 }
 
-// peerSpan returns where the peers of a box begin, and where they have ended.
+// peerSpan returns the place of a box's first peer, and the place after its last peer.
 func peerSpan(b Box) (first, end place) {
 	next := b.Peers.Last.Next()
 	return place{addr: b.Peers.First}, place{addr: next, beyond: !next.IsValid()}
@@ -90,8 +90,8 @@ func edgesOf(boxes []Box, span func(Box) (first, end place)) []edge {
 	return edges
 }
 
-// cuts returns into how many pieces a sweep cuts the boxes, before it joins any. It stops to count
-// beyond MaxBoxes.
+// cuts returns the number of pieces into which a sweep cuts the boxes, before it joins any. It
+// stops counting beyond MaxBoxes.
 func cuts(boxes []Box, span func(Box) (first, end place)) (n int) {
 	edges, open := edgesOf(boxes, span), 0
 	for i, e := range edges {
@@ -174,7 +174,7 @@ func joinPorts(pieces []Box, first, end place) (out []Box) {
 
 // crossTooOften reports whether the blocks of lines come to more than MaxBoxes boxes of one family.
 func crossTooOften(lines []Line, defs map[string]*definition) bool {
-	const few = 256 // They come to half as many boxes as their square has.
+	const few = 256 // They make at most half as many boxes as their square.
 	if len(lines) <= few {
 		return false
 	}

@@ -7,31 +7,31 @@ import (
 	"strconv"
 )
 
-// Budgets of what the policies of namespaces come to on one node. A namespace beyond one has its
-// largest NetworkPolicies deny everything that they isolate, until it is within. Other namespaces do
-// not pay.
+// Budgets for the policies of namespaces on one node. In a namespace that exceeds a budget, the
+// largest NetworkPolicies deny everything in the directions that they isolate, until the namespace
+// is within the budget. Other namespaces are not affected.
 const (
 	// MaxNamespaceLines bounds the lines and ranges of addresses in the chains of the pods of one
 	// namespace. Pods that the same policies select share chains.
 	MaxNamespaceLines = 65536
-	// MaxNodeLines bounds those of all namespaces. Beyond it the namespace with most has its
-	// largest policies deny.
+	// MaxNodeLines bounds the lines and ranges of all namespaces. Beyond it, the largest policies
+	// of the namespace with most lines deny.
 	MaxNodeLines = 4 * MaxNamespaceLines
-	// MaxElements bounds the addresses, ranges and boxes in all sets of the kernel. Beyond it the
-	// namespace whose policies have most of them has the largest deny.
+	// MaxElements bounds the addresses, ranges and boxes in all sets of the kernel. Beyond it, the
+	// largest policies of the namespace with most elements deny.
 	MaxElements = 1 << 20
 )
 
-// use is what policies select a member.
+// use describes the policies that select a member.
 type use struct {
-	// selected has the serials of the policies, lines is how many lines and ranges they come to.
+	// selected holds the serials of the policies; lines is the number of their lines and ranges.
 	selected string
 	lines    int
 	// memo is the key of the member's chains.
 	memo string
 }
 
-// weigh notes how many lines select each dirty pod.
+// weigh counts the lines of the policies that select each dirty pod.
 func (p *Planner) weigh() {
 	for name := range p.dirty {
 		pod := p.pods[name]
@@ -47,10 +47,10 @@ func (p *Planner) weigh() {
 	}
 }
 
-// budget has policies deny that exceed a budget, and reports whether it did. Which ones it takes
-// depends on sizes and names only. It takes none back: an event of a pod that brings a namespace
-// within its budget again would have its policies come and go. A change of any policy of the
-// namespace does, by forgive.
+// budget makes policies that exceed a budget deny, and reports whether there were any. The choice
+// of policies depends only on sizes and names. budget never restores a policy: if events of pods
+// restored policies, these would flap. A change of any policy of the namespace restores them: see
+// forgive.
 func (p *Planner) budget() (denied bool) {
 	lines, total := map[string]int{}, 0
 	seen := map[string]bool{}
@@ -68,7 +68,7 @@ func (p *Planner) budget() (denied bool) {
 		}
 		problem := fmt.Sprintf("the policies of the namespace have %d lines on this node, more than "+
 			"%d: write fewer or smaller policies", n, MaxNamespaceLines)
-		// A policy may be in several chains: what is left is counted again.
+		// A policy may be in several chains, so the rest is counted again.
 		for took := -1; n > MaxNamespaceLines && took != 0; n -= took {
 			took = p.denyLargest(namespace, (*compiled).lineCount, problem)
 			denied = denied || took > 0
@@ -89,9 +89,9 @@ func (p *Planner) budget() (denied bool) {
 	return denied
 }
 
-// budgetElements is budget for the elements of sets, once they are filled. It takes at most so many
-// policies of one namespace: each time all chains of their pods are made again, so a caller doubles
-// most, and a namespace with many small policies takes few turns.
+// budgetElements is budget for the elements of sets, once they are filled. It makes at most `most`
+// policies of one namespace deny. Each turn makes all chains of their pods again. So the caller
+// doubles most, and a namespace with many small policies takes few turns.
 func (p *Planner) budgetElements(most int) (denied bool) {
 	if p.elementsTold <= MaxElements {
 		return false
@@ -119,12 +119,12 @@ func (p *Planner) budgetElements(most int) (denied bool) {
 	return denied
 }
 
-// lineCount returns how many lines and ranges a policy comes to.
+// lineCount returns the number of lines and ranges of a policy.
 func (c *compiled) lineCount() int {
 	return max(c.count[Ingress], c.ranges[Ingress]) + max(c.count[Egress], c.ranges[Egress])
 }
 
-// largest returns the namespace with most, the first by name of several.
+// largest returns the namespace with the largest size. Of several, it returns the first by name.
 func largest(sizes map[string]int) (namespace string) {
 	for name, n := range sizes {
 		if c := cmp.Compare(n, sizes[namespace]); namespace == "" || c > 0 || c == 0 && name < namespace {
@@ -134,8 +134,8 @@ func largest(sizes map[string]int) (namespace string) {
 	return namespace
 }
 
-// denyLargest has the largest policy of a namespace deny everything that it isolates. It returns
-// its size; 0 means that no policy has any.
+// denyLargest makes the largest policy of a namespace deny everything in the directions that it
+// isolates. It returns the policy's size; 0 means that no policy has a size above 0.
 func (p *Planner) denyLargest(namespace string, size func(*compiled) int, problem string) int {
 	var all []*compiled
 	for _, c := range p.policies[namespace] {
@@ -157,7 +157,8 @@ func (p *Planner) denyLargest(namespace string, size func(*compiled) int, proble
 	return size(c)
 }
 
-// forgive has the policies of a namespace that exceeded a budget judged again.
+// forgive resets the policies of a namespace that deny because of a budget. They are then judged
+// again.
 func (p *Planner) forgive(namespace string) {
 	for name, c := range p.policies[namespace] {
 		if c.over {

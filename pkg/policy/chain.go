@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// memo is what chainsOf returned.
+// memo holds the results of chainsOf.
 type memo struct {
 	chains  [2]string
 	problem string
 }
 
-// chainsOf returns the names of the chains of a pod that policies select, which it keeps. problem
-// says why a direction denies everything; empty is none. Pods that the same policies select usually
-// share chains, so what was made is remembered as long as a pod has it.
+// chainsOf returns the names of the chains of a pod that policies select, and stores the chains.
+// The second result is the reason why a direction denies everything; "" means that no direction
+// does. Pods that the same policies select usually share chains. So chainsOf keeps its results as
+// long as a pod uses them.
 func (p *Planner) chainsOf(pod *Pod, selecting []*compiled, cluster []*compiledCluster) ([2]string,
 	string) {
 	text := &strings.Builder{}
@@ -66,7 +67,7 @@ func (p *Planner) chainsOf(pod *Pod, selecting []*compiled, cluster []*compiledC
 	return made.chains, made.problem
 }
 
-// chain returns the name of the chain of these lines, which it keeps.
+// chain returns the name of the chain of these lines, and stores the chain.
 func (p *Planner) chain(lines []Line) string {
 	texts := make(map[string]Line, len(lines))
 	for _, l := range lines {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// addrs returns the addresses of a pod: those of its attachment if it is attached here.
+// addrs returns the addresses of the pod's attachment if it is attached here, otherwise those of
+// the Pod object.
 func (p *Planner) addrs(pod *Pod) []netip.Addr {
 	if pod.Node == p.node {
 		if addrs := p.attached[pod.key()]; len(addrs) > 0 {
@@ -18,7 +19,8 @@ func (p *Planner) addrs(pod *Pod) []netip.Addr {
 	return pod.Addrs
 }
 
-// claim notes that the pod has its addresses, and takes them from the sets if another has them.
+// claim records that the pod has its addresses. An address that another pod has too leaves the
+// sets.
 func (p *Planner) claim(pod *Pod) {
 	if pod.HostNetwork || pod.Finished {
 		return
@@ -59,7 +61,7 @@ func (p *Planner) unclaim(pod *Pod) {
 	}
 }
 
-// alone reports whether one pod has the address.
+// alone reports whether exactly one pod has the address.
 func (p *Planner) alone(a netip.Addr) bool { return p.claims[a] != nil && len(p.shared[a]) == 0 }
 
 func (p *Planner) refreshOthers(a netip.Addr, but Name) {

@@ -26,7 +26,7 @@ func (a Action) String() string {
 	return [...]string{"Accept", "Deny", "Pass"}[a]
 }
 
-// Tier is one of those of a ClusterNetworkPolicy. NetworkPolicies are between the two.
+// Tier is a tier of ClusterNetworkPolicies. NetworkPolicies come between the two tiers.
 type Tier uint8
 
 // Tiers, in their order.
@@ -44,7 +44,8 @@ func (t Tier) String() string {
 type ClusterPolicy struct {
 	Name string
 	Tier Tier
-	// Priority orders the policies of a tier, the lowest first; equal ones go by name.
+	// Priority orders the policies of a tier, the lowest first. Policies of equal priority are
+	// ordered by name.
 	Priority int32
 	// Namespaces and Pods select the subjects: pods that Pods selects, in namespaces that
 	// Namespaces selects.
@@ -52,8 +53,8 @@ type ClusterPolicy struct {
 	// Rules are the rules by Direction; the first that matches decides. A direction without
 	// rules is not affected.
 	Rules [2][]ClusterRule
-	// Invalid says why the object could not be parsed; empty is valid. An invalid policy denies
-	// everything in the directions of Denies.
+	// Invalid is the reason why the object could not be parsed; "" if it was parsed. An invalid
+	// policy denies everything in the directions of Denies.
 	Invalid string
 	Denies  [2]bool
 	// Object is what the policy was parsed from.
@@ -71,7 +72,7 @@ type ClusterRule struct {
 	Unknown bool
 }
 
-// affects reports whether the policy has a say in a direction.
+// affects reports whether the policy has rules for a direction, or denies it.
 func (c *ClusterPolicy) affects(d Direction) bool {
 	if c.Invalid != "" {
 		return c.Denies[d]
@@ -84,14 +85,14 @@ type compiledCluster struct {
 	policy ClusterPolicy
 	rules  [2][]compiledRule
 	sets   map[string]*definition
-	// count is that of compiled, serial numbers the version.
+	// count counts lines as compiled.count does; serial numbers the version.
 	count  [2]int
 	serial uint64
-	// problem says what of the policy denies more than is written; empty is none.
+	// problem describes which part of the policy denies more than its text does; "" if none does.
 	problem string
 }
 
-// compiledRule is one rule; named are its lines for ports of the subject, as in compiled.
+// compiledRule is one rule. named holds its lines for named ports of the subject, as in compiled.
 type compiledRule struct {
 	action Action
 	lines  []Line
@@ -101,8 +102,8 @@ type compiledRule struct {
 // denyAll is a rule that denies everything.
 var denyAll = []compiledRule{{action: Deny, lines: []Line{{Action: Deny}}}}
 
-// selects reports whether the policy may select a pod of a namespace. Selectors that are too large
-// to match against each pod select all.
+// selects reports whether the policy may select a pod of a namespace. A selector that is too large
+// to match against each pod selects all pods.
 func (c *compiledCluster) selects(p *Pod, ns *Namespace) bool {
 	if c.checkSubject() != nil {
 		return true
@@ -111,8 +112,8 @@ func (c *compiledCluster) selects(p *Pod, ns *Namespace) bool {
 		(p.Excess || c.policy.Pods.Matches(p.Labels))
 }
 
-// doubts reports whether a policy that selects a pod may not be meant for it, or whether nothing is
-// known of the ports that it names, because the pod or its namespace has Excess.
+// doubts reports whether it is unknown that the policy selects the pod, or unknown which ports the
+// pod names. Both happen only if the pod or its namespace has Excess.
 func (c *compiledCluster) doubts(p *Pod, ns *Namespace) bool {
 	return ns.Excess && len(c.policy.Namespaces) > 0 ||
 		p.Excess && (len(c.policy.Pods) > 0 || c.namesPorts())
@@ -165,7 +166,7 @@ func (c *compiledCluster) compile() {
 }
 
 // clusterRules compiles the rules of a direction in their order. Without rules the direction
-// denies everything; with rules, an error says which of them deny more than is written.
+// denies everything. With rules, the error names the rules that deny more than their text does.
 func (w *writer) clusterRules(rules []ClusterRule) (out []compiledRule, err error) {
 	out = []compiledRule{}
 	for i, r := range rules {
@@ -206,7 +207,7 @@ func (c *compiledCluster) linesOf(d Direction, p *Pod) (lines []Line) {
 			l.Action = r.action
 			lines = append(lines, l)
 		}
-		// An unknown peer that an address range of the rule has is in no doubt.
+		// An unknown peer that an address range of the rule contains is certain to match.
 		slices.SortStableFunc(lines[first:], func(a, b Line) int {
 			return cmp.Compare(rankOf(a), rankOf(b))
 		})
@@ -214,7 +215,7 @@ func (c *compiledCluster) linesOf(d Direction, p *Pod) (lines []Line) {
 	return lines
 }
 
-// rankOf orders the lines of a rule: those that refer to pods come last.
+// rankOf orders the lines of a rule: lines that refer to pods come last.
 func rankOf(l Line) int {
 	if ofPods(l) {
 		return 1
@@ -228,7 +229,7 @@ func ofPods(l Line) bool {
 		strings.HasPrefix(l.Peer, setPrefixes[KindNamed])
 }
 
-// before orders policies of all tiers by who is asked first.
+// before orders policies of all tiers by their evaluation.
 func (c *compiledCluster) before(other *compiledCluster) int {
 	a, b := c.policy, other.policy
 	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),

@@ -24,21 +24,23 @@ const (
 	MaxChainLines = 16384
 )
 
-// definition says what a set contains. Its text is the set's identity.
+// definition describes the content of a set. Its text is the set's identity.
 type definition struct {
 	kind SetKind
-	// any are definitions of which one selects a pod; none is that the fields below do.
+	// any holds alternatives: the set contains the pods that at least one of them selects. If it is
+	// empty, the fields below select the pods.
 	any []*definition
-	// block is that of KindBlock; and of KindNamed, where nil does not restrict the peers.
+	// block is the address range of KindBlock. For KindNamed it restricts the peers; nil does not
+	// restrict them.
 	block *Block
-	// namespace restricts the pods unless namespaces is not nil; with both empty all pods match.
+	// namespace restricts the pods if namespaces is nil. If both are empty, all pods match.
 	namespace  string
 	namespaces *Selector
-	// pods are nodes for KindNodes.
+	// pods selects pods, or nodes for KindNodes.
 	pods Selector
-	// denied reports whether nodes with Excess are in a set of KindNodes.
+	// denied reports whether a set of KindNodes contains nodes with Excess.
 	denied bool
-	// port and proto are those of KindNamed.
+	// port and proto are the named port of KindNamed.
 	port  string
 	proto Proto
 }
@@ -65,7 +67,7 @@ func (d *definition) matches(p *Pod, ns *Namespace) bool {
 	return d.pods.Matches(p.Labels)
 }
 
-// text is canonical: equal definitions have equal texts.
+// text returns a canonical text: equal definitions have equal texts.
 func (d *definition) text() string {
 	b := strconv.AppendUint(make([]byte, 0, 128), uint64(d.kind), 10)
 	if d.block != nil {
@@ -134,33 +136,34 @@ func id(text string) string {
 // compiled is a policy in the form from which chains are made.
 type compiled struct {
 	policy Policy
-	// lines by direction. Ingress ports that have names depend on the subject and are in named.
+	// lines are by direction. Ingress ports with names depend on the subject; they are in named.
 	lines [2][]Line
 	named []namedLine
 	// sets are the definitions of the sets that lines and named refer to.
 	sets map[string]*definition
-	// count is how many lines there are by direction, before any are joined: one for each peer and
-	// range of ports.
+	// count is the number of lines by direction, before any are joined: one for each peer and range
+	// of ports.
 	count [2]int
 	// ranges counts the ranges of blocks by direction.
 	ranges [2]int
-	// over reports whether it denies because its namespace exceeds a budget.
+	// over reports whether the policy denies because its namespace exceeds a budget.
 	over bool
 	// serial numbers the version of the policy.
 	serial uint64
-	// problem says why the policy, or a direction of it, denies everything; empty is none.
+	// problem is the reason why the policy, or a direction of it, denies everything; "" if none
+	// does.
 	problem string
 }
 
-// namedLine is a line of ingress for a port of the subject, by its name.
+// namedLine is a line of ingress for a named port of the subject.
 type namedLine struct {
 	peer  string
 	proto Proto
 	name  string
 }
 
-// subjects returns what selects the policy's pods. A selector that is too large to match against
-// each pod selects the whole namespace.
+// subjects returns the selector of the policy's pods. A selector that is too large to match against
+// each pod is replaced by one that selects the whole namespace.
 func (c *compiled) subjects() Selector {
 	if checkSelector(c.policy.Subjects) != nil {
 		return nil
@@ -299,8 +302,8 @@ func namedLines(named []namedLine, p *Pod) (lines []Line) {
 	return lines
 }
 
-// text is canonical but for the action, and ends, so that texts in a row cannot be read in another
-// way.
+// text returns a canonical text without the action. The text ends with a separator, so that texts
+// in a row are unambiguous.
 func (l Line) text() string {
 	peer := cmp.Or(l.Peer, "all")
 	if l.Ports.Proto == 0 {

@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// The kernel has the elements of a set of peers once where a rule looks it up alone, and once more
-// in each union and for each box that has it. The budget of elements counts these copies: policies
-// that select pods by few sets in many combinations come to many elements.
+// The kernel holds the elements of a set of peers once for the rules that look it up alone, and
+// once more in each union and for each box that contains it. The budget of elements counts these
+// copies: policies that select pods by few sets in many combinations need many elements.
 
-// copies are what a chain adds to the kernel beside the sets of its peers.
+// copies are the elements that a chain adds to the kernel besides the sets of its peers.
 type copies struct {
 	// unions are the names of the sets of each union, joined by spaces. Chains share unions.
 	unions []string
-	// boxed are the sets of which a set of boxes has the addresses, once for each box.
+	// boxed are the sets whose addresses a set of boxes copies, once for each box.
 	boxed []string
-	// blocks is how many boxes the blocks come to.
+	// blocks is the number of boxes that the blocks make.
 	blocks int
 }
 
-// copiesOf returns the copies of a chain with these lines. defs has the blocks of its peers.
+// copiesOf returns the copies of a chain with these lines. defs holds the blocks of its peers.
 func copiesOf(lines []Line, defs map[string]*definition) (c copies) {
 	a := Arrange(lines, false)
 	for _, boxes := range blockBoxes(a.Boxes[BoxBlocks], defs) {
@@ -41,7 +41,7 @@ func copiesOf(lines []Line, defs map[string]*definition) (c copies) {
 // copyCounts counts the copies of all chains.
 type copyCounts struct {
 	byChain map[string]copies
-	// unions counts the chains of each union, sets how often a set is copied.
+	// unions counts the chains of each union; sets counts the copies of each set.
 	unions, sets map[string]int
 	blocks       int
 }
@@ -50,10 +50,10 @@ func newCopyCounts() copyCounts {
 	return copyCounts{byChain: map[string]copies{}, unions: map[string]int{}, sets: map[string]int{}}
 }
 
-// elements returns how many elements of the kernel a set of this name and size comes to at most.
+// elements returns the most elements that a set of this name and size has in the kernel.
 func (n *copyCounts) elements(set string, size int) int { return size * (1 + n.sets[set]) }
 
-// countCopies counts the copies of a chain, or takes them back with by -1. It keeps elementsTold.
+// countCopies adds the copies of a chain, or subtracts them if by is -1. It updates elementsTold.
 func (p *Planner) countCopies(chain string, by int) {
 	n := &p.copies
 	c := n.byChain[chain]
@@ -75,8 +75,8 @@ func (p *Planner) countCopies(chain string, by int) {
 	}
 }
 
-// copied returns how many elements the copies of the chains of each namespace come to, and those of
-// the chains that each policy is in.
+// copied returns the number of elements in the copies of chains, by the namespace of the chains and
+// by the policies that are in the chains.
 func (p *Planner) copied() (byNamespace map[string]int, byPolicy map[Name]int) {
 	byNamespace, byPolicy = map[string]int{}, map[Name]int{}
 	seen := map[string]bool{}

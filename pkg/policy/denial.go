@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Denial is a policy that denies more than is written, for pods of this node.
+// Denial is a policy that denies more than its text does, for pods of this node.
 type Denial struct {
-	// Name has no namespace if it is that of a ClusterNetworkPolicy.
+	// Name names the policy. A ClusterNetworkPolicy has no namespace.
 	Name
 	Object
-	// Problem says what is denied and why.
+	// Problem describes what is denied and why.
 	Problem string
 }
 

@@ -7,9 +7,9 @@
 //	pods of this node ─► Member ─► Group ─► ingress Chain, egress Chain ─► Lines ─► Sets of peers
 //
 // It promises:
-//   - The same objects give the same Plan, in whatever order they came. Groups, chains and sets
-//     are named by the content that defines them, so equal names mean equal meaning.
-//   - A change of a pod changes elements of sets only. Chains change when policies do.
+//   - The same objects lead to the same Plan, regardless of the order of their arrival. Groups,
+//     chains and sets are named by the content that defines them, so equal names mean equal content.
+//   - A change of a pod changes only elements of sets. Chains change when policies do.
 //   - A policy that cannot be compiled, or that exceeds a bound, denies everything in the
 //     directions that it isolates, for the pods that it selects. Problems names it.
 //   - A pod without a Group is mute: Judge denies what it sends and receives.
@@ -20,8 +20,8 @@
 // Slices and maps of a Plan are shared with later Plans and never changed. A Set, Chain or
 // Group that did not change keeps its pointer, so a caller compares pointers first.
 //
-// It is larger than most packages: selectors, tiers and chains are steps of one plan, which tells
-// from pointers what did not change.
+// It is larger than most packages: selectors, tiers and chains are steps of one plan, which
+// compares pointers to find what did not change.
 //
 // Start reading at object.go, then Planner.Plan and Plan.Judge. oracle_test.go states the rules
 // of NetworkPolicy plainly; the property tests compare the two.

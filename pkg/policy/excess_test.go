@@ -76,7 +76,7 @@ func TestPeerWithExcessIsSelectedByNone(t *testing.T) {
 	}
 }
 
-// Whatever the labels are that were not kept, the pod is denied what the policies would deny it.
+// A pod is denied what the policies would deny it, regardless of the labels that were not kept.
 func TestClusterPoliciesFailClosedForExcess(t *testing.T) {
 	for _, of := range []string{"subject", "peer", "namespace of the subject",
 		"namespace of the peer"} {

@@ -34,7 +34,8 @@ func noPod(name Name) error {
 	return fmt.Errorf("pod %s is not known: it does not exist, or has finished: %w", name, ErrNoPod)
 }
 
-// Whose returns the pods that have an address; more than one are no peers.
+// Whose returns the pods that have an address. If there are several, none of them is a peer by that
+// address.
 func (p *Planner) Whose(a netip.Addr) (out []Place) {
 	if first := p.claims[a]; first != nil {
 		out = append(out, p.whereIs(first))
@@ -55,7 +56,7 @@ func (p *Planner) Attached(a netip.Addr) bool {
 	return false
 }
 
-// Explain returns the policies that isolate a direction of the pod of a flow, and those of them that
+// Explain returns the policies that isolate the pod of a flow in a direction, and which of these
 // allow the flow, by the sets of a plan. Both are sorted.
 func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing []string) {
 	own, peer := f.Dst, f.Src
@@ -85,14 +86,15 @@ func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing 
 	return isolating, allowing
 }
 
-// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod,
-// with the line's action, by the sets of a plan; empty where none accepts or denies it.
+// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod, and
+// the line's action, by the sets of a plan. The name is empty if no line accepts or denies the
+// flow.
 func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action Action) {
 	by := p.decide(plan, d, f)
 	return by.policy, by.action
 }
 
-// DecidingRule returns the line of Decider in words; empty is none.
+// DecidingRule returns the line of Decider in words, or "" if no line decides.
 func (p *Planner) DecidingRule(plan *Plan, d Direction, f Flow) string {
 	by := p.decide(plan, d, f)
 	if by.policy == "" {
@@ -106,13 +108,13 @@ func (p *Planner) DecidingRule(plan *Plan, d Direction, f Flow) string {
 	return words
 }
 
-// decider is the line that decides a flow; without a policy none does.
+// decider is the line that decides a flow. If policy is empty, no line decides.
 type decider struct {
 	policy string
 	action Action
 	line   Line
 	def    *definition
-	// unknown reports whether the line may be meant for a peer that is not known.
+	// unknown reports whether the peer is not known and the line may be meant for it.
 	unknown bool
 }
 
@@ -144,7 +146,8 @@ func (p *Planner) decide(plan *Plan, d Direction, f Flow) decider {
 	return none
 }
 
-// deciderOf returns who decides in one tier; Pass is no policy.
+// deciderOf returns the line that decides in one tier. The action Pass means that the tier does not
+// decide.
 func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction,
 	peer netip.Addr, f Flow) decider {
 	for _, name := range m.ClusterPolicies {
@@ -167,8 +170,8 @@ func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direct
 	return decider{action: Pass}
 }
 
-// Compare says how the policies that were put differ from a list of all: one sentence a policy,
-// sorted.
+// Compare returns how the policies that were put differ from a list of all: one sentence per
+// policy, sorted.
 func (p *Planner) Compare(listed Policies) (differ []string) {
 	put := map[string]any{}
 	for _, of := range p.policies {
@@ -204,5 +207,5 @@ func (p *Planner) Compare(listed Policies) (differ []string) {
 	return differ
 }
 
-// clusterName returns how a ClusterNetworkPolicy is called beside policies of namespaces.
+// clusterName returns the name of a ClusterNetworkPolicy in a list with policies of namespaces.
 func clusterName(name string) string { return "ClusterNetworkPolicy " + name }

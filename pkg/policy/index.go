@@ -2,15 +2,15 @@ package policy
 
 import "maps"
 
-// labelKey is a label that pods of a namespace need to be in a set; an empty namespace is any.
+// labelKey is a label that pods of a namespace need to be in a set. An empty namespace matches any.
 type labelKey struct{ namespace, key, value string }
 
 // setIndex finds the sets that a pod may belong to, by what their definitions require: a namespace,
 // a value of a label, or both.
 type setIndex struct {
 	labels map[labelKey]map[*members]bool
-	// namespaces are the sets that require no value of a label, by the namespace that they require;
-	// empty is none.
+	// namespaces are the sets that require no value of a label, by the namespace that they require.
+	// Sets below "" require no namespace either.
 	namespaces map[string]map[*members]bool
 	// has are the sets that each pod is in.
 	has map[Name]map[*members]bool
@@ -21,8 +21,8 @@ func newSetIndex() setIndex {
 		map[Name]map[*members]bool{}}
 }
 
-// required returns the labels of which a pod has one if a definition selects it; none is that the
-// definition requires none, only perhaps its namespace.
+// required returns labels, one of which a pod must have to be selected by the definition. It
+// returns nil if the definition requires no label; it may still require a namespace.
 func (d *definition) required() (keys []labelKey) {
 	namespace := d.namespace
 	if d.namespaces != nil {
@@ -40,7 +40,7 @@ func (d *definition) required() (keys []labelKey) {
 	return nil
 }
 
-// alternatives returns the definitions of which one has to select a pod.
+// alternatives returns the definitions, one of which must select a pod.
 func (d *definition) alternatives() []*definition {
 	if len(d.any) > 0 {
 		return d.any
@@ -48,10 +48,10 @@ func (d *definition) alternatives() []*definition {
 	return []*definition{d}
 }
 
-// add enters a set. It is not in the index yet.
+// add adds a set that is not in the index yet.
 func (x *setIndex) add(s *members) { x.enter(s, put[labelKey], put[string]) }
 
-// remove takes a set out.
+// remove removes a set.
 func (x *setIndex) remove(s *members) {
 	x.enter(s, drop[labelKey], drop[string])
 	for pod := range s.pods {
@@ -95,7 +95,7 @@ func drop[K comparable](in map[K]map[*members]bool, k K, s *members) {
 	}
 }
 
-// of calls f with each set that the pod may belong to or is in, some of them more than once.
+// of calls f with each set that contains the pod or may have to, for some sets more than once.
 func (x *setIndex) of(pod *Pod, f func(*members)) {
 	each := func(sets map[*members]bool) {
 		for s := range sets {

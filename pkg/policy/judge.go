@@ -125,7 +125,7 @@ func (p *Plan) judge(g *Group, f Flow, d Direction, own, peer netip.Addr, deny V
 	return deny
 }
 
-// tier judges by the first line that matches; final reports whether one accepts or denies.
+// tier judges by the first line that matches. final reports whether that line accepts or denies.
 func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verdict, final bool) {
 	for _, l := range lines {
 		matched, unknown := p.matches(l, peer, f)
@@ -146,8 +146,8 @@ func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verd
 	return Allow, false
 }
 
-// matches reports whether a line is for a flow with a peer, and whether it may be: the peer is
-// unknown and the line denies or passes pods.
+// matches reports whether a line matches a flow with a peer. unknown reports whether it may match:
+// the peer is unknown, and the line denies or passes pods.
 func (p *Plan) matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) {
 	if !l.Ports.has(f.Proto, f.Port) {
 		return false, false
@@ -164,7 +164,7 @@ func (l Line) Doubts() bool {
 	return l.Action != Accept && ofPods(l)
 }
 
-// groupOf returns the group of the pod of this node that has the address; nil is none.
+// groupOf returns the group of the pod of this node that has the address, or nil if no pod has it.
 func (p *Plan) groupOf(a netip.Addr) *Group {
 	for _, m := range p.Members {
 		if slices.Contains(m.Addrs, a) {
@@ -174,7 +174,7 @@ func (p *Plan) groupOf(a netip.Addr) *Group {
 	return nil
 }
 
-// has reports whether the set has the peer of a flow; nil has none.
+// has reports whether the set contains the peer of a flow. A nil set contains nothing.
 func (s *Set) has(peer netip.Addr, f Flow) bool {
 	if s == nil {
 		return false
@@ -193,7 +193,7 @@ func (s *Set) has(peer netip.Addr, f Flow) bool {
 	return false
 }
 
-// size returns how many addresses and ranges the set has; nil has none.
+// size returns the number of addresses and ranges in the set. A nil set is empty.
 func (s *Set) size() int {
 	if s == nil {
 		return 0

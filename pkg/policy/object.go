@@ -11,7 +11,7 @@ type Name struct{ Namespace, Name string }
 // String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Proto is an IP protocol number; only those of the constants occur in policies.
+// Proto is an IP protocol number. Policies use only the constants.
 type Proto uint8
 
 // Protocols of NetworkPolicyPort.
@@ -34,7 +34,7 @@ func (p Proto) String() string {
 	return "unknown"
 }
 
-// Object identifies a revision of an API object; the zero value is not known.
+// Object identifies a revision of an API object. The zero value means that it is not known.
 type Object struct {
 	UID string
 	// Generation counts changes of the spec.
@@ -84,7 +84,7 @@ func (s Selector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// Namespace is what policies need of a Namespace.
+// Namespace holds what policies need from a Namespace.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
@@ -101,10 +101,10 @@ type NamedPort struct {
 	Port  uint16
 }
 
-// Pod is what policies need of a Pod.
+// Pod holds what policies need from a Pod.
 type Pod struct {
 	Name
-	// UID is the UID that the kubelet tells the CNI plugin. For a mirror pod that is the value
+	// UID is the UID that the kubelet passes to the CNI plugin. For a mirror pod that is the value
 	// of the annotation kubernetes.io/config.mirror.
 	UID    string
 	Labels map[string]string
@@ -116,7 +116,7 @@ type Pod struct {
 	Ports []NamedPort
 	// HostNetwork pods share the node's addresses.
 	HostNetwork bool
-	// Finished pods are Succeeded or Failed: their addresses may already be another pod's.
+	// Finished pods are Succeeded or Failed: another pod may already have their addresses.
 	Finished bool
 	// Mirror pods are written by kubelets, with labels of the kubelet's choice.
 	Mirror bool
@@ -137,8 +137,8 @@ type Node struct {
 	Addrs []netip.Addr
 }
 
-// Key identifies a pod of this node. Name and UID together: a tenant may write a mirror pod
-// whose UID is that of another tenant's pod.
+// Key identifies a pod of this node by name and UID together: a tenant may write a mirror pod with
+// the UID of another tenant's pod.
 type Key struct {
 	Name
 	UID string
@@ -146,7 +146,7 @@ type Key struct {
 
 func (p *Pod) key() Key { return Key{p.Name, p.UID} }
 
-// Direction is that of a connection as its pod sees it.
+// Direction is the direction of a connection as its pod sees it.
 type Direction uint8
 
 // Directions.
@@ -168,13 +168,13 @@ type Policy struct {
 	Name
 	// Subjects selects pods of the policy's namespace.
 	Subjects Selector
-	// Isolates says in which directions the policy isolates its subjects: its policyTypes,
+	// Isolates holds the directions in which the policy isolates its subjects: its policyTypes,
 	// with the default of the API applied. Rules of other directions are ignored.
 	Isolates [2]bool
 	// Rules are the rules by Direction.
 	Rules [2][]Rule
-	// Invalid says why the object could not be parsed; empty is valid. An invalid policy
-	// allows nothing.
+	// Invalid is the reason why the object could not be parsed; "" if it was parsed. An invalid
+	// policy allows nothing.
 	Invalid string
 	// Object is what the policy was parsed from.
 	Object Object
@@ -186,7 +186,7 @@ type Policies struct {
 	Cluster    []ClusterPolicy
 }
 
-// Len returns how many there are.
+// Len returns the number of policies.
 func (p Policies) Len() int { return len(p.Namespaced) + len(p.Cluster) }
 
 // Rule allows connections with one of the peers on one of the ports.
@@ -203,9 +203,9 @@ type Peer struct {
 	Block *Block
 	// Nodes selects nodes, which have no named ports.
 	Nodes *Selector
-	// Namespaces selects namespaces; nil is the namespace of the policy.
+	// Namespaces selects namespaces. Nil means the namespace of the policy.
 	Namespaces *Selector
-	// Pods selects pods in these namespaces; nil is all of them.
+	// Pods selects pods in these namespaces. Nil selects all of them.
 	Pods *Selector
 }
 
@@ -224,8 +224,8 @@ func (b Block) Contains(a netip.Addr) bool {
 // Port selects destination ports of one protocol.
 type Port struct {
 	Proto Proto
-	// Name refers to a named port of the destination pod; empty is by number.
+	// Name refers to a named port of the destination pod. If it is empty, First and Last apply.
 	Name string
-	// First and Last bound a range, both inclusive. First 0 without a Name is all ports.
+	// First and Last bound a range, both inclusive. First 0 without a Name means all ports.
 	First, Last uint16
 }

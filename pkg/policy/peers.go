@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// members is a set that is being kept.
+// members is a set that is kept up to date.
 type members struct {
 	def *definition
-	// pods are those in the set, with what they contribute. All nodes share one entry with an empty
-	// Name.
+	// pods are the pods in the set, with what they contribute. All nodes share one entry with an
+	// empty Name.
 	pods map[Name]contribution
 	// frozen is nil when pods changed since.
 	frozen *Set
-	// name is that of the set.
+	// name is the name of the set.
 	name string
 }
 
@@ -25,15 +25,16 @@ type contribution struct {
 	named []AddrPort
 }
 
-// refresh brings a pod into the sets that select it and out of the others.
+// refresh adds a pod to the sets that select it and removes it from the others.
 func (p *Planner) refresh(pod *Pod) {
 	p.index.of(pod, func(s *members) { p.place(s, pod) })
 }
 
-// labelIndex are pods by the key and the value of a label, of the keys that were asked for.
+// labelIndex holds pods by the key and the value of a label, for the keys that were looked up.
 type labelIndex map[string]map[string][]*Pod
 
-// candidates returns all pods that a definition may select, and others; some more than once.
+// candidates returns all pods that a definition may select, and possibly others. A pod may appear
+// more than once.
 func (p *Planner) candidates(d *definition, index labelIndex) iter.Seq[*Pod] {
 	if len(d.any) > 0 {
 		return func(yield func(*Pod) bool) {
@@ -86,7 +87,7 @@ func (p *Planner) indexed(key string, index labelIndex) map[string][]*Pod {
 	return by
 }
 
-// place brings one pod into one set or out of it.
+// place adds one pod to one set or removes it.
 func (p *Planner) place(s *members, pod *Pod) {
 	if !s.def.ofPods() {
 		return
@@ -105,13 +106,13 @@ func (p *Planner) place(s *members, pod *Pod) {
 	p.changedSet(s)
 }
 
-// changedSet has a set frozen again by the next Plan.
+// changedSet makes the next Plan freeze the set again.
 func (p *Planner) changedSet(s *members) {
 	s.frozen = nil
 	p.changed[s.name] = s
 }
 
-// SetNodes says which nodes there are, by name.
+// SetNodes sets the nodes, by name.
 func (p *Planner) SetNodes(nodes map[string]Node) {
 	p.nodes = nodes
 	for _, s := range p.sets {
@@ -119,7 +120,7 @@ func (p *Planner) SetNodes(nodes map[string]Node) {
 	}
 }
 
-// placeNodes brings all nodes that are selected into one set.
+// placeNodes puts all selected nodes into one set.
 func (p *Planner) placeNodes(s *members) {
 	if s.def.kind != KindNodes {
 		return

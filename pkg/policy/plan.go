@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// SetKind says what a Set has.
+// SetKind is the kind of a Set's content.
 type SetKind uint8
 
 // Kinds of sets.
@@ -65,31 +65,31 @@ type Set struct {
 	Named  []AddrPort
 }
 
-// Line matches what has a peer of the set and a port of the interval.
+// Line matches flows with a peer of the set and a port of the interval.
 type Line struct {
-	// Action is what becomes of it: only Accept in Chain.Lines.
+	// Action is the action on a match. In Chain.Lines it is always Accept.
 	Action Action
-	// Peer is the name of a Set; empty is all peers.
+	// Peer is the name of a Set. An empty name matches all peers.
 	Peer  string
 	Ports Interval
 }
 
-// Chain is what one direction of a pod is judged by: first by Admin, then by Lines, and if it is
-// Open by Baseline.
+// Chain judges one direction of a pod: first by Admin, then by Lines, and if it is Open by
+// Baseline.
 type Chain struct {
 	Name string
 	// Admin and Baseline are the tiers of ClusterNetworkPolicies. The first line that matches
-	// decides: Accept and Deny finally, Pass that the rest of the tier is skipped.
+	// decides. Accept and Deny are final; Pass skips the rest of the tier.
 	Admin, Baseline []Line
-	// Open reports whether no NetworkPolicy isolates the pod; there are no Lines then, and what
-	// no tier denies is allowed. Otherwise Lines are final: what none of them allows is denied.
+	// Open reports whether no NetworkPolicy isolates the pod. Lines is then empty, and flows that
+	// no tier denies are allowed. Otherwise Lines are final: flows that no line allows are denied.
 	Open bool
 	// Lines are sorted and have no duplicates.
 	Lines []Line
 }
 
-// Group is what pods share that are judged the same way. An empty name of a chain means that
-// no policy selects the direction: all is allowed.
+// Group is shared by pods that are judged the same way. An empty name of a chain means that no
+// policy selects the direction: all is allowed.
 type Group struct {
 	Name   string
 	Chains [2]string
@@ -99,14 +99,14 @@ type Group struct {
 type Member struct {
 	// Group is the name of a Group.
 	Group string
-	// Addrs are those of the pod's attachment; none until it is attached.
+	// Addrs are the addresses of the pod's attachment. The list is empty until the pod is attached.
 	Addrs []netip.Addr
 	// Policies are the policies that select the pod, sorted.
 	Policies []Name
 	// ClusterPolicies are the ClusterNetworkPolicies that select the pod, in the order in which
-	// they are asked.
+	// they are evaluated.
 	ClusterPolicies []string
-	// Problem says why a direction denies everything; empty is none.
+	// Problem is the reason why a direction denies everything; "" if none does.
 	Problem string
 }
 
@@ -117,26 +117,27 @@ type Plan struct {
 	Groups map[string]*Group
 	// Members are the pods of this node.
 	Members map[Key]*Member
-	// Own are addresses from which the node itself sends by links of pods: by these it proves that
-	// pods' packets pass. No pod can send from them.
+	// Own are addresses from which the node itself sends by links of pods, to prove that pods'
+	// packets pass. No pod can send from them.
 	Own []netip.Addr
-	// NodeAddrs are the addresses of all nodes, and Inside has them and the prefixes of all pods.
-	// Both are sorted. They tell which ICMP errors are accepted.
+	// NodeAddrs are the addresses of all nodes. Inside holds them and the prefixes of all pods.
+	// Both are sorted. They decide which ICMP errors are accepted.
 	NodeAddrs []netip.Addr
 	Inside    []Range
-	// AllowOwnNode reports whether a pod that NetworkPolicies isolate reaches its own node all the
-	// same. The Admin tier is asked before.
+	// AllowOwnNode reports whether a pod can reach its own node although NetworkPolicies isolate
+	// it. The Admin tier is evaluated before.
 	AllowOwnNode bool
-	// Problems says, by policy, why it denies everything.
+	// Problems holds, by policy, the reason why it denies everything.
 	Problems map[Name]string
-	// ClusterProblems says, by ClusterNetworkPolicy, what of it denies more than is written.
+	// ClusterProblems holds, by ClusterNetworkPolicy, which part denies more than its text does.
 	ClusterProblems map[string]string
-	// Denials are the policies that deny more than is written, sorted by name.
+	// Denials are the policies that deny more than their text does, sorted by name.
 	Denials []Denial
-	// Elements is how many elements all sets of the kernel have at most: each address, range and box
-	// once per set that has it.
+	// Elements is the most elements that all sets of the kernel have: each address, range and box
+	// counts once per set that contains it.
 	Elements int
-	// Revision is the Planner's as of this plan; Plan leaves it empty, since it costs time.
+	// Revision is the result of Planner.Revision as of this plan. Plan leaves it empty, since it
+	// costs time.
 	Revision string
 }
 
@@ -150,6 +151,6 @@ func (p *Plan) Unjudged(m *Member) bool {
 // FastPathView reports whether a pod's packets go past netfilter (hostRouting ebpf).
 type FastPathView struct {
 	Has bool `json:"has"`
-	// Why says why it does not have it; empty if Has.
+	// Why is the reason why the pod's packets do not; "" if Has.
 	Why string `json:"why,omitempty"`
 }

@@ -9,30 +9,30 @@ import (
 )
 
 // Planner holds the objects and makes plans from them. Its methods must not be called
-// concurrently. Make one with NewPlanner. Objects that it is given must not be changed later.
+// concurrently. Make one with NewPlanner. The caller must not change objects after it passed them.
 type Planner struct {
 	node       string
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
 	podsByNS   map[string]map[Name]*Pod
-	// claims are the pods that have an address, as peers or not. shared are those beyond the first
-	// pod of an address.
+	// claims holds one pod for each address, a peer or not. shared holds the other pods of an
+	// address that several pods have.
 	claims map[netip.Addr]*Pod
 	shared map[netip.Addr]map[Name]*Pod
 	// policies by namespace.
 	policies map[string]map[string]*compiled
-	// cluster are the ClusterNetworkPolicies, and order is who of them is asked first.
+	// cluster holds the ClusterNetworkPolicies, and order holds them in the order of evaluation.
 	cluster map[string]*compiledCluster
 	order   []*compiledCluster
 	// attached are the addresses of this node's attachments.
 	attached map[Key][]netip.Addr
 
 	members map[Key]*Member
-	// dirty are the pods of this node, by name, whose Member must be made again.
+	// dirty holds the names of this node's pods whose Member must be made again.
 	dirty  map[Name]bool
 	groups map[string]*Group
 	chains map[string]*Chain
-	// peers are the names of the sets in which each chain looks up packets. lookedUp counts the
+	// peers holds the names of the sets in which each chain looks up packets. lookedUp counts the
 	// chains of each set.
 	peers    map[string][]string
 	lookedUp map[string]int
@@ -41,38 +41,39 @@ type Planner struct {
 	index    setIndex
 	// copies counts the copies of the chains in peers.
 	copies copyCounts
-	// changed are the sets that changed since the last Plan. setsTold are the sets of the last Plan, of
-	// which the kernel has elementsTold elements.
+	// changed are the sets that changed since the last Plan. setsTold are the sets of the last
+	// Plan; they have elementsTold elements in the kernel.
 	changed      map[string]*members
 	setsTold     SetMap
 	elementsTold int
-	// swept reports whether sets came or went since the last Plan.
+	// swept reports whether sets were added or removed since the last Plan.
 	swept bool
-	// serial counts the versions of policies. memo are the chains by the versions that they are of.
+	// serial counts the versions of policies. memo holds the chains by the versions of their
+	// policies.
 	serial uint64
 	memo   map[string]memo
-	// uses are what is selected by member.
+	// uses holds, by member, which policies select it.
 	uses map[Key]use
 	own  []netip.Addr
-	// allowOwnNode is that of the Plan.
+	// allowOwnNode becomes Plan.AllowOwnNode.
 	allowOwnNode bool
 	nodes        map[string]Node
 	ranges       *Set
-	// prefixes and nodeAddrs are what inside is made of.
+	// prefixes and nodeAddrs are the parts of inside.
 	prefixes  []netip.Prefix
 	nodeAddrs []netip.Addr
 	inside    []Range
 	// stale reports whether policies changed since the last Plan.
 	stale bool
-	// told is what was said of members and policies in the last Plan; nil is not known.
+	// told holds the problems of the last Plan. Nil means that they must be collected again.
 	told *told
-	// chainsTold, groupsTold and membersTold are those of the last Plan.
+	// chainsTold, groupsTold and membersTold are the maps of the last Plan.
 	chainsTold  map[string]*Chain
 	groupsTold  map[string]*Group
 	membersTold map[Key]*Member
 }
 
-// told is what a Plan says of members and policies.
+// told holds the parts of a Plan that describe problems of policies.
 type told struct {
 	problems        map[Name]string
 	clusterProblems map[string]string
@@ -146,7 +147,7 @@ func (p *Planner) PutPod(pod Pod) {
 	}
 }
 
-// forget makes a pod of this node no member.
+// forget removes a pod of this node from the members.
 func (p *Planner) forget(pod *Pod) {
 	delete(p.uses, pod.key())
 	if p.members[pod.key()] != nil {
@@ -174,8 +175,8 @@ func (p *Planner) DeletePod(name Name) {
 	p.forget(old)
 }
 
-// SetAttached says which addresses the attachment of a pod of this node has; none is not
-// attached. They count before those that the Pod object claims.
+// SetAttached sets the addresses of the attachment of a pod of this node. An empty list means that
+// the pod is not attached. These addresses replace those that the Pod object claims.
 func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
 	if slices.Equal(p.attached[key], addrs) {
 		return
@@ -200,7 +201,7 @@ func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
 	}
 }
 
-// SetOwn says from which addresses the node itself sends by links of pods.
+// SetOwn sets Plan.Own: the addresses from which the node itself sends by links of pods.
 func (p *Planner) SetOwn(addrs []netip.Addr) { p.own = slices.Clone(addrs) }
 
 // AllowOwnNode makes NetworkPolicies allow each pod's connections to its own node. Call it before
@@ -236,7 +237,7 @@ func (p *Planner) DeletePolicy(name Name) {
 	p.dirtyAll(name.Namespace)
 }
 
-// dirtyAll has the members of a namespace made again.
+// dirtyAll marks the members of a namespace to be made again.
 func (p *Planner) dirtyAll(namespace string) {
 	p.stale = true
 	for name, pod := range p.podsByNS[namespace] {
@@ -273,7 +274,7 @@ func (p *Planner) Plan() *Plan {
 	return plan
 }
 
-// arrange makes the members of dirty pods, and returns the sets of the chains that follow.
+// arrange makes the members of dirty pods, and returns the sets of the resulting chains.
 func (p *Planner) arrange(regrouped bool) SetMap {
 	if !regrouped {
 		return p.freeze()
@@ -381,7 +382,7 @@ func (p *Planner) selecting(pod *Pod) (out []*compiled) {
 	return out
 }
 
-// problems returns those of the policies that select a pod of this node.
+// problems returns the problems of the policies that select a pod of this node.
 func (p *Planner) problems() map[Name]string {
 	all := map[Name]string{}
 	for _, m := range p.members {

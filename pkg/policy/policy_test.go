@@ -69,7 +69,7 @@ func TestPodOfAnotherNamespaceCannotSpeakForAnother(t *testing.T) {
 	expect(t, p, from(2, 8080), policy.DenyIngress)
 }
 
-func TestNamedPortIsThatOfEachPod(t *testing.T) {
+func TestNamedPortIsResolvedForEachPod(t *testing.T) {
 	p := shop()
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "http"},
 		Isolates: [2]bool{true},

@@ -39,7 +39,7 @@ func (r Range) has(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
 }
 
-// SetNodeAddrs says which addresses nodes have.
+// SetNodeAddrs sets the addresses of all nodes.
 func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	sorted := slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
 	if sorted = slices.Compact(sorted); !slices.Equal(sorted, p.nodeAddrs) {

@@ -9,8 +9,8 @@ import (
 )
 
 // Revision returns a hash of the policies that were put: of their names, UIDs and generations. It
-// depends on nothing else, so all nodes that were told the same policies return the same. It takes
-// time in proportion to the number of policies.
+// depends on nothing else, so all nodes with the same policies return the same hash. It takes time
+// in proportion to the number of policies.
 func (p *Planner) Revision() string {
 	var lines []string
 	add := func(name string, o Object) {
@@ -30,7 +30,7 @@ func (p *Planner) Revision() string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Count returns how many policies were put.
+// Count returns the number of policies.
 func (p *Planner) Count() int {
 	n := len(p.cluster)
 	for _, of := range p.policies {

@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-func TestRevisionNamesThePoliciesWhateverTheNode(t *testing.T) {
+func TestRevisionDependsOnThePoliciesAndNotOnTheNode(t *testing.T) {
 	a := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "a"},
 		Object: policy.Object{UID: "1", Generation: 1}}
 	b := policy.ClusterPolicy{Name: "b", Object: policy.Object{UID: "2", Generation: 1}}

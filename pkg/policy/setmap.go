@@ -6,18 +6,18 @@ import (
 	"reflect"
 )
 
-// SetMap is the sets of a Plan by name. It is never changed. Plans that follow one another share
+// SetMap holds the sets of a Plan by name. It is never changed. Plans that follow one another share
 // most of it, so a plan costs time in proportion to the sets that changed. The zero value is empty.
 type SetMap struct {
-	// base has all names; nil is empty. changed are in place of those of base.
+	// base holds all names; nil means that there are none. Sets in changed replace those in base.
 	base    *map[string]*Set
 	changed map[string]*Set
 }
 
-// maxChanged is up to how many sets differ from a shared map before a new one is made.
+// maxChanged is the number of sets that may differ from a shared map before a new map is made.
 const maxChanged = 64
 
-// Get returns the set of a name; nil is none.
+// Get returns the set of a name, or nil if there is none.
 func (m SetMap) Get(name string) *Set {
 	if s := m.changed[name]; s != nil {
 		return s
@@ -28,7 +28,7 @@ func (m SetMap) Get(name string) *Set {
 	return (*m.base)[name]
 }
 
-// Len returns how many sets there are.
+// Len returns the number of sets.
 func (m SetMap) Len() int {
 	if m.base == nil {
 		return 0
@@ -53,8 +53,8 @@ func (m SetMap) All() iter.Seq2[string, *Set] {
 	}
 }
 
-// ChangedSince returns the names of the sets that differ from those of an earlier plan. ok is false
-// if any may.
+// ChangedSince returns the names of the sets that differ from an earlier plan. ok is false if any
+// set may differ.
 func (m SetMap) ChangedSince(before SetMap) (names []string, ok bool) {
 	if m.base == nil || m.base != before.base {
 		return nil, false
@@ -67,7 +67,7 @@ func (m SetMap) ChangedSince(before SetMap) (names []string, ok bool) {
 	return names, true
 }
 
-// with returns the map with some sets in place of those of their names.
+// with returns the map with some sets replaced or added, by name.
 func (m SetMap) with(sets map[string]*Set) SetMap {
 	if len(sets) == 0 {
 		return m

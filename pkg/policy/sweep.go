@@ -32,7 +32,7 @@ func (p *Planner) sweep() {
 	clear(p.defs)
 }
 
-// sweepSets has the sets of these chains and no others.
+// sweepSets keeps the sets of these chains and forgets the others.
 func (p *Planner) sweepSets(chains map[string]bool) {
 	var added []string
 	for chain := range chains {
@@ -76,7 +76,7 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 	}
 }
 
-// fill makes a set that is new.
+// fill makes a new set and fills it.
 func (p *Planner) fill(name string, index labelIndex) {
 	def := p.defs[name]
 	if name == SetKnown {

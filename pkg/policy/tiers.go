@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Names of the sets that tell an unknown peer: an address of SetRanges that is not in SetKnown. A
-// Plan has both if a line that denies or passes refers to pods, otherwise neither.
+// Names of the sets that identify an unknown peer: an address in SetRanges that is not in SetKnown.
+// A Plan has both sets if a line that denies or passes refers to pods, otherwise neither.
 const (
 	SetRanges = "ranges"
 	SetKnown  = "known"
@@ -38,7 +38,7 @@ func (p *Planner) DeleteClusterPolicy(name string) {
 	p.clusterChanged()
 }
 
-// clusterChanged has all members made again.
+// clusterChanged marks all members to be made again.
 func (p *Planner) clusterChanged() {
 	p.order = slices.SortedFunc(maps.Values(p.cluster), (*compiledCluster).before)
 	for namespace := range p.podsByNS {
@@ -47,7 +47,7 @@ func (p *Planner) clusterChanged() {
 	p.stale = true
 }
 
-// SetRanges says in which prefixes pods have addresses. The first address of each is no pod's.
+// SetRanges sets the prefixes of pods' addresses. No pod has the first address of a prefix.
 func (p *Planner) SetRanges(prefixes []netip.Prefix) {
 	set := &Set{Name: SetRanges, Kind: KindBlock}
 	for _, prefix := range sortedPrefixes(prefixes) {
@@ -71,13 +71,13 @@ func (p *Planner) SetRanges(prefixes []netip.Prefix) {
 	}
 }
 
-// judged collects what the chain of one direction of a pod is made of.
+// judged collects the content of the chain of one direction of a pod.
 type judged struct {
 	tiers    [2][]Line
 	lines    []Line
 	isolated bool // by a NetworkPolicy
 	tiered   bool // by a ClusterNetworkPolicy
-	// count is how many lines there are of peers and ports, before any are joined.
+	// count is the number of lines of peers and ports, before any are joined.
 	count int
 }
 
@@ -93,7 +93,7 @@ func (p *Planner) clusterSelecting(pod *Pod) (out []*compiledCluster) {
 }
 
 // addCluster adds the lines of the ClusterNetworkPolicies that select a pod, and their definitions.
-// What is in doubt is denied.
+// A policy in doubt (see compiledCluster.doubts) denies everything.
 func addCluster(selecting []*compiledCluster, doubts []bool, pod *Pod, defs map[string]*definition,
 	to *[2]judged) {
 	for i, c := range selecting {
@@ -115,8 +115,8 @@ func addCluster(selecting []*compiledCluster, doubts []bool, pod *Pod, defs map[
 	}
 }
 
-// bound makes what is too large deny everything, and returns the problem. Where the Admin tier had
-// lines it denies in their place, because a NetworkPolicy may leave the own node open.
+// bound makes a chain that is too large deny everything, and returns the problem. If the Admin tier
+// had lines, it denies instead of them, because a NetworkPolicy may leave the pod's own node open.
 func (j *judged) bound(d Direction, defs map[string]*definition) string {
 	problem := ""
 	switch {
@@ -138,7 +138,7 @@ func (j *judged) bound(d Direction, defs map[string]*definition) string {
 	return problem
 }
 
-// tieredChain returns the name of the chain of these tiers, which it keeps.
+// tieredChain returns the name of the chain of these tiers, and stores the chain.
 func (p *Planner) tieredChain(j judged) string {
 	if !j.tiered {
 		return p.chain(j.lines)
@@ -165,7 +165,7 @@ func (p *Planner) tieredChain(j judged) string {
 	return c.Name
 }
 
-// firstOfEach leaves out lines that an equal one precedes.
+// firstOfEach returns the lines without duplicates; the first of equal lines stays.
 func firstOfEach(lines []Line) (out []Line) {
 	seen := make(map[Line]bool, len(lines))
 	for _, l := range lines {
@@ -177,7 +177,8 @@ func firstOfEach(lines []Line) (out []Line) {
 	return out
 }
 
-// clusterProblems returns those of the ClusterNetworkPolicies that select a pod of this node.
+// clusterProblems returns the problems of the ClusterNetworkPolicies that select a pod of this
+// node.
 func (p *Planner) clusterProblems() map[string]string {
 	all := map[string]string{}
 	for _, m := range p.members {

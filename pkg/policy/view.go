@@ -9,77 +9,78 @@ import (
 	"strings"
 )
 
-// PolicyView is what is shown of a policy that selects a pod of this node.
+// PolicyView describes a policy that selects a pod of this node.
 type PolicyView struct {
 	// Policy is the namespace/name, or the name of a ClusterNetworkPolicy.
 	Policy string `json:"policy"`
 	// Tier is Admin, NetworkPolicy or Baseline.
 	Tier string `json:"tier"`
-	// Directions are those in which the policy isolates its pods, or has rules.
+	// Directions are the directions in which the policy isolates its pods, or has rules.
 	Directions []string `json:"directions"`
 	// Pods are the pods of this node that the policy selects, sorted.
 	Pods []string `json:"pods"`
 	// Enforced reports whether the policy is in force as it is written.
 	Enforced bool `json:"enforced"`
-	// Problem says why it is not; empty if Enforced.
+	// Problem is the reason why it is not; "" if Enforced.
 	Problem string `json:"problem,omitempty"`
 }
 
-// PodView is what is shown of a pod of this node.
+// PodView describes a pod of this node.
 type PodView struct {
 	Pod string `json:"pod"`
-	// Addrs are those of the pod's attachment; none until it is attached.
+	// Addrs are the addresses of the pod's attachment. The list is empty until the pod is attached.
 	Addrs []netip.Addr `json:"addrs"`
-	// Group is the group that the pod is in, or belongs in while Enforced is false; empty is none.
+	// Group is the pod's group, or its future group while Enforced is false; "" if it has none.
 	Group string `json:"group,omitempty"`
 	// Mute reports whether the node drops all that the pod sends and receives.
 	Mute bool `json:"mute"`
-	// Enforced reports whether what is shown is in force.
+	// Enforced reports whether the content of this view is in force.
 	Enforced bool `json:"enforced"`
 	// Why explains a pod that is mute, not enforced, or not subject to policies.
 	Why string `json:"why,omitempty"`
 	// Policies are the NetworkPolicies that select the pod, sorted.
 	Policies []string `json:"policies"`
-	// ClusterPolicies are the ClusterNetworkPolicies that do, in the order in which they are asked.
+	// ClusterPolicies are the ClusterNetworkPolicies that do, in the order of evaluation.
 	ClusterPolicies []string `json:"clusterPolicies,omitempty"`
 
 	Ingress SideView `json:"ingress"`
 	Egress  SideView `json:"egress"`
 	// FastPath is nil where no pod of the node can have it, and for pods with the node's network.
 	FastPath *FastPathView `json:"fastPath,omitempty"`
-	// Problems say which policies deny everything that they isolate, and why.
+	// Problems name the policies that deny everything in a direction that they isolate, and why.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// SideView is one direction of a pod. Admin is asked first, then Lines if the direction is
-// Isolated, otherwise Baseline; what is left is allowed.
+// SideView is one direction of a pod. Admin is evaluated first, then Lines if the direction is
+// Isolated, otherwise Baseline. Flows that neither decides are allowed.
 type SideView struct {
 	// Admin and Baseline are the tiers of ClusterNetworkPolicies: the first line that matches
 	// decides, and Pass skips the rest of its tier.
 	Admin    []LineView `json:"admin,omitempty"`
 	Baseline []LineView `json:"baseline,omitempty"`
-	// Isolated reports whether a NetworkPolicy isolates the direction, so that what Admin leaves is
-	// allowed by Lines only.
+	// Isolated reports whether a NetworkPolicy isolates the direction. Then only Lines allow flows
+	// that Admin does not decide.
 	Isolated bool `json:"isolated"`
-	// OwnNode reports whether the pod reaches its own node whatever Lines say.
+	// OwnNode reports whether the pod reaches its own node regardless of Lines.
 	OwnNode bool `json:"ownNode,omitempty"`
 	// By are the policies that isolate the direction, sorted.
 	By    []string   `json:"by,omitempty"`
 	Lines []LineView `json:"lines,omitempty"`
 }
 
-// LineView is what is done with peers on ports, in words.
+// LineView describes one line: the action on peers and ports, in words.
 type LineView struct {
 	Policy string `json:"policy"`
-	// Action is that of a rule of a ClusterNetworkPolicy; empty is allowed.
+	// Action is the action of a ClusterNetworkPolicy's rule. A NetworkPolicy's line has "": it
+	// allows.
 	Action string `json:"action,omitempty"`
 	Peers  string `json:"peers"`
 	Ports  string `json:"ports"`
-	// Members counts the addresses that the peers come to now; -1 is all addresses and ranges.
+	// Members is the present number of the peers' addresses. -1 means all addresses, or ranges.
 	Members int `json:"members"`
 }
 
-// enforces reports whether the plan judges a pod as the other one does.
+// enforces reports whether p judges a pod in the same way as other. A nil plan does not.
 func (p *Plan) enforces(other *Plan, key Key) bool {
 	if p == nil {
 		return false
@@ -107,7 +108,7 @@ func (p *Plan) enforces(other *Plan, key Key) bool {
 }
 
 // List returns the policies that select a pod of this node, sorted. inForce is the plan that is
-// enforced; nil is none.
+// enforced, or nil if none is.
 func (p *Planner) List(inForce *Plan) []PolicyView {
 	now := p.Plan()
 	byName := map[string]*PolicyView{}
@@ -159,7 +160,7 @@ func (p *Planner) List(inForce *Plan) []PolicyView {
 	return views
 }
 
-// directions returns the names of the directions that has reports.
+// directions returns the names of the directions for which has returns true.
 func directions(has func(Direction) bool) []string {
 	out := []string{}
 	for _, d := range []Direction{Ingress, Egress} {
@@ -172,7 +173,7 @@ func directions(has func(Direction) bool) []string {
 
 // Errors of ShowPod.
 var (
-	// ErrNoPod matches the error for a pod that the API server did not name, or that has finished.
+	// ErrNoPod matches the error for a pod that the API server did not list, or that has finished.
 	ErrNoPod = errors.New("no such pod")
 	// ErrElsewhere matches the error for a pod of another node.
 	ErrElsewhere = errors.New("the pod is not on this node")
@@ -192,7 +193,8 @@ func (p *Planner) ownPod(name Name) (*Pod, error) {
 	return pod, nil
 }
 
-// ShowPod returns what judges a pod of this node. inForce is the plan that is enforced; nil is none.
+// ShowPod returns the policies that judge a pod of this node. inForce is the plan that is enforced,
+// or nil if none is.
 func (p *Planner) ShowPod(name Name, inForce *Plan) (*PodView, error) {
 	pod, err := p.ownPod(name)
 	if err != nil {
@@ -266,7 +268,7 @@ func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView
 	return v
 }
 
-// tierView returns the lines of one tier in words, in the order in which they are asked.
+// tierView returns the lines of one tier in words, in the order of evaluation.
 func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction,
 	plan *Plan) (out []LineView) {
 	for _, name := range m.ClusterPolicies {
@@ -284,8 +286,8 @@ func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction,
 	return out
 }
 
-// peerWords return the peers of a set in words, and how many addresses they come to; -1 is all
-// addresses and ranges. A nil definition is that of all peers.
+// peerWords returns the peers of a set in words, and the number of their addresses; -1 means all
+// addresses, or ranges. A nil definition means all peers.
 func peerWords(def *definition, s *Set) (words string, members int) {
 	if def == nil {
 		return "anywhere", -1
@@ -296,7 +298,7 @@ func peerWords(def *definition, s *Set) (words string, members int) {
 	return def.words(), len(s.Addrs) + len(s.Named)
 }
 
-// show returns the lines of one direction of a policy in words: those of the same peers together.
+// show returns the lines of one direction of a policy in words. It joins lines with the same peers.
 func (c *compiled) show(d Direction, pod *Pod, sets SetMap) []LineView {
 	ports := map[string][]string{}
 	for _, l := range c.linesOf(d, pod) {

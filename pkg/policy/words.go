@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// portWords returns the ports of a line in words; def is that of its peers.
+// portWords returns the ports of a line in words; def is the definition of its peers.
 func portWords(l Line, def *definition) string {
 	if def != nil && def.kind == KindNamed {
 		return fmt.Sprintf("%s %s", def.proto, def.port)
@@ -22,10 +22,10 @@ func portWords(l Line, def *definition) string {
 	return fmt.Sprintf("%s %d-%d", i.Proto, i.First, i.Last)
 }
 
-// maxWords bounds the selectors of one set that are named.
+// maxWords bounds the selectors of one set that a text names.
 const maxWords = 16
 
-// words say in words which peers a set has.
+// words describes the peers of a set.
 func (d *definition) words() string {
 	if len(d.any) > 0 {
 		var all []string
@@ -73,7 +73,7 @@ func (d *definition) words() string {
 	return pods + " in all namespaces"
 }
 
-// words say in words which labels the selector wants.
+// words describes the labels that the selector requires.
 func (s Selector) words() string {
 	all := make([]string, 0, len(s))
 	for _, r := range s {

@@ -15,14 +15,14 @@ type writer struct {
 	named     []namedLine
 	sets      map[string]*definition
 	ranges    int
-	// count is how many lines there are before any are joined.
+	// count is the number of lines before any are joined.
 	count int
 	// denies reports whether the rule denies.
 	denies bool
 }
 
-// rules compiles the rules of a NetworkPolicy. Those of the same ports are one: their order has no
-// meaning.
+// rules compiles the rules of a NetworkPolicy. It joins rules with the same ports, since their
+// order has no meaning.
 func (w *writer) rules(rules []Rule) error {
 	var joined []*parsedRule
 	byPorts := map[string]*parsedRule{}
@@ -60,7 +60,7 @@ type parsedRule struct {
 	// all reports whether the rule allows all peers: peers are then all pods.
 	all   bool
 	peers []*definition
-	// intervals and names are the ports; none of both is all.
+	// intervals and names are the ports. If both are empty, the rule is for all ports.
 	intervals []Interval
 	names     []Port
 }
@@ -116,11 +116,11 @@ func (w *writer) write(r *parsedRule) {
 	}
 }
 
-// minJoined is from how many selectors of pods on one set is made of them. A pod is asked by fewer
-// sets then; small policies share sets with others.
+// minJoined is the number of selectors of pods from which one set is made of them. Fewer sets then
+// have to check each pod. Smaller policies share sets with others.
 const minJoined = 8
 
-// joinPods makes one definition of those that select pods, if they are many.
+// joinPods makes one definition of the definitions that select pods, if there are many.
 func joinPods(defs []*definition) (out []*definition) {
 	joined := &definition{kind: KindPods}
 	texts := map[string]bool{}
@@ -142,8 +142,8 @@ func joinPods(defs []*definition) (out []*definition) {
 	return append(out, joined)
 }
 
-// namedPort adds what allows the port of a name: a line that depends on the subject at ingress,
-// and a set of peers that have the port at egress.
+// namedPort adds a line that allows a named port. At ingress the line depends on the subject; at
+// egress its set holds the peers that have the port.
 func (w *writer) namedPort(def *definition, p Port, all bool) {
 	if w.direction == Egress {
 		named := *def
