@@ -12,12 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Lines that share neither peers nor ports are elements of few sets of address . protocol . port,
-// in place of a rule and a set for each. The kernel finds a set by walking a list, so the cost of
-// many sets grows with their square. A packet pays for one search in each of these sets.
+// Lines that share neither peers nor ports become elements of few sets of address . protocol .
+// port, instead of a rule and a set for each. The kernel finds a set by walking a list, so the cost
+// of many sets grows with their square. A packet pays for one search in each of these sets.
 //
-// What never changes is apart from what pods change: the kernel copies a whole set with intervals
-// for each transaction that changes an element.
+// Lines that never change have sets of their own, apart from lines that pods change: the kernel
+// copies a whole set with intervals for each transaction that changes an element.
 
 // boxPrefixes begin the names of sets of boxes.
 var boxPrefixes = [policy.BoxKinds]string{policy.BoxBlocks: "xb", policy.BoxPods: "xp",
@@ -29,7 +29,7 @@ type boxes struct {
 	lines []policy.Line
 }
 
-// name is that of the set of the lines, without the suffix of a family.
+// name returns the name of the set of the lines, without the suffix of a family.
 func (b boxes) name() string {
 	text := make([]byte, 0, 40*len(b.lines))
 	for _, l := range b.lines {
@@ -52,7 +52,7 @@ func (f family) inBoxes(d policy.Direction, set string) match {
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
-// boxSet returns a set of boxes of a family without elements. Only those of single points have no
+// boxSet returns a set of boxes of a family without elements. Only a set of single points has no
 // intervals.
 func (f family) boxSet(kind policy.BoxKind) *set {
 	key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)
@@ -101,8 +101,8 @@ func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
 	return out
 }
 
-// elementsOf returns the elements of lines of a family. The planner refuses lines that come to too
-// many boxes before.
+// elementsOf returns the elements of lines of a family. The planner has refused lines that make too
+// many boxes.
 func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) elements {
 	all := make([]policy.Box, 0, len(lines))
 	for _, l := range lines {
@@ -120,8 +120,8 @@ func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) ele
 	return out
 }
 
-// some reports whether any of the lines may have addresses of a family. absent are the blocks that
-// have none.
+// some reports whether any of the lines may have addresses of a family. absent holds the blocks
+// without such addresses.
 func (b boxes) some(absent map[string]bool) bool {
 	return slices.ContainsFunc(b.lines, func(l policy.Line) bool { return !absent[l.Peer] })
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// chainWriter makes the chains of a plan. Each of a direction is one chain of the kernel for each
-// family: the rules that lead there have asked for the family.
+// chainWriter makes the chains of a plan. Each chain of the plan becomes one chain of the kernel
+// per direction and family: the rules that lead there have checked the family.
 type chainWriter struct {
 	plan *policy.Plan
-	// boxed is that of the planner.
+	// boxed is the planner's field of the same name.
 	boxed bool
-	// old are the chains of the plan before.
+	// old holds the chains of the previous plan.
 	old    map[string]*chain
 	chains map[string]*chain
 }
 
-// add adds what enforces one direction of a plan's chain: the chains of the plan before if it had
-// them, since a name says all of a chain.
+// add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
+// previous plan: chains of the same name have the same content.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	allowOwnNode := w.plan.AllowOwnNode
 	var lines policy.Arrangement
@@ -67,7 +67,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	}
 }
 
-// absent are the peers of a chain that have no address of a family: blocks of the other one.
+// absent returns the peers of a chain without an address of a family: blocks of the other family.
 func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]bool) {
 	for _, lines := range [][]policy.Line{from.Admin, from.Lines, from.Baseline} {
 		for _, l := range lines {
@@ -83,8 +83,8 @@ func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]boo
 	return out
 }
 
-// fragments are matches that many rules have. The zero value is ready. One is used while chains are
-// written or compared, and not kept.
+// fragments caches matches that many rules share. The zero value is ready. A cache lives only while
+// chains are written or compared.
 type fragments struct {
 	peers map[string]match // by the direction, the family and the name of the set
 	ports map[policy.Interval]match
@@ -103,7 +103,7 @@ func (w ruleWriter) with(cached *fragments) *ruleWriter {
 	return &w
 }
 
-// peer matches the peers of a line; ok is false where there can be none.
+// peer returns a match for the peers of a line. ok is false if no packet can match.
 func (w *ruleWriter) peer(name string) (m match, ok bool) {
 	if name == "" || w.absent[name] {
 		return m, name == ""
@@ -111,7 +111,7 @@ func (w *ruleWriter) peer(name string) (m match, ok bool) {
 	return w.inSet(name), true
 }
 
-// anyPeer matches the peers of a group; ok is false where there can be none.
+// anyPeer returns a match for the peers of a group. ok is false if no packet can match.
 func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
 	if len(g.Peers) < 2 {
 		return w.peer(g.peerSet())
@@ -152,7 +152,7 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 	return m
 }
 
-// isolating are the rules of the lines of NetworkPolicies, of the plan's chain of that name.
+// isolating returns the rules for the lines of NetworkPolicies in the plan's chain of that name.
 func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
 	allowOwnNode bool) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
@@ -215,12 +215,12 @@ func (w *chainWriter) addHooks() {
 	addRelated(w.chains)
 }
 
-// fixed is a chain of these rules.
+// fixed returns a chain of these rules.
 func fixed(rules ...rule) *chain {
 	return &chain{make: func(*fragments) []rule { return rules }}
 }
 
-// dispatch are the rules that send packets of one direction to the chains of their groups.
+// dispatch returns the rules that send packets of one direction to the chains of their groups.
 func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
 	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
 	// follows it.

@@ -10,14 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// difference is what has to change, by name, sorted. Pure.
+// difference lists what has to change in the kernel, by name, sorted.
 type difference struct {
-	// anew has the table made again: it is not there, or has a chain at another hook.
+	// anew reports whether the table must be made again: it is missing, or has a chain at another
+	// hook.
 	anew                 bool
 	counters             []string
 	addChains, delChains []string
-	// refill are chains that stay and have other rules. edits is the result of
-	// findEdits, by chain.
+	// refill are chains that stay and get other rules. edits is the result of findEdits, by chain.
 	refill           []string
 	edits            map[string]edit
 	addSets, delSets []string
@@ -108,8 +108,8 @@ func diff(have *state, want *content, cached *fragments) *difference {
 	return d
 }
 
-// rank orders sets. The kernel finds one by a search of the table's list, for each rule: those that
-// most rules refer to are first.
+// rank orders sets. For each rule, the kernel finds a set by a search of the table's list. So the
+// sets to which most rules refer come first.
 func rank(set string) int {
 	switch {
 	case strings.HasPrefix(set, portsPrefix):
@@ -120,27 +120,28 @@ func rank(set string) int {
 	return 2
 }
 
-// missing returns the keys that a has and b has not, sorted.
+// missing returns the keys that are in a and not in b, sorted.
 func missing(a, b union) []string { return parts{}.missing(a, b) }
 
-// parts keeps what a part has and another has not: many unions may have the same two.
+// parts caches the difference of two parts of unions, by their addresses in memory: many unions may
+// have the same two parts.
 type parts map[[2]uintptr][]string
 
-// missing returns the keys that a has and b has not, sorted.
+// missing returns the keys that are in a and not in b, sorted.
 func (p parts) missing(a, b union) (out []string) {
 	for i, part := range a {
-		// A union that changed has most parts as before, and in the same places.
+		// A union that changed still has most of its parts, at the same indices.
 		var before elements
 		if len(a) == len(b) {
 			before = b[i]
 		}
 		out = append(out, p.less(part, before)...)
 	}
-	// By address: the kernel refuses the starts of intervals that come without their ends.
+	// Sorted by address: the kernel refuses starts of intervals without their ends.
 	slices.SortFunc(out, func(a, b string) int {
 		return cmp.Or(cmp.Compare(a[1:], b[1:]), cmp.Compare(a[0], b[0]))
 	})
-	// Many parts may lack the same key: each is looked for once in all parts.
+	// Many parts may lack the same key, so each key is looked up once in all parts of b.
 	return slices.DeleteFunc(slices.Compact(out), b.has)
 }
 
@@ -162,8 +163,8 @@ func (p parts) less(a, b elements) (out []string) {
 	return out
 }
 
-// update makes a state, of which d is the difference, the kernel's once it has the content. nil is
-// none.
+// update returns the state of the kernel after d was applied to s to reach the content. A nil s
+// means that there was no table.
 func (want *content) update(s *state, d *difference, cached *fragments) *state {
 	if s == nil || d.anew {
 		s = &state{chains: map[string]summary{}, sets: map[string]union{},
@@ -179,7 +180,7 @@ func (want *content) update(s *state, d *difference, cached *fragments) *state {
 	for _, name := range d.delChains {
 		delete(s.chains, name)
 	}
-	// Also of sets that stay: parts that are the same ones are not compared again.
+	// Sets that stay are replaced too: the next diff does not compare parts that are identical.
 	for name, set := range want.sets {
 		s.sets[name] = set.elements
 	}

@@ -9,8 +9,8 @@
 //	                 nothing matched: policy_pending, drop
 //
 // It promises:
-//   - A pod that is in no group's set of members is mute. That holds whatever is deleted: a group,
-//     a member, a set that another program flushed.
+//   - A pod that is in no group's set of members is mute. That holds regardless of what is deleted:
+//     a group, a member, a set that another program flushed.
 //   - A pod's packet that the table did not judge is dropped by a second one, kubeveil_stamp
 //     (stamp.go): a program that deletes or flushes the first opens nothing.
 //   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
@@ -22,7 +22,7 @@
 // right name and the right texts is never written again. The CNI plugin writes members too
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
-// A chain has few rules, since a packet pays for each that does not match: lines of
+// A chain has few rules, since a packet pays for each rule that does not match: lines of
 // NetworkPolicies that share ports or peers are one rule (groups.go), and where many share neither,
 // they are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the
 // plan.

@@ -13,13 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// DropLog receives the packets that logDrops tells of, from the network namespace in which it was
-// opened. Close it at the end.
+// DropLog receives the packets that the rules of logDrops report, from the network namespace in
+// which it was opened. Close it at the end.
 type DropLog struct{ conn *netlink.Conn }
 
 // Dropped is a packet that a chain of the table dropped.
 type Dropped struct {
-	// Flow has neither FromPod nor ToPod: the kernel does not tell.
+	// Flow has neither FromPod nor ToPod: the kernel does not report them.
 	policy.Flow
 	// Reason is the name of the counter.
 	Reason string
@@ -37,14 +37,14 @@ const (
 	netfilterHeader, hookPos = 4, 2 // sizeof(struct nfgenmsg); hook in nfulnl_msg_packet_hdr
 )
 
-// OpenDropLog becomes the listener of the group of the calling thread's network namespace. There
-// can be one; the error of another matches unix.EPERM.
+// OpenDropLog opens the listener of the nflog group in the calling thread's network namespace. Only
+// one listener can exist; the error of a second one matches unix.EPERM.
 func OpenDropLog() (*DropLog, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, fmt.Errorf("listen to nflog: %w", err)
 	}
-	// A listener that is slow misses packets, and is told nothing of it.
+	// A slow listener misses packets, and gets no error for it.
 	if err = c.SetOption(netlink.NoENOBUFS, true); err == nil {
 		err = bind(c)
 	}
@@ -59,7 +59,7 @@ func bind(c *netlink.Conn) error {
 	e.Bytes(cfgCommand, []byte{commandBind})
 	mode := binary.BigEndian.AppendUint32(nil, logSnaplen)
 	e.Bytes(cfgMode, append(mode, copyPacket, 0))
-	// One packet a message: the end of several may look like an error.
+	// One packet per message: the end of a batch may look like an error.
 	e.Bytes(cfgThreshold, binary.BigEndian.AppendUint32(nil, 1))
 	attributes, err := e.Encode()
 	if err != nil {
@@ -72,8 +72,8 @@ func bind(c *netlink.Conn) error {
 	return err
 }
 
-// Receive waits for dropped packets. What is no first packet of a flow between addresses is left
-// out.
+// Receive waits for dropped packets. It leaves out packets that it cannot read as the first packet
+// of a flow.
 func (l *DropLog) Receive() (out []Dropped, err error) {
 	messages, err := l.conn.Receive()
 	if err != nil {
@@ -90,7 +90,7 @@ func (l *DropLog) Receive() (out []Dropped, err error) {
 	return out, nil
 }
 
-// Close ends Receive too.
+// Close closes the listener. A Receive that waits returns.
 func (l *DropLog) Close() error { return l.conn.Close() }
 
 // readDropped reads a message about a packet, with the header of netfilter.
@@ -119,7 +119,8 @@ func readDropped(message []byte) (d Dropped, ok bool) {
 	return d, readPacket(packet, &d.Flow)
 }
 
-// reasonOf returns the reason of drops that are logged with a prefix; empty is another program's.
+// reasonOf returns the reason of drops that are logged with a prefix, or "" if another program
+// wrote the prefix.
 func reasonOf(prefix string) string {
 	for _, d := range directions {
 		if strings.HasPrefix(prefix, chainPrefix[d]) {

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// FuzzDropLog has packets of any bytes, which pods choose. What is read has addresses of one family
-// and a reason that is a counter's.
+// FuzzDropLog reads packets of any bytes, which pods choose. A packet that is read has addresses of
+// one family, and a reason that names a counter.
 func FuzzDropLog(f *testing.F) {
 	tcp4 := []byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2, 0, 1, 0, 80}
 	udp6 := append([]byte{0x60, 0, 0, 0, 0, 8, 17, 64, 15: 1, 31: 2, 39: 3}, 0, 1, 0, 53)

@@ -10,13 +10,14 @@ import (
 // The two chains that lead to the groups have a rule per group and family, and change with each
 // group. So a chain that stays keeps the rules that stay.
 
-// listed is a rule as the kernel lists it.
+// listed is a rule as a dump of the kernel returns it.
 type listed struct {
 	handle []byte // NFTA_RULE_HANDLE, 8 bytes
 	text   string
 }
 
-// placed is a rule in front of the rule with a handle, or at the end of the chain if that is nil.
+// placed is a rule to insert in front of the rule with a handle. A nil handle means the end of the
+// chain.
 type placed struct {
 	rule
 	before []byte
@@ -28,8 +29,8 @@ type edit struct {
 	add    []placed // in the order in which they are written
 }
 
-// editOf returns the edit that makes have want. ok is false where the rules that stay are not in the
-// same order, or cannot be told apart.
+// editOf returns the edit that turns have into want. ok is false if the rules that stay are in
+// another order or are ambiguous.
 func editOf(have []listed, want []rule) (e edit, ok bool) {
 	at := make(map[string]int, len(want))
 	for i, r := range want {

@@ -35,8 +35,9 @@ type Answer struct {
 	Proto    policy.Proto
 }
 
-// DropAnswers has the table drop these for AnswersDropped, and no others from now on. It uses c,
-// which must be of the network namespace of the table, and may run beside the methods of Table.
+// DropAnswers makes the table drop these answers for AnswersDropped. Answers of earlier calls are
+// no longer dropped. c must be a connection of the table's network namespace. DropAnswers may run
+// concurrently with the methods of Table.
 func DropAnswers(c *nfnl.Conn, list []Answer) error {
 	keys := make([][]string, len(families))
 	for _, a := range list {
@@ -78,7 +79,7 @@ func withoutHandshake() match {
 	)}
 }
 
-// dropEnded drops answers to ended flows.
+// dropEnded returns the rules that drop answers to ended flows.
 func dropEnded() (rules []rule) {
 	for _, f := range families {
 		proto := firstRegister + 2*f.size/4

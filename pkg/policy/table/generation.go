@@ -10,10 +10,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// The kernel numbers the ruleset of a network namespace: each transaction of anyone adds one to the
-// generation. While it stands at what it was when the table was known, nothing has to be read.
+// The kernel numbers the ruleset of a network namespace: each transaction of any program adds one
+// to the generation. While the generation is the one that Table recorded, nothing has to be read.
 
-// generation reads the number of the ruleset. It is never 0.
+// generation returns the number of the ruleset, which is never 0.
 func generation(c *nfnl.Conn) (n uint32, err error) {
 	var request nfnl.Messages
 	request.Begin(kindOf(unix.NFT_MSG_GETGEN), 0, unix.AF_UNSPEC)
@@ -32,7 +32,7 @@ func generation(c *nfnl.Conn) (n uint32, err error) {
 	return n, nil
 }
 
-// standsLocked reports whether nothing changed since the table was known.
+// standsLocked reports whether the ruleset is unchanged since the table was read.
 func (t *Table) standsLocked(c *nfnl.Conn) (bool, error) {
 	if !t.read || t.generation == 0 {
 		return false, nil
@@ -41,8 +41,8 @@ func (t *Table) standsLocked(c *nfnl.Conn) (bool, error) {
 	return err == nil && now == t.generation, err
 }
 
-// commitLocked commits a transaction. The table stays known if no other process changed the ruleset
-// since it was.
+// commitLocked commits a transaction. The table need not be read again if no other process changed
+// the ruleset since it was read.
 func (t *Table) commitLocked(c *nfnl.Conn, tx *transaction) error {
 	stands, err := t.standsLocked(c)
 	if err != nil {

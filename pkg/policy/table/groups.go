@@ -14,13 +14,15 @@ import (
 // group is what one rule allows: packets of any of the peers to any of the ports.
 type group policy.Grant
 
-// Names of sets that this package makes of a plan's begin so; a hash of their content follows.
+// Prefixes of the names of sets that this package makes from a plan's sets. A hash of the content
+// follows.
 const (
 	portsPrefix = "t"
 	unionPrefix = "u"
 )
 
-// peerSet is the name of the set of the peers, without the suffix of a family; empty is all peers.
+// peerSet returns the name of the set of the peers, without the suffix of a family. "" means all
+// peers.
 func (g group) peerSet() string {
 	switch len(g.Peers) {
 	case 0:
@@ -31,10 +33,10 @@ func (g group) peerSet() string {
 	return unionPrefix + letterOf(g.Peers[0]) + hashed(strings.Join(g.Peers, " "))
 }
 
-// letterOf is the first letter of a set's name, which says its kind.
+// letterOf returns the first letter of a set's name, which denotes its kind.
 func letterOf(peer string) string { return peer[:min(1, len(peer))] }
 
-// portSet is the name of the set of the ports; empty is none.
+// portSet returns the name of the set of the ports, or "" if the group needs no set.
 func (g group) portSet() string {
 	if len(g.Ports) < 2 {
 		return ""
@@ -46,7 +48,7 @@ func (g group) portSet() string {
 	return portsPrefix + hashed(string(text))
 }
 
-// hashed shortens a text as package policy does.
+// hashed shortens a text to a hash, as package policy does.
 func hashed(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:10])
@@ -69,7 +71,8 @@ func newReferences() references {
 		map[string]boxes{}}
 }
 
-// referencesOf are those of the rules of a plan's chain, whose lines are arranged.
+// referencesOf returns the references of the rules of a plan's chain; a is the arrangement of its
+// lines.
 func referencesOf(from *policy.Chain, a policy.Arrangement) references {
 	r := newReferences()
 	for kind, lines := range a.Boxes {
@@ -106,7 +109,7 @@ func referencesOf(from *policy.Chain, a policy.Arrangement) references {
 // protoAndPort is the type of the keys of a set of ports.
 var protoAndPort = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
 
-// portSet is a set of single ports.
+// portSet returns a set of single ports.
 func portSet(ports []policy.Interval) *set {
 	e := make(elements, len(ports))
 	for _, p := range ports {

@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What a union lacks is what a plain set lacks, whatever parts two unions share.
-func TestMissingOfUnionsIsThatOfTheirKeys(t *testing.T) {
+// missing returns the same keys for unions and for plain sets, regardless of the parts that two
+// unions share.
+func TestMissingOfUnionsDependsOnTheirKeysOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := make([]elements, 6)
 		for i := range pool {

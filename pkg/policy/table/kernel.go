@@ -20,14 +20,14 @@ import (
 )
 
 // Kernel is the table as the kernel has it. It reads a chain or a set when a packet first needs it,
-// and not again: a caller that changes the table meanwhile asks a new one. Close it at the end.
+// and then keeps it: a caller that changes the table must open a new Kernel. Close it at the end.
 type Kernel struct {
 	conn *nftables.Conn
 	wire *nfnl.Conn
-	// chains are by name; nil is no table in force. rules are those that were read.
+	// chains are by name; nil means that no table is in force. rules holds the rules read so far.
 	chains map[string]*nftables.Chain
 	rules  map[string][]*nftables.Rule
-	// sets are by name, elements those that were read.
+	// sets are by name; elements holds the elements read so far.
 	sets     map[string]*nftables.Set
 	elements map[string]elements
 }
@@ -99,13 +99,13 @@ type Packet struct {
 // Decision is what the table does with a packet.
 type Decision struct {
 	Verdict policy.Verdict
-	// Rule is the chain and the text of the rule that decided; empty is the end of a chain.
+	// Rule is the chain and the text of the rule that decided. "" means the end of a chain.
 	Rule string
 }
 
-// Judge interprets the rules and the elements of sets as nf_tables does. An error says what in the
-// table is not as this package writes it. Conditions of rules that the nftables library cannot read
-// are not seen.
+// Judge interprets the rules and the elements of sets as nf_tables does. An error names the part of
+// the table that differs from what this package writes. Judge does not see conditions that the
+// nftables library cannot read.
 func (k *Kernel) Judge(p Packet) (Decision, error) {
 	if k.chains == nil {
 		return Decision{policy.Allow, "there is no table " + ourTable.Name}, nil
@@ -128,7 +128,7 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 	return m.decision, nil
 }
 
-// hooked is a chain and where it is.
+// hooked is a chain and its hook.
 type hooked struct {
 	name     string
 	hook     *nftables.ChainHook
@@ -144,7 +144,8 @@ func hooksOf(p Packet) []hooked {
 	return []hooked{{abi.NFTPolicyPost, nftables.ChainHookPostrouting, priorityPost}}
 }
 
-// isChain reports whether a chain is missing. The error says what of it is not as it should be.
+// isChain reports whether a chain is missing. The error describes how it differs from the wanted
+// one.
 func (k *Kernel) isChain(at hooked) (missing bool, err error) {
 	ch := k.chains[at.name]
 	want := hookText(&nftables.Chain{Hooknum: at.hook, Priority: &at.priority})
@@ -160,8 +161,8 @@ func (k *Kernel) isChain(at hooked) (missing bool, err error) {
 	return false, nil
 }
 
-// headers are the network and the transport header of the first packet of a flow, with what rules
-// may ask for.
+// headers returns the network and the transport header of the first packet of a flow, with the
+// fields that rules may load.
 func headers(f policy.Flow) (network, transport []byte) {
 	src, dst := f.Src.AsSlice(), f.Dst.AsSlice()
 	network, transport = make([]byte, 40), make([]byte, 64)
@@ -266,12 +267,13 @@ func inInterval(have elements, data []byte) bool {
 	return start
 }
 
-// textOf returns the text of a rule that this package wrote; ok is false for another's rule.
+// textOf returns the text of a rule that this package wrote. ok is false for a rule of another
+// program.
 func textOf(r *nftables.Rule) (text string, ok bool) {
 	return userdata.GetString(r.UserData, userdata.TypeComment)
 }
 
-// counterOf returns the verdict that a rule with a counter drops for.
+// counterOf returns the verdict whose packets a rule with a counter drops.
 func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
 	for _, e := range exprs {
 		o, ok := e.(*expr.Objref)

@@ -300,7 +300,7 @@ func (l *lab) flows() (out []policy.Flow) {
 	for _, f := range policytest.Flows() {
 		_, f.FromPod = l.at(f.Src)
 		_, f.ToPod = l.at(f.Dst)
-		f.ToNode = false // No address of a flow is the node's.
+		f.ToNode = false // No flow has an address of the node.
 		k := key{f.Src, f.Dst, f.Proto, f.Port, f.Midstream}
 		// What stays in one namespace does not pass the node.
 		if from, to := l.ends(f); from == to || seen[k] {

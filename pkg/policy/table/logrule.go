@@ -25,9 +25,9 @@ const (
 	loggedRoom = 1 << 14
 )
 
-// logDrops tells a listener of nflog, if there is one, of a packet of one of the families that is
-// about to be dropped. Each pod of the cluster has a limit of its own, so that one that is denied
-// often hides no other. Sources outside can be any, and share one.
+// logDrops returns rules that send packets of the families to a listener of nflog, if there is one,
+// just before they are dropped. Each pod of the cluster has its own limit, so that a pod that is
+// often denied does not hide others. Sources outside are unbounded, so they share one limit.
 func logDrops(prefix string, of ...family) (rules []rule) {
 	limit := &expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond,
 		Burst: logRate}
@@ -62,7 +62,7 @@ func fromInside(op expr.CmpOp) match {
 	)}
 }
 
-// loggedSet is the set of the sources with their limits.
+// loggedSet returns the set of the sources with their limits.
 func (f family) loggedSet() *set {
 	return &set{key: f.addr, elements: union{{}}, timeout: loggedFor, room: loggedRoom}
 }

@@ -12,16 +12,16 @@ import (
 )
 
 // machine judges one packet as nft_do_chain (net/netfilter/nf_tables_core.c) does, with the
-// expressions that this package writes. It fails where it meets another one.
+// expressions that this package writes. It returns an error for any other expression.
 type machine struct {
 	kernel             *Kernel
 	packet             Packet
 	network, transport []byte
 	// registers are the 64 bytes of struct nft_regs.
 	registers [64]byte
-	// mark is the packet's, 0 at first: the tables of the stamp take ours off before.
+	// mark is the packet's mark. It begins at 0: the table of the stamp has cleared our bit.
 	mark uint32
-	// added has the keys that rules added to sets, each behind the name of its set.
+	// added holds the keys that rules added to sets, each after the name of its set.
 	added    map[string]bool
 	depth    int
 	decision Decision
@@ -30,8 +30,8 @@ type machine struct {
 // maxDepth bounds nested chains (NFT_JUMP_STACK_SIZE).
 const maxDepth = 16
 
-// chain judges by a chain. final reports whether the packet was accepted or dropped; without it the
-// packet goes on behind the rule that jumped here.
+// chain judges by a chain. final reports whether the packet was accepted or dropped. Otherwise the
+// packet continues after the rule that jumped here.
 func (m *machine) chain(name string) (final bool, err error) {
 	if m.depth++; m.depth > maxDepth {
 		return false, fmt.Errorf("chain %s: more than %d chains call each other", name, maxDepth)
@@ -45,7 +45,7 @@ func (m *machine) chain(name string) (final bool, err error) {
 	for i, r := range rules {
 		text, ours := textOf(r)
 		if !ours {
-			return false, fmt.Errorf("rule %d of chain %s is another program's", i+1, name)
+			return false, fmt.Errorf("another program wrote rule %d of chain %s", i+1, name)
 		}
 		verdict, err := m.rule(r.Exprs)
 		if err != nil {
@@ -83,7 +83,8 @@ func (m *machine) chain(name string) (final bool, err error) {
 	return false, nil
 }
 
-// rule returns the verdict of a rule; nil where the packet does not match or there is no verdict.
+// rule returns the verdict of a rule, or nil if the packet does not match or the rule has no
+// verdict.
 func (m *machine) rule(exprs []expr.Any) (*expr.Verdict, error) {
 	for _, e := range exprs {
 		matches := true
@@ -123,7 +124,7 @@ func (m *machine) rule(exprs []expr.Any) (*expr.Verdict, error) {
 }
 
 // from returns the bytes from a register on, by either numbering of include/uapi: registers 1 to 4
-// have 16 bytes, those from 8 on 4 bytes of the same memory.
+// have 16 bytes each, and registers from 8 on have 4 bytes each of the same memory.
 func (m *machine) from(register uint32) ([]byte, error) {
 	switch {
 	case register >= unix.NFT_REG_1 && register <= unix.NFT_REG_4:

@@ -6,12 +6,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// partLines is how many lines of boxes are one part of a set: a pod that comes or goes makes the
-// parts again of which it is a peer.
+// partLines is the number of lines of boxes in one part of a set. A pod that appears or disappears
+// changes only the parts in which it is a peer.
 const partLines = 64
 
-// keepSets keeps the sets that chains refer to. Those of peers that are as before are not made
-// again.
+// keepSets keeps the sets to which chains refer, and drops the others. It makes a set only if it is
+// new or its peers changed.
 func (p *planner) keepSets(sets policy.SetMap) {
 	old := p.sets
 	p.sets, p.dependents = map[string]*made{}, map[string][]string{}
@@ -44,7 +44,7 @@ func (p *planner) keepSets(sets policy.SetMap) {
 	}
 }
 
-// remakeSets makes what sets have of some of the plan's sets.
+// remakeSets makes the parts of sets again that contain one of the changed sets of the plan.
 func (p *planner) remakeSets(sets policy.SetMap, changed []string) {
 	is, dependents := map[string]bool{}, map[string]bool{}
 	for _, peer := range changed {
@@ -83,7 +83,7 @@ func (p *planner) remakeSets(sets policy.SetMap, changed []string) {
 	}
 }
 
-// unite returns the union of sets of a plan, which are of one kind. Peers are sorted.
+// unite returns the union of a plan's sets, which are of one kind. peers are their names, sorted.
 func unite(sets policy.SetMap, peers []string) *made {
 	first := sets.Get(peers[0])
 	if first.Kind == policy.KindBlock {
@@ -103,7 +103,7 @@ func unite(sets policy.SetMap, peers []string) *made {
 	return m
 }
 
-// partsOf returns the elements of sets that are no unions.
+// partsOf returns the elements of sets that are not unions.
 func partsOf(byFamily []*set) []elements {
 	out := make([]elements, len(byFamily))
 	for i, s := range byFamily {
@@ -112,7 +112,7 @@ func partsOf(byFamily []*set) []elements {
 	return out
 }
 
-// copy returns sets of which parts can be set: those that a content has are not changed.
+// copy returns a copy whose parts can be set: the sets of a content are never changed.
 func (m *made) copy() *made {
 	out := &made{byFamily: make([]*set, len(m.byFamily))}
 	for f, s := range m.byFamily {

@@ -15,20 +15,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// state is what the kernel has; nil is no table.
+// state is the content of the table in the kernel. Nil means that there is no table.
 type state struct {
 	chains   map[string]summary
 	sets     map[string]union
 	counters map[string]bool
 }
 
-// summary is what is compared of a chain.
+// summary holds the properties of a chain that are compared.
 type summary struct {
 	hook  string
 	texts digest
 }
 
-// digest is of the texts of a chain's rules, in their order. The zero value is no rule.
+// digest is a hash of the texts of a chain's rules, in their order. The zero value stands for no
+// rules.
 type digest [sha256.Size]byte
 
 func (d *digest) add(text []byte) {
@@ -45,7 +46,7 @@ func ask(message uint16, table string) *nfnl.Messages {
 	return &t.Messages
 }
 
-// dump calls each with every object of a kind; a table that is not there has none.
+// dump calls each with every object of a kind. A missing table has no objects.
 func dump(c *nfnl.Conn, request *nfnl.Messages, begin func(), each func(attributes []byte)) error {
 	err := c.Dump(request, begin, func(attributes []byte) error {
 		each(attributes)
@@ -75,8 +76,8 @@ func readTable(c *nfnl.Conn, name string) (there, dormant bool, err error) {
 	return there, dormant, nil
 }
 
-// read reads the table of the network namespace of c. One that judges nothing since it is dormant
-// counts as none, so it is made again.
+// read reads the table of the network namespace of c. A dormant table, which judges nothing, counts
+// as missing, so it is made again.
 func read(c *nfnl.Conn) (*state, error) {
 	there, dormant, err := readTable(c, ourTable.Name)
 	if err != nil || !there || dormant {
@@ -100,7 +101,7 @@ func read(c *nfnl.Conn) (*state, error) {
 func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 	out := map[string]summary{}
 	err := dump(c, ask(unix.NFT_MSG_GETCHAIN, table), func() { clear(out) }, func(b []byte) {
-		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // Others come too.
+		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // The dump has others.
 			out[nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_NAME))] = summary{hook: hookOf(b)}
 		}
 	})
@@ -120,9 +121,9 @@ func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 }
 
 // readRules calls each with the handle and the comment of every rule of a chain, which are valid
-// until it returns. begin is called before the first, and again where the dump begins again. Rules
-// are read chain by chain: the kernel begins each part of an answer by a search for the place where
-// the last one ended.
+// until it returns. begin is called before the first, and again when the dump starts over. Rules
+// are read chain by chain: for each part of an answer, the kernel searches the place where the last
+// part ended.
 func readRules(c *nfnl.Conn, table, chain string, begin func(), each func(handle, text []byte)) error {
 	request := ask(unix.NFT_MSG_GETRULE, table)
 	request.String(unix.NFTA_RULE_CHAIN, chain)
@@ -135,7 +136,7 @@ func readRules(c *nfnl.Conn, table, chain string, begin func(), each func(handle
 	return nil
 }
 
-// comment returns the comment of a rule without the zero byte at its end; nil is none.
+// comment returns the comment of a rule without the zero byte at its end, or nil if there is none.
 func comment(data []byte) []byte {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]
@@ -147,7 +148,7 @@ func comment(data []byte) []byte {
 	return nil
 }
 
-// hookOf describes the hook of a chain that was read; empty is none.
+// hookOf describes the hook of a chain that was read. It returns "" for a chain without a hook.
 func hookOf(chain []byte) string {
 	hook := nfnl.Find(chain, unix.NFTA_CHAIN_HOOK)
 	number, priority := nfnl.Find(hook, unix.NFTA_HOOK_HOOKNUM), nfnl.Find(hook,
@@ -162,7 +163,7 @@ func hookNamed(number uint32, priority int32) string {
 	return fmt.Sprintf("hook %d priority %d", number, priority)
 }
 
-// hookText describes the hook of a chain; empty is none.
+// hookText describes the hook of a chain. It returns "" for a chain without a hook.
 func hookText(ch *nftables.Chain) string {
 	if ch.Hooknum == nil || ch.Priority == nil {
 		return ""

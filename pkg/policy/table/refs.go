@@ -1,13 +1,14 @@
 package table
 
-// counts are the sets that the rules of all chains look up, by name, each with how many chains do.
-// The zero value is empty. A change costs time in proportion to the chains that come and go.
+// counts holds the sets that the rules of all chains look up, by name, each with the number of its
+// chains. The zero value is empty. A change costs time in proportion to the chains that are added
+// and removed.
 type counts struct {
 	references
 	ofPorts, ofPeers, ofUnions, ofBoxes map[string]int
 }
 
-// add counts the references of a chain. A set of ports that is known already is kept.
+// add counts the references of a chain. The first of equal sets is kept.
 func (c *counts) add(r references) {
 	if c.ports == nil {
 		*c = counts{newReferences(), map[string]int{}, map[string]int{}, map[string]int{},
@@ -19,7 +20,7 @@ func (c *counts) add(r references) {
 	enter(c.boxes, c.ofBoxes, r.boxes)
 }
 
-// remove takes back what add counted of a chain.
+// remove subtracts the references of a chain.
 func (c *counts) remove(r references) {
 	leave(c.ports, c.ofPorts, r.ports)
 	leave(c.peers, c.ofPeers, r.peers)

@@ -11,10 +11,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Conntrack relates an ICMP error to a known connection if it quotes a packet of that and goes to
-// the packet's sender. It does not ask where the error comes from. Any pod that knows addresses and
-// ports could otherwise send content of its choice behind a quote, past all policies. So errors have
-// chains of their own:
+// Conntrack relates an ICMP error to a known connection if the error quotes a packet of the
+// connection and goes to that packet's sender. It does not check the source of the error. Any pod
+// that knows addresses and ports could otherwise send content of its choice behind a quote, past
+// all policies. So errors have chains of their own:
 //
 //	post, host_errors ─► related ─► errors ┬ from a pod: it received the quoted packet
 //	                                       ├ from a tunnel: a node, or received it ─► ends
@@ -35,7 +35,7 @@ const (
 // priorityErrors is in front of IPVS (98) and source NAT (100) at input.
 const priorityErrors = 97
 
-// sameFor and sameRoom bound the elements of family.same. Each is needed for one packet.
+// sameFor and sameRoom bound the elements of family.same. Each element is needed for one packet.
 const (
 	sameFor  = time.Second
 	sameRoom = 1 << 14
@@ -66,7 +66,8 @@ func addRelated(to map[string]*chain) {
 	to[hostErrors] = host
 }
 
-// errors judges errors, but for those of pods behind a tunnel: these go to the chain ends.
+// errors returns the rules that judge errors. Errors from pods behind a tunnel go to the chain
+// ends.
 func (f family) errors() []rule {
 	node := match{f.name + " saddr @" + f.nodes, encode(f.load(f.saddr, firstRegister),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: f.nodes})}
@@ -87,7 +88,7 @@ func (f family) errors() []rule {
 //
 // No expression of Linux 6.1 compares two addresses of a packet. So the destination is added to a
 // set first, twice in one key, and then looked up beside the source. All elements are such pairs,
-// so those of other packets do no harm. While the set is full, such errors are dropped.
+// so elements of other packets do no harm. While the set is full, such errors are dropped.
 func (f family) fromEnd() match {
 	twice := match{"update @" + f.same + " { quoted daddr . quoted daddr }", encode(
 		f.loadQuoted(firstRegister), f.loadQuoted(firstRegister+f.size/4),
@@ -109,15 +110,14 @@ func (f family) loadQuoted(register uint32) expr.Any {
 		Offset: f.quoted, Len: f.size}
 }
 
-// isInside reports whether a set judges ICMP errors alone, and no connection.
+// isInside reports whether a set judges only ICMP errors.
 func isInside(name string) bool {
 	return slices.ContainsFunc(families, func(f family) bool {
 		return name == f.inside || name == f.nodes
 	})
 }
 
-// makeInside makes the sets that the chains of related packets look up, if the plan has others than
-// before.
+// makeInside makes the sets that the chains of related packets look up, if the plan changed them.
 func (p *planner) makeInside(plan *policy.Plan) {
 	if p.inside != nil && slices.Equal(p.insideOf.NodeAddrs, plan.NodeAddrs) &&
 		slices.Equal(p.insideOf.Inside, plan.Inside) {

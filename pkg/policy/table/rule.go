@@ -20,15 +20,15 @@ type rule struct {
 	exprs []byte
 }
 
-// match is a condition and its text; the zero value matches everything.
+// match is a condition and its text. The zero value matches everything.
 type match rule
 
-// and matches what matches both.
+// and returns a match for packets that match both.
 func (m match) and(n match) match {
 	return match{strings.TrimSpace(m.text + " " + n.text), slices.Concat(m.exprs, n.exprs)}
 }
 
-// verdict ends packets that match.
+// verdict returns a rule with a verdict for packets that match.
 func (m match) verdict(kind expr.VerdictKind, to string) rule {
 	words := map[expr.VerdictKind]string{expr.VerdictReturn: "return", expr.VerdictAccept: "accept",
 		expr.VerdictGoto: "goto " + to, expr.VerdictJump: "jump " + to}
@@ -36,7 +36,7 @@ func (m match) verdict(kind expr.VerdictKind, to string) rule {
 	return rule{text, slices.Concat(m.exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
 }
 
-// drop counts and drops.
+// drop returns a rule that counts and drops.
 func drop(counter string) rule {
 	return rule{"counter " + counter + " drop", encode(
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
@@ -44,13 +44,13 @@ func drop(counter string) rule {
 	)}
 }
 
-// dropMidstream drops segments of TCP that open no connection and belong to none that is known.
-// Otherwise the server of a connection that was revoked would take it up again in its own
-// direction, with its next segment.
+// dropMidstream returns a rule that drops TCP segments that neither open a connection nor belong to
+// a known one. Otherwise the next segment of the server would open a revoked connection again, in
+// the server's direction.
 //
-// Segments that another program exempts from conntrack (notrack) are never of a known connection.
-// Each of them is judged by address and port, so it needs no rule about its connection. NodeLocal
-// DNSCache exempts its own address so.
+// Segments that another program exempts from conntrack (notrack) never belong to a known
+// connection. Each of them is judged by address and port, so it needs no rule about its connection.
+// NodeLocal DNSCache exempts its own address so.
 func dropMidstream() rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
 	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
@@ -64,14 +64,14 @@ func dropMidstream() rule {
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
 			Mask: []byte{opens}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
-		// Last: only segments that open no connection pay for it.
+		// This comes last: only segments that do not open a connection pay for it.
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(untracked)},
 	), d.exprs...)}
 }
 
-// family is what differs between IPv4 and IPv6.
+// family holds the differences between IPv4 and IPv6.
 type family struct {
 	name         string // as nft names the header
 	suffix       string // of sets of peers
@@ -100,7 +100,7 @@ var families = []family{
 // unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
 const firstRegister = 8
 
-// is matches packets of the family. Its text is empty: the field that follows says it.
+// is returns a match for packets of the family. Its text is empty: the field that follows names it.
 func (f family) is() match {
 	return match{exprs: encode(
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
@@ -139,7 +139,7 @@ func (f family) toNamed(set string) match {
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
-// toItself matches packets of the family, of a pod that reach it again by a service.
+// toItself matches packets of the family that a pod sends to itself through a service.
 func (f family) toItself() match {
 	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, encode(
 		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.size/4),
@@ -189,11 +189,11 @@ const stateEstablished, stateRelated, stateNew = 1 << 1, 1 << 2, 1 << 3
 // known matches packets of connections that were judged.
 func known() match { return inState("established", stateEstablished) }
 
-// related matches what the kernel relates to known connections: ICMP errors about them, and
+// related matches packets that the kernel relates to known connections: ICMP errors about them, and
 // connections that a helper of conntrack expects.
 func related() match { return inState("related", stateRelated) }
 
-// knownOrRelated matches what known or related matches.
+// knownOrRelated matches packets that known or related matches.
 func knownOrRelated() match {
 	return inState("established,related", stateEstablished|stateRelated)
 }
@@ -207,7 +207,7 @@ func inState(name string, bits uint32) match {
 	)}
 }
 
-// byHostProcess matches packets of the node's own processes, which come in by no link.
+// byHostProcess matches packets of the node's own processes, which have no input link.
 func byHostProcess() match {
 	return match{"iif 0", encode(
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
@@ -215,7 +215,7 @@ func byHostProcess() match {
 	)}
 }
 
-// toNode matches packets to this node itself: only at input there is no link that they go out by.
+// toNode matches packets to this node itself: only at input do packets have no output link.
 func toNode() match {
 	return match{"oif 0", encode(
 		&expr.Meta{Key: expr.MetaKeyOIF, Register: firstRegister},
@@ -223,12 +223,12 @@ func toNode() match {
 	)}
 }
 
-// fromPods matches packets that come in by a pod's link, or by none with CmpOpNeq.
+// fromPods matches packets that come in by a pod's link. With CmpOpNeq it matches all others.
 func fromPods(op expr.CmpOp) match {
 	return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op, abi.PodGroup)
 }
 
-// toPods matches packets that go out by a pod's link, or by none with CmpOpNeq.
+// toPods matches packets that go out by a pod's link. With CmpOpNeq it matches all others.
 func toPods(op expr.CmpOp) match {
 	return byGroup("oifgroup", expr.MetaKeyOIFGROUP, op, abi.PodGroup)
 }

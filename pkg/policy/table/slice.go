@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// The kernel holds the lock of nftables for a whole transaction, and everyone else who changes
-// rules on the node waits: an ADD of a pod, the guard, kube-proxy. So new sets with many elements
+// The kernel holds the lock of nftables for a whole transaction. All other programs that change
+// rules on the node wait: an ADD of a pod, the guard, kube-proxy. So new sets with many elements
 // are made before the transaction that refers to them, a slice at a time. Packets see the old plan
 // until that transaction. A daemon that dies before leaves sets that nothing refers to; the next
 // one completes or deletes them.
@@ -16,13 +16,13 @@ import (
 const (
 	// sliceElements bounds the elements of a slice.
 	sliceElements = 2048
-	// slicePause is between two slices. A process that waits goes ahead, and a DEL that reads the
-	// table without a lock finds it unchanged for a moment.
+	// slicePause is the pause between two slices. A process that waits can then go ahead, and a DEL
+	// that reads the table without a lock finds it unchanged for a moment.
 	slicePause = 10 * time.Millisecond
 )
 
-// prepareLocked makes those new sets of a difference that have more elements than a slice together,
-// and takes them out of the difference. It returns how many sets it made.
+// prepareLocked makes the new sets of a difference if they have more elements together than a
+// slice, and removes them from the difference. It returns the number of sets that it made.
 func (t *Table) prepareLocked(c *nfnl.Conn, d *difference, want *content) (made int, err error) {
 	total := 0
 	for _, name := range d.addSets {
@@ -75,8 +75,8 @@ func (t *Table) prepareLocked(c *nfnl.Conn, d *difference, want *content) (made 
 	return made, err
 }
 
-// cut returns where to cut the sorted keys of the set, at room or a little later: an interval is
-// not cut, since the kernel refuses what follows a start without its end.
+// cut returns where to cut the sorted keys of the set, at room or a little later. It never cuts an
+// interval, since the kernel refuses elements that follow a start without its end.
 func (s *set) cut(keys []string, room int) int {
 	n := min(room, len(keys))
 	if !s.interval || s.concat {

@@ -19,19 +19,20 @@ import (
 //
 //	postrouting 94, input 100   take the stamp off: another program may use the bit
 //	postrouting 95, input 101   the table that judges: stamp, then judge
-//	postrouting 96, input 102   a stamp: take it off; none, and a pod's packet: drop
+//	postrouting 96, input 102   a stamp: take it off; a pod's packet without a stamp: drop
 //
 // Packets of the node's own processes at postrouting, and those that no pod sent at input, pass
 // both chains without a stamp: encrypted ones are most of them. The stamp comes next, so no packet
 // that was judged and not dropped leaves the chain without one, known connections included. Both
 // tables are written in one transaction.
 
-// unstamped is the reason of a packet that was not judged.
+// unstamped is the drop reason of packets that were not judged.
 const unstamped = "policy_unstamped"
 
 var stampTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTStampTable}
 
-// stampState is what the kernel has of the table; the zero value is none.
+// stampState is the content of the table in the kernel. The zero value means that there is no
+// table.
 type stampState struct {
 	chains  map[string]summary
 	dropped uint64
@@ -87,13 +88,13 @@ func isReply() match {
 	)}
 }
 
-// setStamp stamps all packets.
+// setStamp returns a rule that stamps all packets.
 func setStamp() rule {
 	return rule{fmt.Sprintf("mark set mark | %#x", abi.PolicyMark),
 		markBits(^abi.PolicyMark, abi.PolicyMark)}
 }
 
-// markBits makes the mark its bits of mask, exclusive or xor.
+// markBits returns expressions that set the mark to (mark & mask) ^ xor.
 func markBits(mask, xor uint32) []byte {
 	return encode(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: firstRegister},
@@ -104,7 +105,7 @@ func markBits(mask, xor uint32) []byte {
 	)
 }
 
-// stampWanted is the table as readStamp returns it, but for the counter.
+// stampWanted returns the table as readStamp returns it, without the counter.
 var stampWanted = sync.OnceValue(func() map[string]summary {
 	out := map[string]summary{}
 	for _, ch := range stampChains() {
@@ -116,7 +117,7 @@ var stampWanted = sync.OnceValue(func() map[string]summary {
 // whole reports whether the table is as it should be.
 func (s stampState) whole() bool { return maps.Equal(s.chains, stampWanted()) }
 
-// readStamp reads the table. One that is dormant, or without its counter, is not whole.
+// readStamp reads the table. A table that is dormant or lacks its counter is not whole.
 func readStamp(c *nfnl.Conn) (s stampState, err error) {
 	there, dormant, err := readTable(c, stampTable.Name)
 	if err != nil || !there {
@@ -134,7 +135,7 @@ func readStamp(c *nfnl.Conn) (s stampState, err error) {
 	return s, err
 }
 
-// writeStamp adds the table, in place of one that is there, to a transaction.
+// writeStamp adds the table to a transaction. It replaces an existing table.
 func writeStamp(t *transaction, dropped uint64) {
 	t.addTable(stampTable.Name)
 	t.deleteTable(stampTable.Name)

@@ -32,8 +32,8 @@ add rule inet others behind meta mark & 0x800000 != 0 counter name left
 add chain inet others inside { type filter hook input priority 500; }
 add rule inet others inside meta mark & 0x800000 != 0 counter name left`
 
-// Whatever is done to the table that judges while no daemon runs, pods' packets do not pass
-// without it.
+// Pods' packets do not pass without the table that judges, regardless of what another program does
+// to it while no daemon runs.
 func TestUnjudgedPacketsAreDropped(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	for name, command := range map[string]string{

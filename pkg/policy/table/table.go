@@ -20,18 +20,18 @@ type Table struct {
 	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
 	// it closes a socket of nftables.
 	conn *nfnl.Conn
-	// have is what the kernel has; read reports whether it is known.
+	// have is the content of the table in the kernel; read reports whether it is known.
 	have *state
 	read bool
-	// generation is that of the ruleset when have was all that the table had; 0 is not known.
+	// generation is the ruleset's generation at which have was true; 0 means that it is not known.
 	// compare reports whether another program may have changed the table since.
 	generation uint32
 	compare    bool
-	// reads counts how often elements were read.
+	// reads counts the reads of elements.
 	reads int
-	// afterSlice lets tests end a change between slices; nil in programs.
+	// afterSlice lets tests end a change between slices. It is nil in programs.
 	afterSlice func() error
-	// stamp is what the kernel has of the table of stamp.go.
+	// stamp is the content in the kernel of the table of stamp.go.
 	stamp stampState
 }
 
@@ -58,8 +58,7 @@ func (t *Table) openLocked() (*nfnl.Conn, error) {
 	return t.conn, nil
 }
 
-// failedLocked forgets what is known, and closes a connection that may hold answers that were
-// not read.
+// failedLocked marks the table as not known, and closes a connection that may hold unread answers.
 func (t *Table) failedLocked() {
 	t.read = false
 	if t.conn != nil {
@@ -68,17 +67,17 @@ func (t *Table) failedLocked() {
 	}
 }
 
-// Forget makes the next Apply read the kernel, if anyone changed the ruleset since the table was
-// known: another program may have changed the table.
+// Forget makes the next Apply read the kernel if any program changed the ruleset since the table
+// was read: that change may concern the table.
 func (t *Table) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.compare = true
 }
 
-// Refresh reads the members of groups, which plugins add and remove, if anyone changed the ruleset.
-// A caller reads the records of attachments after Refresh and before it makes the plan for Apply: a
-// member that has no record by then is not a pod's, and Apply removes it.
+// Refresh reads the members of groups, which plugins add and remove, if any program changed the
+// ruleset. A caller reads the records of attachments after Refresh and before it makes the plan for
+// Apply. A member without a record then belongs to no pod, and Apply removes it.
 func (t *Table) Refresh() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,8 +115,8 @@ func (t *Table) Refresh() error {
 	return nil
 }
 
-// Stands reports whether nothing in the ruleset changed since the table was known. False also means
-// that this cannot be read.
+// Stands reports whether the ruleset is unchanged since the table was read. It also returns false
+// if the ruleset's generation cannot be read.
 func (t *Table) Stands() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,13 +154,13 @@ func (t *Table) readLocked(c *nfnl.Conn) error {
 	return nil
 }
 
-// tries bounds how often Apply reads the kernel again because it was not as known: a plugin may
-// remove a member at the same time.
+// tries bounds how often Apply reads the kernel again because the table was not as expected: a
+// plugin may remove a member at the same time.
 const tries = 3
 
-// Result is what an Apply did.
+// Result describes what an Apply changed.
 type Result struct {
-	// Changes is how many chains, sets and elements were written; 0 if the plan was in force.
+	// Changes is the number of written chains, sets and elements; 0 if the plan was in force.
 	Changes int
 	// Shrinks reports whether less may be allowed than before: known connections have to be judged.
 	Shrinks bool
@@ -258,11 +257,11 @@ func with(f func(*nfnl.Conn) error) error {
 	return errors.Join(f(c), c.Close())
 }
 
-// Delete deletes the table and that of the stamp in one transaction, and with them all policy.
+// Delete deletes the table and the stamp's table in one transaction, and with them all policy.
 func Delete() error {
 	var tx transaction
 	for _, name := range []string{stampTable.Name, ourTable.Name} {
-		tx.addTable(name) // The delete needs one.
+		tx.addTable(name) // The delete fails without a table.
 		tx.deleteTable(name)
 	}
 	if err := with(tx.commit); err != nil {
@@ -271,7 +270,7 @@ func Delete() error {
 	return nil
 }
 
-// Drops returns the dropped packets by reason; all are 0 when there is no table.
+// Drops returns the number of dropped packets by reason. All are 0 if there is no table.
 func Drops() (map[string]uint64, error) {
 	counts := map[string]uint64{unstamped: 0}
 	for _, name := range policy.DropReasons {

@@ -56,7 +56,7 @@ func checkJudgement(t *testing.T, l *lab) {
 			w.Change(t, p)
 		}
 
-		// Attachments of the world that the lab has no links for are not this node's.
+		// Attachments of the world without a link in the lab do not belong to this node.
 		for key, addrs := range w.Attached {
 			if _, here := l.at(addrs[0]); !here || !strings.HasPrefix(key.Name.Name, "local-") {
 				p.SetAttached(key, nil)

@@ -11,8 +11,9 @@ import (
 // behindAdmin ends the name of the chain that follows the Admin tier of another.
 const behindAdmin = "_np"
 
-// tier are the rules of a tier for packets of the family, in the order of its lines. What it denies
-// goes to the chain denial, and what it passes to the chain pass; empty is return.
+// tier returns the rules of a tier for packets of the family, in the order of its lines. Packets
+// that it denies go to the chain denial, and packets that it passes go to the chain pass. If pass
+// is empty, they return to the calling chain.
 func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []rule) {
 	doubted := map[policy.Interval]bool{}
 	for _, l := range lines {
@@ -57,8 +58,8 @@ func addDenials(to map[string]*chain) {
 	}
 }
 
-// shrinks reports whether less may be allowed than before. Where a tier denies, that may also come
-// of a new element.
+// shrinks reports whether less may be allowed than before. Where a tier denies, a new element may
+// also cause that.
 func (d *difference) shrinks(want *content) bool {
 	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
 		return true

@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Names of counters; the last three are also those of the chains in which tiers drop.
+// Names of counters. The names admin, baseline and unknown are also names of chains in which tiers
+// drop.
 var (
 	pending   = policy.DenyPending.String()
 	midstream = policy.DenyMidstream.String()
@@ -25,22 +26,23 @@ var (
 	foreign  = policy.DenyRelated.String()
 )
 
-// Priorities. Postrouting is in front of all source NAT (100) and behind destination NAT. Input is
-// behind IPVS (98 and 99).
+// Priorities. Postrouting comes before all source NAT (100) and after destination NAT. Input comes
+// after IPVS (98 and 99).
 const (
 	priorityPost  = 95
 	priorityInput = 101
 )
 
-// chain is a chain of the table; one without a hook is what others go to.
+// chain is a chain of the table. Other chains go to a chain without a hook.
 type chain struct {
-	// make makes the rules: they are many, and needed only to write or to compare them.
+	// make makes the rules. There are many, and only writing and comparing needs them.
 	make     func(*fragments) []rule
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
-	// refer is to the sets that rules look up; of two families, the first one's chain has it.
+	// refer holds the sets that the rules look up. The references of both families are in the chain
+	// of the first family.
 	refer references
-	// texts is known once the rules were made.
+	// texts is the digest of the rules' texts; nil until the rules were made.
 	texts *digest
 }
 
@@ -56,7 +58,7 @@ func (c *chain) rules(cached *fragments) []rule {
 	return rules
 }
 
-// summary describes the chain as it is read.
+// summary describes the chain as a read of the kernel does.
 func (c *chain) summary(cached *fragments) summary {
 	if c.texts == nil {
 		c.rules(cached)
@@ -68,12 +70,13 @@ func (c *chain) hookText() string {
 	return hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
 }
 
-// elements are keys of a set. The end of an interval has a leading byte 1. A box has a leading byte
-// 2, the key of its first corner and that of its last. All else has a leading byte 0.
+// elements are keys of a set. The key of the end of an interval has a leading byte 1. The key of a
+// box has a leading byte 2, then the keys of its first and its last corner. All other keys have a
+// leading byte 0.
 type elements map[string]bool
 
-// union is the keys of a set: those that any of the parts has. Parts are not changed once a content
-// has them, so a part that two unions share is not compared.
+// union holds the keys of a set in parts: a key is in the set if it is in any part. A part that is
+// in a content is never changed, so a part that two unions share need not be compared.
 type union []elements
 
 func (u union) has(key string) bool {
@@ -85,19 +88,20 @@ func (u union) has(key string) bool {
 	return false
 }
 
-// set is a set and how the kernel has to make it.
+// set is a set with the properties with which the kernel has to make it.
 type set struct {
 	key      nftables.SetDatatype
 	concat   bool
 	interval bool
 	elements union
-	// timeout is of each element, 0 for none. Elements of a set with one are not the plan's.
+	// timeout is the timeout of each element; 0 means no timeout. Elements of a set with a timeout
+	// are not part of the plan.
 	timeout time.Duration
-	// room bounds the elements that rules add, 0 if none does.
+	// room bounds the elements that rules add; 0 if no rule adds any.
 	room uint32
 }
 
-// content is what the table has to contain, by the names in the kernel.
+// content is the wanted content of the table, by the names in the kernel.
 type content struct {
 	chains map[string]*chain
 	sets   map[string]*set
@@ -105,41 +109,42 @@ type content struct {
 
 var directions = []policy.Direction{policy.Ingress, policy.Egress}
 
-// chainPrefix begins the name of a plan's chain for one direction.
+// chainPrefix is the prefix of the name of a plan's chain for one direction.
 var chainPrefix = map[policy.Direction]string{policy.Ingress: "in_", policy.Egress: "out_"}
 
-// planner makes contents, and keeps the parts that did not change. The zero value is ready.
+// planner makes the content for a plan, and keeps the parts that did not change since the last
+// plan. The zero value is ready.
 type planner struct {
-	// groups are the plan's of which chains were made, by name.
+	// groups holds the plan's groups that already have chains, keyed by name.
 	groups map[string]*policy.Group
 	chains map[string]*chain
 	refer  counts
-	// sets are those of peers, unions and boxes, by their names without the suffix of a family. from
-	// are the plan's sets that they were made from, dependents are their names by those of the
-	// plan's sets that they have.
+	// sets holds the sets of peers, unions and boxes, by their names without the suffix of a
+	// family. They were made from the plan's sets in from. dependents holds, by the name of a set
+	// of the plan, the names of the sets that contain it.
 	sets       map[string]*made
 	from       policy.SetMap
 	dependents map[string][]string
-	// boxed makes boxes of all lines that can be one, for tests.
+	// boxed makes boxes of all lines that can be boxes, for tests.
 	boxed bool
-	// allowOwnNode is that of the plan that chains were made for.
+	// allowOwnNode is the setting of the plan for which the chains were made.
 	allowOwnNode bool
-	// members are the sets of makeMembers, and of is what they were made from.
-	members map[string]*set
-	of      policy.Plan
-	// inside are the sets of makeInside, from these parts of a plan.
+	// members holds the sets of makeMembers. They were made from the plan membersOf.
+	members   map[string]*set
+	membersOf policy.Plan
+	// inside holds the sets of makeInside. They were made from the plan insideOf.
 	inside   map[string]*set
 	insideOf policy.Plan
-	// content is what want returned.
+	// content is the last result of want.
 	content content
 }
 
-// made is a set of the kernel for each family; nil where there is none. A union has a part for each
-// of its peers, and boxes of pods have one for each partLines lines.
+// made holds a set of the kernel for each family, or nil for a family without one. A union has a
+// part for each of its peers. A set of boxes of pods has a part for each partLines lines.
 type made struct{ byFamily []*set }
 
-// want returns what the table has to contain for a plan, until it is called again. It takes time in
-// proportion to the sets of the kernel, and to the plan's sets that changed.
+// want returns the content of the table for a plan. The result is valid until the next call. want
+// takes time in proportion to the sets of the kernel, and to the plan's sets that changed.
 func (p *planner) want(plan *policy.Plan) *content {
 	remade := p.makeChains(plan)
 	changed, known := plan.Sets.ChangedSince(p.from)
@@ -166,7 +171,7 @@ func (p *planner) want(plan *policy.Plan) *content {
 	return c
 }
 
-// add adds a set of peers, of each family that has it.
+// add adds a set of peers, for each family that has one.
 func (c *content) add(name string, made []*set) {
 	for i, f := range families {
 		if made[i] != nil {
@@ -175,8 +180,8 @@ func (c *content) add(name string, made []*set) {
 	}
 }
 
-// makeChains makes the chains of the plan's groups, if these are others than before: the name of a
-// group says all that its chains are, and which sets they look up. It reports whether it did.
+// makeChains makes the chains of the plan's groups if the groups changed, and reports whether they
+// did. Groups of the same name have the same chains and look up the same sets.
 func (p *planner) makeChains(plan *policy.Plan) bool {
 	if p.allowOwnNode != plan.AllowOwnNode {
 		p.chains, p.refer, p.allowOwnNode = nil, counts{}, plan.AllowOwnNode
@@ -221,7 +226,7 @@ func rangesOf(ranges []policy.Range, i int) (out []policy.Range) {
 	return out
 }
 
-// peerSets returns the sets of a plan's set, by family; nil where there is none.
+// peerSets returns the kernel's sets for a plan's set, by family, or nil for a family without one.
 func peerSets(s *policy.Set) []*set {
 	out := make([]*set, len(families))
 	for i, f := range families {
@@ -233,7 +238,7 @@ func peerSets(s *policy.Set) []*set {
 				nftables.TypeInetService)
 			out[i] = &set{key: key, concat: true, elements: union{{}}}
 		case policy.KindBlock:
-			// Chains refer to SetRanges of both families, whatever it has.
+			// Chains refer to SetRanges of both families, even if it is empty.
 			if own := rangesOf(s.Ranges, i); len(own) > 0 || s.Name == policy.SetRanges {
 				out[i] = &set{key: f.addr, interval: true,
 					elements: union{intervals(own)}}
@@ -260,10 +265,11 @@ func indexOf(a netip.Addr) int {
 
 func key(b []byte) string { return "\x00" + string(b) }
 
-// keyRange begins the key of a box.
+// keyRange is the leading byte of the key of a box.
 const keyRange = "\x02"
 
-// intervals are starts and exclusive ends; one to the end of the address space has no end.
+// intervals returns the keys of starts and exclusive ends. A range to the end of the address space
+// has no end.
 func intervals(ranges []policy.Range) elements {
 	e := elements{}
 	for i, r := range ranges {
@@ -276,14 +282,13 @@ func intervals(ranges []policy.Range) elements {
 	return e
 }
 
-// makeMembers makes the sets of members of each group, and the pairs of toItself, if these are
-// others than before.
+// makeMembers makes the sets of members of each group, and the pairs of toItself, if they changed.
 func (p *planner) makeMembers(plan *policy.Plan) {
-	if p.members != nil && maps.Equal(p.of.Groups, plan.Groups) &&
-		maps.Equal(p.of.Members, plan.Members) && slices.Equal(p.of.Own, plan.Own) {
+	if p.members != nil && maps.Equal(p.membersOf.Groups, plan.Groups) &&
+		maps.Equal(p.membersOf.Members, plan.Members) && slices.Equal(p.membersOf.Own, plan.Own) {
 		return
 	}
-	p.of = policy.Plan{Groups: plan.Groups, Members: plan.Members, Own: plan.Own}
+	p.membersOf = policy.Plan{Groups: plan.Groups, Members: plan.Members, Own: plan.Own}
 	sets := map[string]*set{}
 	p.members = sets
 

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// transaction collects messages of nftables about tables of the family inet. The kernel takes all
+// transaction collects messages of nftables about tables of the family inet. The kernel applies all
 // or none of them. The zero value is ready.
 type transaction struct{ nfnl.Messages }
 
@@ -47,7 +47,8 @@ func (t *transaction) addCounter(table, name string, packets uint64) {
 	end()
 }
 
-// addChain adds a chain without rules. One at a hook accepts what its rules do not drop.
+// addChain adds a chain without rules. A chain at a hook accepts packets that its rules do not
+// drop.
 func (t *transaction) addChain(table, name string, c *chain) {
 	t.begin(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table)
 	t.String(unix.NFTA_CHAIN_NAME, name)
@@ -117,7 +118,7 @@ const (
 	keyOfElement  = unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED
 	lastOfElement = elementKeyEnd | unix.NLA_F_NESTED
 	elementKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
-	setIDOfNewSet = 1  // The kernel wants one; nothing refers to it.
+	setIDOfNewSet = 1  // The kernel requires an ID; nothing refers to it.
 )
 
 // addSet adds a set without elements.
@@ -224,8 +225,8 @@ func (t *transaction) elements(message uint16, table, set string, keys []string)
 	}
 }
 
-// encode returns expressions as a rule's message has them. It panics if the library cannot encode
-// one of this package's.
+// encode returns expressions in the encoding of a rule's message. It panics if the library cannot
+// encode an expression of this package.
 func encode(exprs ...expr.Any) (out []byte) {
 	for _, e := range exprs {
 		b, err := expr.Marshal(unix.NFPROTO_INET, e)
