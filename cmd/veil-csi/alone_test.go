@@ -38,7 +38,7 @@ type found struct {
 	mapping string
 }
 
-// newFound returns a node whose disk has that epoch. A later one than 2 is another node's.
+// newFound returns a node whose disk has that epoch. An epoch after 2 belongs to another node.
 func newFound(t *testing.T, epoch uint64) *found {
 	t.Helper()
 	u, engine := crypt.UUID{1}, crypttest.New()

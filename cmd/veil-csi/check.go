@@ -14,14 +14,14 @@ const (
 	storeFile       = "file:"
 )
 
-// What -latency-tuning says.
+// Values of -latency-tuning.
 const (
 	tuningAuto = "auto"
 	tuningOn   = "on"
 	tuningOff  = "off"
 )
 
-// maxReserve is the most of a file system that may be kept free, percent.
+// maxReserve is the largest share of a file system that may be kept free, percent.
 const maxReserve = 90
 
 // check returns which flags contradict each other, and what to write instead.

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// warnAgain is how long the same is not said again of a volume: the kubelet asks every two
-	// minutes.
+	// warnAgain is the time in which an event of a volume is not repeated: the kubelet calls every
+	// two minutes.
 	warnAgain = 10 * time.Minute
-	// warnRetry is how long to wait for an API server that did not take an event.
+	// warnRetry is the wait after an API server did not accept an event.
 	warnRetry = 30 * time.Second
-	// warnings is how many may wait to be said; more are in the log alone.
+	// warnings bounds the events that wait. Further ones are only in the log.
 	warnings = 16
 )
 
-// warner makes events at the claims of volumes: of disks that are refused, and of what happens
-// beside calls.
+// warner makes events at the claims of volumes: about refused disks, and about what happens outside
+// of calls.
 type warner struct {
 	warn    func(ctx context.Context, volume, reason, message string) error
 	log     *slog.Logger
@@ -34,7 +34,7 @@ func newWarner(warn func(ctx context.Context, volume, reason, message string) er
 	return &warner{warn: warn, log: log, notices: make(chan driver.Notice, warnings)}
 }
 
-// observe is told of each call, and never blocks.
+// observe receives each call, and never blocks.
 func (w *warner) observe(c driver.Call) {
 	var refused *crypt.RefusedError
 	if c.Volume == "" || !errors.As(c.Err, &refused) {
@@ -43,7 +43,7 @@ func (w *warner) observe(c driver.Call) {
 	w.notice(driver.Notice{Volume: c.Volume, Reason: refused.Kind.Name(), Message: c.Err.Error()})
 }
 
-// notice is told of each notice, and never blocks.
+// notice receives each notice, and never blocks.
 func (w *warner) notice(n driver.Notice) {
 	select {
 	case w.notices <- n:
@@ -51,7 +51,7 @@ func (w *warner) notice(n driver.Notice) {
 	}
 }
 
-// run makes events until ctx ends. Those that an API server did not take are made later: a node
+// run makes events until ctx ends. Events that an API server did not accept are made later: a node
 // that is cut off from it fences itself.
 func (w *warner) run(ctx context.Context) {
 	type said struct{ volume, reason string }
@@ -82,7 +82,7 @@ func (w *warner) run(ctx context.Context) {
 	}
 }
 
-// say makes the events of notices, and returns those that are to be made later.
+// say makes the events of notices, and returns the notices whose events must be made later.
 func (w *warner) say(ctx context.Context, notices []driver.Notice) []driver.Notice {
 	for i, n := range notices {
 		err := w.warn(ctx, n.Volume, n.Reason, n.Message)

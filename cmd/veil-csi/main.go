@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string) error {
 	return o.serve(ctx)
 }
 
-// makeKey makes a key-encryption key, where there is no file.
+// makeKey makes a key-encryption key if the file does not exist.
 func makeKey(path string) error {
 	err := keyring.CreateFile(path)
 	if errors.Is(err, os.ErrExist) {

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// process is a driver and what runs beside it. Use newProcess.
+// process is a driver and the work beside it. Use newProcess.
 type process struct {
 	*options
 	driver       *driver.Driver

@@ -19,11 +19,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// host is what a driver uses of its machine. The zero value is this machine; tests replace parts.
+// host holds what a driver uses from its machine. The zero value is this machine; tests replace
+// parts.
 type host struct {
-	// adjust changes what each Set depends on; nil changes nothing.
+	// adjust changes the configuration of each Set. Nil changes nothing.
 	adjust func(*volume.Config)
-	// mounts is the mount table; nil is the kernel's.
+	// mounts is the mount table. Nil means the kernel's mount table.
 	mounts mount.System
 }
 
@@ -79,7 +80,7 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 	return out, nil
 }
 
-// inline reports whether volumes with tuning: latency get dm-crypt's flags for that.
+// inline reports whether volumes with tuning: latency get dm-crypt's flags for low latency.
 func (o *options) inline(log *slog.Logger) (bool, error) {
 	if o.latencyTuning != tuningAuto {
 		return o.latencyTuning == tuningOn, nil

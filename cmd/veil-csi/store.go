@@ -11,13 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// states is a store, and what people may ask for in it.
+// states is a store, with the requests of people in it.
 type states struct {
 	volume.Store
 	// cluster returns the id of the cluster.
 	cluster  func(ctx context.Context) (string, error)
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// cache, done, destroy and warn are nil where there is no API server to ask.
+	// cache, done, destroy and warn are nil without an API server.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
 	// destroy calls do with a volume without an owner.
@@ -25,7 +25,7 @@ type states struct {
 	warn    func(ctx context.Context, volume, reason, message string) error
 }
 
-// statesIn returns what a store in Kubernetes has.
+// statesIn returns the states of a store in Kubernetes.
 func statesIn(s *kubestore.Store, log *slog.Logger) states {
 	return states{s, s.Cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.DestroyUnowned,
 		s.Warn}

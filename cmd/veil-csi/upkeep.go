@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// again is how long to wait for an API server that is away.
+	// again is the pause before the next request to an API server that is away.
 	again = 5 * time.Second
 	// yieldEvery is the interval of checks for volumes that other nodes took over from this one.
 	yieldEvery = time.Second
-	// recordsEvery is how often the disks below mappings are asked whether another node has opened
-	// them.
+	// recordsEvery is the interval of reads of the disks below mappings, which show whether another
+	// node has opened them.
 	recordsEvery = 5 * time.Second
-	// wipeEvery is how often disks are looked for that deleted volumes left.
+	// wipeEvery is the interval of searches for disks of deleted volumes.
 	wipeEvery = time.Minute
-	// unusedEvery is how often volumes are looked for that no pod has.
+	// unusedEvery is the interval of searches for volumes that no pod uses.
 	unusedEvery = time.Minute
 )
 
@@ -59,8 +59,8 @@ func (p *process) alone(ctx context.Context, g *errgroup.Group) {
 // upkeep starts the work beside serving that needs an API server, until ctx ends.
 func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	d, s := p.driver, p.states
-	// Beside serving, and again until it is done: what it waits for may be mended only by a call
-	// that is served.
+	// This runs beside serving, and again until it succeeds: possibly only a served call mends what
+	// it waits for.
 	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
 	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
 		func(ctx context.Context) error { return p.metrics.FenceLost(ctx, d) })
@@ -96,7 +96,7 @@ func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// requests does what people asked for. One that cannot be done stays, and is said.
+// requests carries out requests of people. A request that fails stays, and is reported.
 func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
 	asked, err := s.cache.Rewraps(ctx)
 	errs := []error{err}

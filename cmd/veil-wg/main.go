@@ -1,5 +1,5 @@
 // Command veil-wg is userspace WireGuard for nodes whose kernel has none: a
-// supervisor that runs a process for each device that veild asks for.
+// supervisor that runs a process for each device that veild requests.
 package main
 
 import (
@@ -43,8 +43,8 @@ Examples:
 Flags:
 `
 
-// passedFD is the descriptor under which a device's process finds its held lock, or the pipe by
-// which it tells that it took the device over.
+// passedFD is the descriptor of the lock that a device's process inherits, or of the pipe on which
+// it reports that it took the device over.
 const passedFD = 3
 
 // instanceEnv is the name of the instance where no flag gives it: a probe's command line has no

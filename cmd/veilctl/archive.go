@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 )
 
-// archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called
-// from several goroutines.
+// archive is a .tar.gz whose files all pass through the redactor. Its methods may be called from
+// several goroutines.
 type archive struct {
 	root   string
 	redact *redact.Redactor
@@ -46,7 +46,7 @@ type manifest struct {
 type entry struct {
 	Path string `json:"path"`
 	From string `json:"from"`
-	// Bytes is its size, Redacted how many secrets were taken out of it.
+	// Bytes is the file's size; Redacted is the number of secrets that were removed from it.
 	Bytes    int `json:"bytes"`
 	Redacted int `json:"redacted"`
 }
@@ -65,7 +65,7 @@ func newArchive(w io.Writer, root string, r *redact.Redactor, m manifest) *archi
 // text adds a file; from names its origin.
 func (a *archive) text(name, from string, text []byte) { a.add(name, from, text, 0) }
 
-// object adds a file in YAML with what an object holds, or a list of them.
+// object adds a file in YAML with the content of an object or of a list of objects.
 func (a *archive) object(name, from string, v any) {
 	clean, n := a.redact.Object(v)
 	text, err := yaml.Marshal(clean)
@@ -94,7 +94,7 @@ func (a *archive) add(name, from string, text []byte, redacted int) {
 	a.contents.Files = append(a.contents.Files, entry{name, from, len(text), redacted + n})
 }
 
-// lacks records what could not be read.
+// lacks records that something could not be read.
 func (a *archive) lacks(name string, err error) {
 	why, _ := a.redact.Text([]byte(err.Error()))
 	a.mu.Lock()
@@ -102,7 +102,7 @@ func (a *archive) lacks(name string, err error) {
 	a.contents.Missing = append(a.contents.Missing, missing{name, string(why)})
 }
 
-// write holds a.mu.
+// write adds a file. The caller holds a.mu.
 func (a *archive) write(name string, text []byte) {
 	if a.broken != nil {
 		return

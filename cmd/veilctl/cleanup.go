@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
-// cleanup is `veild cleanup`, told in tables or JSON.
+// cleanup is `veild cleanup` with output in tables or JSON.
 func cleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "take everything of Kubeveil's network from this node",

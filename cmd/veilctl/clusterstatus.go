@@ -27,35 +27,36 @@ type nodeReport struct {
 	// Answered reports whether the node's veild answered; if not, the fields below come from other
 	// sources.
 	Answered bool `json:"answered"`
-	// Ready reports whether pods may come: veild's word, not the Node's condition.
+	// Ready reports whether veild accepts pods. It is not the Node's condition.
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
-	// KeyEpoch and PublicKey are those of the node's newest published key.
+	// KeyEpoch and PublicKey describe the node's newest published key.
 	KeyEpoch  *uint32 `json:"keyEpoch,omitempty"`
 	PublicKey string  `json:"publicKey,omitempty"`
 	// Backend is kernel or userspace, or both.
 	Backend string `json:"backend,omitempty"`
 	// MTU is the pods' MTU in bytes.
 	MTU int `json:"mtu,omitempty"`
-	// Peers are the other nodes that it knows, PeersUp those that answer or need not.
+	// Peers counts the other nodes that it knows. PeersUp counts those that answer or need not.
 	Peers   int `json:"peers"`
 	PeersUp int `json:"peersUp"`
-	// SeenBy are the nodes that have heard it in the last three minutes.
+	// SeenBy counts the nodes that received packets from it in the last three minutes.
 	SeenBy int `json:"seenBy"`
 	Pods   int `json:"pods"`
-	// PolicyRevision is that of the policies in force, empty where none are or it is not known.
+	// PolicyRevision is the revision of the policies in force. It is empty if none are in force, or
+	// if it is not known.
 	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Blocked counts packets that the guard dropped.
 	Blocked uint64 `json:"blocked"`
-	// Problems are sentences; without one the node is well.
+	// Problems are sentences. A node without problems is well.
 	Problems []string `json:"problems,omitempty"`
-	// Notes are remarks that are no problems.
+	// Notes are remarks that do not count as problems.
 	Notes []string `json:"notes,omitempty"`
-	// Status is all that its veild said.
+	// Status is the full answer of the node's veild.
 	Status *telemetry.Status `json:"status,omitempty"`
 }
 
-// assess decides from what was seen. It is pure; nodes come sorted by name.
+// assess builds the report from the nodes that were seen. It is pure; nodes are sorted by name.
 func assess(seen []nodeSeen) clusterReport {
 	seenBy := map[string]int{}
 	for _, n := range seen {
@@ -151,7 +152,8 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	r.Blocked = s.Guard.Blocked()
 }
 
-// readPolicy notes what ends by itself: a node that is late, and pods that start.
+// readPolicy adds notes about states that end by themselves: a node that is late, and pods that
+// start.
 func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	if p == nil {
 		return
@@ -171,7 +173,7 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 	}
 }
 
-// explainSilence is for a node whose veild was not asked or did not answer.
+// explainSilence adds the problems of a node whose veild was not asked or did not answer.
 func (r *nodeReport) explainSilence(n nodeSeen) {
 	switch {
 	case n.pod == "" && n.claim != nil && r.SeenBy > 0:
@@ -222,7 +224,7 @@ func showCluster(w io.Writer, r clusterReport) error {
 	return err
 }
 
-// showRevisions says how many nodes enforce which policies, unless all enforce the same.
+// showRevisions prints how many nodes enforce which policies, unless all enforce the same.
 func showRevisions(w io.Writer, r clusterReport) {
 	nodes := map[string]int{}
 	for _, n := range r.Nodes {

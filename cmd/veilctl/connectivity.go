@@ -24,7 +24,7 @@ type walkFlags struct {
 	timeout        time.Duration
 }
 
-// walk is connectivity.Walk, told in lines or JSON.
+// walk is connectivity.Walk with output in lines or JSON.
 func walk() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connectivity",
@@ -132,7 +132,7 @@ func (f *walkFlags) run(c call) error {
 	return err
 }
 
-// tell shows progress, and for people every kind of flow as it is walked.
+// tell prints progress and, without -o json, every kind of flow as it is walked.
 func (f *walkFlags) tell(c call) {
 	began := time.Now()
 	f.options.Step = func(what string) {

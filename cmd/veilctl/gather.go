@@ -20,10 +20,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// atOnce bounds the requests of gather that are under way together.
+// atOnce bounds the concurrent requests of gather.
 const atOnce = 8
 
-// gatherer fills in Facts, each of its parts by itself.
+// gatherer fills in Facts. Each of its parts works by itself.
 type gatherer struct {
 	*remote.Cluster
 	mu    sync.Mutex // guards the fields below
@@ -32,8 +32,9 @@ type gatherer struct {
 	servers []netip.AddrPort
 }
 
-// gather reads what preflight judges. It changes nothing; what cannot be read is in Unread. The
-// text of a configuration file replaces the cluster's configuration; an empty name means no file.
+// gather reads the facts that preflight judges. It changes nothing. Facts.Unread holds what could
+// not be read. The text of a configuration file replaces the cluster's configuration; an empty name
+// means no file.
 func gather(ctx context.Context, cluster *remote.Cluster, file string,
 	text []byte) preflight.Facts {
 	g := &gatherer{Cluster: cluster, facts: preflight.Facts{
@@ -163,7 +164,7 @@ func (g *gatherer) lacking(ctx context.Context,
 	return out, nil
 }
 
-// configMap returns a key of a ConfigMap of kube-system; nil when there is none.
+// configMap returns a key of a ConfigMap of kube-system, or nil when there is none.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
 	m, err := g.Client.CoreV1().ConfigMaps(remote.SystemNamespace).Get(ctx, name,
 		metav1.GetOptions{})
@@ -301,7 +302,7 @@ func (g *gatherer) pods(ctx context.Context) error {
 	return nil
 }
 
-// controller looks for kube-controller-manager's pods, which kubeadm labels so.
+// controller reads kube-controller-manager's pods by the label that kubeadm sets.
 func (g *gatherer) controller(ctx context.Context) error {
 	list, err := g.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})

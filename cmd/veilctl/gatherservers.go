@@ -55,7 +55,7 @@ func addrsIn(texts []string) (out []netip.Addr) {
 	return out
 }
 
-// staticServers looks for kube-apiserver's pods, which kubeadm labels so.
+// staticServers reads kube-apiserver's pods by the label that kubeadm sets.
 func (g *gatherer) staticServers(ctx context.Context) error {
 	list, err := g.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "component=kube-apiserver"})
@@ -131,7 +131,7 @@ func (g *gatherer) certificates(ctx context.Context) {
 func certificateNames(ctx context.Context, server netip.AddrPort, ca []byte) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
-	// kube.VerifyChain verifies it: its names are what is asked for.
+	// kube.VerifyChain verifies the certificate. Its names are the result, so they are not checked.
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", server.String())
 	if err != nil {

@@ -60,7 +60,7 @@ func installCommand() *cobra.Command {
 	}
 }
 
-// report prints findings; an error among them is the command's.
+// report prints findings. The command fails if one of them is an error.
 func (c call) report(findings []preflight.Finding) (err error) {
 	errors := preflight.Count(findings, preflight.Error)
 	return c.print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0,

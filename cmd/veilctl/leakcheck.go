@@ -18,14 +18,14 @@ type leakReport struct {
 	Links   []string `json:"links"`
 	Seconds float64  `json:"seconds"`
 	Frames  uint64   `json:"frames"`
-	// Tunnel frames are WireGuard's, Neighbour frames ARP and ND.
+	// Tunnel counts WireGuard's frames, and Neighbour counts frames of ARP and ND.
 	Tunnel    uint64 `json:"tunnel"`
 	Neighbour uint64 `json:"neighbour"`
-	// Other frames are neither and hold no cluster address: host to host, and outside.
+	// Other counts all other frames without an address of the cluster: host to host, and outside.
 	Other uint64 `json:"other"`
-	// Leaks hold an address of the cluster in clear.
+	// Leaks counts frames with an address of the cluster in clear.
 	Leaks uint64 `json:"leaks"`
-	// Dropped frames were not seen; more than zero proves nothing.
+	// Dropped counts frames that were not seen. If there are any, the check proves nothing.
 	Dropped  uint64         `json:"dropped"`
 	Examples []leak.Example `json:"examples,omitempty"`
 }

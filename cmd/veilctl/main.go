@@ -1,10 +1,9 @@
-// Command veilctl shows what Kubeveil does on this node or in a whole cluster, says before an
-// installation what a cluster lacks, checks that nothing leaves a node in clear, gathers what a bug
-// report needs, and takes Kubeveil away again.
+// Command veilctl shows what Kubeveil does on this node or in a whole cluster. It checks before an
+// installation what a cluster lacks, checks that nothing leaves a node in clear, gathers a bug
+// report, and removes Kubeveil.
 //
-// Start reading at newVeilctl, which lists the verbs. Those that ask one veild do so by its socket;
-// those for a cluster by a kubeconfig (pkg/remote), and reach each veild by running veilctl in
-// its pod.
+// Start reading at newVeilctl, which lists the verbs. Verbs for one veild use its socket. Verbs
+// for a cluster use a kubeconfig (pkg/remote), and reach each veild by running veilctl in its pod.
 //
 // It is larger than most packages: all verbs share the flags of access, the forms of output and the
 // exit statuses. What stands alone is in internal.

@@ -27,7 +27,7 @@ type measuring struct {
 	seconds    int
 }
 
-// register adds the flags; out is the usual folder, sample what a sample is of.
+// register adds the flags. out is the default folder; sample describes a sample.
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
@@ -39,8 +39,8 @@ func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 // secondsFit reports whether a sample is neither too short nor too long.
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
-// run opens the cluster, has it measured, and writes and prints the report, also one that came with
-// an error: that is given then. errWrong when a gate was missed and nothing else is wrong.
+// run connects to the cluster, measures it, and writes and prints the report, even if measure
+// returned an error with it. It returns that error, or errWrong if only gates were missed.
 func (m *measuring) run(c call, measure func(k *remote.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()

@@ -26,7 +26,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 		"a gate was missed and more failed": {gates: missed, err: left, want: left},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The test stands in a git tree, whose commit is not this program's.
+			// The test runs in a git tree, whose commit differs from the program's commit.
 			result, err := bench.New(bench.VM, ".")
 			if err != nil {
 				t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 // namesLimit bounds the wait of a shell for the names that it completes.
 const namesLimit = 2 * time.Second
 
-// completeNames completes the arguments of cmd, at most most of them, by names that list returns. A
-// shell shows no error, so there are no names where list fails.
+// completeNames completes at most `most` arguments of cmd by names that list returns. A shell shows
+// no errors, so it offers no names if list fails.
 func completeNames(cmd *cobra.Command, most int, list func(call) ([]string, error)) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string,
 		_ string) ([]string, cobra.ShellCompDirective) {

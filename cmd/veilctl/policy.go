@@ -158,7 +158,7 @@ func showPod(w io.Writer, v policy.PodView) error {
 	return showSide(w, "Egress", "TO", v.Egress)
 }
 
-// showSide prints one direction of a pod: its tiers in the order in which they are asked.
+// showSide prints one direction of a pod: its tiers in the order of evaluation.
 func showSide(w io.Writer, title, peers string, s policy.SideView) error {
 	if len(s.Admin) > 0 {
 		fmt.Fprintf(w, "\n%s, tier Admin: the first line that matches decides\n", title)

@@ -66,7 +66,7 @@ func policyTrace(c call, socket, port, about string) error {
 	}
 	for _, end := range ends {
 		if _, err := netip.ParseAddr(end); err != nil && !isPodName(end) {
-			return fmt.Errorf("%q is no pod and no address: write NAMESPACE/NAME, such as "+
+			return fmt.Errorf("%q is neither a pod nor an address: write NAMESPACE/NAME, such as "+
 				"shop/web, or an address: %w", end, errUsage)
 		}
 	}
@@ -144,7 +144,7 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 	return nil
 }
 
-// verdictOf returns what the sides that the asked node judges come to, in words.
+// verdictOf returns the verdict of the sides that the asked node judges, in words.
 func verdictOf(p keeper.Path) string {
 	allowed, elsewhere := true, false
 	for _, s := range p.Sides {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// waitTurn is how long one node may keep others waiting.
+// waitTurn bounds the time that one node may keep others waiting.
 const waitTurn = 5 * time.Second
 
 // clusterProgress is the output of policy wait for a cluster; fields are added, never renamed.
@@ -33,17 +33,19 @@ type clusterProgress struct {
 
 // clusterWait asks nodes whether they enforce the policies that the API server has.
 type clusterWait struct {
-	// pods returns the pod of veild on each node that must enforce policies; "" is none.
+	// pods returns the pod of veild on each node that must enforce policies; "" if the node lacks
+	// its pod.
 	pods func(context.Context) (map[string]string, error)
-	// ask has the veilctl of a pod wait for patience, and returns what it printed. If revision is
+	// ask runs veilctl in a pod, which waits for patience, and returns its output. If revision is
 	// not empty, the pod compares it before it lists the policies.
 	ask func(ctx context.Context, pod string, patience time.Duration, revision string) ([]byte, error)
 
 	mu sync.Mutex // guards what follows
-	// answers are the last of each node. A node that enforced the policies is not asked again.
+	// answers holds the last answer of each node. A node that enforced the policies is not asked
+	// again.
 	answers map[string]keeper.Progress
-	// revision is the revision that the last of these nodes enforced; empty before the first one.
-	// Each was compared with a list of this run, or with the revision of such a list.
+	// revision is the revision that the last of these nodes enforced; "" before the first one. Each
+	// node compared it with a list of this run, or with the revision of such a list.
 	revision string
 }
 
@@ -87,7 +89,7 @@ func veildPods(ctx context.Context, cluster *remote.Cluster) (map[string]string,
 	return names, nil
 }
 
-// run asks until all nodes have answered that they enforce the policies, or the timeout.
+// run asks until all nodes have answered that they enforce the policies, or until the timeout.
 func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterProgress, error) {
 	w.answers, w.revision = map[string]keeper.Progress{}, ""
 	end := time.Now().Add(timeout)
@@ -155,7 +157,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 		err = json.Unmarshal(out, &said)
 	}
 	if err == nil && !said.Enforced {
-		err = errors.New("its answer is no progress")
+		err = errors.New("its answer is not valid")
 	}
 	if err != nil {
 		p.Missing = []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
@@ -165,8 +167,9 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	return p
 }
 
-// revisionFor returns the revision to compare on a node; empty means that the node lists. A node
-// that did not enforce it lists from then on: so does a veilctl of a version without --revision.
+// revisionFor returns the revision to compare on a node. "" means that the node lists the policies.
+// A node that did not enforce the revision lists from then on, as does a veilctl without
+// --revision.
 func (w *clusterWait) revisionFor(node string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +179,7 @@ func (w *clusterWait) revisionFor(node string) string {
 	return w.revision
 }
 
-// put notes an answer. Of a node that was cut off by the end, what it said before counts.
+// put records an answer. If the end cut a node's answer off, its previous answer counts.
 func (w *clusterWait) put(ctx context.Context, p keeper.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +191,7 @@ func (w *clusterWait) put(ctx context.Context, p keeper.Progress) {
 	}
 }
 
-// report returns the answers of the nodes that there are, sorted by name.
+// report returns the answers of the nodes in pods, sorted by name.
 func (w *clusterWait) report(pods map[string]string) clusterProgress {
 	r := clusterProgress{Enforced: len(pods) > 0, Nodes: []keeper.Progress{}}
 	for _, node := range slices.Sorted(maps.Keys(pods)) {

@@ -118,7 +118,7 @@ func TestPolicyWaitOfAClusterNamesNodesThatDoNotEnforce(t *testing.T) {
 	}{
 		"late":         {"", errors.New("shop/web was\nnot seen yet"), "shop/web was; not seen yet"},
 		"no JSON":      {"yes", nil, "invalid character"},
-		"another JSON": {`{"policies":2}`, nil, "its answer is no progress"},
+		"another JSON": {`{"policies":2}`, nil, "its answer is not valid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := nodesThat(map[string]func(int) (string, error){

@@ -49,7 +49,7 @@ func fetchInto(c call, socket, page string, v any) error {
 	return nil
 }
 
-// allServices asks for the list page by page.
+// allServices reads the list page by page.
 func allServices(c call, socket string) ([]service.View, error) {
 	views := []service.View{}
 	for query := ""; ; query = "?after=" + url.QueryEscape(views[len(views)-1].Service.String()) {
@@ -97,7 +97,7 @@ func serviceList(c call, socket string) error {
 	})
 }
 
-// sameInside reports whether a frontend for outside equals the one for inside; then both are shown
+// sameInside reports whether a frontend for outside equals the one for inside. Both are then shown
 // as one.
 func sameInside(v service.View, f service.FrontendView) bool {
 	i := slices.IndexFunc(v.Frontends, func(o service.FrontendView) bool {
@@ -106,7 +106,7 @@ func sameInside(v service.View, f service.FrontendView) bool {
 	return i >= 0 && v.Frontends[i].Local == f.Local && !f.Ranged
 }
 
-// fromOf returns the clients that a frontend is for.
+// fromOf returns the clients of a frontend.
 func fromOf(v service.View, f service.FrontendView) string {
 	for _, o := range v.Frontends {
 		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr &&
@@ -117,7 +117,7 @@ func fromOf(v service.View, f service.FrontendView) string {
 	return f.Scope.String()
 }
 
-// serviceName returns a name, also for entry 0, which is no service of Kubernetes.
+// serviceName returns a name, also for entry 0, which is not a service of Kubernetes.
 func serviceName(n service.Name) string {
 	if n.Namespace == "" {
 		return "(API servers)"
@@ -206,7 +206,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 		}
 		addr, err := netip.ParseAddrPort(c.args[0])
 		if err != nil {
-			return fmt.Errorf("%q is no address with a port, such as 10.96.0.10:53 or "+
+			return fmt.Errorf("%q is not an address with a port, such as 10.96.0.10:53 or "+
 				"[fd00::a]:53: %w", c.args[0], errUsage)
 		}
 
@@ -232,7 +232,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 	})
 }
 
-// showFront prints an address, the decisions in order, and each backend.
+// showFront prints a frontend: its address, the decisions in order, and each backend.
 func showFront(c call, f service.FrontendView) error {
 	from := "from inside the cluster"
 	switch f.Scope {

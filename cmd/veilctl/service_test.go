@@ -126,7 +126,7 @@ func TestServiceVerbs(t *testing.T) {
 			[]string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
 		"trace another address": {cluster, []string{"trace", "198.18.128.99:80"}, nil,
 			exitWrong},
-		"trace what is no address": {cluster, []string{"trace", "web"}, nil, exitUsage},
+		"trace an invalid address": {cluster, []string{"trace", "web"}, nil, exitUsage},
 		"without veild":            {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
 	} {
 		t.Run(name, func(t *testing.T) {

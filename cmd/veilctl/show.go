@@ -130,7 +130,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	return t.Flush()
 }
 
-// connectionsLine says how full the table of tracked connections is and which pods have too many.
+// connectionsLine describes how full the table of tracked connections is, and which pods have too
+// many.
 func connectionsLine(c *telemetry.Connections) string {
 	line := fmt.Sprintf("%d of %d tracked, at most %d opened by one pod", c.Tracked, c.Max, c.Limit)
 	if len(c.Opened) > 0 && len(c.Limited) == 0 {
@@ -154,8 +155,8 @@ func keyNote(d telemetry.Device) string {
 	return ""
 }
 
-// inClear returns what crosses the network in clear; an older veild, which does not report it, has
-// these two.
+// inClear returns the traffic that crosses the network in clear. An older veild does not report it;
+// it has these two kinds.
 func inClear(s telemetry.Status) string {
 	if len(s.InClear) == 0 {
 		return "masqueraded traffic that leaves the cluster; host to host traffic"
@@ -163,7 +164,7 @@ func inClear(s telemetry.Status) string {
 	return strings.Join(s.InClear, "; ")
 }
 
-// policiesLine is how it stands with policies, in a line.
+// policiesLine describes the state of policies in one line.
 func policiesLine(p *telemetry.Policy) string {
 	line := "revision " + orDash(p.Revision) + " in force"
 	switch {
@@ -180,7 +181,7 @@ func policiesLine(p *telemetry.Policy) string {
 	return line
 }
 
-// ignoredLine says which addresses identify no pod, in a line; empty is none.
+// ignoredLine describes in one line the addresses that do not identify a pod; "" if there are none.
 func ignoredLine(i *telemetry.IgnoredAddrs) string {
 	if i == nil || i.OutsidePrefix+i.Shared == 0 {
 		return ""
@@ -189,7 +190,7 @@ func ignoredLine(i *telemetry.IgnoredAddrs) string {
 		"claim; such as: %s", i.OutsidePrefix, i.Shared, strings.Join(i.Some, "; "))
 }
 
-// servicesLine is how it stands with the table of services, in a line.
+// servicesLine describes the state of the table of services in one line.
 func servicesLine(s *telemetry.Services) string {
 	if s.APIOnly {
 		return "by another program" + apiServersPart(s.APIServers) + apiFrontendsPart(s.APIFrontends)
@@ -210,8 +211,8 @@ func servicesLine(s *telemetry.Services) string {
 	return line
 }
 
-// apiServersPart returns the part of a line about API servers: how many answer, and for each one its
-// connections of this node and its pods, and why it gets no new ones.
+// apiServersPart returns the part of a line about API servers: how many answer, and for each server
+// the connections of this node and its pods, and the reason why it gets no new ones.
 func apiServersPart(servers []telemetry.APIServer) string {
 	if len(servers) == 0 {
 		return "; no API servers are known"
@@ -294,8 +295,8 @@ func peers(c call, socket string) error {
 		"NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
 }
 
-// offloadsOff says which offloads of a device are off, and for which peers; it is empty where all are
-// used.
+// offloadsOff describes which offloads of a device are off, and for which peers. It returns "" if
+// all are used.
 func offloadsOff(d telemetry.Device, peers []telemetry.Peer) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(d.Offloads)) {

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// asked is how many nodes are asked at once, askLimit how long one may take.
+	// asked bounds the nodes that are asked at once; askLimit bounds the time of one answer.
 	asked    = 16
 	askLimit = 20 * time.Second
 )
@@ -68,7 +68,8 @@ veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
 	})
 }
 
-// here reports whether this node is meant: a socket was named, or veild has left one.
+// here reports whether the command is about this node: a socket was named, or veild's socket
+// exists.
 func here(cmd *cobra.Command, socket string) bool {
 	info, err := os.Stat(socket)
 	return cmd.Flags().Changed("socket") || err == nil && info.Mode().Type() == fs.ModeSocket
@@ -83,27 +84,29 @@ func clusterStatus(c call, cluster *remote.Cluster) error {
 	return c.print(r, !r.Well, func() error { return showCluster(c.out, r) })
 }
 
-// nodeSeen is what is known of one node: from the API server, and from its veild if that answered.
+// nodeSeen holds what is known about one node: from the API server, and from its veild if that
+// answered.
 type nodeSeen struct {
 	name string
-	// created is when the Node was made.
+	// created is the time at which the Node was created.
 	created time.Time
-	// kubelet is why the Node is not Ready, "" when it is.
+	// kubelet is the reason why the Node is not Ready; "" when it is.
 	kubelet string
-	// linux reports whether the manifests' DaemonSets choose the node.
+	// linux reports whether the manifests' DaemonSets select the node.
 	linux bool
-	// claim is the spec of its VeilNode, nil when there is none.
+	// claim is the spec of its VeilNode; nil when there is none.
 	claim []byte
-	// pod is the name of veild's, "" when there is none; podWhy is why it does not run.
+	// pod is the name of veild's pod; "" when there is none. podWhy is the reason why it does not
+	// run.
 	pod, podWhy string
 	// status is nil when veild did not answer; err is the reason.
 	status *telemetry.Status
 	err    string
-	// said are the last lines of the log of a veild that does not run.
+	// said holds the last lines of the log of a veild that does not run.
 	said string
 }
 
-// look asks the API server for all nodes, and every veild for itself.
+// look reads all nodes from the API server, and the status of each node from its veild.
 func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -136,7 +139,8 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 	return seen, g.Wait()
 }
 
-// claimsOf are the specs of the VeilNodes by name; none where the resource is not defined.
+// claimsOf returns the specs of the VeilNodes by name. It returns none if the resource is not
+// defined.
 func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -159,8 +163,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	// A status that is not well ends with an exit status of its own; what counts is whether one was
-	// printed.
+	// If the node is not well, veilctl exits with its own status. Only the printed status counts.
 	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
 		"--socket", abi.AdminSocket)
 	var s telemetry.Status
@@ -169,7 +172,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 		return
 	}
 	if err == nil {
-		err = fmt.Errorf("exec in %s: its answer is no status", n.pod)
+		err = fmt.Errorf("exec in %s: its answer is not a status", n.pod)
 	}
 	n.err = err.Error()
 	if n.podWhy != "" {
@@ -177,7 +180,8 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	}
 }
 
-// lastLines is the end of the log of a veild that ended: it names what is missing, one line each.
+// lastLines returns the end of the log of a veild that ended. It names what is missing, one line
+// each.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
 	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod,
@@ -188,7 +192,7 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 		return ""
 	}
 	said := strings.Split(strings.TrimSpace(string(text)), "\n")
-	// Its last words are not of the log's form: they begin with its name.
+	// Its last lines are not in the log's format: they begin with its name.
 	if i := slices.IndexFunc(said, func(l string) bool {
 		return strings.HasPrefix(l, "veild: ")
 	}); i >= 0 {

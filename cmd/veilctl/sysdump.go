@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// dumped is how many nodes are looked at together, dumpLimit how long one command in a pod or
-	// one log may take.
+	// dumped bounds the nodes that are read at once. dumpLimit bounds the time of one command in a
+	// pod, or of one log.
 	dumped    = 4
 	dumpLimit = 30 * time.Second
 )
 
-// leftOut is what sysdump never reads.
+// leftOut lists what sysdump never reads.
 var leftOut = []string{
 	"Secrets: none is read",
 	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that " +
@@ -85,7 +85,7 @@ veilctl sysdump --local`,
 	})
 }
 
-// writeDump writes what a cluster has.
+// writeDump writes the dump of a cluster.
 func writeDump(c call, cluster *remote.Cluster, file, root string) error {
 	return writeArchive(c, file, func(f *os.File) (*archive, error) {
 		d, err := newDump(c, cluster, f, root)
@@ -152,7 +152,7 @@ type dump struct {
 	seen    []nodeSeen
 }
 
-// newDump asks the nodes first: public keys must be known before anything is written.
+// newDump reads the nodes first: public keys must be known before anything is written.
 func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: cluster}
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
@@ -268,7 +268,7 @@ func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
 	defer cancel()
 	name := "nodes/" + n.name + "/" + what + ".txt"
 	out, err := d.cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", what)
-	// A status that is not well ends with 1 after it has said so.
+	// If the node is not well, veilctl exits with 1 after it printed the status.
 	if len(out) > 0 {
 		d.text(name, "veilctl "+what+" in "+n.pod, out)
 	}

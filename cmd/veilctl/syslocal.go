@@ -24,13 +24,13 @@ var localVerbs = [][]string{
 	{"peers"}, {"mtu"}, {"guard"}, {"host"}, {"policy", "list"}, {"service", "list"},
 }
 
-// maxLog is how much of the end of a log is kept, in bytes; maxLogs bounds the logs of a node.
+// maxLog bounds the bytes that are kept of the end of a log; maxLogs bounds the logs of a node.
 const (
 	maxLog  = 8 << 20
 	maxLogs = 64
 )
 
-// localNode is what a dump of one node reads.
+// localNode holds the sources of a dump of one node.
 type localNode struct {
 	// veilctl runs a verb of this program and returns what it prints.
 	veilctl func(ctx context.Context, args ...string) ([]byte, error)
@@ -57,7 +57,7 @@ func thisNode() localNode {
 		}}
 }
 
-// writeLocalDump writes what one node has, and needs no API server.
+// writeLocalDump writes the dump of one node. It needs no API server.
 func writeLocalDump(c call, n localNode, file, root string) error {
 	return writeArchive(c, file, func(f *os.File) (*archive, error) {
 		a := newArchive(f, root, redact.New(n.publicKeys(c.ctx), nil), manifest{
@@ -86,7 +86,7 @@ func (n localNode) publicKeys(ctx context.Context) (keys []string) {
 	defer cancel()
 	s, err := telemetry.Fetch(ctx, n.socket)
 	if err != nil {
-		return nil // status.txt says so
+		return nil // status.txt reports it
 	}
 	for _, d := range s.Devices {
 		keys = append(keys, d.PublicKey.String())
@@ -97,7 +97,7 @@ func (n localNode) publicKeys(ctx context.Context) (keys []string) {
 	return keys
 }
 
-// verb adds the output of a verb. One that is not well ends with 1 after it has said so.
+// verb adds the output of a verb. If the node is not well, the verb exits with 1 after its output.
 func (n localNode) verb(ctx context.Context, a *archive, args []string) {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()

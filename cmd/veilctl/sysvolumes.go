@@ -13,13 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// volumeObjects are the objects of a sysdump that are of encrypted volumes, a file for each line.
-// The driver's pods, logs, policies and rights are among Kubeveil's own.
+// volumeObjects are the objects of a sysdump about encrypted volumes, a file for each line. The
+// driver's pods, logs, policies and rights are among Kubeveil's own objects.
 var volumeObjects = []struct {
 	file             string
 	resource         schema.GroupVersionResource
 	namespace, named string
-	// of is the field that must name the driver; empty selects all.
+	// of is the path of the field that must name the driver. An empty path selects all objects.
 	of []string
 }{
 	{"definition-veilvolumes", schema.GroupVersionResource{Group: "apiextensions.k8s.io",
@@ -42,7 +42,7 @@ var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version:
 	Resource: "veilvolumes"}
 
 // volumes adds the encrypted volumes, without keys (wrapped ones included) and without the names of
-// their claims. A cluster without their definition lacks nothing.
+// their claims. A cluster without their definition is not a problem.
 func (d *dump) volumes(ctx context.Context) {
 	const name = "cluster/veilvolumes.yaml"
 	list, err := d.cluster.Dynamic.Resource(veilVolumes).List(ctx, metav1.ListOptions{})
@@ -91,7 +91,7 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 }
 
 // volumeTable returns the output of veilctl volume list without the names of claims and snapshots:
-// these are of other namespaces.
+// these belong to other namespaces.
 func (d *dump) volumeTable(ctx context.Context) {
 	const name = "cluster/volumes.txt"
 	objects, err := kubestore.NewForClient(d.cluster.Dynamic, "").Objects(ctx)

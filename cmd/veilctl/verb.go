@@ -25,8 +25,8 @@ type call struct {
 	args []string
 }
 
-// print writes v as JSON, or has show write it for people. It returns errWrong when something is
-// wrong with what was asked for.
+// print writes v as JSON, or calls show to write it for people. It returns errWrong if wrong is
+// set.
 func (c call) print(v any, wrong bool, show func() error) error {
 	if c.json {
 		show = func() error { return printJSON(c.out, v) }
@@ -37,7 +37,7 @@ func (c call) print(v any, wrong bool, show func() error) error {
 	return errWrong
 }
 
-// newVeilctl returns the program with all its verbs, those that ask this node first.
+// newVeilctl returns the program with all its verbs. Verbs about this node come first.
 func newVeilctl() *cobra.Command {
 	root := &cobra.Command{
 		Use: "veilctl", Version: version.String(), SilenceErrors: true, SilenceUsage: true,
@@ -85,7 +85,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	return root
 }
 
-// choice makes cmd one that only its verbs do something.
+// choice makes cmd a parent of verbs that does nothing itself.
 func choice(cmd *cobra.Command) {
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = cobra.ArbitraryArgs
@@ -109,7 +109,7 @@ func choice(cmd *cobra.Command) {
 	}
 }
 
-// verb completes cmd, which does run.
+// verb completes cmd with the form of its help, its arguments and completions. cmd calls run.
 func verb(cmd *cobra.Command, run func(c call) error) *cobra.Command {
 	cmd.Long = strings.TrimSpace(cmd.Short + ".\n\n" + cmd.Long)
 	cmd.Example = "  " + strings.ReplaceAll(cmd.Example, "\n", "\n  ")
@@ -154,7 +154,7 @@ func reporting(cmd *cobra.Command, run func(c call) error) *cobra.Command {
 // complete sets the completion of a flag of cmd.
 func complete(cmd *cobra.Command, flag string, how cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, how); err != nil {
-		panic(err) // there is no such flag, or it has one already
+		panic(err) // the flag is missing, or has a completion already
 	}
 }
 
@@ -171,9 +171,9 @@ func contexts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCo
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// twoDashes refuses a flag of more than one letter that is written with one dash, which pflag would
-// take for several of one letter each. An older veilctl that asks this one in a pod writes --socket
-// so: that is corrected.
+// twoDashes refuses a flag of several letters with one dash, which pflag would read as several
+// flags of one letter. An older veilctl that runs this one in a pod writes -socket: twoDashes
+// corrects that.
 func twoDashes(root *cobra.Command, args []string) error {
 	cmd, _, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing {
@@ -195,7 +195,7 @@ func twoDashes(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// onNode is a verb that asks the veild of this node and has no flag of its own.
+// onNode makes cmd a verb for the veild of this node, without flags of its own.
 func onNode(cmd *cobra.Command, run func(c call, socket string) error) *cobra.Command {
 	socket := socketFlag(cmd)
 	return reporting(cmd, func(c call) error { return run(c, *socket) })

@@ -21,7 +21,7 @@ func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error)
 	return cluster, kubestore.NewForClient(cluster.Dynamic, ""), nil
 }
 
-// oneVolume is the argument of a verb for one volume.
+// oneVolume returns the argument of a verb for one volume.
 func oneVolume(c call) (string, error) {
 	if len(c.args) != 1 {
 		return "", fmt.Errorf("name one volume, as veilctl volume list does: %w", errUsage)
@@ -95,7 +95,7 @@ func orNone(s string) string {
 	return s
 }
 
-// size is n bytes in the largest unit that divides it into at least one.
+// size returns n bytes in the largest unit that is not larger than n.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

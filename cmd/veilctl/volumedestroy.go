@@ -27,14 +27,14 @@ type belonging struct {
 	resource schema.GroupVersionResource
 	// name is kubectl's name of the kind.
 	name string
-	// finalizer is removed by the node's side-car when its driver has deleted the volume or
-	// snapshot.
+	// finalizer is the finalizer that the node's side-car removes once its driver has deleted the
+	// volume or snapshot.
 	finalizer string
 	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot
 	// of a person.
 	driver, handle, user []string
 	users                schema.GroupVersionResource
-	// userName is kubectl's name of their users' kind.
+	// userName is kubectl's name of the users' kind.
 	userName string
 }
 
@@ -63,11 +63,11 @@ type destroyReport struct {
 	Volume string `json:"volume"`
 	// Asked is the node that was asked to destroy the volume, with --no-owner.
 	Asked string `json:"asked,omitempty"`
-	// KeyDestroyed reports whether the wrapped key is gone, by this call or one before.
+	// KeyDestroyed reports whether this call or an earlier one destroyed the wrapped key.
 	KeyDestroyed bool `json:"keyDestroyed"`
-	// Released are the objects that may go now, as kind/name.
+	// Released are the objects whose deletion is no longer held up, as kind/name.
 	Released []string `json:"released,omitempty"`
-	// Left are the commands that delete what its users have of it.
+	// Left are commands that delete the remaining objects of the volume's users.
 	Left  []string `json:"left,omitempty"`
 	Error string   `json:"error,omitempty"`
 }
@@ -132,7 +132,7 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 type destroyer struct {
 	cluster *remote.Cluster
 	store   *kubestore.Store
-	// gone is a node that the user declares gone; empty for none.
+	// gone is the node that the user declares gone; "" if there is none.
 	gone string
 }
 
@@ -158,7 +158,7 @@ func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	return r
 }
 
-// mayDestroy refuses a volume that an existing node has, or may open.
+// mayDestroy refuses a volume that an existing node holds or may open.
 func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
 	nodes := []string{o.State.Request.Node, o.State.Writer}
 	if t := o.Asked.TakeOver; t != nil {
@@ -203,8 +203,8 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
-// release lets the objects go that Kubernetes has for the volume, and finds what its users have
-// left of it.
+// release deletes the objects that Kubernetes has for the volume, and lists the remaining objects
+// of its users.
 func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	for _, b := range belongings {
 		list, err := d.cluster.Dynamic.Resource(b.resource).List(ctx, metav1.ListOptions{})
@@ -239,8 +239,8 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	return nil
 }
 
-// letGo deletes an object, and then removes the side-car's finalizer: removed before, a side-car of
-// another node might restore it.
+// letGo deletes an object, and then removes the side-car's finalizer. In the other order, a
+// side-car of another node might restore the finalizer.
 func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unstructured) error {
 	objects, uid := d.cluster.Dynamic.Resource(b.resource), o.GetUID()
 	err := objects.Delete(ctx, o.GetName(),

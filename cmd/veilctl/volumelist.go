@@ -21,8 +21,8 @@ import (
 const (
 	// csiDriver is the driver's name in Kubernetes.
 	csiDriver = "csi.kubeveil.io"
-	// orphanAge is how old a volume must be before being without an owner is a problem: its
-	// PersistentVolume is made after it.
+	// orphanAge is the age from which a volume without an owner is a problem: its PersistentVolume
+	// is made after it.
 	orphanAge = 5 * time.Minute
 )
 
@@ -40,7 +40,7 @@ type volumeReport struct {
 	Volume   string `json:"volume"`
 	Snapshot bool   `json:"snapshot,omitempty"`
 	Phase    string `json:"phase,omitempty"`
-	// Node has its disk, Writer has it open.
+	// Node is the node with its disk; Writer is the node that has it open.
 	Node         string `json:"node,omitempty"`
 	Writer       string `json:"writer,omitempty"`
 	Bytes        int64  `json:"bytes,omitempty"`
@@ -60,7 +60,7 @@ type volumeReport struct {
 	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
 	// Requests are requests of people that are not done yet.
 	Requests []string `json:"requests,omitempty"`
-	// Problems are sentences; without one the volume is well.
+	// Problems are sentences. A volume without problems is well.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -79,10 +79,10 @@ func (r volumeReport) epoch() string {
 	return fmt.Sprint(r.Epoch)
 }
 
-// around is Kubernetes' view of volumes.
+// around holds what Kubernetes knows about volumes.
 type around struct {
 	now time.Time
-	// nodes are their names.
+	// nodes holds the names of the nodes.
 	nodes map[string]bool
 	// users are claims and snapshots as namespace/name, by volume id.
 	users map[string]string
@@ -120,7 +120,7 @@ veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
 	})
 }
 
-// surroundings asks the API server.
+// surroundings reads around from the API server.
 func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) {
 	a := around{now: time.Now(), nodes: map[string]bool{}, users: map[string]string{}}
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -171,7 +171,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 	return a, nil
 }
 
-// assessVolumes decides from what was read. It is pure.
+// assessVolumes builds the report from what was read. It is pure.
 func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	r := volumesReport{Well: true, Volumes: []volumeReport{}}
 	seen := map[string]bool{}

@@ -18,10 +18,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// csiVolumes is where the manifests have volumes on nodes.
+// csiVolumes is the folder of volumes on nodes, as the manifests set it.
 const csiVolumes = "/var/lib/kubeveil/csi/volumes"
 
-// recovery is how a volume is to be opened.
+// recovery describes how to open a volume.
 type recovery struct {
 	access                          remote.Access
 	state, kms, keyFile, secret, to string
@@ -33,7 +33,7 @@ type recovery struct {
 type recovered struct {
 	Volume string   `json:"volume"`
 	Steps  []string `json:"steps"`
-	// Header is the file that was written, RecoveryKey there when it was asked for.
+	// Header is the file that was written. RecoveryKey is set if it was asked for.
 	Header      string `json:"header,omitempty"`
 	RecoveryKey string `json:"recoveryKey,omitempty"`
 }
@@ -130,8 +130,8 @@ func (r *recovery) find(c call) (volume.State, error) {
 	return st, err
 }
 
-// unlock has the data key unwrapped, exports the header when it is asked to, and returns the
-// recovery key, which the caller wipes.
+// unlock unwraps the data key, exports the header if that was asked for, and returns the recovery
+// key, which the caller wipes.
 func (r *recovery) unlock(ctx context.Context, st volume.State,
 	out *recovered) (*keyring.Secret, error) {
 	if err := keyring.Harden(); err != nil {
@@ -159,7 +159,7 @@ func (r *recovery) unlock(ctx context.Context, st volume.State,
 	return crypt.RecoveryKey(data, st.Binding())
 }
 
-// provider is the one that wrapped the volume's key.
+// provider returns the provider that wrapped the volume's key.
 func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provider, error) {
 	switch st.Key.Provider {
 	case keyring.NameKMS:

@@ -16,17 +16,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// rewrapTick is how often it is looked whether requests are done.
+// rewrapTick is the interval of checks whether requests are done.
 const rewrapTick = time.Second
 
 // rewrapReport is the result of a request.
 type rewrapReport struct {
 	Volume string `json:"volume"`
-	// Before and After are key-encryption keys, as provider and id; the same when the volume had
-	// the present one.
+	// Before and After are key-encryption keys, as provider and id. They are equal if the volume
+	// had the present key.
 	Before string `json:"before"`
 	After  string `json:"after,omitempty"`
-	// Node is the one that was asked.
+	// Node is the node that was asked.
 	Node  string `json:"node,omitempty"`
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
@@ -121,7 +121,7 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 
 func keyName(w keyring.Wrapped) string { return w.Provider + " " + w.KeyID }
 
-// waitRewrapped looks until no request is left, or the time is over.
+// waitRewrapped polls until no request is left, or the time is over.
 func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrapReport,
 	long time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, long)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// unownedTick is how often veilctl looks whether volumes without an owner are gone.
+// unownedTick is the interval of checks whether volumes without an owner are gone.
 const unownedTick = time.Second
 
 // unowned asks the nodes of volumes without an owner to destroy them, and waits for at most long.
@@ -37,7 +37,7 @@ func (d *destroyer) unowned(ctx context.Context, names []string,
 	return out
 }
 
-// askDestroy returns the node that it asked.
+// askDestroy requests the destruction of a volume, and returns the node that it asked.
 func (d *destroyer) askDestroy(ctx context.Context, name string) (node string, err error) {
 	o, err := d.store.Object(ctx, name)
 	switch {
@@ -71,8 +71,8 @@ func (d *destroyer) checkThere(ctx context.Context, node string) error {
 	return nil // It is there; if it is not Ready, the request waits for it.
 }
 
-// waitDestroyed looks until the VeilVolume is gone, its request is withdrawn, or ctx ends. It looks
-// once in any case.
+// waitDestroyed polls until the VeilVolume is gone, its request is withdrawn, or ctx ends. It
+// checks at least once.
 func (d *destroyer) waitDestroyed(ctx context.Context, r *destroyReport) {
 	tick := time.NewTicker(unownedTick)
 	defer tick.Stop()

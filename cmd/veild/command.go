@@ -24,10 +24,10 @@ func closeNode(flags *config.Flags) error {
 	return node.Close(cfg, log)
 }
 
-// check prints to out what node.Notes returns, and returns what is wrong.
+// check prints the notes of node.Notes to out, and returns the errors.
 func check(out io.Writer, flags *config.Flags) error {
 	cfg, err := flags.Load()
-	if err == nil { // else the files may not be those that are meant
+	if err == nil { // otherwise the files may be the wrong ones
 		err = node.CheckFiles(cfg)
 	}
 	err = errors.Join(err, node.Check(cfg))

@@ -63,8 +63,8 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	return result, conf, nil
 }
 
-// connect reserves addresses and attaches; undo has its steps. The time since began goes into the
-// record.
+// connect reserves addresses and attaches the pod. undo collects the steps that revert it. The time
+// since began goes into the record.
 func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time,
 	undo *pod.Undo) (*current.Result, error) {
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
@@ -118,7 +118,8 @@ func workload(cniArgs string) pod.Workload {
 	return w
 }
 
-// resultOf is the result in the form of CNI 1.1, less what the version asked for does not have.
+// resultOf returns the result in the form of CNI 1.1, without fields that the requested version
+// lacks.
 func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Result, error) {
 	mtu := 0
 	if atLeast, err := version.GreaterThanOrEqualTo(conf.CNIVersion, "1.1.0"); err != nil {
@@ -157,7 +158,7 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// open asks the gate for the families that pods have.
+// open checks that the gate is open for the families of pods' addresses.
 func (p *plugin) open(conf *netConf) error {
 	prefixes, err := conf.IPAM.prefixes()
 	if err != nil {
@@ -166,7 +167,7 @@ func (p *plugin) open(conf *netConf) error {
 	return p.paths.Gate(prefixes)
 }
 
-// openNetns opens the pod's namespace, which must not be the node's own.
+// openNetns opens the pod's namespace. It refuses the namespace of the node itself.
 func openNetns(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -178,7 +179,7 @@ func openNetns(path string) (*os.File, error) {
 	var own, its unix.Stat_t
 	err = errors.Join(unix.Stat("/proc/self/ns/net", &own), unix.Fstat(int(f.Fd()), &its))
 	if err == nil && own.Dev == its.Dev && own.Ino == its.Ino {
-		err = fmt.Errorf("network namespace %s is the node's own: a pod on the host network has "+
+		err = fmt.Errorf("network namespace %s is the one of the node: a pod on the host network has "+
 			"no interface", path)
 	}
 	if err == nil && own.Dev != its.Dev {

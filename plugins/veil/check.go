@@ -17,7 +17,7 @@ import (
 )
 
 // check is the verb CHECK: the attachment is as ADD made it, what the runtime
-// remembers agrees, and the addresses are still reserved. All differences are told.
+// remembers agrees, and the addresses are still reserved. It reports all differences.
 func (p *plugin) check(args *skel.CmdArgs) error {
 	conf, err := parseValid(args.StdinData)
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	return nil
 }
 
-// prevResult is the runtime's memory of ADD; a CHECK without it is an error of the runtime.
+// prevResult returns the runtime's memory of ADD. A CHECK without it is an error of the runtime.
 func prevResult(conf *netConf, data []byte) (*current.Result, error) {
 	if len(conf.PrevResult) == 0 {
 		return nil, errors.New("missing: the runtime gives CHECK the result of ADD")

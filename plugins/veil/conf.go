@@ -35,7 +35,7 @@ type netConf struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 	// Valid are the valid attachments for GC; nil when the key is absent.
 	Valid json.RawMessage `json:"cni.dev/valid-attachments"`
-	// Older is the same in the form of libcni before 1.2.3.
+	// Older holds the same list, under the key of libcni before 1.2.3.
 	Older json.RawMessage `json:"cni.dev/attachments"`
 }
 
@@ -52,8 +52,8 @@ type ipamConf struct {
 	} `json:"routes"`
 }
 
-// knownKeys are all that may stand in the configuration: veil's, and those that
-// runtimes add by the specification. "args" is a runtime's to fill.
+// knownKeys are all keys that the configuration may have: veil's keys, and keys that
+// runtimes add by the specification. The runtime fills "args".
 var knownKeys = []string{
 	"args", "capabilities", "cniVersion", "cniVersions", "dns", "ipam", "mtu", "name", "prevResult",
 	"runtimeConfig", "type",

@@ -74,7 +74,7 @@ func TestConfigurationMistakes(t *testing.T) {
 	}
 }
 
-func TestConfigurationThatIsNoJSON(t *testing.T) {
+func TestConfigurationThatIsNotJSON(t *testing.T) {
 	for _, data := range []string{"", "{", "[]", `{"mtu": "1420"}`, `{"ipam": 1}`} {
 		_, err := parse([]byte(data))
 		wantError(t, err, 6, "read CNI configuration")

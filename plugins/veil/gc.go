@@ -110,7 +110,7 @@ func reservations(dir string) (map[owner]bool, error) {
 	owners := make(map[owner]bool)
 	for _, e := range entries {
 		if _, err := netip.ParseAddr(e.Name()); err != nil {
-			continue // the lock, and where host-local left off
+			continue // the lock, and the file with the last reserved address
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {

@@ -101,7 +101,7 @@ type call struct {
 }
 
 // run executes a plugin on the node, as a runtime would; any goroutine may. The
-// error is the plugin's own, a *types.Error, where it gave one.
+// error is the *types.Error that the plugin printed, if it printed one.
 func (n *node) run(c call) ([]byte, error) {
 	if c.plugin == "" {
 		c.plugin = "veil"

@@ -28,7 +28,7 @@ func findIPAM(args *skel.CmdArgs) (*ipam, error) {
 	return &ipam{path: path, args: *args}, nil
 }
 
-// of is the same delegate for another attachment.
+// of returns the same delegate for another attachment.
 func (i *ipam) of(containerID, ifName string) *ipam {
 	other := *i
 	other.args.ContainerID, other.args.IfName, other.args.Netns = containerID, ifName, ""

@@ -4,8 +4,8 @@
 //
 // It promises: no pod before the guard (pod.Gate, asked by ADD and STATUS); an ADD
 // that fails leaves nothing; DEL may be repeated and needs no namespace; an address
-// is given back only after the link that had it is gone; GC takes only what is
-// ours and what no valid attachment owns.
+// is released only after the link that had it is gone; GC removes only objects of
+// ours that no valid attachment owns.
 //
 // It refuses to run after another plugin in the chain, an IPAM plugin other than
 // host-local, and settings that it does not know.
@@ -41,7 +41,7 @@ func (p *plugin) verbs() skel.CNIFuncs {
 }
 
 // coded wraps err with the code of the CNI specification; an error that has one
-// already, such as that of the IPAM plugin, keeps it.
+// already, such as an error of the IPAM plugin, keeps it.
 func coded(code uint, err error) error {
 	return types.NewError(code, err.Error(), "")
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// status is the verb STATUS: whether ADD would be let in by the gate.
+// status is the verb STATUS: it reports whether the gate would let an ADD in.
 func (p *plugin) status(args *skel.CmdArgs) error {
 	conf, err := parseValid(args.StdinData)
 	if err != nil {

@@ -180,7 +180,7 @@ func TestPublishedTable(t *testing.T) {
 // invented returns a suite on two nodes that do not exist.
 func invented() *suite {
 	p := session.Platform{Name: bench.Emulated,
-		Why: "the machine is QEMU's, and without KVM's clock", Kernel: "6.1.0", CPUs: 2,
+		Why: "the machine is QEMU without KVM's clock", Kernel: "6.1.0", CPUs: 2,
 		Processor: "Nehalem", Machine: "QEMU Standard PC"}
 	s := &suite{
 		ground: &ground{nodes: [2]*place{{platform: p}, {platform: p}}},

@@ -20,11 +20,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// The bare device has a network namespace of its own, with the node's ends of the pods' bare links:
-// there neither the guard's programs nor kube-proxy's rules look at its packets, so bare is
-// WireGuard and nothing else. Its encrypted datagrams still leave by the node's own link, for a
-// device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c,
-// creating_net). The namespace lives as long as the session, and all that is in it goes with it.
+// The bare device has its own network namespace, with the node's ends of the pods' bare links.
+// There, neither the guard's programs nor kube-proxy's rules see its packets, so bare is WireGuard
+// and nothing else. Its encrypted datagrams still leave by the node's own link, for a device keeps
+// its socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net). The
+// namespace lives as long as the session, and all that is in it goes with it.
 
 // tunnel makes the bare device again in a new namespace, as an administrator would by hand, and
 // returns its public key.
@@ -103,9 +103,9 @@ func configure(c wgtypes.Config) error {
 	return client.Close()
 }
 
-// kubeProxyRules are how many rules an established connection passes of kube-proxy in mode nftables
-// at a hook, each of which asks whether it is new (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go,
-// nftablesBaseChains and nftablesJumpChains).
+// kubeProxyRules are the numbers of rules that an established connection passes at each hook of
+// kube-proxy in mode nftables. Each rule checks whether the connection is new
+// (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go, nftablesBaseChains and nftablesJumpChains).
 var kubeProxyRules = []struct {
 	name  string
 	hook  *nftables.ChainHook
@@ -119,8 +119,8 @@ var kubeProxyRules = []struct {
 
 // forward enables forwarding in this namespace, and adds what kube-proxy has on the node for any
 // network: one rule that translates the service to its endpoint, a chain for sources, and the rules
-// that ask each packet whether its connection is new. So connections are tracked on both nodes, and
-// what is between ours and bare is Kubeveil's own.
+// that check for each packet whether its connection is new. So connections are tracked on both
+// nodes, and the difference between ours and bare is the cost of Kubeveil.
 func forward(service, endpoint netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err

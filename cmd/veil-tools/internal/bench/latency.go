@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// serveRoundTrips answers each connection with what it is sent.
+// serveRoundTrips echoes what each connection sends.
 func serveRoundTrips(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", session.RoundTripsPort))
 	if err != nil {
@@ -28,7 +28,7 @@ func serveRoundTrips(ctx context.Context) error {
 		}
 		go func() {
 			defer c.Close()
-			// A loop of its own: io.Copy would splice, which small messages do not like.
+			// This is not io.Copy, which would splice: that is slow for small messages.
 			b := make([]byte, 1<<16)
 			for {
 				n, err := c.Read(b)
@@ -46,7 +46,7 @@ func serveRoundTrips(ctx context.Context) error {
 // dialPatience bounds connecting.
 const dialPatience = 5 * time.Second
 
-// warmUp is how many turns are not counted: the connections' first ones.
+// warmUp is the number of first turns of a connection that are not counted.
 const warmUp = 20
 
 func roundTrips(ctx context.Context, a session.RoundTrips) (any, error) {
@@ -83,7 +83,7 @@ func message(a session.RoundTrips) []byte {
 	return out
 }
 
-// end is one connection of those that take turns.
+// end is one of the connections that take turns.
 type end struct {
 	conn    net.Conn
 	out, in []byte

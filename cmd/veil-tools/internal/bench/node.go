@@ -21,7 +21,7 @@ import (
 // node is the session's part that changes its node.
 type node struct {
 	watching *leak.Oracle
-	// bare is the namespace of the bare device; nil without one.
+	// bare is the namespace of the bare device; nil if there is none.
 	bare *os.File
 }
 
@@ -77,7 +77,7 @@ func sent(to map[string]uint64) error {
 	return nil
 }
 
-// processNamed returns the process of a name that runs longest, 0 for none.
+// processNamed returns the longest-running process of a name, or 0 if there is none.
 func processNamed(name string) (int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

@@ -18,28 +18,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// clues are the kernel's hints at the machine under it.
+// clues are the kernel's hints about the machine below it.
 type clues struct {
-	// Flags are those of /proc/cpuinfo, Vendor and Product of the firmware (DMI).
+	// Flags are the flags in /proc/cpuinfo. Vendor and Product come from the firmware (DMI).
 	Flags           []string
 	Vendor, Product string
-	// Clocks are the clock sources there are.
+	// Clocks are the available clock sources.
 	Clocks string
 	// Devices are the names in /dev that only confidential machines have.
 	Devices []string
-	// Log is the kernel's.
+	// Log holds the kernel's messages.
 	Log string
 }
 
-// confidentialDevices are how a guest asks its firmware for an attestation report.
+// confidentialDevices are the devices by which a guest requests an attestation report from its
+// firmware.
 var confidentialDevices = []string{"sev-guest", "tdx_guest"}
 
-// memoryEncryption is the kernel's line about what the processor encrypts; a guest with SEV-SNP
-// names it (arch/x86/mm/mem_encrypt.c).
+// memoryEncryption is the kernel's line about the processor's memory encryption. A guest with
+// SEV-SNP names it there (arch/x86/mm/mem_encrypt.c).
 var memoryEncryption = regexp.MustCompile(`Memory Encryption Features active: .*`)
 
-// isolation is Hyper-V's word about a guest that a paravisor serves; the low four bits of group B
-// are its kind: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
+// isolation is the line of Hyper-V about a guest that a paravisor serves. The low four bits of
+// group B are the kind of isolation: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
 var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group B 0x([0-9a-f]+)`)
 
 // judgeMachine returns the kind of a machine, and the evidence.
@@ -65,7 +66,7 @@ func judgeMachine(c clues) (name, why string) {
 	case !has(c.Flags, "hypervisor"):
 		return bench.Metal, "the processor names no hypervisor"
 	case c.Vendor == "QEMU" && !strings.Contains(c.Clocks, "kvm-clock"):
-		return bench.Emulated, "the machine is QEMU's, and without KVM's clock"
+		return bench.Emulated, "the machine is QEMU without KVM's clock"
 	}
 	return bench.VM, "the processor names a hypervisor, and nothing names memory encryption"
 }
@@ -157,13 +158,13 @@ func parseCPUInfo(info string) (name string, flags []string) {
 	return name, nil
 }
 
-// line is the content of a small file, empty where it cannot be read.
+// line returns the content of a small file, or "" if it cannot be read.
 func line(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))
 }
 
-// kernelLog returns the kernel's messages, empty without the right to read them.
+// kernelLog returns the kernel's messages, or "" without the right to read them.
 func kernelLog() string {
 	size, err := unix.Klogctl(unix.SYSLOG_ACTION_SIZE_BUFFER, nil)
 	if err != nil || size <= 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// sessions are the verbs. Which of them make sense depends on the pod; the others answer with the
-// kernel's error.
+// sessions returns the verbs of a session. Which of them work depends on the pod; the others return
+// the kernel's error.
 func sessions(n *node) map[string]session.Handler {
 	return map[string]session.Handler{
 		session.VerbIperf:      session.Handle(iperf),
@@ -79,7 +79,7 @@ func inodeOf(path string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// agent waits; links that a suite left behind, because it was killed, go with the pod.
+// agent waits until ctx ends. Links that a killed suite left behind disappear with the pod.
 func agent(ctx context.Context, _ []string) error {
 	<-ctx.Done()
 	return removeLinks()

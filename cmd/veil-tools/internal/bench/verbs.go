@@ -1,5 +1,5 @@
-// Package bench has the verbs that benchmarks run in pods: what they measure with, and the ends of
-// what is measured.
+// Package bench has the verbs that benchmarks run in pods: the tools of measurement, and the ends
+// of the measured flows.
 //
 // It promises to change the node of a privileged pod only by links and namespaces of names of its
 // own, and to remove them when the session ends.

@@ -72,7 +72,7 @@ func (n *node) wire(_ context.Context, w session.Wire) (any, error) {
 // numbers from 5 on are free).
 const routeProto = 219
 
-// nextHop is how this node reaches the other: directly, or by a router as clouds have it.
+// nextHop returns how this node reaches the other: directly, or by a router, as in clouds.
 func nextHop(node netip.Addr) (netlink.Route, error) {
 	routes, err := netlink.RouteGet(node.AsSlice())
 	if err != nil || len(routes) == 0 {

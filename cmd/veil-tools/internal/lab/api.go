@@ -19,11 +19,11 @@ const holdTimeout = 30 * time.Second
 
 // apiResult is what api prints at its end. Times are milliseconds since 1970.
 type apiResult struct {
-	// Opened is how many connections were held, Closed when those ended that did.
+	// Opened counts the held connections. Closed holds the times at which some of them ended.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is how many connections were made beside them, Failed when those began that got no
-	// answer.
+	// Asked counts the connections that were made besides. Failed holds the times at which those
+	// without an answer began.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }
@@ -59,7 +59,7 @@ func api(ctx context.Context, args []string) (any, error) {
 	return k.keep(ctx, *count, *interval)
 }
 
-// keep holds so many connections and makes new ones until ended is done.
+// keep holds count connections, and makes new ones until ended is done.
 func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duration) (any, error) {
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ended))
@@ -104,7 +104,7 @@ type apiKeeper struct {
 	r  apiResult
 }
 
-// copy returns what there is so far.
+// copy returns the present result.
 func (k *apiKeeper) copy() apiResult {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,8 +113,7 @@ func (k *apiKeeper) copy() apiResult {
 	return r
 }
 
-// dial connects and waits for the first byte of an answer to a question that needs no credentials
-// to be answered.
+// dial connects and waits for the first byte of an answer to a request that needs no credentials.
 func (k *apiKeeper) dial(ctx context.Context, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -135,7 +134,7 @@ func (k *apiKeeper) dial(ctx context.Context, timeout time.Duration) (net.Conn, 
 	return c, nil
 }
 
-// hold opens a connection that stays, and notes when it ends by itself.
+// hold opens a connection that stays, and records when it ends by itself.
 func (k *apiKeeper) hold(ctx context.Context) error {
 	c, err := k.dial(ctx, holdTimeout)
 	if err != nil {
@@ -162,7 +161,7 @@ func (k *apiKeeper) hold(ctx context.Context) error {
 	return nil
 }
 
-// ask makes a connection and notes when it began if it was of no use.
+// ask makes a connection. If it gets no answer, ask records when it began.
 func (k *apiKeeper) ask(ctx context.Context) {
 	began := time.Now()
 	c, err := k.dial(ctx, k.timeout)

@@ -16,25 +16,26 @@ import (
 type flowState struct {
 	Proto string `json:"proto"`
 	To    string `json:"to"`
-	// Sent counts records; Answered those that came back. Of UDP the newest may be on their way.
+	// Sent counts records, and Answered those that came back. The newest of UDP may be on their
+	// way.
 	Sent     uint64 `json:"sent"`
 	Answered uint64 `json:"answered"`
-	// MaxGap is the longest time without an answer, the one that lasts included.
+	// MaxGap is the longest time without an answer, including the present one.
 	MaxGap float64 `json:"maxGapMillis"`
 	// Lost are the runs of UDP records without an answer, the first maxRuns of them.
 	Lost []lostRun `json:"lost,omitempty"`
-	// Broken is why a TCP connection ended; it is not opened again.
+	// Broken is the reason why a TCP connection ended. It is not opened again.
 	Broken string `json:"broken,omitempty"`
 }
 
 // lostRun is a run of records of which none was answered.
 type lostRun struct {
-	// At is when the first was sent, since the flow's start.
+	// At is the time at which the first was sent, since the flow's start.
 	At      float64 `json:"atMillis"`
 	Records uint64  `json:"records"`
 }
 
-// maxRuns bounds what is reported of a flow.
+// maxRuns bounds the runs that are reported for a flow.
 const maxRuns = 16
 
 // carrier is one flow while it runs.
@@ -43,7 +44,7 @@ type carrier struct {
 	state flowState
 	start time.Time
 	last  time.Time
-	// records are when each record was sent, and whether it was answered.
+	// records holds the time at which each record was sent, and whether it was answered.
 	records []record
 }
 
@@ -60,7 +61,7 @@ func (f *carrier) sent() uint64 {
 	return f.state.Sent - 1
 }
 
-// answered notes an answer to a record; a second one to it is none.
+// answered records an answer to a record. A second answer does not count.
 func (f *carrier) answered(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +74,8 @@ func (f *carrier) answered(seq uint64) {
 	f.last = time.Now()
 }
 
-// lost returns the runs of records without an answer. The newest may be on its way and is
-// none.
+// lost returns the runs of records without an answer. The newest may be on its way and does not
+// count.
 func (f *carrier) lost() (runs []lostRun) {
 	before := true
 	for _, r := range f.records[:max(0, len(f.records)-1)] {
@@ -112,8 +113,8 @@ func (f *carrier) now() flowState {
 }
 
 // flow keeps a TCP connection and a UDP flow to each echo. Each -report it prints their state as a
-// line of JSON, until it is told to end. The log of a pod that runs it so shows the state at any
-// time. A flow that cannot begin is an error; one that breaks later is reported, and the others
+// line of JSON, until it gets a signal to end. So the log of a pod that runs it shows the state at
+// any time. A flow that cannot begin is an error; one that breaks later is reported, and the others
 // continue.
 func flow(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("flow")
@@ -147,8 +148,8 @@ func flow(ctx context.Context, args []string) (any, error) {
 	return reporting(ctx, *report, func() any { return states(flows) })
 }
 
-// reporting prints what now returns each pause as a line of JSON, until ctx ends, and returns what
-// it returns then.
+// reporting prints the result of now after each pause as a line of JSON, until ctx ends. It returns
+// the last result.
 func reporting(ctx context.Context, pause time.Duration, now func() any) (any, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -203,7 +204,7 @@ func (f *carrier) carryUDP(ctx context.Context, c net.Conn, interval time.Durati
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		_, _ = c.Write(payload(f.sent(), size)) // what is refused is not answered, which is counted
+		_, _ = c.Write(payload(f.sent(), size)) // a refused record gets no answer, which is counted
 		<-tick.C
 	}
 }

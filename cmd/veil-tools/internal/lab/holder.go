@@ -74,7 +74,7 @@ func mountNode(etc string) error {
 		}
 	}
 
-	// Where /var/run is no link to /run, sockets would be shared by the nodes.
+	// Where /var/run is not a link to /run, the nodes would share sockets.
 	if real, err := filepath.EvalSymlinks("/var/run"); err == nil && real != "/run" {
 		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount /var/run: %w", err)
@@ -90,8 +90,9 @@ func mountNode(etc string) error {
 	return nil
 }
 
-// enterGroup makes the cgroup that this process was started in the root of what the calling thread
-// mounts, which is kept. grouped reports whether it was started in one of its own.
+// enterGroup makes this process's cgroup the root of the cgroup file systems that the calling
+// thread mounts from now on. grouped reports whether the process was started in a cgroup of its
+// own.
 func enterGroup() (grouped bool, err error) {
 	runtime.LockOSThread()
 	own, err := os.ReadFile("/proc/self/cgroup")

@@ -13,9 +13,10 @@ import (
 type keepResult struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`
-	// Error is of the first that was not answered.
+	// Error is the error of the first request without an answer.
 	Error string `json:"error"`
-	// Aborted is how often the kernel aborted a connected UDP socket, which was then made again.
+	// Aborted counts how often the kernel aborted a connected UDP socket, which was then made
+	// again.
 	Aborted uint64 `json:"aborted"`
 	// Names are the servers that answered, in order; each change of the server adds one.
 	Names []string `json:"names"`
@@ -25,8 +26,8 @@ type keepResult struct {
 }
 
 // keep asks named servers over one socket, again and again, and prints "now NAME" when the server
-// changes, until it is told to end. A TCP connection that ends is an error. A connected UDP socket
-// that is aborted or refused is made again, as a resolver does; an unconnected one stays.
+// changes, until it gets a signal to end. A TCP connection that ends is an error. A connected UDP
+// socket that is aborted or refused is made again, as a resolver does; an unconnected one stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// metResult is what meet prints of each echo, by protocol/host:port.
+// metResult is the result of meet for each echo, by protocol/host:port.
 type metResult struct {
 	To     string  `json:"to"`
 	Tries  int     `json:"tries"`
@@ -81,7 +81,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 			return r
 		}
 		if r.Error == "" || ctx.Err() == nil {
-			// The last attempt is cut short, and its error says only that.
+			// The last attempt is cut short. Its error reports only that.
 			r.Error = err.Error()
 		}
 		select {

@@ -17,12 +17,12 @@ type nameAnswer struct {
 	Name string `json:"name"`
 	// From is the client as the server sees it.
 	From string `json:"from"`
-	// Said is the line that was sent.
+	// Said is the line that the client sent.
 	Said string `json:"said"`
 }
 
 // name answers each line over TCP and each datagram with its name, at a number of ports, until it
-// is told to end.
+// gets a signal to end.
 func name(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("name")
 	called := flags.String("name", "", "what it answers")
@@ -77,8 +77,8 @@ type censusResult struct {
 	// Names counts the answers by server, Sources by the address that the server saw.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
-	// Failed are those without an answer, Refused those among them that were refused; Error is the
-	// first.
+	// Failed counts requests without an answer, and Refused those among them that were refused.
+	// Error is the first error.
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
@@ -155,7 +155,8 @@ func askOnce(ctx context.Context, proto, to string, from int, canary string,
 // udpAgain is the pause after which a datagram without an answer is sent again.
 const udpAgain = 300 * time.Millisecond
 
-// askName asks over a socket; what has no answer after again is sent again, up to the deadline.
+// askName asks over a socket. A request without an answer is sent again after the pause again,
+// until the deadline.
 func askName(c net.Conn, canary string, deadline time.Time,
 	again time.Duration) (a nameAnswer, err error) {
 	b := make([]byte, 4096)
@@ -179,7 +180,7 @@ func askName(c net.Conn, canary string, deadline time.Time,
 	}
 }
 
-// parseName reads an answer to what was said.
+// parseName reads an answer to the line said.
 func parseName(b []byte, said string) (a nameAnswer, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return a, fmt.Errorf("answer %q: %w", b, err)

@@ -47,7 +47,7 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-func TestCensusWithoutAnswersIsNoError(t *testing.T) {
+func TestCensusWithoutAnswersSucceeds(t *testing.T) {
 	l := loopback(t)
 	l.Close()
 	for _, proto := range []string{"tcp", "udp"} {

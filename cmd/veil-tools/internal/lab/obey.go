@@ -13,7 +13,7 @@ type obeyed struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// obey reads commands, one a line, words separated by spaces, runs them, and answers each with a
+// obey reads commands, one per line, words separated by spaces, runs them, and answers each with a
 // line of JSON. Starting a process in a pod takes seconds on emulated machines. It ends with its
 // standard input.
 func obey(ctx context.Context, _ []string) (any, error) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are the flags of a command. Those that several commands have are methods, so that a name
-// means the same in each.
+// options are the flags of a command. Flags that several commands share are methods, so that a name
+// has one meaning.
 type options struct{ *flag.FlagSet }
 
 func optionsOf(command string) options {
@@ -26,7 +26,7 @@ func (o options) fromPort() *int {
 	return o.Int("from-port", 0, "the port that it asks from; 0 is any")
 }
 
-// dialerFrom asks from the port of fromPort, which a connection that ended may still have.
+// dialerFrom returns a dialer that uses a local port, even if a connection that ended still has it.
 func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
 	d := &net.Dialer{Timeout: timeout}
 	switch {
@@ -63,7 +63,7 @@ func (o options) timeout(usual time.Duration, of string) *time.Duration {
 	return o.Duration("timeout", usual, "for "+of)
 }
 
-// canary is a string in all traffic, by which the leak oracle recognizes it.
+// canary adds the flag for a string in all traffic, by which the leak oracle recognizes it.
 func (o options) canary(does string) *string {
 	return o.String("canary", os.Getenv(canaryEnv), "what "+does)
 }

@@ -2,7 +2,7 @@ package lab
 
 import "context"
 
-// pause does nothing until it is told to end, and reaps: the first process of a pod's sandbox.
+// pause reaps orphans until it gets a signal to end. It is the first process of a pod's sandbox.
 func pause(ctx context.Context, _ []string) (any, error) {
 	go reap()
 	<-ctx.Done()

@@ -19,7 +19,7 @@ type holdResult struct {
 }
 
 // hold keeps one TCP connection to an echo open and sends a numbered record
-// each interval, each answered before the next, until it is told to end. It fails
+// each interval, each answered before the next, until it gets a signal to end. It fails
 // when the connection breaks, stalls for longer than -stall, or a record is missing.
 func hold(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("hold")
@@ -65,7 +65,7 @@ type sourceResult struct {
 	Failed uint64 `json:"failed"`
 }
 
-// source sends numbered UDP datagrams one way at a steady rate until it is told to end.
+// source sends numbered UDP datagrams one way at a steady rate until it gets a signal to end.
 func source(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("source")
 	to := flags.to("a sink")
@@ -111,7 +111,7 @@ type sinkResult struct {
 // source.
 const said = 20
 
-// sink counts a source's datagrams until it is told to end, and reports the count after each
+// sink counts a source's datagrams until it gets a signal to end, and reports the count after each
 // twenty.
 func sink(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("sink")

@@ -32,7 +32,7 @@ func payload(seq uint64, size int) []byte {
 	return b
 }
 
-// echo answers TCP and UDP with what it was sent, until it is told to end.
+// echo sends back what it receives over TCP and UDP, until it gets a signal to end.
 func echo(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("echo")
 	listen := flags.listen(":7000", ", of TCP and UDP both")
@@ -67,7 +67,7 @@ func listenBoth(at string) (net.Listener, net.PacketConn, error) {
 	return l, u, nil
 }
 
-// echoConnections echoes what comes by connections, until l is closed.
+// echoConnections echoes what connections send, until l is closed.
 func echoConnections(l net.Listener) {
 	serveConnections(l, func(c net.Conn) { _, _ = io.Copy(c, c) })
 }

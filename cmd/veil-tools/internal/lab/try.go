@@ -11,22 +11,22 @@ import (
 type tryState struct {
 	Proto string `json:"proto"`
 	To    string `json:"to"`
-	// Tried counts the tries that are over, Answered those among them that were answered.
+	// Tried counts the finished tries, and Answered those among them that were answered.
 	Tried    uint64 `json:"tried"`
 	Answered uint64 `json:"answered"`
-	// Error is that of the last try without an answer.
+	// Error is the error of the last try without an answer.
 	Error string `json:"error,omitempty"`
 }
 
-// trial is the tries to reach one echo while they go on.
+// trial holds the tries to reach one echo while they go on.
 type trial struct {
 	mu    sync.Mutex
 	state tryState
 }
 
 // try exchanges a message with each echo again and again, over TCP and UDP, by a new socket each
-// time. Each -report it prints the counts as a line of JSON, until it is told to end. An echo that
-// does not answer is no error.
+// time. Each -report it prints the counts as a line of JSON, until it gets a signal to end. An echo
+// that does not answer is not an error.
 func try(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("try")
 	to := flags.to("echos, commas between")
@@ -55,7 +55,7 @@ func try(ctx context.Context, args []string) (any, error) {
 	})
 }
 
-// run tries until ctx ends. A try that this cuts short is not counted.
+// run tries until ctx ends. A try that the end cuts short is not counted.
 func (t *trial) run(ctx context.Context, interval, timeout time.Duration, size int) {
 	for {
 		once, cancel := context.WithTimeout(ctx, timeout)

@@ -19,7 +19,7 @@ import (
 
 // watch reads the uplinks of this network namespace with the leak oracle, in parts. Each line that
 // it reads is the canary of a new part. It answers with the oracle's result of the previous part as
-// a line of JSON; that of the first line is empty. It ends with its standard input.
+// a line of JSON. The result of the first line is empty. watch ends with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
@@ -69,7 +69,7 @@ func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 			return nil, err
 		}
 		o.Update(func(r *leak.Rules) { r.Canary = []byte(line) })
-		// The caller ignores what is no finding of its own.
+		// The caller ignores findings that are not leaks.
 		result.Examples = slices.DeleteFunc(result.Examples,
 			func(e leak.Example) bool { return !e.Kind.Leak() })
 		return result, nil
@@ -105,8 +105,8 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 	return names, nil
 }
 
-// knock sends a line with the canary over TCP to any server and waits for what it answers: most
-// answer something they do not understand, a server of TLS too.
+// knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
+// also those of TLS, answer a line that they do not understand.
 func knock(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("knock")
 	to := flags.to("a server")

@@ -63,8 +63,8 @@ func judge(body []byte) (review, error) {
 	return r, nil
 }
 
-// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it is
-// told to end.
+// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it
+// gets a signal to end.
 func webhook(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("webhook")
 	listen := flags.listen(":8443", "")
@@ -91,7 +91,7 @@ func webhook(ctx context.Context, args []string) (any, error) {
 	return nil, nil
 }
 
-// answers are those to reviews and to requests that an API server passes on.
+// answers returns the handler of reviews and of requests that an API server passes on.
 func answers() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /", answerReview)
@@ -100,7 +100,7 @@ func answers() http.Handler {
 	return mux
 }
 
-// answerDiscovery lists the kinds of the API, of which there is none: an APIResourceList (meta/v1).
+// answerDiscovery answers with an empty list of kinds: an APIResourceList (meta/v1).
 func answerDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{

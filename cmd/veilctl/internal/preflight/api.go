@@ -32,7 +32,7 @@ func (j *judge) say(l Level, check, found, do string) {
 // unreadable reports whether something is missing only because it was not read.
 func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
 
-// readConfig asks veild's own code what it makes of the configuration. Its node is of no matter
+// readConfig reads the configuration with veild's own code. The name of the node does not matter
 // here.
 func (j *judge) readConfig() {
 	j.cfg, j.cfgErr = config.Parse("any", []byte(j.f.Config), j.f.Kubeadm)
@@ -98,7 +98,7 @@ func (j *judge) rights() {
 	j.ok(check, "you may create and change all that manifests/ holds")
 }
 
-// denials groups rights: the verbs, then all that they are denied for.
+// denials groups rights by their verbs: the verbs, then all resources for which they are denied.
 func denials(denied []Right) []string {
 	verbs, what := map[string][]string{}, map[string][]string{}
 	for _, r := range denied {
@@ -232,7 +232,7 @@ func (j *judge) judgeServer(check, server, token string) {
 	}
 }
 
-// unread are the things of which nothing is known.
+// unread reports the facts that could not be read.
 func (j *judge) unread() {
 	for _, what := range slices.Sorted(maps.Keys(j.f.Unread)) {
 		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what],

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// network is how another network plugin is recognised.
+// network holds the marks by which another network plugin is recognised.
 type network struct {
 	name string
-	// daemons are names of DaemonSets, or how they begin; groups how API groups end; annotations
-	// how keys on Nodes begin.
+	// daemons are names of DaemonSets, or prefixes of them; groups are suffixes of API groups;
+	// annotations are prefixes of keys on Nodes.
 	daemons, groups, annotations []string
 }
 
@@ -36,7 +36,8 @@ var networks = []network{
 const removeIt = "remove it as its documentation says, then delete its file below /etc/cni/net.d " +
 	"and its interfaces on every node (a reboot does the latter); a node has one network plugin"
 
-// otherCNI looks for other network plugins: one that runs is an error, traces are a warning.
+// otherCNI checks for other network plugins. A plugin that runs is an error; its traces are a
+// warning.
 func (j *judge) otherCNI() {
 	const check = "other CNI"
 	if j.unreadable("DaemonSets") {
@@ -115,7 +116,7 @@ func begins(s string, with []string) bool {
 	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(s, w) })
 }
 
-// strangers are pods, and nodes, that some other network serves: seen even where it is not a
+// strangers reports pods and nodes that some other network serves, even if that network is not a
 // well-known one.
 func (j *judge) strangers() {
 	const check = "other CNI"
@@ -130,7 +131,7 @@ func (j *judge) strangers() {
 		if len(outside) > 0 {
 			j.say(Error, check, fmt.Sprintf("pods have addresses outside of the cluster ranges: %s",
 				listed(outside)),
-				"what such pods send is not Kubeveil's to encrypt: correct the ranges, or delete "+
+				"Kubeveil does not encrypt what such pods send: correct the ranges, or delete "+
 					"those pods once their network is removed")
 		}
 	}

@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// Facts are what is known of a cluster. What could not be read is in Unread, and otherwise missing.
+// Facts holds what is known about a cluster. A fact that could not be read is missing, and named in
+// Unread.
 type Facts struct {
 	Server Server
 	// Config is the future text of veild.yaml in the ConfigMap kubeveil; ConfigFrom names its
 	// origin.
 	Config, ConfigFrom string
-	// Denied are the rights of Needed that the user lacks; Escalate reports whether the user may
-	// give rights that he does not have. Ungiven are those of Granted that he lacks.
+	// Denied are the rights of Needed that the user lacks, and Ungiven the rights of Granted.
+	// Escalate reports whether the user may grant rights that they do not have.
 	Denied, Ungiven []Right
 	Escalate        bool
-	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config, nil when there is none.
+	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config; nil when there is none.
 	Kubeadm []byte
-	// Proxy is the kubeconfig of the ConfigMap kube-proxy, nil when there is none.
+	// Proxy is the kubeconfig of the ConfigMap kube-proxy; nil when there is none.
 	Proxy []byte
 	// PodSecurity is the label pod-security.kubernetes.io/enforce of kube-system, usually empty.
 	PodSecurity string
 	// Controller is what is visible of kube-controller-manager.
 	Controller Controller
-	// StaticServers are the pods of kube-apiserver, none on clusters with a hidden control plane.
+	// StaticServers are the pods of kube-apiserver. A hidden control plane shows none.
 	StaticServers []StaticServer
-	// Certificates are those of the API servers, by server. They are read only if the configuration
-	// has services.apiFrontends.
+	// Certificates are the certificates of the API servers, by server. They are read only if the
+	// configuration has services.apiFrontends.
 	Certificates []Certificate
 	Nodes        []Node
-	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
+	// APIServers are the endpoints of the service default/kubernetes; ServiceAddrs its addresses.
 	APIServers, ServiceAddrs []netip.Addr
 	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
 	// custom resources.
@@ -43,23 +44,23 @@ type Facts struct {
 	Daemons []Daemon
 	// Cleaning reports whether the DaemonSet of manifests/uninstall is there.
 	Cleaning bool
-	// Definition is the CustomResourceDefinition, nil when there is none.
+	// Definition is the CustomResourceDefinition; nil when there is none.
 	Definition *Definition
-	// Unread says why something could not be read, by name.
+	// Unread holds the reasons why facts could not be read, by name.
 	Unread map[string]string
 }
 
 // Server is the API server.
 type Server struct {
-	// Address is the one in the kubeconfig, Version the server's, such as v1.36.3. Err is why it
-	// cannot be asked.
+	// Address comes from the kubeconfig, and Version from the server, such as v1.36.3. Err is the
+	// reason why the server does not answer.
 	Address, Version, Err string
 	// Policies reports whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
 	Policies bool
 }
 
-// Right is a permission of RBAC. Namespace is empty for cluster-scoped resources, Name for all
-// names.
+// Right is a permission of RBAC. Namespace is empty for cluster-scoped resources. An empty Name
+// means all names.
 type Right struct{ Verb, Group, Resource, Namespace, Name string }
 
 // Controller is what is visible of kube-controller-manager: nothing on clusters with a hidden
@@ -71,11 +72,12 @@ type Controller struct {
 	ClusterCIDR string
 }
 
-// StaticServer is a pod of kube-apiserver. GoAwayChance is its flag --goaway-chance, empty without.
+// StaticServer is a pod of kube-apiserver. GoAwayChance is its flag --goaway-chance; "" if it is
+// not set.
 type StaticServer struct{ Pod, GoAwayChance string }
 
-// Certificate has the addresses that the certificate of an API server names, or why there is none
-// that can be verified.
+// Certificate holds the addresses that the certificate of an API server names, or the reason why it
+// cannot be verified.
 type Certificate struct {
 	Server netip.AddrPort
 	Names  []netip.Addr
@@ -89,14 +91,14 @@ type Node struct {
 	ControlPlane bool
 	Addresses    []netip.Addr
 	PodCIDRs     []netip.Prefix
-	// Ready is the condition of that name.
+	// Ready reports whether the condition Ready is true.
 	Ready bool
-	// OS is its label kubernetes.io/os, by which the DaemonSets choose it.
+	// OS is the label kubernetes.io/os, by which the DaemonSets select the node.
 	OS                             string
 	Arch, Kernel, Runtime, Kubelet string
-	// Annotations are the keys only.
+	// Annotations holds the keys, without values.
 	Annotations []string
-	// MTU is the underlay's in its VeilNode, 0 when it has none.
+	// MTU is the underlay's MTU in the node's VeilNode; 0 when it has none.
 	MTU int
 }
 
@@ -111,7 +113,7 @@ type Daemon struct {
 
 // Definition is the state of the CustomResourceDefinition.
 type Definition struct {
-	// Versions are those that are served.
+	// Versions are the served versions.
 	Versions    []string
 	Established bool
 	// Leaving reports whether it is being deleted.
@@ -147,7 +149,7 @@ source:
   kubeconfig: /etc/kubeveil/kubeconfig
 `
 
-// Needed are the rights that `kubectl apply -k manifests/` needs.
+// Needed returns the rights that `kubectl apply -k manifests/` needs.
 func Needed() []Right {
 	var out []Right
 	seen := map[Right]bool{}
@@ -163,8 +165,8 @@ func Needed() []Right {
 	return out
 }
 
-// Granted are the rights that the manifests, without components, give to veild. The API server lets
-// no account grant rights that it does not have.
+// Granted returns the rights that the manifests, without components, grant to veild. The API server
+// lets an account grant only rights that it has.
 func Granted() []Right {
 	var out []Right
 	for _, g := range []struct {
@@ -187,7 +189,7 @@ func Granted() []Right {
 	return out
 }
 
-// Escalating are the rights that let an account grant what it does not have.
+// Escalating returns the rights that let an account grant rights that it does not have.
 func Escalating() []Right {
 	return []Right{
 		{Verb: "escalate", Group: rbac, Resource: "clusterroles"},

@@ -18,18 +18,18 @@ const (
 	Error Level = "error"
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	// Check names what was checked, in a word or two; one check may have several findings.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Found is the fact, Do the remedy; Do is empty when Level is OK.
+	// Found is the fact, and Do the remedy. Do is empty when Level is OK.
 	Found string `json:"found"`
 	Do    string `json:"do,omitempty"`
 }
 
-// Judge looks at everything there is in f, in the order in which things depend on each other.
-// Without an API server there is one finding.
+// Judge checks all facts in f, in the order in which they depend on each other. Without an API
+// server it returns one finding.
 func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
 		return []Finding{{"api server", Error,
@@ -50,7 +50,7 @@ func Judge(f Facts) []Finding {
 	return j.findings
 }
 
-// Count is how many findings are of a level.
+// Count returns the number of findings of a level.
 func Count(findings []Finding, l Level) int {
 	n := 0
 	for _, f := range findings {
@@ -61,7 +61,7 @@ func Count(findings []Finding, l Level) int {
 	return n
 }
 
-// listed puts names into a sentence, the first few of many.
+// listed joins names for a sentence. Of many names it takes the first few.
 func listed(names []string) string {
 	const shown = 5
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
@@ -71,8 +71,8 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// versionNumbers are the numbers that a version begins with, at most three: v1.30.4-eks is 1, 30,
-// 4; none when it is no version.
+// versionNumbers returns at most three numbers with which a version begins: 1, 30, 4 for
+// v1.30.4-eks. It returns nil if text is not a version.
 func versionNumbers(text string) []int {
 	text = strings.TrimPrefix(text, "v")
 	var out []int
@@ -94,7 +94,8 @@ func versionNumbers(text string) []int {
 	return out
 }
 
-// older reports whether a version is older than major.minor; known is false when it is no version.
+// older reports whether a version is older than major.minor. known is false if text is not a
+// version.
 func older(text string, major, minor int) (old, known bool) {
 	v := versionNumbers(text)
 	if len(v) < 2 {

@@ -15,7 +15,7 @@ const (
 	crioMinor = 24
 )
 
-// chosen are the nodes that the DaemonSets choose.
+// chosen returns the nodes that the DaemonSets select.
 func (j *judge) chosen() []Node {
 	var out []Node
 	for _, n := range j.f.Nodes {
@@ -104,7 +104,7 @@ func (j *judge) runtimes() {
 	}
 }
 
-// kubelets: what the API server accepts, an older kubelet may leave out silently.
+// kubelets: an older kubelet may silently ignore fields that the API server accepts.
 func (j *judge) kubelets() {
 	const check = "kubelets"
 	var old, archs []string

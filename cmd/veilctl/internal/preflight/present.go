@@ -14,7 +14,7 @@ func (o Object) String() string {
 	return what
 }
 
-// present reports what of Kubeveil exists already.
+// present reports which parts of Kubeveil exist already.
 func (j *judge) present() {
 	const check = "Kubeveil"
 	if j.unreadable(check) {
@@ -55,7 +55,7 @@ func (j *judge) present() {
 	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
 }
 
-// half reports whether the right to write VeilNodes is there without what restrains it.
+// half reports whether the right to write VeilNodes exists without the policy that restrains it.
 func (j *judge) half() bool {
 	has := func(resource string) bool {
 		return slices.ContainsFunc(j.f.Objects, func(o Object) bool {

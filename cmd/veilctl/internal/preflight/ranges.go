@@ -138,7 +138,7 @@ func (j *judge) podCIDRs() {
 	}
 }
 
-// overlaps asks what a veild would believe of the nodes.
+// overlaps reports the Nodes and addresses that a veild would refuse.
 func (j *judge) overlaps() {
 	const check = "overlaps"
 	if j.unreadable("nodes") || j.cfgErr != nil {
@@ -174,7 +174,7 @@ func (j *judge) overlaps() {
 	}
 }
 
-// nodeRanges bound what a kubelet may say of its own addresses.
+// nodeRanges: the ranges bound the addresses that a kubelet may report for its node.
 func (j *judge) nodeRanges() {
 	if j.cfgErr != nil || len(j.f.Nodes) == 0 {
 		return
@@ -200,7 +200,7 @@ func (j *judge) nodeRanges() {
 func (j *judge) mtu() {
 	const check = "MTU"
 	if j.cfgErr != nil {
-		return // readConfig has judged what is set
+		return // readConfig has judged the configured value
 	}
 
 	if j.cfg.MTU > 0 {

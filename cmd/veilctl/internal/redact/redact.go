@@ -31,13 +31,15 @@ func New(public, literals []string) *Redactor {
 	return r
 }
 
-// secretName is how names of secret values end or what they are, without regard to case, - and _.
+// secretName matches names of secret values, or the ends of such names, without regard to case, -
+// and _.
 const secretName = `(?:private[-_]?key|preshared[-_]?key|secret[-_]?key|api[-_]?key|access[-_]?key|client[-_]?key(?:[-_]?data)?|client[-_]?certificate[-_]?data|certificate[-_]?key|token|token[-_]?data|password|passwd|passphrase|secret|credentials?|authorization)`
 
-// before a secret word there is the beginning, or something that no secret word holds.
+// before matches what stands before a secret word: the beginning, or a character that no secret
+// word contains.
 const before = `(^|[^A-Za-z0-9+/_=-])`
 
-// rules are asked in order: what spans lines comes before what stands in one.
+// rules are applied in order: patterns that span lines come before patterns within a line.
 var rules = []struct {
 	find *regexp.Regexp
 	with string
@@ -54,29 +56,30 @@ var rules = []struct {
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`), Mark},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`), `${1} ` + Mark},
 	{regexp.MustCompile(`(://[^\s/:@"']*:)[^\s/@"']+@`), `${1}` + Mark + `@`},
-	// kubeadm's: six and sixteen.
+	// kubeadm's bootstrap tokens: six and sixteen characters.
 	{regexp.MustCompile(before + `[a-z0-9]{6}\.[a-z0-9]{16}($|[^A-Za-z0-9-])`),
 		`${1}` + Mark + `${2}`},
 	{named, `${1}` + Mark},
 	{regexp.MustCompile(`(?i)(--[a-z-]*` + secretName + `[ =])\S+`), `${1}` + Mark},
 }
 
-// named is name: value, "name": "value" or name=value; the value in quotes, also escaped ones, or
-// one word.
+// named matches name: value, "name": "value" or name=value. The value is in quotes, also escaped
+// quotes, or is one word.
 var named = regexp.MustCompile(`(?i)(` + secretName +
 	`\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
 
-// harmless values say how a secret is handled and are none.
+// harmless matches values that describe how a secret is handled, and are not secrets.
 var harmless = regexp.MustCompile(`(?i)[:=][ \t]*(?:true|false|null|none|\d{1,3})$`)
 
-// key is a word of 32 bytes in base64: 43 digits, the last of which holds four bits and so is one
-// of sixteen, and a =.
+// key matches 32 bytes in base64: 43 digits and a =. The last digit holds four bits, so it is one
+// of sixteen.
 var key = regexp.MustCompile(`[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=`)
 
 // hexKey is a word of 32 bytes in hexadecimal, as WireGuard's configuration socket has keys.
 var hexKey = regexp.MustCompile(`(^|[^0-9A-Fa-f])([0-9A-Fa-f]{64})($|[^0-9A-Fa-f])`)
 
-// Text returns text without secrets, and how many were taken out. It does not change its argument.
+// Text returns text without secrets, and the number of removed secrets. It does not change its
+// argument.
 func (r *Redactor) Text(text []byte) ([]byte, int) {
 	out, n := text, 0
 	for _, l := range r.literals {
@@ -134,8 +137,9 @@ func (r *Redactor) hex(text []byte, n *int) []byte {
 var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName +
 	`$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
 
-// Object returns a copy of what JSON or YAML decodes into, without secrets: values under names of
-// secrets, values of environment variables with such names, and what Text finds in every string.
+// Object returns a copy of a decoded JSON or YAML value without secrets. It removes values under
+// names of secrets, values of environment variables with such names, and secrets that Text finds in
+// any string.
 func (r *Redactor) Object(v any) (any, int) {
 	switch v := v.(type) {
 	case string:

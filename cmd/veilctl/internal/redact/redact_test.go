@@ -82,8 +82,8 @@ func TestEachSecretIsRemoved(t *testing.T) {
 	}
 }
 
-// What a bug report is for stays.
-func TestBugReportKeepsWhatIsNoSecret(t *testing.T) {
+// The facts that a bug report is for stay.
+func TestBugReportKeepsFactsThatAreNotSecret(t *testing.T) {
 	r := redact.New([]string{public}, []string{"short"})
 	for _, text := range []string{
 		"publicKey: " + public,
@@ -122,7 +122,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// Whatever is around a key, it goes, and nothing fails.
+// A key is removed regardless of the text around it, and nothing fails.
 func FuzzText(f *testing.F) {
 	f.Add([]byte("a "), []byte("\n"))
 	f.Add([]byte(pem[:40]), []byte("token: \"\\\""))
