@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// acceptAddrs is step 2 of Resolve: it gives each candidate the addresses that are its
-// own, and names in Contested those that another has or lists too. Every address that
-// passed checkAddrs goes to NodeAddrs, whichever node has it.
+// acceptAddrs is step 2 of Resolve. It assigns each candidate its own addresses, and puts addresses
+// that another node has or lists too into Contested. Every address that passed checkAddrs goes to
+// NodeAddrs, regardless of the node that has it.
 //
 // An address goes to the first of these:
 //
@@ -18,7 +18,7 @@ import (
 //     listed yet;
 //  4. the one node that lists it.
 //
-// Age and name decide nothing here: a node that was taken over is often the older one.
+// Age and name do not matter here: a node that was taken over is often the older one.
 func (r *resolver) acceptAddrs(candidates []*candidate) {
 	times := make(map[netip.Addr]int, len(candidates))
 	for _, c := range candidates {
@@ -63,7 +63,7 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 	}
 }
 
-// holder returns the node that keeps the contested address a, nil for none.
+// holder returns the node that keeps the contested address a, or nil if no node does.
 func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	own := func(c *candidate) bool { return c.Name == r.rules.Self }
 	had := func(c *candidate) bool {
@@ -86,7 +86,7 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	return nil
 }
 
-// loseAddr records that c lists a, which belongs to the holder or, without one, to no node.
+// loseAddr records that c lists a, which belongs to holder, or to no node if holder is nil.
 func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
 	what := fmt.Sprintf("it claims the node address %s, which", a)
 	const advice = "correct the addresses of the Node that has no right to it (kubelet " +

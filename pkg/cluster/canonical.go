@@ -9,8 +9,8 @@ import (
 )
 
 // canonical returns n in its one canonical form: addresses and prefixes sorted, without duplicates,
-// IPv4 never as IPv6, prefixes masked, times in UTC, nil for empty. What already has that form is
-// shared, not copied.
+// IPv4 never as IPv6, prefixes masked, times in UTC, nil instead of empty. Slices that already have
+// that form are shared, not copied.
 func canonical(n Node) Node {
 	n.Created = n.Created.UTC().Round(0)
 	n.Addresses, n.Contested = canonicalAddrs(n.Addresses), canonicalAddrs(n.Contested)
@@ -51,7 +51,7 @@ func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return sorted(each(prefixes, netip.Prefix.Masked), netip.Prefix.Compare)
 }
 
-// each returns in with f of each; in itself when that is the same.
+// each returns in with f applied to each element. It returns in itself if no element changes.
 func each[T comparable](in []T, f func(T) T) []T {
 	if !slices.ContainsFunc(in, func(v T) bool { return f(v) != v }) {
 		return in
@@ -63,7 +63,8 @@ func each[T comparable](in []T, f func(T) T) []T {
 	return out
 }
 
-// sorted returns in sorted and without duplicates, nil when it is empty; in itself when it is so.
+// sorted returns in sorted and without duplicates, or nil if it is empty. It returns in itself if
+// it already has that form.
 func sorted[T comparable](in []T, compare func(a, b T) int) []T {
 	if len(in) == 0 {
 		return nil
@@ -93,7 +94,7 @@ func compareAge(a, b *Node) int {
 	return strings.Compare(content(*a), content(*b))
 }
 
-// content is only asked for two nodes of one name and age.
+// content returns a text that orders two nodes of the same name and age.
 func content(n Node) string {
 	b, err := json.Marshal(n)
 	if err != nil {

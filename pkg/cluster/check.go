@@ -38,13 +38,13 @@ func (r *resolver) check(c *candidate) {
 	}
 }
 
-// checkAddrs leaves to c the addresses that may be its own, without regard to other nodes,
-// and refuses the others.
+// checkAddrs keeps the addresses that may belong to c, without regard to other nodes, and refuses
+// the others.
 //
 // An address that is ignored here never reaches Table.NodeAddrs, because being there
 // makes it unreachable for pods, and a kubelet may write what it likes into the
 // addresses of its own Node. Forged addresses, one by one:
-//   - loopback, multicast, unspecified, broadcast, link-local: no node's own; ignored;
+//   - loopback, multicast, unspecified, broadcast, link-local: no node has these; ignored;
 //   - an address of the cluster or service ranges: a host route is longer than a
 //     pod prefix, so a forger would black-hole or draw to himself one pod or service;
 //     ignored, since the ranges are closed already;
@@ -53,13 +53,14 @@ func (r *resolver) check(c *candidate) {
 //     label: pods would lose what it serves, or talk to the forger. Both are evidence
 //     that the underlay gives (DHCP, DNS), so it may refuse a newcomer and no more: an
 //     address that the node had in lastGood stays its own, or an attacker who forges evidence
-//     would open the way to that node in clear. A refused one is closed inside
-//     NodeRanges, where it is a node's, and where lastGood had it closed; else ignored;
-//   - another node's: see acceptAddrs, an accepted holder keeps it.
+//     would open the way to that node in clear. A refused one is closed if
+//     it is inside NodeRanges, where it probably belongs to a node, or if lastGood had it closed.
+//     Otherwise it is ignored;
+//   - an address of another node: see acceptAddrs, an accepted holder keeps it.
 //
-// What is left is some address that no known node holds. When the node is
-// refused for something else it is still unreachable for pods: better a pod
-// that cannot reach it than bytes in clear to what is probably a node.
+// The remaining addresses are held by no known node. If the node is refused for
+// another reason, they are still unreachable for pods: better a pod that cannot
+// reach an address than bytes in clear to what is probably a node.
 func (r *resolver) checkAddrs(c *candidate) {
 	last := r.last[c.Name]
 	had := func(a netip.Addr) bool {
@@ -104,7 +105,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 	}
 }
 
-// checkAddr returns why a cannot be a node's address, "" if it can.
+// checkAddr returns why a cannot be a node's address, or "" if it can.
 func checkAddr(a netip.Addr, rules Rules) string {
 	const fix = "; correct the node's addresses (kubelet --node-ip) or delete the Node"
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -118,28 +119,28 @@ func checkAddr(a netip.Addr, rules Rules) string {
 	case inAny(rules.ClusterRanges, a):
 		return "which lies in a cluster range" + fix
 	case len(rules.NodeRanges) > 0 && !inAny(rules.NodeRanges, a):
-		return "which lies outside of nodeRanges; extend nodeRanges if it is a node's, or " +
-			"delete the Node"
+		return "which lies outside of nodeRanges; extend nodeRanges if nodes have such " +
+			"addresses, or delete the Node"
 	}
 	return ""
 }
 
-// checkEvidence returns why a is not a worker's address by what the underlay shows, "" without
+// checkEvidence returns why the underlay shows that a is not a worker's address, or "" without such
 // evidence.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
-	const fix = ", but is no control-plane node; if it is one, give it the label " +
+	const fix = ", but is not a control-plane node; if it is one, give it the label " +
 		"node-role.kubernetes.io/control-plane, else delete the Node"
 	switch {
 	case containsAddr(rules.Gateways, a):
-		return "which is a gateway's" + fix
+		return "which is the address of a gateway" + fix
 	case slices.Contains(apiServers, a):
-		return "which is an API server's" + fix
+		return "which is the address of an API server" + fix
 	}
 	return ""
 }
 
-// checkPrefix returns why p may not be a pod prefix, "" if it may; own are the accepted ones of the
-// same node.
+// checkPrefix returns why p may not be a pod prefix, or "" if it may. own are the accepted prefixes
+// of the same node.
 func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():
@@ -157,7 +158,7 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	return ""
 }
 
-// checkClaim judges the VeilNode of a node whose Node object was believed, "" when all is well.
+// checkClaim returns the problems of the VeilNode of a node whose Node object was believed.
 func checkClaim(n Node) (problems []string) {
 	say := func(format string, args ...any) {
 		problems = append(problems, fmt.Sprintf("its VeilNode is not believed: "+format, args...))
@@ -202,7 +203,7 @@ func checkClaim(n Node) (problems []string) {
 	return problems
 }
 
-// checkKeys judges the sorted keys of one claim.
+// checkKeys returns the problems of the sorted keys of one claim.
 func checkKeys(keys []Key) (problems []string) {
 	seen := map[wgkey.Public]bool{}
 	for i, k := range keys {

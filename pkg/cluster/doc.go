@@ -1,7 +1,7 @@
 // Package cluster decides where things are: nodes, their keys, addresses and pod prefixes, and
-// which claims about them are believed. It is pure: no clock, no I/O, no kernel. Equal claims give
-// equal tables, in whatever order they arrived, and resolving a table's own claims again changes
-// nothing.
+// which claims about them are believed. It is pure: no clock, no I/O, no kernel. Equal claims lead
+// to equal tables, regardless of the order of their arrival, and resolving a table's own claims
+// again changes nothing.
 //
 // A source yields a State: the claims. Resolve turns it into a Table, which is believed, and a list
 // of Refusals with reasons. Conflicts about addresses are settled one by one. A node that held an

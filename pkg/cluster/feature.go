@@ -2,9 +2,9 @@ package cluster
 
 import "slices"
 
-// Feature names something that a version can do and that other nodes may rely
-// on. A node uses what all nodes concerned have; it ignores names that it does
-// not know.
+// Feature names an ability of a version on which other nodes may rely. A node
+// uses features that all nodes concerned have. It ignores names that it does not
+// know.
 type Feature string
 
 // UnknownFields: fields of other versions are ignored in VeilNodes, snapshots
@@ -18,5 +18,5 @@ const BoundSource Feature = "bound-source"
 // Features returns the features of this version, sorted. The caller owns the slice.
 func Features() []Feature { return []Feature{BoundSource, UnknownFields} }
 
-// Has reports whether the node that made the claim has a feature; nil has none.
+// Has reports whether the node that made the claim has a feature. A nil claim has none.
 func (c *Claim) Has(f Feature) bool { return c != nil && slices.Contains(c.Features, f) }

@@ -56,7 +56,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 			peers: "node-2", keyless: "node-1", refused: "node-1", reason: "public key",
 			addrs: "11 12",
 		},
-		"a key added as a second epoch is another's": {
+		"a key added as a second epoch belongs to another node": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.Claim.Keys = append(n.Claim.Keys, cluster.Key{Epoch: 2, Public: key(1)})
 			})},
@@ -175,7 +175,8 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 				n.Addresses = append(n.Addresses, addrs(api)...)
 			})},
 			peers: "node-1", refused: "node-1",
-			reason: "an API server's, but is no control-plane node", addrs: "11", own: "node-1=11",
+			reason: "of an API server, but is not a control-plane node", addrs: "11",
+			own: "node-1=11",
 		},
 		"the underlay says that a worker in the last good table is the API server": {
 			last: []cluster.Node{with(node(1), func(n *cluster.Node) {
@@ -202,7 +203,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 				n.Addresses = append(n.Addresses, addrs(evidence)...)
 			})},
 			gateway: evidence,
-			peers:   "node-1", refused: "node-1", reason: "a gateway's", addrs: "11",
+			peers:   "node-1", refused: "node-1", reason: "of a gateway", addrs: "11",
 			own: "node-1=11",
 		},
 		"the underlay says that a newcomer is a gateway, inside nodeRanges": {
@@ -210,13 +211,13 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 				n.Addresses = append(n.Addresses, addrs(evidence)...)
 			})},
 			gateway: evidence, nodeRanges: "198.18.0.0/24",
-			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11 99",
+			peers: "node-1", refused: "node-1", reason: "of a gateway", addrs: "11 99",
 			own: "node-1=11",
 		},
-		"the underlay says that the only address of a newcomer is a gateway's": {
+		"the underlay shows that the only address of a newcomer belongs to a gateway": {
 			nodes:   []cluster.Node{with(node(9), func(n *cluster.Node) {})},
 			gateway: "198.18.0.19", nodeRanges: "198.18.0.0/24",
-			keyless: "node-9", refused: "node-9", reason: "a gateway's", addrs: "19",
+			keyless: "node-9", refused: "node-9", reason: "of a gateway", addrs: "19",
 			own: "node-9=",
 		},
 		"a control-plane node is the workers' gateway": {
@@ -252,7 +253,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
 				n.Addresses = append(n.Addresses, addrs("198.18.0.1")...)
 			})},
-			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11",
+			peers: "node-1", refused: "node-1", reason: "of a gateway", addrs: "11",
 			own: "node-1=11",
 		},
 		"a service's address": {
@@ -287,7 +288,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 			peers: "node-1", refused: "node-1", reason: "more than 64", addrs: "11",
 			own: "node-1=11",
 		},
-		"an endpoint that is not the node's": {
+		"an endpoint that the node does not have": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.Claim.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820")}
 			})},
@@ -323,7 +324,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 			peers: "node-1 node-2 node-3", refused: "node-2", reason: "198.18.0.11",
 			addrs: "11 12 13 14", own: "node-1=11 node-2=12 node-3=13,14",
 		},
-		"a thief's loot is nobody's": {
+		"no node has what a thief claims": {
 			nodes: []cluster.Node{
 				node(1),
 				with(node(2), func(n *cluster.Node) {

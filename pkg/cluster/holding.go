@@ -39,10 +39,10 @@ func newHolding() *holding {
 	}
 }
 
-// key is the holder of k, "" when there is none.
+// key returns the holder of k, or "" when there is none.
 func (h *holding) key(k wgkey.Public) string { return h.keys[k] }
 
-// overlaps are the held prefixes that overlap p, sorted by address.
+// overlaps returns the held prefixes that overlap p, sorted by address.
 func (h *holding) overlaps(p netip.Prefix) []heldPrefix {
 	longer := false
 	for _, bits := range h.lengths[isLong(p)] {
@@ -101,7 +101,7 @@ func (h *holding) takeKey(k wgkey.Public, node string) {
 	}
 }
 
-// takePrefix assigns p to node unless something of it is held.
+// takePrefix assigns p to node unless a part of it is held.
 func (h *holding) takePrefix(p netip.Prefix, node string) {
 	if len(h.overlaps(p)) > 0 {
 		return

@@ -40,8 +40,8 @@ type Families struct {
 	V6 bool `json:"v6"`
 }
 
-// OuterOverhead returns what the tunnel adds to a packet in bytes: the outer IP header, UDP and
-// WireGuard. It is 60 over IPv4 and 80 over IPv6.
+// OuterOverhead returns the number of bytes that the tunnel adds to a packet: the outer IP header,
+// UDP and WireGuard. It is 60 over IPv4 and 80 over IPv6.
 func OuterOverhead(outer6 bool) int {
 	ip := headerIPv4
 	if outer6 {
@@ -51,8 +51,8 @@ func OuterOverhead(outer6 bool) int {
 }
 
 // TunnelMTU returns the MTU in bytes of the tunnel device and of pods, over an underlay with
-// underlayMTU and outer packets of IPv6 or IPv4. families are those inside pods; with none, only
-// the underlay is checked. The error matches ErrMTU and says what would work.
+// underlayMTU and outer packets of IPv6 or IPv4. inside holds the families of pods; if it is empty,
+// only the underlay is checked. The error matches ErrMTU and names a value that works.
 func TunnelMTU(underlayMTU int, outer6 bool, inside Families) (int, error) {
 	inner := underlayMTU - OuterOverhead(outer6)
 	switch {

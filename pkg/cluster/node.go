@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Equal reports whether n and m say the same. Nil slices are equal to empty ones, times in
-// different zones to each other.
+// Equal reports whether n and m have the same content. Nil slices equal empty ones, and times in
+// different zones may be equal.
 func (n Node) Equal(m Node) bool {
 	return n.Name == m.Name && n.Created.Equal(m.Created) && n.ControlPlane == m.ControlPlane &&
 		slices.Equal(n.Addresses, m.Addresses) && slices.Equal(n.Contested, m.Contested) &&
 		slices.Equal(n.PodPrefixes, m.PodPrefixes) && n.Claim.Equal(m.Claim)
 }
 
-// Equal reports whether c and d say the same; nil equals nil only.
+// Equal reports whether c and d have the same content. Nil equals only nil.
 func (c *Claim) Equal(d *Claim) bool {
 	if c == nil || d == nil {
 		return c == d
@@ -23,8 +23,8 @@ func (c *Claim) Equal(d *Claim) bool {
 		slices.Equal(c.PodPrefixes, d.PodPrefixes) && slices.Equal(c.Features, d.Features)
 }
 
-// AllowedIPs returns what a peer's tunnel carries in both directions: its pod prefixes, and its
-// addresses as host prefixes, sorted. The caller owns it.
+// AllowedIPs returns the addresses that a peer's tunnel carries in both directions: its pod
+// prefixes, and its addresses as host prefixes, sorted. The caller owns it.
 func (n Node) AllowedIPs() []netip.Prefix {
 	ips := slices.Clone(n.PodPrefixes)
 	for _, a := range n.Addresses {
@@ -34,9 +34,9 @@ func (n Node) AllowedIPs() []netip.Prefix {
 	return slices.Compact(ips)
 }
 
-// Endpoint is where a peer's tunnel is reached from an underlay that has the
-// given families. With both it is the IPv4 one, whose header is 20 bytes
-// shorter; with none in common, or without a claim, ok is false.
+// Endpoint returns the endpoint of a peer's tunnel for an underlay that has the
+// given families. With both it is the IPv4 endpoint, whose header is 20 bytes
+// shorter. ok is false without a claim or a common family.
 func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	if n.Claim == nil {
 		return netip.AddrPort{}, false
@@ -52,8 +52,9 @@ func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	return endpoint, ok
 }
 
-// TunnelSources returns the addresses that a believed node's tunnel datagrams may come from: those
-// of its Node and its endpoints, one of which may be contested. The caller owns the slice.
+// TunnelSources returns the addresses from which a believed node's tunnel datagrams may come: the
+// addresses of its Node and of its endpoints, one of which may be contested. The caller owns the
+// slice.
 func (n Node) TunnelSources() []netip.Addr {
 	sources := slices.Clone(n.Addresses)
 	if n.Claim == nil {
@@ -67,7 +68,7 @@ func (n Node) TunnelSources() []netip.Addr {
 	return sources
 }
 
-// NewestKey is the key of the newest epoch; ok is false without a claim.
+// NewestKey returns the key of the newest epoch. ok is false without a claim.
 func (n Node) NewestKey() (key Key, ok bool) {
 	if n.Claim == nil || len(n.Claim.Keys) == 0 {
 		return Key{}, false
@@ -75,7 +76,7 @@ func (n Node) NewestKey() (key Key, ok bool) {
 	return slices.MaxFunc(n.Claim.Keys, func(a, b Key) int { return compareKeys(a, b) }), true
 }
 
-// PodFamilies are the families of the node's pod prefixes.
+// PodFamilies returns the families of the node's pod prefixes.
 func (n Node) PodFamilies() Families {
 	var f Families
 	for _, p := range n.PodPrefixes {
@@ -85,7 +86,7 @@ func (n Node) PodFamilies() Families {
 	return f
 }
 
-// AddressFamilies are the families of the node's own addresses.
+// AddressFamilies returns the families of the node's own addresses.
 func (n Node) AddressFamilies() Families {
 	var f Families
 	for _, a := range n.Addresses {

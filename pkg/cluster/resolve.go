@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// candidate is a node on its way into the table.
+// candidate is a node that may enter the table.
 type candidate struct {
 	Node              // canonical; addresses and prefixes that may be believed
 	problems []string // why the node, or its claim, may not be believed
@@ -22,27 +22,27 @@ type candidate struct {
 
 // Resolve decides what to believe of state. It is pure; the order of state.Nodes
 // does not matter, and resolving the same state again with the result as lastGood
-// gives the same table. lastGood may be nil. What is returned may share memory with the
-// arguments: states and tables are values that never change. Refusals are sorted.
+// gives the same table. lastGood may be nil. The result may share memory with the arguments:
+// states and tables are values that never change. Refusals are sorted.
 //
 // In three steps:
 //
 //  1. Pod prefixes, node by node (check, acceptNodes). A node with a bad prefix, or with
 //     one that a node accepted before it holds, is refused as a whole: no peer at all.
-//  2. Addresses, one by one (checkAddrs, acceptAddrs). One that is refused, or that
-//     another node has or lists too, is not the node's; the node stays.
-//  3. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
-//     repeats a key is refused: the node is as if it had none (Table.Keyless).
+//  2. Addresses, one by one (checkAddrs, acceptAddrs). An address that is refused, or that
+//     another node has or lists too, is not assigned to the node; the node stays.
+//  3. Claims of the nodes accepted in 1. A claim that is bad in itself (checkClaim) or
+//     repeats a key is refused: the node counts as one without a claim (Table.Keyless).
 //
-// In steps 1 and 3 this node comes first. Next come the nodes that claim nothing of an incumbent's
-// (a node to which lastGood gives it and that still claims it), the oldest first. All others come
-// last. So a node that only holds what it held can lose nothing to any other, and among newcomers
-// age decides, then name. What a refused node contests stays with its holder; its addresses go to
-// NodeAddrs (see checkAddrs).
+// In steps 1 and 3 this node comes first. Next come the nodes that claim nothing from an incumbent,
+// the oldest first. An incumbent is a node that has something in lastGood and still claims it. All
+// others come last. So a node that only holds what it held can lose nothing to any other, and among
+// newcomers age decides, then name. The holder keeps what a refused node contests. The addresses of
+// a refused node go to NodeAddrs (see checkAddrs).
 //
-// A node without a claim keeps the one that lastGood has of the same Node: deleting the
-// Node revokes its key. Until state is synced, what lastGood knows and state lacks is kept: nodes,
-// claims, addresses, API servers, and that an address is contested.
+// A node without a claim keeps the claim that lastGood has for the same Node: deleting the Node
+// revokes its key. Until state is synced, facts of lastGood that state lacks are kept: nodes,
+// claims, addresses, API servers, and contested addresses.
 func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
@@ -51,7 +51,7 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 		lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
 	r.apiServers = canonicalAddrs(state.APIServers)
 	if !state.Synced || len(r.apiServers) == 0 {
-		// A cluster without an API server is one whose list has not arrived.
+		// No API servers means that their list has not arrived yet.
 		r.apiServers = canonicalAddrs(slices.Concat(r.apiServers, lastGood.APIServers))
 	}
 	if !state.Synced {
@@ -169,7 +169,7 @@ func (r *resolver) refuseAll(c *candidate) {
 }
 
 // inOrder puts newcomers last: candidates that claim what lastGood assigns to another node.
-// Candidates are sorted by seniority and stay so; this node is no newcomer.
+// Candidates are sorted by seniority and stay so. This node does not count as a newcomer.
 func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
 	var before, after []*candidate
 	for _, c := range candidates {
@@ -193,7 +193,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	for _, c := range candidates {
 		last := r.last[c.Name]
 		for _, p := range c.PodPrefixes {
-			// A part of what it held is still its own.
+			// A part of its former prefix still belongs to it.
 			if slices.ContainsFunc(last.PodPrefixes,
 				func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
 				reserved.takePrefix(p, c.Name)
@@ -280,7 +280,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 	}
 }
 
-// conflict is something that a node claims and another holds.
+// conflict is something that one node claims and another node holds.
 type conflict struct{ holder, what string }
 
 func prefixConflicts(h *holding, n Node) (out []conflict) {
@@ -327,7 +327,7 @@ func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
 	})
 }
 
-// orphans returns the node addresses of last that may stay although no known node may hold them.
+// orphans returns the node addresses of last that stay closed although no known node holds them.
 // Evidence about gateways and API servers opens none of them.
 func (r *resolver) orphans() (out []netip.Addr) {
 	for _, a := range r.lastAddrs {

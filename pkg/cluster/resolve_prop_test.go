@@ -125,7 +125,7 @@ func TestResolveKeepsItsArguments(t *testing.T) {
 }
 
 // A node that holds what it held in the last good table, and nothing else, is
-// believed whatever others claim.
+// believed regardless of what others claim.
 func TestResolveKeepsTheHonest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := genState(t, "last")

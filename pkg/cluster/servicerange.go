@@ -10,20 +10,21 @@ import (
 // MaxAddedRanges bounds the ranges of services that are added at run time.
 const MaxAddedRanges = 32
 
-// ServiceRange is a range of services that the cluster added at run time: of a ServiceCIDR.
+// ServiceRange is a range of services that the cluster added at run time by a ServiceCIDR.
 type ServiceRange struct {
-	// Name is the object's.
+	// Name is the name of the object.
 	Name   string       `json:"name"`
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// AddedRanges returns which ranges of services are closed beside those of the configuration, sorted,
-// and sentences about those that are not. It is pure.
+// AddedRanges returns the ranges of services that are closed besides the configured ones, sorted,
+// and sentences about ranges that are refused. It is pure.
 //
-// An added range only closes. So it is refused if it has what must stay reachable: a cluster or node
-// range, what is outside, a node's address, an API server's. That evidence refuses newcomers only: a
-// range that lastGood has stays, or whoever forges evidence could open it. It goes when the
-// API server lists it no more. Until the ranges are listed, those of lastGood stay.
+// An added range only closes. So it is refused if it contains addresses that must stay reachable: a
+// cluster or node range, addresses outside, the address of a node or of an API server. This
+// evidence refuses only newcomers: a range of lastGood stays, or an attacker who forges evidence
+// could open it. It is removed once the API server no longer lists it. Until the ranges are listed,
+// the ranges of lastGood stay.
 func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefix,
 	problems []string) {
 	if lastGood == nil {
@@ -79,7 +80,7 @@ func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefi
 	return added, problems
 }
 
-// checkAdded returns what must stay reachable in p, "" if there is nothing.
+// checkAdded returns what must stay reachable in p, or "" if there is nothing.
 func checkAdded(p netip.Prefix, rules Rules, state State, lastGood *Table) string {
 	for _, list := range []struct {
 		what   string
@@ -106,7 +107,7 @@ func checkAdded(p netip.Prefix, rules Rules, state State, lastGood *Table) strin
 	return ""
 }
 
-// unserved are addresses that no service has.
+// unserved are the ranges of addresses that no service can have.
 var unserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),

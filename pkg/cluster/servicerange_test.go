@@ -50,7 +50,7 @@ func TestAddedRangesOnlyClose(t *testing.T) {
 				t.Errorf("closed %v, problems %q, want %q", added, text, tc.problem)
 			}
 
-			// One that is closed stays so, whatever is said later: evidence opens nothing.
+			// A closed range stays closed, regardless of later evidence: evidence opens nothing.
 			before := *last
 			before.ServiceRanges = []netip.Prefix{p(tc.prefix)}
 			added, problems = AddedRanges(rules, s, &before)
@@ -95,7 +95,7 @@ func TestAddedRangesAreBounded(t *testing.T) {
 			t.Fatalf("%d of %d are closed, problems %q", len(added), len(state.ServiceRanges), problems)
 		}
 
-		// Newcomers take nothing from those that are closed, in whatever order they come.
+		// Newcomers take nothing from closed ranges, regardless of the order of their arrival.
 		last := &Table{ServiceRanges: added}
 		state.ServiceRanges = append([]ServiceRange{{"a", netip.MustParsePrefix("11.0.0.0/16")}},
 			rapid.Permutation(state.ServiceRanges).Draw(t, "order")...)

@@ -8,7 +8,7 @@ import (
 )
 
 // State is a source's knowledge of the cluster at one revision. It is a value: a source never
-// changes one that it has handed out.
+// changes a State that it has yielded.
 type State struct {
 	// Revision grows with each State of one source.
 	Revision uint64 `json:"revision"`
@@ -19,13 +19,13 @@ type State struct {
 	Nodes []Node `json:"nodes"`
 	// APIServers are the addresses at which API servers are reached.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
-	// ServiceRanges are those that the cluster has at run time, in any order. RangesListed reports
+	// ServiceRanges are the cluster's ranges at run time, in any order. RangesListed reports
 	// whether they are known: an API server need not have them.
 	ServiceRanges []ServiceRange `json:"serviceRanges,omitempty"`
 	RangesListed  bool           `json:"rangesListed,omitempty"`
 }
 
-// Node is the claims about one node: the Node object, which has authority over prefixes and age,
+// Node holds the claims about one node: the Node object, which has authority over prefixes and age,
 // and the node's own VeilNode, if it has one.
 type Node struct {
 	Name string `json:"name"`
@@ -34,16 +34,16 @@ type Node struct {
 	// ControlPlane is the label node-role.kubernetes.io/control-plane, which
 	// the NodeRestriction admission plugin keeps kubelets from setting.
 	ControlPlane bool `json:"controlPlane,omitempty"`
-	// Addresses are the node's own, from Node.status.addresses (types InternalIP and
-	// ExternalIP), without duplicates.
+	// Addresses are the node's own addresses: Node.status.addresses of the types InternalIP and
+	// ExternalIP, without duplicates.
 	Addresses []netip.Addr `json:"addresses"`
-	// Contested are addresses that the Node lists, but another node has, or lists too:
-	// they are not its own, and nothing is routed to the node for them. Its endpoint may
-	// be one. Only Resolve fills it in; a source has none.
+	// Contested are addresses that the Node lists, and that another node has or lists too. They do
+	// not count as the node's own, and nothing is routed to the node for them. Its endpoint may be
+	// one of them. Only Resolve fills in this field.
 	Contested []netip.Addr `json:"contested,omitempty"`
 	// PodPrefixes are Node.spec.podCIDRs.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
-	// Claim is the node's VeilNode, nil when there is none (yet).
+	// Claim is the node's VeilNode; nil when there is none (yet).
 	Claim *Claim `json:"claim,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type Claim struct {
 	Endpoints []netip.AddrPort `json:"endpoints"`
 	// PodPrefixes must agree with Node.PodPrefixes, or the claim is not believed.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
-	// MTU is the MTU of the node's underlay, bytes; 0 is unknown.
+	// MTU is the MTU of the node's underlay, bytes; 0 means unknown.
 	MTU int `json:"mtu,omitempty"`
 	// Features are the abilities of the node's version, sorted; see Feature. They are not part of a
 	// snapshot: until a node's VeilNode is read they are unknown.
@@ -77,11 +77,11 @@ type Table struct {
 	// Peers are the other nodes whose claims are believed, sorted by name.
 	Peers []Node `json:"peers"`
 	// Keyless are the other nodes that are believed but have no claim yet, sorted
-	// by name: no peers, but what they hold is theirs.
+	// by name. They are not peers, but they keep what they hold.
 	Keyless []Node `json:"keyless,omitempty"`
-	// NodeAddrs are the addresses of all known nodes, sorted. They include this node's, contested
-	// ones, those of nodes without a key, and the harmless ones of refused nodes. For pods an
-	// address that is neither local nor a peer's is unreachable.
+	// NodeAddrs are the addresses of all known nodes, sorted. They include the addresses of this
+	// node and of nodes without a key, contested addresses, and harmless addresses of refused
+	// nodes. For pods, each of them is unreachable unless it is local or belongs to a peer.
 	NodeAddrs []netip.Addr `json:"nodeAddrs"`
 	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
 	// claim one before the first list of them arrives.
@@ -100,21 +100,21 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// Rules are the settings that Resolve judges claims by.
+// Rules are the settings by which Resolve judges claims.
 type Rules struct {
 	// Self is the name of this node.
 	Self string
-	// ClusterRanges hold all pod prefixes there may ever be.
+	// ClusterRanges contain all pod prefixes that there may ever be.
 	ClusterRanges []netip.Prefix
-	// ServiceRanges hold all service addresses there may ever be.
+	// ServiceRanges contain all service addresses that there may ever be.
 	ServiceRanges []netip.Prefix
-	// NodeRanges hold all node addresses there may ever be; empty allows any.
+	// NodeRanges contain all node addresses that there may ever be. An empty list allows any.
 	// A kubelet may write what it likes into its own Node's addresses: without
 	// a bound, a worker can draw the traffic of pods to an outside address to itself.
 	NodeRanges []netip.Prefix
-	// Outside are the parts of NodeRanges where hosts are that are no nodes.
+	// Outside are the parts of NodeRanges with hosts that are not nodes.
 	Outside []netip.Prefix
 	// Gateways are the next hops of this node's default routes on the underlay: evidence
-	// against newcomers that are no control-plane nodes.
+	// against newcomers that are not control-plane nodes.
 	Gateways []netip.Addr
 }

@@ -15,17 +15,17 @@ import (
 type Config struct {
 	// Node is this node's name in Kubernetes; by default the host name in lower case.
 	Node string `json:"node"`
-	// ClusterRanges hold every pod prefix there may ever be. They are configuration, never
+	// ClusterRanges contain every pod prefix that there may ever be. They are configuration, never
 	// inferred from the nodes seen so far.
 	ClusterRanges []netip.Prefix `json:"clusterRanges"`
-	// ServiceRanges hold every service address there may ever be.
+	// ServiceRanges contain every service address that there may ever be.
 	ServiceRanges []netip.Prefix `json:"serviceRanges"`
-	// NodeRanges hold every address a node may ever have; empty allows any. A
+	// NodeRanges contain every address that a node may ever have. An empty list allows any. A
 	// kubelet may write what it likes into the addresses of its own Node: without a
 	// bound, a worker can draw what pods send to an outside address to itself.
 	NodeRanges []netip.Prefix `json:"nodeRanges,omitempty"`
-	// Outside are the parts of NodeRanges where hosts are that are no nodes. When it is not
-	// nil, be it empty, the rest of NodeRanges is closed to pods, but for peers.
+	// Outside are the parts of NodeRanges with hosts that are not nodes. If it is not nil, even if
+	// empty, the rest of NodeRanges is closed to pods, except for peers.
 	Outside []netip.Prefix `json:"outside,omitzero"`
 	// LinkLocalOutside are the IPv4 link-local addresses (RFC 3927) outside the node that pods
 	// reach in clear. Link-local addresses of the node itself need no entry.
@@ -33,36 +33,36 @@ type Config struct {
 	// KubeadmConfig is a file with kubeadm's ClusterConfiguration, or a
 	// ConfigMap that holds one, from which ranges that are not set here are read. Optional.
 	KubeadmConfig string `json:"kubeadmConfig,omitempty"`
-	// Source says where the table comes from.
+	// Source selects the source of the table.
 	Source Source `json:"source"`
-	// KeyFile is where the private key is kept.
+	// KeyFile is the file of the private key.
 	KeyFile string `json:"keyFile"`
-	// SnapshotFile is where the last good table is kept.
+	// SnapshotFile is the file of the last good table.
 	SnapshotFile string `json:"snapshotFile"`
-	// TrustDisk allows KeyFile and SnapshotFile to be elsewhere than on tmpfs.
+	// TrustDisk allows KeyFile and SnapshotFile outside of tmpfs.
 	TrustDisk bool `json:"trustDisk,omitempty"`
 	// Tunnel configures WireGuard.
 	Tunnel Tunnel `json:"tunnel"`
 	// MTU overrides the MTU of the underlay, bytes; 0 reads it from the interface.
 	MTU int `json:"mtu,omitempty"`
-	// Masquerade makes what leaves the cluster carry the node's address.
+	// Masquerade makes packets that leave the cluster carry the node's address.
 	Masquerade bool `json:"masquerade"`
-	// CNI says what the CNI configuration holds and where it goes.
+	// CNI describes the content and the folder of the CNI configuration.
 	CNI CNI `json:"cni"`
-	// ServiceProxy is who translates services: ServiceProxyNone (another program, such as
-	// kube-proxy) or ServiceProxyEBPF.
+	// ServiceProxy selects the program that translates services: ServiceProxyNone (another program,
+	// such as kube-proxy) or ServiceProxyEBPF.
 	ServiceProxy string `json:"serviceProxy"`
 	// Policy is PolicyNone, or PolicyKubernetes to enforce NetworkPolicy.
 	Policy string `json:"policy"`
 	// PolicyOwnNode is OwnNodeJudge, or OwnNodeAllow: NetworkPolicies then never deny a pod's
 	// connections to its own node.
 	PolicyOwnNode string `json:"policyOwnNode"`
-	// PodConnections is how many tracked connections one pod may have opened; 0 means no limit, and
-	// -1 a tenth of nf_conntrack_max.
+	// PodConnections bounds the tracked connections that one pod may have opened. 0 means no limit,
+	// and -1 a tenth of nf_conntrack_max.
 	PodConnections int `json:"podConnections"`
 	// Services configures ServiceProxyEBPF, and the way to API servers: see APIPath.
 	Services Services `json:"services"`
-	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
+	// MetricsAddress serves /metrics, /healthz and /readyz. If it is empty, none is served.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 	// MetricsPeers adds series of each peer to /metrics.
 	MetricsPeers bool `json:"metricsPeers,omitempty"`
@@ -70,7 +70,7 @@ type Config struct {
 	LogLevel string `json:"logLevel"`
 }
 
-// Source says where the table comes from.
+// Source selects the source of the table.
 type Source struct {
 	// Kind is SourceKubernetes or SourceSnapshot.
 	Kind string `json:"kind"`
@@ -89,14 +89,14 @@ type Tunnel struct {
 	// Keepalive is the pause between packets to each peer that keep firewalls and NAT
 	// between nodes open, seconds; 0 sends none.
 	Keepalive int `json:"keepalive,omitempty"`
-	// Roaming takes tunnel datagrams from any address, for nodes behind NAT; otherwise they are
-	// taken from addresses of believed nodes only.
+	// Roaming accepts tunnel datagrams from any address, for nodes behind NAT. Otherwise they are
+	// accepted only from addresses of believed nodes.
 	Roaming bool `json:"roaming,omitempty"`
 }
 
 // CNI configures what runtimes see.
 type CNI struct {
-	// ConfDir is where the CNI configuration is written, last.
+	// ConfDir is the folder into which the CNI configuration is written, last.
 	ConfDir string `json:"confDir"`
 	// Portmap and Bandwidth chain the reference plugins of these names.
 	Portmap   bool `json:"portmap"`
@@ -105,60 +105,61 @@ type CNI struct {
 
 // Services configures the table of services.
 type Services struct {
-	// Cgroup is the root of the cgroup v2 tree whose sockets are translated; empty finds it.
+	// Cgroup is the root of the cgroup v2 tree whose sockets are translated. If it is empty, veild
+	// finds the root.
 	Cgroup string `json:"cgroup,omitempty"`
-	// APIServers are addresses of API servers that are known whatever the lists say, and before
-	// there are any. With ServiceProxyNone they and APIFrontends turn APIPath on.
+	// APIServers are addresses of API servers that are known regardless of the lists, and before
+	// there are lists. With ServiceProxyNone, they and APIFrontends turn APIPath on.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
 	// APIFrontends are addresses in the kubeconfigs of the node's own programs. They lead to the
-	// API servers whose certificates name them. At most MaxAPIFrontends.
+	// API servers whose certificates name them. There are at most MaxAPIFrontends.
 	APIFrontends []netip.AddrPort `json:"apiFrontends,omitempty"`
-	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF,
-	// past netfilter.
+	// HostRouting selects what delivers packets to pods of the node: HostRoutingKernel, or
+	// HostRoutingEBPF, past netfilter.
 	HostRouting string `json:"hostRouting"`
-	// HealthAddress is where balancers ask whether this node serves; empty is nowhere.
+	// HealthAddress serves the health checks of load balancers. If it is empty, none is served.
 	HealthAddress string `json:"healthAddress"`
-	// NodePortAddresses are ranges of this node's addresses that serve NodePorts. Empty serves the
-	// primary addresses: those of the Node object, on the link to the other nodes.
+	// NodePortAddresses are ranges of this node's addresses that serve NodePorts. If it is empty,
+	// the primary addresses do: those of the Node object, on the link to the other nodes.
 	NodePortAddresses []netip.Prefix `json:"nodePortAddresses,omitempty"`
 	// Limits are the sizes of the table.
 	Limits ServiceLimits `json:"limits"`
 }
 
-// ServiceLimits are the sizes of the service table, in entries; 0 is the default of pkg/service.
+// ServiceLimits are the sizes of the service table, in entries. 0 means the default of pkg/service.
 type ServiceLimits struct {
-	// Frontends is how many addresses and ports of services there are.
+	// Frontends bounds the addresses and ports of services.
 	Frontends int `json:"frontends,omitempty"`
 	// BackendSlots is a power of two, about four times the number of backends.
 	BackendSlots int `json:"backendSlots,omitempty"`
-	// Members is how many backends of UDP and of services with session affinity there are.
+	// Members bounds the backends of UDP and of services with session affinity.
 	Members int `json:"members,omitempty"`
-	// SourceRanges is how many ranges of loadBalancerSourceRanges there are.
+	// SourceRanges bounds the ranges of loadBalancerSourceRanges.
 	SourceRanges int `json:"sourceRanges,omitempty"`
 }
 
-// MaxAPIFrontends is how many addresses Services.APIFrontends may have.
+// MaxAPIFrontends bounds the addresses in Services.APIFrontends.
 const MaxAPIFrontends = 8
 
-// Who translates services.
+// Values of Config.ServiceProxy.
 const (
 	ServiceProxyNone = "none"
 	ServiceProxyEBPF = "ebpf"
 )
 
-// Which policies are enforced.
+// Values of Config.Policy.
 const (
 	PolicyNone       = "none"
 	PolicyKubernetes = "kubernetes"
 )
 
-// What NetworkPolicies do with a pod's connections to its own node.
+// Values of Config.PolicyOwnNode: what NetworkPolicies do with a pod's connections to its own node.
 const (
 	OwnNodeJudge = "judge"
 	OwnNodeAllow = "allow"
 )
 
-// Who brings packets to pods of the node.
+// Values of Services.HostRouting.
 const (
 	HostRoutingKernel = "kernel"
 	HostRoutingEBPF   = "ebpf"
@@ -170,7 +171,7 @@ const (
 	SourceSnapshot   = "snapshot"
 )
 
-// Modes of the tunnel: by trying, the kernel's WireGuard, or veil-wg's.
+// Modes of the tunnel: by trying, the kernel's WireGuard, or the WireGuard of veil-wg.
 const (
 	ModeAuto      = "auto"
 	ModeKernel    = "kernel"
@@ -181,7 +182,7 @@ const (
 func Default() Config {
 	node, err := os.Hostname()
 	if err != nil {
-		node = "" // Validate asks for it.
+		node = "" // Validate reports it.
 	}
 	return Config{
 		Node:             strings.ToLower(node),
@@ -268,9 +269,9 @@ var flags = []struct{ name, path, usage string }{
 	{"log-level", "logLevel", "`level` debug, info, warn or error"},
 }
 
-// Rules returns what cluster.Resolve judges claims by; gateways are the next hops
-// of the underlay's default routes. The gateways inside pods are link-local, which no
-// node's address is.
+// Rules returns the rules by which cluster.Resolve judges claims. gateways are the next
+// hops of the underlay's default routes. The gateways inside pods are link-local, and no
+// node has a link-local address.
 func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
 	return cluster.Rules{
 		Self:          c.Node,
@@ -290,7 +291,7 @@ func (c Config) APIPath() bool {
 		len(c.Services.APIFrontends) > 0
 }
 
-// Families are the families of the cluster ranges, so of pods.
+// Families returns the families of the cluster ranges, which are the families of pods.
 func (c Config) Families() cluster.Families {
 	return cluster.Node{PodPrefixes: c.ClusterRanges}.PodFamilies()
 }

@@ -13,8 +13,7 @@ import (
 )
 
 // decode reads YAML or JSON over c and returns every problem, each with the
-// path of the key it is about, or why the whole is unreadable. Keys that are
-// absent stay as they were.
+// path of its key, or why the whole is unreadable. Absent keys keep their values.
 func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	if n := documentsIn(string(text)); n > 1 {
 		return fmt.Errorf("it holds %d YAML documents (--- separates them), of which only the "+
@@ -37,8 +36,8 @@ func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	return nil, decodeValue("", raw, reflect.ValueOf(c).Elem())
 }
 
-// problem is what is wrong with the value of one key. name is a DNS name with a port that stands
-// where an address is wanted, or "".
+// problem describes what is wrong with the value of one key. name is a DNS name with a port where
+// an address is expected; otherwise "".
 type problem struct{ key, text, name string }
 
 func (p *problem) Error() string { return p.key + ": " + p.text }
@@ -59,7 +58,7 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw),
 				wanted(v.Type().Elem()))}
 		}
-		// Not nil: an empty list is written, too.
+		// This is not nil: an empty list was written.
 		v.Set(reflect.MakeSlice(v.Type(), 0, len(list)))
 		var problems []error
 		for i, r := range list {
@@ -86,7 +85,7 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 	return nil
 }
 
-// renamed has the keys that were renamed, and their names now. docs/reference/configuration.md has
+// renamed maps keys that were renamed to their present names. docs/reference/configuration.md lists
 // them too.
 var renamed = map[string]string{
 	"services.limits.fronts":  "services.limits.frontends",
@@ -127,7 +126,7 @@ var (
 	addrPortType = reflect.TypeFor[netip.AddrPort]()
 )
 
-// wanted says in words what a value of t looks like.
+// wanted describes in words what a value of t looks like.
 func wanted(t reflect.Type) string {
 	switch {
 	case t == prefixType:
@@ -164,7 +163,7 @@ func keysOf(t reflect.Type) []string {
 	return keys
 }
 
-// Changed names the keys of the file, outermost only, in which a and b differ.
+// Changed returns the outermost keys of the file in which a and b differ.
 func Changed(a, b Config) []string {
 	var keys []string
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
@@ -190,7 +189,7 @@ func orFile(path string) string {
 	return path
 }
 
-// nearest is the one of names with the smallest edit distance to name, letter case aside.
+// nearest returns the element of names with the smallest edit distance to name, ignoring case.
 func nearest(name string, names []string) string {
 	// An edit distance costs the product of the lengths.
 	name = strings.ToLower(name[:min(len(name), 64)])
@@ -199,7 +198,7 @@ func nearest(name string, names []string) string {
 	})
 }
 
-// distance is the Levenshtein distance of a and b in bytes.
+// distance returns the Levenshtein distance of a and b in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

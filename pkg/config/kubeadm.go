@@ -13,8 +13,8 @@ type Ranges struct {
 	Pod, Service []netip.Prefix
 }
 
-// kubeadmDocument is what we read of a ClusterConfiguration, or of the
-// ConfigMap kubeadm-config that holds one. Other keys are kubeadm's matter.
+// kubeadmDocument holds what we read from a ClusterConfiguration, or from the
+// ConfigMap kubeadm-config that contains one. Other keys are ignored.
 type kubeadmDocument struct {
 	Kind       string `json:"kind"`
 	Networking struct {
@@ -26,9 +26,9 @@ type kubeadmDocument struct {
 	} `json:"data"`
 }
 
-// ParseKubeadm finds the ClusterConfiguration in text, one or more YAML
-// documents of which one is it or a ConfigMap with data.ClusterConfiguration, and reads
-// networking.podSubnet and serviceSubnet (comma-separated for two families).
+// ParseKubeadm finds the ClusterConfiguration in text and reads networking.podSubnet and
+// serviceSubnet (comma-separated for two families). text has one or more YAML documents. One of
+// them is the ClusterConfiguration, or a ConfigMap with data.ClusterConfiguration.
 func ParseKubeadm(text []byte) (Ranges, error) {
 	return parseKubeadm(string(text), true)
 }
@@ -70,7 +70,7 @@ func splitDocuments(text string) []string {
 	return append(documents, current.String())
 }
 
-// documentsIn counts the documents of text in which anything is written.
+// documentsIn counts the documents of text that are not empty.
 func documentsIn(text string) (n int) {
 	for _, document := range splitDocuments(text) {
 		for line := range strings.Lines(document) {

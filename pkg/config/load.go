@@ -17,7 +17,7 @@ const maxFile = 1 << 20
 
 // Load reads the configuration file at path (YAML or JSON) over the defaults,
 // fills the ranges from KubeadmConfig where they are not set, and validates
-// the whole. An empty path is no file. The error joins every problem found.
+// the whole. An empty path means that there is no file. The error joins every problem found.
 func Load(path string) (Config, error) { return load(path, nil) }
 
 // Flags are command-line flags that override the configuration file.
@@ -62,8 +62,8 @@ func load(path string, given []givenFlag) (Config, error) {
 }
 
 // Parse is Load for callers that have the texts, not the files. It returns what the veild of node
-// would say of a configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a
-// file that does not exist.
+// would report about a configuration before it runs. kubeadm is the text of the file KubeadmConfig;
+// nil means that the file does not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
 	return assemble("configuration", text, []givenFlag{{"node", "node", node}},
 		func(path string) ([]byte, error) {
@@ -104,7 +104,7 @@ func assemble(name string, text []byte, given []givenFlag,
 		}
 	}
 
-	// What could not be read is zero now; do not complain of it twice.
+	// A value that could not be read is zero now. Do not report it twice.
 	unread := map[string]bool{}
 	for _, err := range problems {
 		var p *problem
@@ -146,7 +146,7 @@ func (g givenFlag) apply(c *Config) []error {
 	return decodeValue(g.path, raw, v)
 }
 
-// splitList splits at commas; an empty text is an empty list.
+// splitList splits at commas. An empty text becomes an empty list.
 func splitList(s string) []any {
 	list := []any{}
 	for part := range strings.SplitSeq(s, ",") {

@@ -148,7 +148,7 @@ func TestLoadReports(t *testing.T) {
 		"MTU with a fraction": {good + "mtu: 1500.5",
 			[]string{"mtu: 1500.5 is not a whole number"}},
 		"port 0": {good + "tunnel: {port: 0}",
-			[]string{"tunnel.port: 0 is no UDP port"}},
+			[]string{"tunnel.port: 0 is not a UDP port"}},
 		"a keepalive of a day": {good + "tunnel: {keepalive: 86400}",
 			[]string{"tunnel.keepalive: 86400"}},
 		"port above": {good + "tunnel: {port: 65536}",
@@ -160,13 +160,13 @@ func TestLoadReports(t *testing.T) {
 		"snapshot without file": {good + "source: {kind: snapshot}",
 			[]string{"source.file: is missing"}},
 		"relative key path": {good + "keyFile: key",
-			[]string{`keyFile: "key" is no absolute path`}},
+			[]string{`keyFile: "key" is not an absolute path`}},
 		"one file for both": {good + "keyFile: /run/a\nsnapshotFile: /run//a",
 			[]string{"snapshotFile: /run/a is also keyFile"}},
 		"empty value": {good + "keyFile:",
 			[]string{"keyFile: null is not a text in quotes"}},
 		"node in capitals": {strings.Replace(good, "node-1", "Node-1", 1),
-			[]string{`node: "Node-1" is no node name`}},
+			[]string{`node: "Node-1" is not a node name`}},
 		"host routing alone": {good + "services: {hostRouting: ebpf}",
 			[]string{"services.hostRouting: ebpf is done by the programs of serviceProxy ebpf; " +
 				"write that too, or kernel"}},
@@ -198,7 +198,7 @@ func TestLoadReports(t *testing.T) {
 		"health address": {good +
 			"serviceProxy: ebpf\nservices: {healthAddress: '10256'}",
 			[]string{
-				`services.healthAddress: "10256" is no address with a port; write for instance :10256, or nothing`}},
+				`services.healthAddress: "10256" is not an address with a port; write for instance :10256, or nothing`}},
 		"NodePort addresses": {good +
 			"serviceProxy: ebpf\nservices: {nodePortAddresses: ['192.0.2.0/24']}", nil},
 		"a NodePort address with bits below": {good +

@@ -24,8 +24,8 @@ var lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 }
 
-// isName reports whether text is a DNS name with a port. The last label of a name is no number (RFC
-// 3696 section 2).
+// isName reports whether text is a DNS name with a port. The last label of a name is never a number
+// (RFC 3696 section 2).
 func isName(text string) bool {
 	host, port, err := net.SplitHostPort(text)
 	_, portErr := strconv.ParseUint(port, 10, 16)
@@ -34,8 +34,8 @@ func isName(text string) bool {
 		nodeName.MatchString(strings.ToLower(host))
 }
 
-// suggestAddrs adds the addresses that names have now to their problems, for a person to check. It
-// looks up the first MaxAPIFrontends of them.
+// suggestAddrs adds the present addresses of names to their problems, for a person to check. It
+// looks up the first MaxAPIFrontends names.
 func suggestAddrs(problems []error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
 	defer cancel()

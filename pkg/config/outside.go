@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Closed returns what pods must not reach in clear of the networks of the nodes:
-// NodeRanges without Outside. It is nil unless Outside is written.
+// Closed returns the parts of the nodes' networks that pods must not reach in clear:
+// NodeRanges without Outside. It is nil unless Outside is set.
 func (c Config) Closed() []netip.Prefix {
 	if c.Outside == nil {
 		return nil
@@ -18,7 +18,8 @@ func (c Config) Closed() []netip.Prefix {
 	return closed
 }
 
-// linkLocal are the IPv4 link-local addresses. The kernel forwards no packet to IPv6's.
+// linkLocal are the IPv4 link-local addresses. The kernel forwards no packet to IPv6 link-local
+// ones.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 // cloudAddresses are the link-local addresses at which clouds serve machines: metadata, DNS, time.
@@ -27,12 +28,12 @@ var cloudAddresses = []netip.Prefix{
 	netip.MustParsePrefix("169.254.169.123/32"),
 }
 
-// ClosedLinkLocal returns what pods must not reach outside the node of the link-local addresses:
-// all but LinkLocalOutside.
+// ClosedLinkLocal returns the link-local addresses outside the node that pods must not reach: all
+// but LinkLocalOutside.
 func (c Config) ClosedLinkLocal() []netip.Prefix { return without(linkLocal, c.LinkLocalOutside) }
 
-// OpenNodeRanges says what of the networks of the nodes pods reach in clear, "" when it is
-// nothing but Outside.
+// OpenNodeRanges describes which parts of the nodes' networks pods reach in clear, or "" if
+// these are only Outside.
 func (c Config) OpenNodeRanges() string {
 	switch {
 	case c.Outside != nil:
@@ -43,7 +44,7 @@ func (c Config) OpenNodeRanges() string {
 	return "addresses in nodeRanges that no Node names (write outside to close them)"
 }
 
-// without returns the fewest prefixes that hold the addresses of p that are in no hole.
+// without returns the fewest prefixes that cover the addresses of p outside of all holes.
 func without(p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
 	if !slices.ContainsFunc(holes, p.Overlaps) {
 		return []netip.Prefix{p}
@@ -57,7 +58,7 @@ func without(p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
 	return append(without(low, holes), without(high, holes)...)
 }
 
-// halves returns the two prefixes that p, which is no single address, consists of.
+// halves returns the two prefixes that make up p, which must not be a single address.
 func halves(p netip.Prefix) (low, high netip.Prefix) {
 	low = netip.PrefixFrom(p.Addr(), p.Bits()+1)
 	bytes := p.Addr().AsSlice()

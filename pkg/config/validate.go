@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Validate returns every problem of c at once, joined, each with the key it is
-// about and what to write instead; nil when there is none.
+// Validate returns every problem of c at once, joined, each with its key and
+// what to write instead. It returns nil when there is none.
 func (c Config) Validate() error { return errors.Join(c.problems()...) }
 
 func (c Config) problems() []error {
@@ -48,14 +48,14 @@ func (p *problems) oneOf(key, got string, allowed ...string) {
 	}
 }
 
-// nodeName is a DNS subdomain (RFC 1123), as Kubernetes wants names of nodes.
+// nodeName matches a DNS subdomain (RFC 1123), as Kubernetes requires for names of nodes.
 var nodeName = regexp.MustCompile(
 	`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 func (p *problems) checkNode(name string) {
 	if !nodeName.MatchString(name) || len(name) > 253 {
-		p.add("node", "%q is no node name; write the one that kubectl get nodes shows, in lower "+
-			"case letters, digits, - and .", name)
+		p.add("node", "%q is not a node name; write the one that kubectl get nodes shows, in "+
+			"lower case letters, digits, - and .", name)
 	}
 }
 
@@ -135,7 +135,7 @@ func (p *problems) checkLinkLocal(c Config) {
 		key := fmt.Sprintf("linkLocalOutside[%d]", i)
 		switch {
 		case !r.IsValid():
-			p.add(key, "is no range; write one such as 169.254.169.254/32")
+			p.add(key, "is not a range; write one such as 169.254.169.254/32")
 		case r != r.Masked():
 			p.add(key, "%s has bits set beyond its length; write %s", r, r.Masked())
 		case ipv6LinkLocal.Overlaps(r):
@@ -150,7 +150,7 @@ func (p *problems) checkLinkLocal(c Config) {
 // checkRange judges one range by itself and reports whether it is usable.
 func (p *problems) checkRange(key string, r netip.Prefix) bool {
 	if !r.IsValid() {
-		p.add(key, "is no range; write one such as 198.18.0.0/16 or fd42::/48")
+		p.add(key, "is not a range; write one such as 198.18.0.0/16 or fd42::/48")
 		return false
 	}
 	if r != r.Masked() {
@@ -198,7 +198,7 @@ func (p *problems) checkPaths(c Config) {
 		}
 
 		if !filepath.IsAbs(f.path) {
-			p.add(f.key, "%q is no absolute path; begin it with /", f.path)
+			p.add(f.key, "%q is not an absolute path; begin it with /", f.path)
 			continue
 		}
 
@@ -214,17 +214,18 @@ func (p *problems) checkPaths(c Config) {
 func (p *problems) checkTunnel(c Config) {
 	p.oneOf("tunnel.mode", c.Tunnel.Mode, ModeAuto, ModeKernel, ModeUserspace)
 	if c.Tunnel.Port < 1 || c.Tunnel.Port > 65535 {
-		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port,
-			abi.TunnelPort)
+		p.add("tunnel.port", "%d is not a UDP port; write 1 to 65535, for instance %d",
+			c.Tunnel.Port, abi.TunnelPort)
 	}
 	if c.Tunnel.Keepalive < 0 || c.Tunnel.Keepalive > 65535 {
-		p.add("tunnel.keepalive", "%d is no pause in seconds; write 0 for none, or for instance 25",
+		p.add("tunnel.keepalive",
+			"%d is not a pause in seconds; write 0 for none, or for instance 25",
 			c.Tunnel.Keepalive)
 	}
 	if c.MTU == 0 {
 		return
 	}
-	// The underlay's family is not known here; IPv4 outside asks for less.
+	// The underlay's family is not known here; outer IPv4 needs less.
 	if _, err := cluster.TunnelMTU(c.MTU, false, c.Families()); err != nil {
 		p.add("mtu", "%v; or write 0 to use the interface's", err)
 	}
@@ -245,8 +246,8 @@ func (p *problems) checkServices(c Config) {
 
 	p.oneOf("policyOwnNode", c.PolicyOwnNode, OwnNodeJudge, OwnNodeAllow)
 	if c.PodConnections < -1 {
-		p.add("podConnections", "%d is no number of connections; write -1 for a tenth of the node's "+
-			"table, 0 for no limit, or a number such as 20000", c.PodConnections)
+		p.add("podConnections", "%d is not a number of connections; write -1 for a tenth of the "+
+			"node's table, 0 for no limit, or a number such as 20000", c.PodConnections)
 	}
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
@@ -283,12 +284,12 @@ func (p *problems) checkServices(c Config) {
 	}
 
 	if n := c.Services.Limits.BackendSlots; n&(n-1) != 0 {
-		p.add("services.limits.backendSlots", "%d is no power of two; write for instance %d", n,
+		p.add("services.limits.backendSlots", "%d is not a power of two; write for instance %d", n,
 			1<<bits.Len(uint(n)))
 	}
 }
 
-// checkAPIAddrs checks the addresses of API servers, and those that lead to them.
+// checkAPIAddrs checks the addresses of API servers, and the addresses that lead to them.
 func (p *problems) checkAPIAddrs(c Config) {
 	if n := len(c.Services.APIFrontends); n > MaxAPIFrontends {
 		p.add("services.apiFrontends", "%d addresses are given; write at most %d", n,
@@ -330,7 +331,7 @@ func (p *problems) checkListen(key, address, example string) {
 	_, addrErr := netip.ParseAddr(host)
 	if err != nil || convErr != nil || n < 0 || n > 65535 ||
 		host != "" && host != "localhost" && addrErr != nil {
-		p.add(key, "%q is no address with a port; write for instance %s, or nothing", address,
+		p.add(key, "%q is not an address with a port; write for instance %s, or nothing", address,
 			example)
 	}
 }

@@ -12,15 +12,15 @@ type class struct {
 	promise Verdict
 	// from is the sender.
 	from func(*stage) *remote.Pod
-	// to is where it goes; not ok is a family or protocol that it does not have.
+	// to returns the destination. ok is false if there is none of the family or protocol.
 	to func(s *stage, way Way) (netip.AddrPort, bool)
-	// far is false when the receiver's node is the sender's or is not read.
+	// far reports whether the receiver is on another node, and that node's uplinks are read.
 	far bool
 	// knock asks a server that does not echo.
 	knock bool
 }
 
-// Way is how a flow goes: IPv4 or IPv6, TCP or UDP.
+// Way is the family and the protocol of a flow: IPv4 or IPv6, TCP or UDP.
 type Way struct {
 	// Family is 4 or 6.
 	Family int `json:"family"`
@@ -30,15 +30,15 @@ type Way struct {
 
 func (w Way) is4() bool { return w.Family == 4 }
 
-// ways are all there are.
+// ways are all ways.
 var ways = []Way{{4, "tcp"}, {4, "udp"}, {6, "tcp"}, {6, "udp"}}
 
 // control is the flow that must be seen.
 var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB),
 	far: true}
 
-// classes are the kinds of flow in the order of the walk; what depends on the cluster is added by
-// the stage.
+// classes are the kinds of flow in the order of the walk. The stage adds those that depend on the
+// cluster.
 var classes = []class{
 	{name: "pod to pod, same node", promise: Stays, from: client, to: toPod(local)},
 	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server),
@@ -80,7 +80,7 @@ func toPod(pod func(*stage) *remote.Pod) target {
 	}
 }
 
-// toHost goes to the echo of the host-network pod.
+// toHost returns the target of the echo in the host-network pod.
 func toHost(node func(*stage) remote.Node) target {
 	return func(s *stage, w Way) (netip.AddrPort, bool) {
 		addr, ok := node(s).Addr(w.is4())
@@ -106,7 +106,7 @@ func toNodePort(s *stage, w Way) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(s.service.NodePorts[w.Proto])), ok && service
 }
 
-// toUnassigned goes to the last address but one of the other node's pod prefix: address managers
+// toUnassigned returns the last address but one of the other node's pod prefix. Address managers
 // begin at the other end.
 func toUnassigned(s *stage, w Way) (netip.AddrPort, bool) {
 	for _, p := range nodeB(s).PodPrefixes {
@@ -117,7 +117,7 @@ func toUnassigned(s *stage, w Way) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// lastAddr is the last address of a prefix.
+// lastAddr returns the last address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < 8*len(b); bit++ {
@@ -127,7 +127,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// toAddr goes to fixed addresses, TCP only.
+// toAddr returns the target of fixed addresses, only for TCP.
 func toAddr(addrs []netip.AddrPort) target {
 	return func(_ *stage, w Way) (netip.AddrPort, bool) {
 		for _, a := range addrs {

@@ -1,20 +1,20 @@
-// Package connectivity walks the kinds of flow of a cluster on two of its nodes and says of each
-// what happened to its payload.
+// Package connectivity walks the kinds of flow of a cluster on two of its nodes and reports for
+// each what happened to its payload.
 //
-// It promises to say what was observed, not what should be: every flow carries a canary of its own,
-// and both nodes' uplinks are read meanwhile, in host-network pods, by the leak oracle. A payload
-// that came back and was not seen, while tunnel packets were, is *encrypted*; one that was seen is
+// It promises to report what was observed, not what should be. Every flow carries a canary of its
+// own, and meanwhile the leak oracle reads both nodes' uplinks in host-network pods. A payload that
+// came back and was not seen, while tunnel packets were, is *encrypted*; one that was seen is
 // *in clear*, which is *outside the cluster* or *host to host* only where that is the documented
 // exception; one that did not come back is *refused*. A flow between two ends on one node *stays on
 // the node*.
 //
 // The walk begins with a flow between the hosts themselves, which is a listed exception
-// (docs/security.md): were its canary not seen, the readers would be blind, and the walk ends with
+// (docs/security.md): if its canary is not seen, the readers are blind. The walk then ends with
 // that error and proves nothing.
 //
 // It makes pods and services in a namespace of its own and removes it, after errors and after the
-// end of the context too. What it disturbs is nothing. What it cannot see is a payload in clear on
-// a third node, or one that something else than the tunnel encrypts.
+// end of the context too. It disturbs nothing. It does not see a payload in clear on a third node,
+// or one that something other than the tunnel encrypts.
 //
 //	   node A                                     node B
 //	┌──────────────────────────┐               ┌──────────────────────────┐

@@ -12,22 +12,22 @@ type Report struct {
 	// Nodes are A and B.
 	Nodes []string `json:"nodes"`
 	Flows []Flow   `json:"flows"`
-	// Skipped is what could not be walked in this cluster.
+	// Skipped lists what could not be walked in this cluster.
 	Skipped []Skip `json:"skipped,omitempty"`
 }
 
-// Flow is what was observed of one flow.
+// Flow describes what was observed about one flow.
 type Flow struct {
 	Class string `json:"class"`
 	Way
 	From string         `json:"from"`
 	To   netip.AddrPort `json:"to"`
-	// Promised is what Kubeveil's documentation says of the class.
+	// Promised is the verdict that Kubeveil's documentation promises for the class.
 	Promised  Verdict `json:"promised"`
 	Verdict   Verdict `json:"verdict"`
 	OK        bool    `json:"ok"`
 	Delivered bool    `json:"delivered"`
-	// Error is why it was not delivered.
+	// Error is the reason why it was not delivered.
 	Error string `json:"error,omitempty"`
 	// Seen is by node.
 	Seen map[string]Seen `json:"seen"`
@@ -53,7 +53,7 @@ func (r Report) Wrong() []Flow {
 	return wrong
 }
 
-// String is the way as people write it.
+// String returns the way as people write it.
 func (w Way) String() string { return fmt.Sprintf("IPv%d %s", w.Family, strings.ToUpper(w.Proto)) }
 
 // Columns of lines of flows: the longest names of classes and verdicts.
@@ -94,7 +94,7 @@ func WriteFlows(w io.Writer, flows []Flow) error {
 	return nil
 }
 
-// joinWays returns "IPv4 TCP UDP, IPv6 TCP" of ways that are sorted by family.
+// joinWays returns a text such as "IPv4 TCP UDP, IPv6 TCP" for ways that are sorted by family.
 func joinWays(ways []Way) string {
 	var b strings.Builder
 	for i, w := range ways {

@@ -18,12 +18,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// stage is what the walk goes over.
+// stage holds the pods, nodes and watchers of a walk.
 type stage struct {
 	opts      Options
 	cluster   *remote.Cluster
 	namespace *remote.Namespace
-	// nodes are A and B; all are those of the cluster.
+	// nodes are A and B; all are the nodes of the cluster.
 	nodes, all []remote.Node
 	// client and local are on A, server on B.
 	client, local, server *remote.Pod
@@ -33,12 +33,12 @@ type stage struct {
 	// watchers read the uplinks of A and B; senders are in the pods that send.
 	watchers []watcher
 	senders  map[*remote.Pod]sender
-	// classes are those of this cluster.
+	// classes are the kinds of flow of this cluster.
 	classes []class
 	skipped []Skip
 }
 
-// chooseNodes returns A and B: the two that are named, or the first two workers.
+// chooseNodes returns A and B: the two named nodes, or the first two workers.
 func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 	var have, chosen []remote.Node
 	var list []string
@@ -123,8 +123,7 @@ func (s *stage) set(ctx context.Context) error {
 	return s.addClasses(ctx)
 }
 
-// tunnelPort is the UDP port by which node A's tunnel is reached: the option, else what its
-// VeilNode says.
+// tunnelPort returns the UDP port of node A's tunnel: the option, or else the port in its VeilNode.
 func (s *stage) tunnelPort(ctx context.Context) int {
 	if s.opts.TunnelPort != 0 {
 		return s.opts.TunnelPort
@@ -144,7 +143,7 @@ func (s *stage) tunnelPort(ctx context.Context) int {
 	return port
 }
 
-// endpointPort is the port of a VeilNode's first endpoint.
+// endpointPort returns the port of a VeilNode's first endpoint.
 func endpointPort(object []byte) (int, error) {
 	var node struct {
 		Spec struct{ Endpoints []netip.AddrPort }
@@ -158,7 +157,7 @@ func endpointPort(object []byte) (int, error) {
 	return int(node.Spec.Endpoints[0].Port()), nil
 }
 
-// hostPod echoes on the node's addresses and may read its uplinks.
+// hostPod returns a pod that echoes on the node's addresses and may read its uplinks.
 func (s *stage) hostPod(name, node string) *remote.Pod {
 	port := s.opts.HostPort + 1
 	return &remote.Pod{
@@ -207,8 +206,8 @@ func (s *stage) skip(what, why string) { s.skipped = append(s.skipped, Skip{what
 // apiName is the name of apiClass.
 const apiName = "pod to the Kubernetes API's service"
 
-// apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in
-// some clusters, and outside of the cluster in others.
+// apiClass returns the kind of flow from a pod to the service of the API server. Its endpoints are
+// nodes in some clusters, and outside of the cluster in others.
 func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx,
 		"kubernetes", metav1.GetOptions{})
@@ -252,7 +251,7 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	return &class{name: apiName, promise: promise, from: client, to: toAddr(to), knock: true}, nil
 }
 
-// apiPromise says what is promised to a pod on node a whose packets go to any of the endpoints.
+// apiPromise returns what is promised to a pod on node a whose packets go to any of the endpoints.
 func apiPromise(endpoints []netip.Addr, a remote.Node, all []remote.Node) (Verdict, error) {
 	var here, there, outside int
 	for _, e := range endpoints {

@@ -4,7 +4,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Verdict is what was observed of a flow.
+// Verdict is the result of observing a flow.
 type Verdict string
 
 // Verdicts that a kind of flow may promise.
@@ -27,24 +27,26 @@ const (
 	InClear Verdict = "IN CLEAR"
 	// Unseen: it came back, but neither its payload nor tunnel packets enough for it were seen.
 	Unseen Verdict = "UNSEEN"
-	// Lost: frames came too fast to be read, and in those that were read the payload was not.
+	// Lost: frames came too fast to be read, and the frames that were read did not hold the
+	// payload.
 	Lost Verdict = "FRAMES LOST"
 )
 
 // Seen is what a node's uplinks carried during a flow, in frames.
 type Seen struct {
 	Frames uint64 `json:"frames"`
-	// Tunnel frames are WireGuard's between known nodes.
+	// Tunnel counts WireGuard frames between known nodes.
 	Tunnel uint64 `json:"tunnel"`
-	// Clear frames held the payload.
+	// Clear counts frames that held the payload.
 	Clear uint64 `json:"clear"`
-	// Dropped frames were not read.
+	// Dropped counts frames that were not read.
 	Dropped uint64 `json:"dropped"`
 	// Examples of Clear frames, for people.
 	Examples []string `json:"examples,omitempty"`
 }
 
-// newSeen returns what the oracle said. The oracle must have looked for this flow's canary only.
+// newSeen converts a result of the oracle. The oracle must have searched only for this flow's
+// canary.
 func newSeen(r leak.Result) Seen {
 	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary],
 		Dropped: r.Dropped}
@@ -56,17 +58,17 @@ func newSeen(r leak.Result) Seen {
 	return s
 }
 
-// observation is what is known of a flow after it.
+// observation holds what is known about a flow after its end.
 type observation struct {
 	// answered is how many messages came back; all of them or none count as delivered.
 	answered  int
 	delivered bool
-	// near is the sender's node, far the receiver's where that is read, too.
+	// near is the sender's node. far is the receiver's node if it is read, too.
 	near Seen
 	far  *Seen
 }
 
-// judge says what happened to a flow of a kind that promises promised.
+// judge returns what happened to a flow of a kind that promises promised.
 func judge(promised Verdict, o observation) Verdict {
 	all := []Seen{o.near}
 	if o.far != nil {

@@ -13,15 +13,14 @@ import (
 
 // Defaults of Options.
 const (
-	// DefaultNamespace begins the name of the walk's namespace.
+	// DefaultNamespace is the prefix of the name of the walk's namespace.
 	DefaultNamespace = "veilctl-connectivity"
-	// DefaultHostPort is opened on node B; the port after it, on A and B, is the host-network
-	// pods'.
+	// DefaultHostPort is opened on node B. The host-network pods on A and B use the port after it.
 	DefaultHostPort = 40700
 )
 
-// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. One that
-// shall be refused gets one short try.
+// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. A flow
+// that must be refused gets one short try.
 const (
 	flowPatience  = 20 * time.Second
 	flowTry       = 5 * time.Second
@@ -35,27 +34,29 @@ const (
 	messageSize = 400
 )
 
-// Options are of a walk. The zero value walks between the first two workers and not to the outside.
+// Options configure a walk. The zero value walks between the first two workers and not to the
+// outside.
 type Options struct {
-	// Namespace begins the name of the namespace; "" is DefaultNamespace.
+	// Namespace is the prefix of the name of the namespace. "" means DefaultNamespace.
 	Namespace string
-	// Nodes are two names; none are the first two workers.
+	// Nodes are two names. An empty list means the first two workers.
 	Nodes []string
 	// Outside are servers outside the cluster that answer something over TCP, one of each family at
 	// the most.
 	Outside []netip.AddrPort
-	// HostPort is DefaultHostPort if 0.
+	// HostPort is a free port of the nodes. 0 means DefaultHostPort.
 	HostPort int
-	// TunnelPort is what the VeilNode objects say if 0.
+	// TunnelPort is the UDP port of tunnels. 0 means the port in the VeilNode objects.
 	TunnelPort int
-	// Step is told what is done, Walked each kind of flow when it has been walked; nil drops it.
+	// Step receives each step, and Walked the flows of each kind after their walk. Either may be
+	// nil.
 	Step   func(what string)
 	Walked func(flows []Flow)
 }
 
 // Walk walks all kinds of flow and returns what was observed. An error means that the walk did not
-// come to its end or is worth nothing, and the report has what was walked until then. Flows that
-// were not as promised are no error: ask Report.OK.
+// come to its end or proves nothing. The report then holds the flows until then. Flows that were
+// not as promised do not count as an error: see Report.OK.
 func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, err error) {
 	opts.fill()
 	s := &stage{opts: opts, cluster: c}
@@ -128,7 +129,7 @@ func (o *Options) fill() {
 // ErrBlind matches the error of a walk whose watchers did not see what they must see.
 var ErrBlind = errors.New("the readers of the uplinks are blind: this walk proves nothing")
 
-// judgeControl is nil when both nodes' watchers saw every flow that must be seen.
+// judgeControl returns nil if both nodes' watchers saw every flow that must be seen.
 func judgeControl(flows []Flow) error {
 	if len(flows) == 0 {
 		return fmt.Errorf("%w: the nodes have no address of the same family", ErrBlind)
@@ -148,7 +149,7 @@ func judgeControl(flows []Flow) error {
 	return nil
 }
 
-// walk walks one kind of flow, all ways that it has.
+// walk walks one kind of flow, in all its ways.
 func (s *stage) walk(ctx context.Context, c class) ([]Flow, error) {
 	var flows []Flow
 	for _, way := range ways {
@@ -214,9 +215,9 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *remote.Pod,
 	return f, nil
 }
 
-// send sends until it is answered or patience is over, and says how many messages were answered in
-// the end. What is tried in vain carries the canary too, and is watched. Errors that are not
-// errUnanswered are of the walk itself.
+// send sends until it is answered or patience is over, and returns how many messages were answered
+// in the end. Failed tries carry the canary too, and are watched. Errors other than errUnanswered
+// come from the walk itself.
 func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to netip.AddrPort,
 	canary string) (answered int, err error) {
 	try, patience := flowTry, flowPatience
@@ -242,7 +243,7 @@ func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to
 	return answered, err
 }
 
-// add adds flows to what was walked.
+// add adds flows to the report.
 func (r *Report) add(flows []Flow) {
 	r.Flows = slices.Concat(r.Flows, flows)
 }

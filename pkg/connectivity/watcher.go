@@ -18,7 +18,7 @@ type session interface {
 }
 
 // watcher reads the uplinks of a node: `veil-tools watch` in a host-network pod, which answers each
-// line with what was seen since the line before.
+// line with what it saw since the previous line.
 type watcher struct {
 	node    string
 	session session
@@ -37,8 +37,8 @@ func startWatcher(ctx context.Context, pod *remote.Pod, nodes []remote.Node,
 		strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
 }
 
-// part ends a part of the watch, begins the next, whose payloads hold canary, and returns what the
-// uplinks carried in the one that ended.
+// part ends a part of the watch and begins the next, whose payloads hold canary. It returns what
+// the uplinks carried in the part that ended.
 func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
 	var r leak.Result
 	if err := w.session.Ask(ctx, canary, &r); err != nil {
@@ -57,7 +57,7 @@ func startSender(ctx context.Context, pod *remote.Pod) sender {
 // errUnanswered matches the error of messages that did not come back.
 var errUnanswered = errors.New("not delivered")
 
-// send runs a command of veil-tools that sends, and says how many messages were answered.
+// send runs a command of veil-tools that sends, and returns how many messages were answered.
 func (s sender) send(ctx context.Context, command string) (int, error) {
 	var answer struct {
 		Result json.RawMessage `json:"result"`

@@ -22,8 +22,8 @@ import (
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
 const capNetAdmin = 12
 
-// Check says what this machine lacks for veild, and what it has too much, all
-// of it at once, and changes nothing.
+// Check returns everything at once that this machine lacks for veild, and everything
+// that conflicts with it. It changes nothing.
 func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
@@ -54,8 +54,9 @@ func checkMachine(cfg config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Notes says what veild would build on: the link between nodes and what pods get of its MTU,
-// and the kind of WireGuard. An error is a link that cannot carry a tunnel. It changes nothing.
+// Notes describes what veild would build on: the link between nodes, the MTU that pods get from
+// it, and the kind of WireGuard. It returns an error if the link cannot carry a tunnel. It changes
+// nothing.
 func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
@@ -97,8 +98,8 @@ func Notes(cfg config.Config) ([]string, error) {
 	return notes, nil
 }
 
-// firewallNotes are warnings about foreign filters that may drop pods' packets. proc is the root of
-// procfs.
+// firewallNotes returns warnings about foreign filters that may drop pods' packets. proc is the
+// root of procfs.
 func firewallNotes(proc string) (notes []string) {
 	filters, err := firewall.Foreign()
 	if err != nil {
@@ -119,8 +120,8 @@ func firewallNotes(proc string) (notes []string) {
 	return notes
 }
 
-// storageNotes are warnings, one for each kind of storage, about storage whose owner can replace
-// files that Kubeveil relies on. Missing paths are skipped.
+// storageNotes returns warnings, one for each kind of storage, about storage whose owner can
+// replace files on which Kubeveil relies. Missing paths are skipped.
 func storageNotes(confDir string) (notes []string) {
 	paths := map[rootfs.Protection][]string{}
 	for _, path := range []string{abi.CNIBinDir, confDir, "/etc/kubeveil",
@@ -153,8 +154,8 @@ func storageNote(paths []string, p rootfs.Protection) string {
 	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
 
-// WideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is
-// not, or that there is no link.
+// WideMTU returns a sentence if configured, in bytes, is more than the MTU of the link between
+// nodes. Otherwise, or without such a link, it returns "".
 func WideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
@@ -164,7 +165,7 @@ func WideMTU(configured int, u hostnet.Underlay) string {
 		u.MTU, u.Name)
 }
 
-// wireGuardNote looks for the module without loading it; a built-in one counts.
+// wireGuardNote finds the module without loading it. A built-in module counts.
 func wireGuardNote() string {
 	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
 		return "the kernel has WireGuard"

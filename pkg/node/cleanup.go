@@ -184,8 +184,8 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 	return took, errors.Join(errs...)
 }
 
-// removeClaim deletes this node's VeilNode. If the API server does not answer that is reported, and
-// the VeilNode is deleted with its Node.
+// removeClaim deletes this node's VeilNode. If the API server does not answer, it reports
+// that, and the VeilNode is deleted with its Node.
 func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if cfg.Source.Kind != config.SourceKubernetes || cfg.Node == "" {
 		return nil, nil
@@ -225,8 +225,8 @@ func removeFile(what, path string) ([]string, error) {
 	return []string{what + " " + path}, nil
 }
 
-// removeSocketDir removes the directory of userspace WireGuards' sockets when it is empty and no
-// veil-wg runs: that keeps WorkerDir.
+// removeSocketDir removes the directory of userspace WireGuard's sockets if it is empty and no
+// veil-wg runs: a running veil-wg keeps WorkerDir.
 func removeSocketDir() ([]string, error) {
 	if _, err := os.Stat(abi.WorkerDir); err == nil {
 		return nil, nil
@@ -286,7 +286,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	return append(taken, dir), nil
 }
 
-// names returns the names in dir, as far as it can be read.
+// names returns the names in dir that can be read.
 func names(dir string) []string {
 	var out []string
 	entries, _ := os.ReadDir(dir)

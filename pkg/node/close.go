@@ -12,11 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Close puts the guard and the unreachable routes in force and nothing
-// else: for a unit that runs at boot before the network does, when no veild has
-// run yet and processes of the host could reach pods of other nodes in clear.
-// It needs no API server, and changes nothing on a node where veild has run
-// since boot. It closes what it can: the error may be about a link alone.
+// Close puts the guard and the unreachable routes in force and nothing else: for a unit that runs
+// at boot before the network does, when no veild has run yet and processes of the host could reach
+// pods of other nodes in clear. It needs no API server, and changes nothing on a node where veild
+// has run since boot. It closes what it can: the error may be about one link.
 func Close(cfg config.Config, log *slog.Logger) (err error) {
 	if err := checkMachine(cfg); err != nil {
 		return err
@@ -59,8 +58,9 @@ func Close(cfg config.Config, log *slog.Logger) (err error) {
 	return err
 }
 
-// closing returns what closes a node at boot: what the configuration says, and what
-// veild has learned since boot, addresses of nodes and of services, and ranges of services.
+// closing returns the settings that close a node at boot. They come from the configuration, and
+// from what veild has learned since boot: addresses of nodes and of services, and ranges of
+// services.
 func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want) {
 	for _, r := range have.Ranges {
 		if !slices.Contains(cfg.ClusterRanges, r) && !slices.Contains(cfg.ServiceRanges, r) {
@@ -72,15 +72,15 @@ func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want
 	return settings, want
 }
 
-// Closed returns what closes a node of which nothing else is known: nothing of the
-// cluster's addresses, of nodes or of services crosses the network in clear. It is
-// pure; what the agent knows of the node and its peers opens the rest.
+// Closed returns the settings that close a node about which nothing else is known: no packet
+// with an address of the cluster, of nodes or of services crosses the network in clear. It is
+// pure. The agent opens the rest with what it knows about the node and its peers.
 func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
 	settings := guard.Settings{
 		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),
 		NodeAddrs: nodeAddrs,
-		// A pod's packet to a node goes through its tunnel or not at all, even if services use the
-		// node's address.
+		// A pod's packet to a node goes through the node's tunnel or is dropped, even if services
+		// use the node's address.
 		VIPs: without(vips, nodeAddrs),
 	}
 	want := hostnet.Want{
@@ -97,7 +97,7 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 	return settings, want
 }
 
-// without returns those of addrs that are not among others.
+// without returns the elements of addrs that are not in others.
 func without(addrs, others []netip.Addr) (rest []netip.Addr) {
 	has := make(map[netip.Addr]bool, len(others))
 	for _, a := range others {

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ConflistPath is where the CNI configuration goes.
+// ConflistPath returns the path of the CNI configuration.
 func ConflistPath(confDir string) string { return filepath.Join(confDir, abi.ConflistName) }
 
 func ConflistError(path string, err error) error {
@@ -21,7 +21,7 @@ func ConflistError(path string, err error) error {
 	return fmt.Errorf("write CNI configuration %s: %w", path, err)
 }
 
-// removeConflist removes the CNI configuration; a missing one is no error.
+// removeConflist removes the CNI configuration. A missing file is not an error.
 func removeConflist(confDir string) (took []string, err error) {
 	path := ConflistPath(confDir)
 	switch err := os.Remove(path); {

@@ -19,8 +19,8 @@ const describedRoutes = 10000
 
 // Describe writes this node's kernel state for a bug report, ours and others': links, addresses,
 // rules, routes, nftables, pinned BPF objects, names of CNI configurations. It changes nothing and
-// needs no veild. It writes as much as it can; the error is what it could not read. It contains no
-// key: WireGuard devices appear only as links.
+// needs no veild. It writes as much as it can; the error names what it could not read. It contains
+// no key: WireGuard devices appear only as links.
 func Describe(w io.Writer, confDir string) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -36,7 +36,7 @@ func Describe(w io.Writer, confDir string) error {
 		{"links and addresses", func(w io.Writer) error { return describeLinks(w, h) }},
 		{"rules", func(w io.Writer) error { return describeRules(w, h) }},
 		{"routes of all tables", func(w io.Writer) error { return describeRoutes(w, h) }},
-		{"what of it is Kubeveil's", describeOurs},
+		{"objects of Kubeveil", describeOurs},
 		{"nftables", describeNftables},
 		{"BPF objects in " + abi.BPFDir,
 			func(w io.Writer) error { return describeFolder(w, abi.BPFDir) }},
@@ -123,7 +123,7 @@ func describeOurs(w io.Writer) error {
 }
 
 func describeNftables(w io.Writer) error {
-	// One socket for all: each that is closed holds up transactions of nftables.
+	// One socket serves all requests: each close holds up transactions of nftables.
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func describeNftables(w io.Writer) error {
 	return nil
 }
 
-// describeFolder lists the names of files; a missing folder is noted and is no error.
+// describeFolder lists the names of files. A missing folder is noted and is not an error.
 func describeFolder(w io.Writer, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,11 +1,11 @@
-// Package node has the verbs that work on a node without a daemon: Check and
-// CheckFiles say what veild would refuse, Notes and Describe say what there is,
-// Close closes a node before its network comes up, and Cleanup takes Kubeveil's
-// network away.
+// Package node has the verbs that work on a node without a daemon. Check and
+// CheckFiles report what veild would refuse. Notes and Describe describe the node.
+// Close closes a node before its network comes up. Cleanup removes Kubeveil's
+// network.
 //
 // Check, CheckFiles, Notes and Describe change nothing. Close opens nothing that is
-// closed. Cleanup refuses while a veild runs, goes on after an error as far as that
-// leaks nothing, and leaves what storage has.
+// closed. Cleanup refuses while a veild runs, continues after an error as far as that
+// leaks nothing, and keeps the objects of storage.
 //
 // The agent begins with the same checks and with what Closed returns. Start reading
 // at cleanup.go: its order is the proof that nothing leaves in clear.

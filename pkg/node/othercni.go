@@ -12,19 +12,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// delegating plugins ask another plugin for the pod's first interface, by default that of the next
-// configuration: they may come before ours.
+// delegating plugins call another plugin for the pod's first interface, by default the plugin of
+// the next configuration. They may come before ours.
 var delegating = []string{"multus", "multus-shim"}
 
-// maxForeign bounds how much of another plugin's configuration is read, in bytes.
+// maxForeign bounds the bytes that are read of another plugin's configuration.
 const maxForeign = 1 << 20
 
-// OtherCNI are sentences about CNI configurations in confDir that a runtime takes instead of ours:
-// the first file by name is taken. That there is no such folder yet is no problem.
+// OtherCNI returns sentences about CNI configurations in confDir that a runtime uses instead of
+// ours: it uses the first file by name. A missing folder is not a problem.
 func OtherCNI(confDir string) []string {
 	entries, err := os.ReadDir(confDir)
 	if err != nil {
-		return nil // the runtime has none to take, and that ours cannot be written is said then
+		return nil // the runtime has nothing to use; the write of ours reports the error
 	}
 	var out []string
 	for _, e := range entries {

@@ -14,9 +14,9 @@ import (
 const overlapsShown = 5
 
 // Overlaps names the links of other programs with a network inside a cluster range or a service
-// range, a bridge of Docker for one; empty means none. Processes of this node reach that link
-// instead of the pods or services. A single address in a service range is ordinary: NodeLocal
-// DNSCache and IPVS have some.
+// range, for example a bridge of Docker. It returns "" if there are none. Processes of this node
+// reach that link instead of the pods or services. A single address in a service range is ordinary:
+// NodeLocal DNSCache and IPVS have some.
 func Overlaps(cfg config.Config, networks []hostnet.LinkNetwork) string {
 	var found []string
 	for _, n := range networks {

@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// ServiceCgroup is the root of the tree of cgroups that the node's processes are in. What is found
-// by itself must be the machine's: a container sees only its own part, which has no process to
-// translate for.
+// ServiceCgroup returns the root of the cgroup tree of the node's processes. A root that it finds
+// itself must be the machine's root: a container sees only its own part of the tree, without the
+// processes whose sockets must be translated.
 func ServiceCgroup(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
 		return cfg.Services.Cgroup, nil
@@ -56,7 +56,7 @@ func CheckServices(cfg config.Config) error {
 	return err
 }
 
-// NoAPIPath says that this node has no API path beside another proxy, because of err.
+// NoAPIPath returns a sentence: this node has no API path beside another proxy, because of err.
 func NoAPIPath(err error) string {
 	return fmt.Sprintf("services.apiServers and services.apiFrontends have no effect on this "+
 		"node: %v", err)
@@ -68,7 +68,7 @@ func ServicesTranslated() bool {
 	return err == nil
 }
 
-// RemoveServices takes the table away, if there is one.
+// RemoveServices removes the table, if there is one.
 func RemoveServices() ([]string, error) {
 	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, table.PinPrefix+"*"))
 	if err != nil || len(pins) == 0 {

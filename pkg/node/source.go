@@ -28,8 +28,8 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 
 	why := errors.New("set source.kubeconfig to another, or services.apiServers")
 	if len(cfg.Services.APIServers) > 0 {
-		// Entry 0 of the service table leads there before anything else does. Beside another proxy
-		// veild runs without one too, but not if it needs it itself.
+		// Entry 0 of the service table leads to the API servers before anything else does. Beside
+		// another proxy, veild can run without the table, but not if it needs entry 0 itself.
 		why = nil
 		if cfg.ServiceProxy != config.ServiceProxyEBPF {
 			why = CheckServices(cfg)
@@ -42,8 +42,8 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 		cfg.ServiceRanges[i], why)
 }
 
-// NewSource makes the source, which is the second of what it gives, too, when that is not nil. It
-// contacts no server and changes nothing.
+// NewSource returns the source of the table. If that source is Kubernetes, the second result is the
+// same client; otherwise it is nil. NewSource contacts no server and changes nothing.
 func NewSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil

@@ -4,21 +4,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Connections is how full the table of tracked connections is.
+// Connections describes how full the table of tracked connections is.
 type Connections struct {
-	// Tracked and Max are of the node; Limit is of each pod.
+	// Tracked and Max count connections of the node; Limit bounds each pod.
 	Tracked int `json:"tracked"`
 	Max     int `json:"max"`
 	Limit   int `json:"limit"`
-	// Opened are the pods that opened any, the most first.
+	// Opened are the pods that opened connections, those with most first.
 	Opened []PodConnections `json:"opened,omitempty"`
-	// Limited are the pods that have too many and open no more until some end, sorted by name.
+	// Limited are the pods at their limit, sorted by name. They open no more until some end.
 	Limited []PodConnections `json:"limited,omitempty"`
-	// Dropped are packets with which such pods would have opened connections.
+	// Dropped counts the packets with which such pods would have opened connections.
 	Dropped uint64 `json:"dropped"`
 }
 
-// PodConnections is how many tracked connections a pod opened.
+// PodConnections is the number of tracked connections that a pod opened.
 type PodConnections struct {
 	Pod    string `json:"pod"`
 	Opened int    `json:"opened"`

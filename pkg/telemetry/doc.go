@@ -1,15 +1,15 @@
-// Package telemetry is what is shown of a node: metrics for Prometheus, health
+// Package telemetry shows the state of a node: metrics for Prometheus, health
 // and readiness for the kubelet, the status that veilctl reads from the admin
 // socket, and the logger.
 //
-// It has no state of the data path. It asks a Snapshot function, handed in by
-// the daemon, on each request, so what is shown is what is, and
-// nothing has to be kept in step. What cannot be asked for later (how long an
-// ADD or an apply took) is observed as it happens, by Metrics.
+// It has no state of the data path. On each request it calls a Snapshot function
+// of the daemon, so it shows the present state, and nothing has to be kept in
+// step. Metrics observes durations, such as those of an ADD or an apply, as they
+// happen.
 //
 // It shows no secret: Status has no field that could hold a private key, and
-// none may be added. The metrics address is read-only and tells peers' names,
-// addresses and counters; the admin socket is for root.
+// none may be added. The metrics address is read-only and shows peers' names,
+// addresses and counters. The admin socket is for root.
 //
-// Start reading at status.go (what there is to show), then metrics.go.
+// Start reading at status.go (the content), then metrics.go.
 package telemetry

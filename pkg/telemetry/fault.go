@@ -8,8 +8,8 @@ import (
 )
 
 // Faults returns a sentence for each tunnel that does not work, each peer that cannot be reached,
-// and each refused claim. veild has them among its Problems, so that the node's status, the
-// cluster's, the metric kubeveil_problems and the exit status agree.
+// and each refused claim. veild puts them into its Problems, so that the status of the node, the
+// status of the cluster, the metric kubeveil_problems and the exit status agree.
 func (s Status) Faults(now time.Time) (faults []string) {
 	for _, d := range s.Devices {
 		if d.PublicKey == (wgkey.Public{}) {

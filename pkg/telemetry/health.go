@@ -29,14 +29,14 @@ func NewHealth(limit time.Duration, steps ...string) *Health {
 	return h
 }
 
-// Beat says that the loop goes round.
+// Beat reports that the loop is running.
 func (h *Health) Beat() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.beat = h.now()
 }
 
-// Done says that step has been taken; Undone that it no longer holds, for
+// Done reports that step is done. Undone reports that it no longer holds, for
 // example because the guard was found missing.
 func (h *Health) Done(step string) {
 	h.mu.Lock()
@@ -44,14 +44,14 @@ func (h *Health) Done(step string) {
 	delete(h.pending, step)
 }
 
-// Undone says that step no longer holds.
+// Undone reports that step no longer holds.
 func (h *Health) Undone(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.pending[step] = true
 }
 
-// Alive returns the reasons why the daemon should be restarted; none when it is alive.
+// Alive returns the reasons why the daemon should be restarted, or nil when it is alive.
 func (h *Health) Alive() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,7 +62,7 @@ func (h *Health) Alive() []string {
 	return nil
 }
 
-// Ready returns the reasons why the node is not ready, sorted; none when it is.
+// Ready returns the reasons why the node is not ready, sorted, or nil when it is.
 func (h *Health) Ready() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 )
 
 // NewLogger makes a logger that writes to w. level is debug, info, warn or
-// error; format is text or json. An empty one is info or text.
+// error; format is text or json. An empty level means info, and an empty format text.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	levels := map[string]slog.Level{"": slog.LevelInfo, "debug": slog.LevelDebug,
 		"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}

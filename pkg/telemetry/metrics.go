@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// namespace begins the name of every metric.
+// namespace is the prefix of the name of every metric.
 const namespace = "kubeveil"
 
-// Metrics is a registry of its own with everything that is measured. Make one
-// with NewMetrics; it is safe for concurrent use.
+// Metrics is a registry of its own with all metrics. Make one with NewMetrics; it is safe for
+// concurrent use.
 type Metrics struct {
 	Registry *prometheus.Registry
 
@@ -58,12 +58,12 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 	return m
 }
 
-// ObserveAdd notes how long the plugin's ADD of one pod took. The plugin needs
+// ObserveAdd records how long the plugin's ADD of one pod took. The plugin needs
 // no living daemon, so it writes the time into the pod's record, and the
 // daemon observes each record that is new to it once.
 func (m *Metrics) ObserveAdd(d time.Duration) { m.add.Observe(d.Seconds()) }
 
-// ObserveApply notes an attempt to make the kernel match a revision; err is its outcome.
+// ObserveApply records an attempt to make the kernel match a revision; err is its outcome.
 func (m *Metrics) ObserveApply(d time.Duration, err error) {
 	m.apply.Observe(d.Seconds())
 	if err != nil {
@@ -118,7 +118,7 @@ var (
 		offloadDesc, singlyDesc}
 )
 
-// Describe sends every metric there may be.
+// Describe sends the description of every possible metric.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs,
 		connectionDescs) {
@@ -126,7 +126,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends what one snapshot says.
+// Collect sends the metrics of one snapshot.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s, now := c.snapshot(), c.now()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {

@@ -153,7 +153,7 @@ func TestMetricsOfEachPeerAreAsked(t *testing.T) {
 	}
 }
 
-func TestMetricNamesAreThoseOfTheEcosystem(t *testing.T) {
+func TestMetricNamesFollowTheEcosystem(t *testing.T) {
 	var families []*dto.MetricFamily
 	for name, f := range gather(t, metricsOf(busy())) {
 		if strings.HasPrefix(name, "kubeveil_") {

@@ -6,42 +6,44 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Policy is how it stands with NetworkPolicy on the node.
+// Policy describes the state of NetworkPolicy on the node.
 type Policy struct {
 	// Listed reports whether pods, namespaces and policies were listed.
 	Listed bool `json:"listed"`
-	// Told is the revision of all policies of the cluster that the API server told of, Revision
-	// that of those in force: a hash that is the same on all nodes. Either is empty while it is not
-	// known since veild started.
+	// Told is the revision of all policies that the API server has sent; Revision is the revision
+	// of the policies in force. A revision is a hash that is the same on all nodes. Either is empty
+	// until it is known after veild's start.
 	Told     string `json:"told,omitempty"`
 	Revision string `json:"revision,omitempty"`
-	// Policies select a pod of this node; Groups, Chains and Sets are what they come to.
+	// Policies counts the policies that select a pod of this node. Groups, Chains and Sets count
+	// what they compile to.
 	Policies int `json:"policies"`
 	Groups   int `json:"groups"`
 	Chains   int `json:"chains"`
 	Sets     int `json:"sets"`
-	// NotEnforced counts policies that select a pod of this node and deny more than is written, by
-	// kind.
+	// NotEnforced counts, by kind, policies that select a pod of this node and deny more than their
+	// text does.
 	NotEnforced map[string]int `json:"notEnforced,omitempty"`
-	// Elements are the elements of the sets of peers.
+	// Elements counts the elements of the sets of peers.
 	Elements int `json:"elements"`
-	// Members are pods that are judged, Pending those that are mute until they are known.
+	// Members counts pods that are judged, and Pending those that are mute until they are known.
 	Members int `json:"members"`
 	Pending int `json:"pending"`
-	// FastPath are pods whose packets go past netfilter; nil where none can have it.
+	// FastPath counts pods whose packets go past netfilter; nil where no pod can have the fast
+	// path.
 	FastPath *int `json:"fastPath,omitempty"`
-	// Ignored are addresses that identify no pod.
+	// Ignored describes addresses that do not identify a pod.
 	Ignored *IgnoredAddrs `json:"ignored,omitempty"`
-	// Revoked are known connections that were deleted since they are no longer allowed.
+	// Revoked counts known connections that were deleted because they were no longer allowed.
 	Revoked uint64 `json:"revoked"`
-	// Drops are dropped packets by reason.
+	// Drops counts dropped packets by reason.
 	Drops map[string]uint64 `json:"drops,omitempty"`
 }
 
-// IgnoredAddrs are addresses that pods of the cluster claim and that policies take for no pod's.
+// IgnoredAddrs describes addresses that pods of the cluster claim and that policies ignore.
 type IgnoredAddrs struct {
-	// OutsidePrefix counts those outside the pod prefixes of the pod's node, Shared those that
-	// several pods claim.
+	// OutsidePrefix counts addresses outside the pod prefixes of the pod's node. Shared counts
+	// addresses that several pods claim.
 	OutsidePrefix int `json:"outsidePrefix"`
 	Shared        int `json:"shared"`
 	// Some names a few of them, with their pods.
@@ -107,14 +109,14 @@ func newPolicyProgramming() prometheus.Histogram {
 	})
 }
 
-// ObservePolicy notes how long a change of policies took. The first call registers the metric:
-// without policies there is none.
+// ObservePolicy records how long a change of policies took. The first call registers the metric, so
+// that it does not exist without policies.
 func (m *Metrics) ObservePolicy(d time.Duration) {
 	m.policed.Do(func() { m.Registry.MustRegister(m.policing) })
 	m.policing.Observe(d.Seconds())
 }
 
-// Pages of the admin socket about policies. Package keeper has what they answer: a List; a
+// Pages of the admin socket about policies. The answers are types of package keeper: a List; a
 // policy.PodView for ?pod=NAMESPACE/NAME; a Trace for ?from=END&to=END&protocol=6&port=80, where an
 // end is NAMESPACE/NAME or an address; and a Progress.
 const (

@@ -29,8 +29,8 @@ const (
 // StatusPath is where the admin socket serves Status.
 const StatusPath = "/v1/status"
 
-// MetricsHandler serves /metrics, /healthz and /readyz: 200 when all is well,
-// 503 with the reasons, one a line, when not. It changes nothing.
+// MetricsHandler serves /metrics, /healthz and /readyz. The status is 200 when all
+// is well, otherwise 503 with the reasons, one per line. It changes nothing.
 func MetricsHandler(m *Metrics, h *Health) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
@@ -41,7 +41,7 @@ func MetricsHandler(m *Metrics, h *Health) http.Handler {
 	return mux
 }
 
-// reasons answers "ok", or 503 and why not.
+// reasons answers "ok", or 503 and the reasons.
 func reasons(f func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -55,8 +55,8 @@ func reasons(f func() []string) http.HandlerFunc {
 	}
 }
 
-// Page answers a request of the admin socket with a value that is shown as JSON. An error is of the
-// request: it is shown as it is, with the status 404.
+// Page answers a request of the admin socket with a value that is sent as JSON. An error concerns
+// the request: it is sent as it is, with the status 404.
 type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths.
@@ -105,8 +105,8 @@ func ListenMetrics(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenAdmin opens the admin socket at path, for root only. A socket on which
-// has no listener is replaced; one with a listener is an error.
+// ListenAdmin opens the admin socket at path, for root only. It replaces a socket
+// without a listener. A socket with a listener is an error.
 func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
@@ -117,7 +117,7 @@ func ListenAdmin(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("admin socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("admin socket %s: a file that is no socket is in its place; "+
+		return nil, fmt.Errorf("admin socket %s: a file that is not a socket is in its place; "+
 			"move it away", path)
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
@@ -168,8 +168,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	return nil
 }
 
-// Fetch asks the veild behind the admin socket at path for its status. When no veild
-// listens there the error says so and matches fs.ErrNotExist or syscall.ECONNREFUSED.
+// Fetch reads the status of the veild behind the admin socket at path. If no veild
+// listens there, the error matches fs.ErrNotExist or syscall.ECONNREFUSED.
 func Fetch(ctx context.Context, path string) (Status, error) {
 	body, err := FetchPage(ctx, path, StatusPath)
 	if err != nil {
@@ -178,8 +178,8 @@ func Fetch(ctx context.Context, path string) (Status, error) {
 	return DecodeStatus(body)
 }
 
-// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show; its
-// text says why.
+// ErrNoPage matches the error of FetchPage when veild answered that there is nothing to show. The
+// text of the error contains the reason.
 var ErrNoPage = errors.New("nothing to show")
 
 // FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.

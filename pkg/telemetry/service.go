@@ -7,36 +7,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Services is how it stands with the table of services.
+// Services describes the state of the table of services.
 type Services struct {
-	// Listed reports whether services were listed since this veild began; before, the table is the
-	// last one's.
+	// Listed reports whether services were listed since this veild began. Before that, the table is
+	// the table of the previous veild.
 	Listed bool `json:"listed"`
-	// APIOnly reports whether another program translates all services but the API servers' own. Then
-	// the table is one of that service alone.
+	// APIOnly reports whether another program translates all services but the API servers' own. The
+	// table then contains only that service.
 	APIOnly bool `json:"apiOnly,omitempty"`
-	// HostRouting is who brings packets to pods of the node, "kernel" or "ebpf".
+	// HostRouting is what delivers packets to pods of the node: "kernel" or "ebpf".
 	HostRouting string `json:"hostRouting"`
 	// Known counts services.
 	Known int `json:"known"`
-	// Tables are how full the maps are, by the name of their limit; LimitPodClients cannot be set.
+	// Tables describes how full the maps are, by the name of their limit. LimitPodClients cannot be
+	// set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
 	// APIFrontends are the addresses of services.apiFrontends.
 	APIFrontends []APIFrontend `json:"apiFrontends,omitempty"`
 	// APIClosed counts the connections to API servers without an answer that veild closed.
 	APIClosed APIClosed `json:"apiClosed"`
-	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by
-	// reason.
+	// Chosen counts how often a backend was chosen, by protocol. Refused counts how often none was,
+	// by reason.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
 	Refused []ServiceCount `json:"refused,omitempty"`
 	// Failures counts attempts to write the table that failed in part or whole.
 	Failures uint64 `json:"failures"`
-	// Problems counts services that are not served as they ask.
+	// Problems counts services that are not served as their objects request.
 	Problems int `json:"problems"`
 }
 
-// ServiceCount counts what became of those who asked for a service.
+// ServiceCount counts the outcomes of connections to services.
 type ServiceCount struct {
 	// Where is "socket" or "packet".
 	Where string `json:"where"`
@@ -54,7 +55,7 @@ const (
 	LimitPodClients   = "pod_clients"
 )
 
-// ServiceTable is how full a map is.
+// ServiceTable describes how full a map is.
 type ServiceTable struct {
 	Limit string `json:"limit"` // LimitFrontends and the like
 	Used  uint32 `json:"used"`
@@ -65,7 +66,7 @@ type ServiceTable struct {
 type APIServer struct {
 	Addr netip.AddrPort `json:"addr"`
 	Up   bool           `json:"up"`
-	// Since is when it was found to be so; zero is not yet.
+	// Since is when a check found Up; zero until the first check.
 	Since time.Time `json:"since,omitzero"`
 	// Connections counts the connections of the node and its pods, at veild's last count. It counts
 	// every 30 s.
@@ -80,13 +81,14 @@ type APIServer struct {
 // APIFrontend is an address that leads the node's own connections to API servers.
 type APIFrontend struct {
 	Addr netip.AddrPort `json:"addr"`
-	// Servers are those that it leads to. Without any the address is not translated.
+	// Servers are the API servers to which it leads. Without servers the address is not translated.
 	Servers []netip.AddrPort `json:"servers"`
 }
 
 // APIClosed counts closed connections to API servers without an answer.
 type APIClosed struct {
-	// Waiting counts those that connected or had unacknowledged data, Rest all others.
+	// Waiting counts connections that were connecting or had unacknowledged data; Rest counts the
+	// others.
 	Waiting uint64 `json:"waiting"`
 	Rest    uint64 `json:"rest"`
 }
@@ -165,7 +167,7 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	counter(apiClosedDesc, s.APIClosed.Rest, "rest")
 }
 
-// newProgramming is how long changes of services take to be in force.
+// newProgramming returns the histogram of the time until changes of services are in force.
 func newProgramming() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: "service", Name: "programming_duration_seconds",
@@ -176,15 +178,15 @@ func newProgramming() prometheus.Histogram {
 	})
 }
 
-// ObserveProgramming notes how long a change of services took. The first call registers the metric:
-// without a table of services there is none.
+// ObserveProgramming records how long a change of services took. The first call registers the
+// metric, so that it does not exist without a table of services.
 func (m *Metrics) ObserveProgramming(d time.Duration) {
 	m.programmed.Do(func() { m.Registry.MustRegister(m.programming) })
 	m.programming.Observe(d.Seconds())
 }
 
-// Pages of the admin socket about services; pkg/service has what they answer: a list of View, those
-// after ?after=NAMESPACE/NAME, a View for ?name=NAMESPACE/NAME, and a FrontView for
+// Pages of the admin socket about services. The answers are types of pkg/service: a list of View,
+// which begins after ?after=NAMESPACE/NAME; a View for ?name=NAMESPACE/NAME; and a FrontView for
 // ?addr=ADDRESS:PORT&protocol=TCP&scope=inside.
 const (
 	ServicesPath = "/v1/services"

@@ -13,14 +13,14 @@ import (
 // server, and should answer within a second.
 type Snapshot func() Status
 
-// Status is everything that is shown of a node. It is the answer of the admin
+// Status holds everything that is shown about a node. It is the answer of the admin
 // socket in JSON; fields are added, never renamed. It holds no secret.
 type Status struct {
 	Node    string    `json:"node"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	// Ready reports whether the first apply is done and the guard is in force;
-	// NotReady says why not. The server fills both in.
+	// NotReady holds the reasons why not. The server fills in both.
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady,omitempty"`
 
@@ -34,10 +34,11 @@ type Status struct {
 	Refused []cluster.Refusal `json:"refused,omitempty"`
 	// InClear names what pods and hosts send in clear as configured (docs/security.md, exceptions).
 	InClear []string `json:"inClear,omitempty"`
-	// Flowtable is "on" where packets of known flows take the kernel's flow table, else why they do
-	// not; empty is not known yet.
+	// Flowtable is "on" if packets of known flows take the kernel's flow table, otherwise the
+	// reason why they do not. It is empty until it is known.
 	Flowtable string `json:"flowtable,omitempty"`
-	// TunnelSources says from where tunnel datagrams are taken; empty is not known yet.
+	// TunnelSources describes from which addresses tunnel datagrams are accepted. It is empty until
+	// it is known.
 	TunnelSources string `json:"tunnelSources,omitempty"`
 	// Services is nil where another program translates services.
 	Services *Services `json:"services,omitempty"`
@@ -45,27 +46,27 @@ type Status struct {
 	Policy *Policy `json:"policy,omitempty"`
 	// Connections is nil where pods have no limit of connections.
 	Connections *Connections `json:"connections,omitempty"`
-	// Problems are sentences about what is wrong now, with what to do.
+	// Problems are sentences about what is wrong now, with remedies.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Source is where the table comes from.
+// Source describes the source of the table.
 type Source struct {
 	// Kind is "kubernetes", "snapshot", or "snapshot, waiting for kubernetes".
 	Kind   string `json:"kind"`
 	Synced bool   `json:"synced"`
-	// Changed is when the source last yielded; zero is never.
+	// Changed is when the source last yielded. Zero means that it has not yielded yet.
 	Changed time.Time `json:"changed,omitzero"`
 }
 
-// Table is how far the kernel follows the source.
+// Table describes how far the kernel follows the source.
 type Table struct {
-	// Revision is the newest that the source yielded, Applied the one in force.
+	// Revision is the newest revision that the source yielded; Applied is the revision in force.
 	Revision uint64 `json:"revision"`
 	Applied  uint64 `json:"applied"`
-	// Waiting is since when there has been a revision that is not applied; zero when all is.
+	// Waiting is since when a revision has not been applied. It is zero when the newest is applied.
 	Waiting time.Time `json:"waiting,omitzero"`
-	// Prefixes and NodeAddrs count what is protected.
+	// Prefixes and NodeAddrs count the protected prefixes and node addresses.
 	Prefixes  int `json:"prefixes"`
 	NodeAddrs int `json:"nodeAddrs"`
 }
@@ -82,10 +83,11 @@ type Device struct {
 	MTU       int          `json:"mtu"`
 	// Up reports whether the device exists, is up, and answers.
 	Up bool `json:"up"`
-	// Drops are what veil-wg dropped or refused since its process began, by reason; empty where it
-	// does not count.
+	// Drops counts what veil-wg dropped or refused since its process began, by reason. It is empty
+	// if veil-wg does not count.
 	Drops map[string]uint64 `json:"drops,omitempty"`
-	// Offloads are those that veil-wg knows, and whether it uses them; empty where it does not tell.
+	// Offloads are the offloads that veil-wg knows, and whether it uses them. It is empty if
+	// veil-wg does not report them.
 	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
@@ -94,19 +96,19 @@ type PeerState string
 
 // States of a peer, from best to worst.
 const (
-	// PeerUp was heard within the last three minutes (WireGuard's REJECT_AFTER_TIME).
+	// PeerUp: the peer was heard within the last three minutes (WireGuard's REJECT_AFTER_TIME).
 	PeerUp PeerState = "up"
-	// PeerIdle was not, and nothing was sent to it that waits for an answer: no problem.
+	// PeerIdle: the peer was not heard, but nothing sent to it waits for an answer. This is normal.
 	PeerIdle PeerState = "idle"
-	// PeerSilent was sent something, and nothing authentic came back for 15 s.
+	// PeerSilent: something was sent to the peer, and nothing authentic came back for 15 s.
 	PeerSilent PeerState = "silent"
-	// PeerRefused made a claim that is not believed.
+	// PeerRefused: the peer made a claim that is not believed.
 	PeerRefused PeerState = "refused"
-	// PeerKeyless is a node that has published no key: traffic to it is unreachable.
+	// PeerKeyless: the node has published no key, so it is unreachable.
 	PeerKeyless PeerState = "keyless"
 )
 
-// peerStates is every state, so that metrics show a zero for each.
+// peerStates lists every state, so that metrics show a zero for each.
 var peerStates = []PeerState{PeerUp, PeerIdle, PeerSilent, PeerRefused, PeerKeyless}
 
 // Peer is another node on one tunnel device; a node that is reached through
@@ -119,17 +121,18 @@ type Peer struct {
 	PublicKey  wgkey.Public   `json:"publicKey,omitzero"`
 	Endpoint   netip.AddrPort `json:"endpoint,omitzero"`
 	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"`
-	// Handshake is when the last one completed; zero is never.
+	// Handshake is when the last handshake completed. Zero means that none has.
 	Handshake time.Time `json:"handshake,omitzero"`
-	// Heard is when something authentic last came from it, as far as this veild
-	// has seen; zero is never.
+	// Heard is when something authentic last came from the peer, as far as this veild has seen.
+	// Zero means never.
 	Heard time.Time `json:"heard,omitzero"`
-	// SilentSince is since when what was sent has had no answer, in PeerSilent only.
+	// SilentSince is since when packets to the peer have had no answer. It is set only in
+	// PeerSilent.
 	SilentSince time.Time `json:"silentSince,omitzero"`
 	// Received and Sent count bytes inside UDP, since the device was made.
 	Received uint64 `json:"received"`
 	Sent     uint64 `json:"sent"`
-	// MTU of the route to the peer, bytes; 0 is the device's.
+	// MTU is the MTU of the route to the peer, bytes. 0 means the MTU of the device.
 	MTU int `json:"mtu,omitempty"`
 	// Singly reports whether veil-wg sends datagrams to the peer one by one, because the path loses
 	// segmented ones.
@@ -146,7 +149,7 @@ type Guard struct {
 	Drops []Drop   `json:"drops"`
 	// MarksRestored counts packets of pods and tunnels whose mark another program had overwritten.
 	MarksRestored uint64 `json:"marksRestored,omitempty"`
-	// Ranges and NodeAddrs are what must not be seen in clear.
+	// Ranges and NodeAddrs are the addresses that must not be seen in clear.
 	Ranges    []netip.Prefix `json:"ranges"`
 	NodeAddrs []netip.Addr   `json:"nodeAddrs"`
 }
@@ -158,7 +161,7 @@ type Drop struct {
 	Name     string `json:"name"`
 	Sentence string `json:"sentence"`
 	Packets  uint64 `json:"packets"`
-	// Harmless reports whether every pod sends such packets, so that they are no sign of a fault.
+	// Harmless reports whether every pod sends such packets, so that they do not indicate a fault.
 	Harmless bool `json:"harmless,omitempty"`
 }
 
@@ -172,7 +175,7 @@ func (g Guard) Blocked() (packets uint64) {
 	return packets
 }
 
-// MTU is how the MTU of pods came about, bytes.
+// MTU describes how the MTU of pods was computed, bytes.
 type MTU struct {
 	Underlay int `json:"underlay"`
 	Pod      int `json:"pod"`
@@ -180,7 +183,7 @@ type MTU struct {
 	Explanation []string `json:"explanation,omitempty"`
 }
 
-// Lag is for how long the kernel has been behind the source.
+// Lag returns how long the kernel has been behind the source.
 func (t Table) Lag(now time.Time) time.Duration {
 	if t.Waiting.IsZero() {
 		return 0
