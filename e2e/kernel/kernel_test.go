@@ -32,7 +32,7 @@ var packages = []struct {
 	short           bool
 }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
-	{path: "pkg/service/table", not: "TestCountersAreThoseOfThePrograms"},
+	{path: "pkg/service/table", not: "TestCountersMatchThePrograms"},
 	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
 	{path: "pkg/pod", short: true}, {path: "pkg/policy/table", short: true},
 	{path: "pkg/policy/keeper", short: true},

@@ -72,7 +72,7 @@ func main() {
 	}
 }
 
-// run makes the images that are wanted; none are those of e2e.test.
+// run makes the wanted images. An empty list means the images of e2e.test.
 func run(ctx context.Context, wanted []string, k *kitchen, bin, out string) (err error) {
 	named := len(wanted) > 0
 	if !named {

@@ -30,7 +30,7 @@ func TestDocumentsOfThisTree(t *testing.T) {
 	}
 }
 
-// helpTexts are those of a veilctl with two commands.
+// helpTexts are the help texts of a veilctl with two commands.
 const helpTexts = "# veilctl\n\n```text\nFlags:\n  -h, --help   help\n```\n" +
 	"\n## veilctl status\n\n```text\n  -o, --output format   format\n```\n" +
 	"\n## veilctl bench\n\n```text\n  -o, --output format   format\n" +

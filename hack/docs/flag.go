@@ -103,7 +103,7 @@ func (c *checker) command(p *page, line int, words []string) {
 	c.flagWords(p, line, name, words)
 }
 
-// flagWords checks the flags among words, until the command ends. A name that is empty is any
+// flagWords checks the flags among words, until the command ends. An empty name stands for any
 // command of veilctl.
 func (c *checker) flagWords(p *page, line int, name string, words []string) {
 	for _, w := range words {

@@ -23,7 +23,7 @@ var shells = map[string]bool{"sh": true, "bash": true, "console": true, "": true
 // names checks that paths, tests and Make targets in code exist.
 func (c *checker) names(p *page) {
 	if strings.Contains(c.tree.documents[p.path], "DO NOT EDIT") {
-		return // its text is the code's
+		return // its text comes from code
 	}
 	for _, l := range p.lines {
 		if l.code && shells[l.fence] {

@@ -185,7 +185,7 @@ type block struct {
 	text   string
 }
 
-// blocks returns the text of the page that is no code.
+// blocks returns the text of the page that is not code.
 func (p *page) blocks() []block {
 	var all []block
 	open := false

@@ -39,7 +39,7 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	err = l.AppendImage(img,
 		layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}),
 		layout.WithAnnotations(map[string]string{
-			// The first is containerd's, the second the specification's.
+			// containerd reads the first, and the specification defines the second.
 			"io.containerd.image.name":          tag,
 			"org.opencontainers.image.ref.name": tag,
 		}))

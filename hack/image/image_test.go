@@ -189,7 +189,7 @@ func unpack(t *testing.T, archive, dir string) {
 }
 
 func TestDynamicProgramIsRefused(t *testing.T) {
-	// Any program of a distribution that is not Go's.
+	// Any program of a distribution that is not a Go program.
 	b := filetest.Read(t, "/bin/ls")
 	if err := requireStatic("ls", b); err == nil ||
 		!strings.Contains(err.Error(), "CGO_ENABLED=0") {

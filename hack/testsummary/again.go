@@ -42,7 +42,7 @@ func (t *run) runAgain(known map[string]bool, events func(pkg, test string) (io.
 		}
 	}
 	if len(candidates) > maxAgain {
-		fmt.Fprintf(t.w, "%d tests failed: more than %d are no chance, none is run again\n",
+		fmt.Fprintf(t.w, "%d tests failed: more than %d are not chance, so none is run again\n",
 			len(candidates), maxAgain)
 		return
 	}

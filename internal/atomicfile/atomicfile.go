@@ -18,9 +18,9 @@ var ErrOnDisk = errors.New("not on tmpfs or ramfs")
 // random number.
 const unfinished = ".tmp-"
 
-// Write puts data into the file at path with exactly mode, whatever the umask,
-// replacing what was there. The directory must exist. On error the old file
-// is as it was and no temporary file is left.
+// Write replaces the content of the file at path by data. The file has exactly mode, regardless of
+// the umask. The directory must exist. On error the old file is as it was and no temporary file is
+// left.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return place(path, data, mode, os.Rename)
 }

@@ -11,7 +11,7 @@ func TestSetRefusesSettingsThatTheProgramsDoNotHave(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		settings map[string]any
-		want     string // in the error, "" is none
+		want     string // in the error; "" means that there is no error
 	}{
 		{"all known", map[string]any{"pod_mark": uint32(1), "probe_port": uint32(2)}, ""},
 		{"none", nil, ""},

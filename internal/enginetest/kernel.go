@@ -32,7 +32,8 @@ func NewKernel(t testing.TB) *Node {
 	}
 	defer here.Close()
 
-	// The namespace of the request is that of the socket (drivers/net/wireguard/device.c, wg_newlink).
+	// The kernel uses the namespace of the requesting socket (drivers/net/wireguard/device.c,
+	// wg_newlink).
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = kernelLink, MTU, nl.NsFd(ns.Fd())
 	if err := here.LinkAdd(&nl.Wireguard{LinkAttrs: attrs}); errors.Is(err, unix.EOPNOTSUPP) {

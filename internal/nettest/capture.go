@@ -37,12 +37,12 @@ type SnifferStats struct {
 
 // SnifferOptions configure a Sniffer; the zero value is good for tests.
 type SnifferOptions struct {
-	// Link is the link to capture on; empty is all of the namespace, those that
-	// appear later included.
+	// Link is the link to capture on. An empty string means all links of the namespace, including
+	// those that appear later.
 	Link string
-	// Ring is the size of the ring, bytes; 0 is DefaultRing.
+	// Ring is the size of the ring, bytes. 0 means DefaultRing.
 	Ring int
-	// Snap is how many bytes of a frame are kept; 0 is all.
+	// Snap bounds the bytes that are kept of a frame. 0 means no limit.
 	Snap int
 }
 

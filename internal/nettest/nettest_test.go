@@ -267,7 +267,7 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// The machine's mounts are those of all packages that are tested at a time.
+// The machine's mounts include those of all packages that are tested at the same time.
 func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	NeedRoot(t)
 	NeedBPF(t)
@@ -284,8 +284,8 @@ func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	}
 }
 
-// Namespaces that the tests of another package have at the same time are no leak; those of this
-// process are.
+// Namespaces that the tests of another package have at the same time do not count as a leak.
+// Namespaces of this process do.
 func TestNamespacesOfAnotherTestProcess(t *testing.T) {
 	own := fmt.Sprintf("/run/netns/kvtest%d-a", os.Getpid())
 	for path, want := range map[string]bool{own: false, "/run/netns/kvtest1-a": true,

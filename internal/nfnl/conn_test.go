@@ -69,7 +69,7 @@ func TestDumpReturnsAllThatWasCommitted(t *testing.T) {
 	})
 }
 
-// The error is that of a message in the midst, and of none of those that would have succeeded.
+// The error belongs to a message in the middle, not to messages that would have succeeded.
 func TestCommitTakesAllOrNothing(t *testing.T) {
 	in(t, func(c *nfnl.Conn) error {
 		for range 2 { // A refusal leaves no answer behind.

@@ -110,8 +110,8 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// Attributes returns the attributes in b, without flags in their numbers. It ends at what is no
-// attribute.
+// Attributes returns the attributes in b, without flags in their numbers. It ends at the first
+// bytes that are not an attribute.
 func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= attributeSize {
@@ -125,7 +125,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Find returns the data of the first attribute of a number; nil is none.
+// Find returns the data of the first attribute of a number, or nil if there is none.
 func Find(b []byte, attribute uint16) []byte {
 	for kind, data := range Attributes(b) {
 		if kind == attribute {

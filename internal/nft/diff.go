@@ -27,7 +27,8 @@ type Elements struct {
 	Add, Remove []Element
 }
 
-// Diff returns what turns have into want, nil if nothing does. A nil have is no table. It is pure.
+// Diff returns the changes that turn have into want, or nil if they are equal. A nil have means
+// that there is no table. Diff is pure.
 func Diff(have, want *Table) *Difference {
 	d := &Difference{want: want, replace: have == nil}
 	if have == nil {

@@ -19,8 +19,8 @@ type Table struct {
 	Sets   []Set
 	// Counters are the names of its counters.
 	Counters []string
-	// Flowtable is the name of its flow table; empty is none. Devices are the links whose packets
-	// use it, which are not compared.
+	// Flowtable is the name of its flow table; "" if it has none. Devices are the links whose
+	// packets use it. They are not compared.
 	Flowtable string
 	Devices   []string
 	// Dormant reports whether another program turned its hooks off: it sees no packet. No wanted

@@ -49,7 +49,7 @@ func (d *Difference) Write() error {
 	})
 }
 
-// writeChains replaces the chains, on whatever hooks they were.
+// writeChains replaces the chains, regardless of their former hooks.
 func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
 	for _, do := range []func(*nftables.Chain){c.FlushChain, c.DelChain} {
 		for _, chain := range d.want.Chains {

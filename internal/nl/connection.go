@@ -13,8 +13,8 @@ import (
 )
 
 // Connection is a connection that the kernel tracks, by its real ends: Client opened it, and
-// Server, behind destination NAT, answers. Port is the server's and ClientPort the client's, 0 where
-// the protocol has none.
+// Server, behind destination NAT, answers. Port is the port of the server, and ClientPort
+// the port of the client; 0 if the protocol has no ports.
 type Connection struct {
 	Client, Server   netip.Addr
 	Proto            uint8
@@ -166,7 +166,7 @@ const (
 )
 
 // isMidstream reports whether tcp_new (net/netfilter/nf_conntrack_proto_tcp.c) set these flags for
-// a segment that is no SYN. Flow tables add tcpLiberal to the flags of a handshake.
+// a segment that is not a SYN. Flow tables add tcpLiberal to the flags of a handshake.
 func isMidstream(flags []byte) bool {
 	return len(flags) > 0 && flags[0]&(tcpScales|tcpSack|tcpLiberal) == tcpSack|tcpLiberal
 }

@@ -76,9 +76,9 @@ func TestWatchLinks(t *testing.T) {
 	}
 }
 
-// Another program, and another watch of this one, ask for the links that are there; some ask the
-// whole group.
-func TestQuestionsOfOthersAreNoLoss(t *testing.T) {
+// Another program, and another watch of this process, request dumps of the existing links. The
+// answers do not count as lost notifications.
+func TestRequestsOfOthersDoNotCountAsLoss(t *testing.T) {
 	ns := nettest.NewNS(t)
 	changed, lost := watched(t, ns)
 	sees(t, changed, "lo")

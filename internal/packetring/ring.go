@@ -26,16 +26,16 @@ const BlockSize = 1 << 18
 
 const frameSize = 1 << 11
 
-// Options say what a Ring reads.
+// Options select what a Ring reads.
 type Options struct {
-	// Link is the link to read; empty is all of the namespace, those that appear later
-	// included.
+	// Link is the link to read. An empty string means all links of the namespace, including those
+	// that appear later.
 	Link string
 	// Blocks is the size of the ring, in blocks; at least two.
 	Blocks int
-	// Retire is after what time the kernel hands over a block that is not full.
+	// Retire is the time after which the kernel hands over a block that is not full.
 	Retire time.Duration
-	// Snap is how many bytes of a frame are kept; 0 is all.
+	// Snap bounds the bytes that are kept of a frame. 0 means no limit.
 	Snap int
 	// Promiscuous makes Link receive frames to others, too.
 	Promiscuous bool

@@ -67,7 +67,7 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	return lines, nil
 }
 
-// elements are those of the sets of pods; without their table there are none.
+// elements returns the elements of the sets of pods. Without their table there are none.
 func elements() ([]string, error) {
 	sets, err := nft.Sets(abi.NFTPodTable, func(string) bool { return true })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -76,8 +76,8 @@ func Full() error { return pods(nftables.TypeIFName, 1) }
 // Foreign makes the table of pods again with sets of something else.
 func Foreign() error { return pods(nftables.TypeIPAddr, 0) }
 
-// pods makes the table of pods, whose sets have this before the address, and room for so many
-// elements; 0 is any.
+// pods makes the table of pods. The keys of its sets have first before the address. size bounds
+// their elements; 0 means no limit.
 func pods(first nftables.SetDatatype, size uint32) error {
 	t := &nft.Table{Name: abi.NFTPodTable, Chains: []nft.Chain{nft.Base(abi.NFTPodChain,
 		nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw)}}

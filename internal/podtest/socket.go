@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// Sockets counts the sockets of nfnetlink that a thread opens, at the system call: whatever package
-// opens them.
+// Sockets counts the sockets of nfnetlink that a thread opens. It counts at the system call,
+// regardless of the package that opens them.
 type Sockets struct{ state *ebpf.Map }
 
 // socketState is the value of Sockets.state.

@@ -7,7 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// AbsurdNamespace is that of the policies that Absurd returns.
+// AbsurdNamespace is the namespace of the policies that Absurd returns.
 const AbsurdNamespace = "absurd"
 
 // absurd is how many of something an absurd policy has.

@@ -151,7 +151,7 @@ func drawClusterPolicy(t *rapid.T) policy.ClusterPolicy {
 	return c
 }
 
-// ranges are those of which a World has some.
+// ranges are the ranges from which a World takes some.
 var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 	netip.MustParsePrefix("198.18.0.4/30"), netip.MustParsePrefix("fd42::/126"),
 	netip.MustParsePrefix("fd42::4/126")}

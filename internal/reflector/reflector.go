@@ -149,7 +149,7 @@ type round struct {
 func (d *round) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	switch o.ResourceVersion {
 	case "0":
-		o.ResourceVersion = "" // "0" is any cache's, however old
+		o.ResourceVersion = "" // "0" would accept the content of any cache, however old
 	case "":
 	default:
 		if err := d.check(ctx, o.ResourceVersion); err != nil {
@@ -265,7 +265,7 @@ func (m mirror) Replace(list []any, revision string) error {
 	return nil
 }
 
-// Transformer is the store's, or nil.
+// Transformer returns the transform of the store, or nil if it has none.
 func (m mirror) Transformer() cache.TransformFunc {
 	if t, ok := m.ReflectorStore.(cache.TransformingStore); ok {
 		return t.Transformer()

@@ -10,9 +10,9 @@
 //
 // Sealed is such memory that another process reads, to go on with the keys.
 //
-// Stacks are the runtime's. It copies one that grows and leaves the old place as it was: Reserve
-// makes room before a computation, and Scrub overwrites what the computation left. It copies one
-// that shrinks, too: KeepStacks and Environ switch that off.
+// The runtime manages stacks. It copies a stack that grows and does not erase the old place:
+// Reserve makes room before a computation, and Scrub overwrites what the computation left. The
+// runtime also copies a stack that shrinks: KeepStacks and Environ switch that off.
 //
 // Start reading at Alloc.
 package secret

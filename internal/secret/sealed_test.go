@@ -76,7 +76,7 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 	}
 }
 
-func TestDescriptorThatIsNoMemoryIsRefused(t *testing.T) {
+func TestDescriptorThatIsNotMemoryIsRefused(t *testing.T) {
 	var p [2]int
 	errtest.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	defer unix.Close(p[0])

@@ -34,7 +34,7 @@ func TestEnvironKeepsWhatIsSet(t *testing.T) {
 // restarted marks the process that starts itself again.
 const restarted = "KUBEVEIL_TEST_RESTARTED"
 
-// A process starts itself again once, whatever the runtime's settings were: as the same process,
+// A process starts itself again once, regardless of the runtime's settings: as the same process,
 // with its arguments and descriptors.
 func TestProcessStartsItselfAgain(t *testing.T) {
 	if os.Getenv(restarted) != "" {

@@ -75,7 +75,7 @@ func TestSearchesReadSoManySockets(t *testing.T) {
 	}
 }
 
-// The kernel selects by remote; whatever the position of a remote among others.
+// The kernel selects by remote, regardless of the position of a remote among others.
 func TestFilterSelectsRemotes(t *testing.T) {
 	nettest.NeedRoot(t)
 	ns := nettest.NewNS(t)

@@ -23,7 +23,7 @@ import (
 // ErrLinkGone matches errors of a link that is no longer there.
 var ErrLinkGone = errors.New("link is gone")
 
-// Direction is that of packets at a link.
+// Direction is the direction of packets at a link.
 type Direction string
 
 // The two directions.
@@ -125,7 +125,7 @@ func AddClsact(h *nl.Handle, index int) (made bool, err error) {
 	return true, nil
 }
 
-// DeleteClsact deletes clsact from a link; that there is none is no error.
+// DeleteClsact deletes clsact from a link. A link without clsact is not an error.
 func DeleteClsact(h *nl.Handle, index int) error {
 	err := nl.Err(h.QdiscDel(clsact(index)))
 	if errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EINVAL) {
@@ -185,8 +185,7 @@ func Filter(index int, d Direction, priority uint16, handle uint32, name string,
 	}
 }
 
-// DeleteFilters deletes the filters that have a program; that there is none is no
-// error.
+// DeleteFilters deletes the filters that have a program. It is not an error if there are none.
 func DeleteFilters(h *nl.Handle, index int, d Direction, id ebpf.ProgramID) error {
 	filters, err := Filters(h, index, d)
 	if err != nil {

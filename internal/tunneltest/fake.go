@@ -16,7 +16,7 @@ import (
 // Fake is a tunnel.System without a kernel. The zero value has no devices.
 // It is safe for concurrent use.
 type Fake struct {
-	// Kind is that of devices that are made; empty is tunnel.Userspace.
+	// Kind is the kind of new devices. An empty string means tunnel.Userspace.
 	Kind tunnel.Kind
 
 	mu      sync.Mutex

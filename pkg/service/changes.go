@@ -1,6 +1,6 @@
 package service
 
-// Batch is entries of one map, as the batch calls of bpf(2) take them.
+// Batch holds entries of one map in the form of the batch calls of bpf(2).
 type Batch[K, V any] struct {
 	Keys   []K
 	Values []V

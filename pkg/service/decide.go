@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// kind is the field of the Service that a frontend comes from. Of two services the one with the
+// kind is the field of the Service from which a frontend comes. Of two services, the one with the
 // lower kind gets the frontend.
 type kind uint8
 
@@ -42,7 +42,7 @@ type groupKey struct {
 	local    bool // those on this node only
 }
 
-// group is the backends of a groupKey.
+// group holds the backends of a groupKey.
 type group struct {
 	id       uint64
 	backends []Backend // sorted, no two with one address and port
@@ -69,7 +69,7 @@ func (c claim) compare(o claim) int {
 type here struct {
 	node  string
 	addrs []netip.Addr
-	// reserved are the frontends that no external address may claim, and what they are.
+	// reserved holds the frontends that no external address may claim, with a description of each.
 	reserved map[FrontendKey]string
 }
 
@@ -151,16 +151,17 @@ func (d *decision) port(h here, e *entry, p Port) {
 	}
 }
 
-// apiGroups has the numbers of the groups of entry 0.
+// apiGroups holds the numbers of the groups of entry 0.
 var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true,
 	groupID(apiName, apiGroup(true)): true}
 
 func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
 
-// hostPrefix begins the port of a hostGroup. No port of a service has such a name.
+// hostPrefix is the prefix of the port of a hostGroup. No port of a service has such a name.
 const hostPrefix = "host "
 
-// hostGroup is the group of one frontend for Host: servers are backends of some and not of others.
+// hostGroup returns the group of one frontend for Host: each of these frontends has its own
+// servers.
 func hostGroup(a netip.AddrPort) groupKey {
 	return groupKey{port: hostPrefix + a.String(), protocol: TCP, v6: a.Addr().Is6()}
 }
@@ -219,7 +220,7 @@ func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 	d.groups[key] = g
 }
 
-// seconds returns d in seconds, rounded up: 0 would be no affinity.
+// seconds returns d in seconds, rounded up: 0 would mean no affinity.
 func seconds(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
@@ -344,7 +345,7 @@ func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	for _, r := range ranges {
 		text = append(text, r.String())
 	}
-	// The number depends on the content, so another content is another set.
+	// The number depends on the content, so other content has another number.
 	set := digest(text)
 	for _, r := range ranges {
 		d.sources[sourceRangeKey(set, r)] = true

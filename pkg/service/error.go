@@ -9,7 +9,7 @@ var (
 	// ErrFull means that a map has no room for a service. The service keeps its former entries.
 	ErrFull = errors.New("table of services is full")
 	// ErrConflict means that another service has the frontend.
-	ErrConflict = errors.New("frontend is another's")
+	ErrConflict = errors.New("frontend is taken")
 	// ErrReserved means that the frontend belongs to the cluster itself.
 	ErrReserved = errors.New("frontend is reserved")
 	// ErrNotSupported means that the table does not serve the port.
@@ -26,7 +26,7 @@ const (
 	limitSourceRanges = "sourceRanges"
 )
 
-// FullError is an ErrFull: Service needs Want more entries of the map that Limit sets the size of.
+// FullError is an ErrFull: Service needs Want more entries of the map whose size Limit sets.
 type FullError struct {
 	Service Name
 	Limit   string // the key below services.limits of the configuration

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no block: one
-// without room leads to no backend, so it is not translated, and is tried again in the next round.
+// fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no block. A
+// frontend without room has no backend, so it is not translated. The next round tries again.
 func (r *round) fitAPI(e *entry, want *decision) {
 	for key, g := range want.groups {
 		if r.keep(e, key, g) {

@@ -11,13 +11,13 @@ import (
 // order, all else in the byte order of the machine. IPv4 addresses are mapped, ::ffff:a.b.c.d (RFC
 // 4291 section 2.5.5.2). bpf/lib/service has the same types in C.
 
-// Scope says for which clients a frontend is.
+// Scope is the kind of clients of a frontend.
 type Scope uint8
 
 const (
 	// Inside is for host processes, pods, and packets of either.
 	Inside Scope = iota
-	// Outside is for packets of external clients, and for those of other nodes' pods to an
+	// Outside is for packets of external clients, and for packets of other nodes' pods to an
 	// address of this node.
 	Outside
 	// Host is for TCP sockets of the node's own network namespace, except veild's probes. It comes
@@ -35,15 +35,15 @@ type FrontendKey struct {
 
 // Flags of a Frontend.
 const (
-	// FlagDrop is of a frontend without backends on this node: packets of external clients are
+	// FlagDrop marks a frontend without backends on this node. Packets of external clients are
 	// dropped, so that a load balancer chooses another node. Sockets and pods are refused.
 	FlagDrop uint32 = 1 << iota
 )
 
-// Frontend is the value of a frontend. Count 0 refuses.
+// Frontend is the value of a frontend. A frontend with Count 0 refuses connections.
 type Frontend struct {
 	// Revision is unique to this value. A program that has read a backend looks up the frontend
-	// again: the same revision proves that the backend was this frontend's.
+	// again: the same revision proves that the backend belonged to this frontend.
 	Revision uint64
 	// Group is the key of affinity and members. It outlives changes of the backends.
 	Group uint64
@@ -51,12 +51,12 @@ type Frontend struct {
 	Sources uint64
 	// First and Count are the extent in service_slots.
 	First, Count uint32
-	// Affinity is the timeout of an entry of affinity, seconds; 0 is none.
+	// Affinity is the timeout of an entry of affinity, seconds; 0 means no affinity.
 	Affinity uint32
 	Flags    uint32
 }
 
-// FlagLocal is of a backend on this node.
+// FlagLocal marks a backend on this node.
 const FlagLocal uint16 = 1
 
 // Backend is an entry of the array map service_slots.
@@ -68,7 +68,7 @@ type Backend struct {
 }
 
 // MemberKey is the key of the hash map service_members. It has the backends of groups with affinity
-// or of UDP. Programs that remember a backend learn from it that the backend went.
+// or of UDP. Programs that remember a backend find out there that it is gone.
 type MemberKey struct {
 	Group uint64
 	Addr  [16]byte
@@ -76,7 +76,7 @@ type MemberKey struct {
 	Pad   [6]byte // zero
 }
 
-// Member says what a remembered backend may get.
+// Member is the kind of flows that a remembered backend may get.
 type Member uint32
 
 const (
@@ -88,7 +88,7 @@ const (
 
 // SourceRangeKey is the key of the trie service_sources. The value is 1.
 type SourceRangeKey struct {
-	// Bits counts those of Set too, and for IPv4 the 96 before the address.
+	// Bits also counts the bits of Set, and for IPv4 the 96 bits before the address.
 	Bits uint32
 	// Set is in network order: a trie compares bytes.
 	Set  [8]byte
@@ -101,7 +101,7 @@ func frontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
 	return k
 }
 
-// AddrPort returns the address that the key is for.
+// AddrPort returns the address of the key.
 func (k FrontendKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
 
 func backendOf(a netip.AddrPort) Backend {
@@ -150,9 +150,9 @@ var APILimits = Limits{Frontends: 64, BackendSlots: 2 * apiSlots, Members: 64, S
 
 // Room of entry 0, which no service takes.
 const (
-	// MaxAPIServers is how many backends of one family entry 0 has.
+	// MaxAPIServers bounds the backends of one family of entry 0.
 	MaxAPIServers = 1 << apiOrder
-	// MaxAPIFrontends is how many frontends it has, at most MaxHostFrontends of them for Host.
+	// MaxAPIFrontends bounds its frontends. At most MaxHostFrontends of them are for Host.
 	MaxAPIFrontends  = 16
 	MaxHostFrontends = 8
 

@@ -2,8 +2,9 @@ package service
 
 import "maps"
 
-// sweepLeft notes the entries of an earlier process that have no use. It walks all maps. Entries of
-// a service that does not fit stay. Until all services are listed, only those of entry 0 go.
+// sweepLeft marks the entries of an earlier process that have no use for deletion. It walks all
+// maps. Entries of a service that does not fit stay. Until all services are listed, only entries of
+// entry 0 are deleted.
 func (r *round) sweepLeft() {
 	refused := make(map[uint64]bool)
 	for _, e := range r.waiting {
@@ -105,8 +106,8 @@ func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
 	}
 }
 
-// release frees the old entries of the groups that e lacked room for and no longer lacks: e fits
-// now, or wants other groups.
+// release frees the old entries of groups for which e lacked room and no longer does: e fits now,
+// or needs other groups.
 func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	if r.sweep || len(lacked) == 0 {
 		return

@@ -86,7 +86,7 @@ func (m *memory) check() error {
 	return nil
 }
 
-// show returns what a frontend is to a reader, in one line; "" is none.
+// show describes a frontend as a reader of the maps sees it, in one line; "" if there is none.
 func (m *memory) show(k FrontendKey) string {
 	f, ok := m.frontends[k]
 	if !ok {

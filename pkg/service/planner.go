@@ -45,7 +45,8 @@ type Planner struct {
 	left    map[uint64]*leftover
 }
 
-// leftover is the entries that an earlier process left of a group whose service does not fit.
+// leftover holds the entries of a group that an earlier process left and whose service does not
+// fit.
 type leftover struct {
 	frontends []FrontendKey
 	members   []MemberKey
@@ -59,8 +60,8 @@ type entry struct {
 	slices  map[string]*Slice
 	api     *APIServer // of entry 0 only
 	now     decision   // in force
-	full    *FullError // why that is not what the parts come to; nil is that it is
-	want    decision   // what they come to, while full
+	full    *FullError // why want is not in force yet; nil if now matches the parts
+	want    decision   // the decision for the parts, while full is set
 }
 
 // apiName is entry 0. No namespace has an empty name.
@@ -96,7 +97,7 @@ func (p *Planner) entry(n Name) *entry {
 	return e
 }
 
-// PutService adds or replaces a service. The Planner owns what the service refers to.
+// PutService adds or replaces a service. The Planner owns the memory of s afterwards.
 func (p *Planner) PutService(s Service) {
 	e := p.entry(s.Name)
 	if e.service == nil {
@@ -105,7 +106,7 @@ func (p *Planner) PutService(s Service) {
 	e.service = &s
 }
 
-// DeleteService removes a service. A missing one is no error.
+// DeleteService removes a service. A missing service is not an error.
 func (p *Planner) DeleteService(n Name) {
 	if e := p.entries[n]; e != nil && e.service != nil {
 		e.service = nil
@@ -114,11 +115,11 @@ func (p *Planner) DeleteService(n Name) {
 	}
 }
 
-// PutSlice adds or replaces a slice, before or after its service. The Planner owns what the slice
-// refers to.
+// PutSlice adds or replaces a slice, before or after its service. The Planner owns the
+// memory of s afterwards.
 func (p *Planner) PutSlice(s Slice) { p.entry(s.Service).slices[s.Name] = &s }
 
-// DeleteSlice removes a slice. A missing one is no error.
+// DeleteSlice removes a slice. A missing slice is not an error.
 func (p *Planner) DeleteSlice(service Name, slice string) {
 	if e := p.entries[service]; e != nil {
 		delete(e.slices, slice)
@@ -183,7 +184,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 }
 
-// Hold(true) says that not all services are listed yet. Until Hold(false), Plan keeps the entries
+// Hold(true) means that not all services are listed yet. Until Hold(false), Plan keeps the entries
 // that an earlier process left and no service claims, except those of entry 0. So entry 0 can
 // follow the API servers before the first list.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
@@ -223,8 +224,8 @@ type State struct {
 
 // Adopt sets the content of the maps, after a start with pinned maps and after changes that failed
 // in part. All services must be known by then: the next Plan decides about each again and deletes
-// entries without a use. A service that does not fit then keeps its own entries. A frontend that
-// another service claims too may go to that one.
+// entries without a use. A service that does not fit then keeps its own entries. Another service
+// may get a frontend that both claim.
 func (p *Planner) Adopt(s State) {
 	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
 		make(map[SourceRangeKey]bool)

@@ -246,7 +246,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	}
 
 	want := []string{
-		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
+		"service a/a: TCP 198.19.0.1:80: frontend is taken: service a/older has it",
 		"service b/large: table of services is full: it needs 512 free entries of 512 and keeps " +
 			"the backends it had; raise services.limits.backendSlots",
 		"service c/signals: port 9: SCTP is not supported here and left to another proxy",

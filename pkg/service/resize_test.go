@@ -81,7 +81,7 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// Maps that were written in part, or another program, are no reason to fail.
+// Resize must not fail on maps that were written in part or by another program.
 func TestResizeOfNonsense(t *testing.T) {
 	s := State{Frontends: map[FrontendKey]Frontend{
 		{Protocol: TCP}:  {First: 1 << 31, Count: 1 << 31},

@@ -36,30 +36,31 @@ type Name struct{ Namespace, Name string }
 // String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Service is what the table needs of a Service. Headless services and those of type ExternalName
-// have no frontends.
+// Service holds what the table needs from a Service. Headless services and those of type
+// ExternalName have no frontends.
 type Service struct {
 	Name Name
 	// Created decides between services that claim one frontend: the older gets it.
 	Created time.Time
-	// ClusterIPs are for clients in the cluster only. They say which families the service has;
-	// a service without any has both.
+	// ClusterIPs are for clients in the cluster only. They determine the families of the
+	// service; a service without any has both.
 	ClusterIPs []netip.Addr
 	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are for clients in the cluster and
 	// outside.
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
-	// SourceRanges are the external clients that LoadBalancerIPs admit. No range admits any
+	// SourceRanges are the external clients that LoadBalancerIPs admit. An empty list admits any
 	// client.
 	SourceRanges []netip.Prefix
 	Ports        []Port
-	// Affinity is the timeout of sessionAffinity ClientIP, in whole seconds; 0 is no affinity.
+	// Affinity is the timeout of sessionAffinity ClientIP, in whole seconds. Zero means no
+	// affinity.
 	Affinity time.Duration
-	// ExternalLocal and InternalLocal are the traffic policies Local.
+	// ExternalLocal and InternalLocal report whether these traffic policies are Local.
 	ExternalLocal bool
 	InternalLocal bool
-	// HealthCheckNodePort is where load balancers ask whether this node has endpoints; 0 is
-	// nowhere. The table does not use it.
+	// HealthCheckNodePort is the port at which load balancers check whether this node has
+	// endpoints; 0 if there is none. The table does not use it.
 	HealthCheckNodePort uint16
 }
 
@@ -86,11 +87,11 @@ type Port struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
-	// NodePort is served on this node's addresses; 0 is none.
+	// NodePort is served on this node's addresses; 0 means that there is none.
 	NodePort uint16
 }
 
-// Slice is what the table needs of an EndpointSlice.
+// Slice holds what the table needs from an EndpointSlice.
 type Slice struct {
 	// Service is the service of the slice. Name is unique in the namespace of that service.
 	Service   Name
@@ -107,12 +108,12 @@ type SlicePort struct {
 	Port     uint16
 }
 
-// Endpoint is a backend. The conditions mean what discovery.k8s.io/v1 says. The caller sets what an
-// absent condition means there.
+// Endpoint is a backend. The conditions have the meaning of discovery.k8s.io/v1. The caller sets
+// the defaults of absent conditions.
 type Endpoint struct {
 	// Addr is ignored if no other host can reach it.
 	Addr netip.Addr
-	// Node is the name of the node it is on, "" is unknown.
+	// Node is the name of its node; "" if that is not known.
 	Node                        string
 	Ready, Serving, Terminating bool
 }
@@ -137,7 +138,7 @@ type HostFrontend struct {
 	Backends []netip.AddrPort
 }
 
-// reachable reports whether an address may be that of a frontend or a backend.
+// reachable reports whether a frontend or a backend may have an address.
 func reachable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() &&
 		!a.IsMulticast() && !a.Unmap().IsLinkLocalUnicast()

@@ -14,7 +14,7 @@ func vipAddrs(texts ...string) (out []netip.Addr) {
 	return out
 }
 
-func TestVIPsAreThoseOfKnownServices(t *testing.T) {
+func TestVIPsComeFromKnownServices(t *testing.T) {
 	addrs := vipAddrs
 	var v VIPs
 	name := func(n string) Name { return Name{"shop", n} }

@@ -6,7 +6,7 @@ import (
 )
 
 // Contact reports whether a peer answers. Without keepalives WireGuard is silent while there is no
-// traffic, so the age of the handshake alone says nothing.
+// traffic, so the age of the handshake alone proves nothing.
 type Contact string
 
 // The contacts.
@@ -20,8 +20,8 @@ const (
 	ContactSilent Contact = "silent"
 )
 
-// SilentAfter is how long a working peer may take: it answers data at once, or with a keepalive
-// after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and Rekey-Timeout).
+// SilentAfter bounds the time in which a working peer answers: it answers data at once, or with a
+// keepalive after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and Rekey-Timeout).
 const SilentAfter = 15 * time.Second
 
 // Sizes of messages inside UDP, bytes. A keepalive needs no answer. It is the only transport
@@ -33,11 +33,11 @@ const (
 	keepalivesAtOnce = 8
 )
 
-// contact is what the counters tell of one peer. Both implementations of WireGuard count only
+// contact is what the counters show about one peer. Both implementations of WireGuard count only
 // authentic messages as received.
 type contact struct {
 	received, sent int64
-	// heard is when received last grew, or the last handshake; zero is never.
+	// heard is when received last grew, or when the last handshake was. Zero means never.
 	heard time.Time
 	// unanswered is when sent first grew after heard; zero if it did not.
 	unanswered time.Time
@@ -120,19 +120,19 @@ func (m *Manager) observeLocked(st State) {
 
 type peerName struct{ device, name string }
 
-// Sent is how much was sent to a peer, and whether it answers, as of At.
+// Sent describes how much was sent to a peer, and whether it answers, as of At.
 type Sent struct {
 	Bytes   int64
 	At      time.Time
 	Contact Contact
-	// Unanswered is when the first packet left that nothing answered; zero if all were.
+	// Unanswered is when the first unanswered packet left; zero if all were answered.
 	Unanswered time.Time
-	// Kind is the device's.
+	// Kind is the kind of the device.
 	Kind Kind
 }
 
-// SentTo returns what the last reading says of a peer. It does not block; its data is as old as the
-// last Status or Sync. ok is false when the peer was not read.
+// SentTo returns what the last reading found about a peer. It does not block; its data is as old as
+// the last Status or Sync. ok is false when the peer was not read.
 func (m *Manager) SentTo(device, name string) (s Sent, ok bool) {
 	all := m.sent.Load()
 	if all == nil {

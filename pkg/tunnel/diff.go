@@ -99,8 +99,8 @@ func diffDevice(d Device, st DeviceState, prune bool, now time.Time) (DeviceChan
 }
 
 // diffPeers puts removals last: an allowed IP that moves to another peer is taken over before its
-// old owner is removed. The order of the others does not matter: assigning an allowed IP takes it
-// from any other peer.
+// old owner is removed. The order of the other changes does not matter: assigning an allowed IP
+// takes it from any other peer.
 func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerChange {
 	haveByKey := make(map[wgkey.Public]PeerState, len(have))
 	ownerByIP := map[netip.Prefix]wgkey.Public{}

@@ -60,7 +60,7 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 		name string
 		edit func(f *tunneltest.Fake)
 		want tunnel.Spec
-		// peers is what is sent; nil is nothing at all.
+		// peers are the changes that are sent. Nil means that nothing is sent.
 		peers []tunnel.PeerChange
 	}{
 		{"nothing", nil, first, nil},

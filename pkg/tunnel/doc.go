@@ -6,17 +6,18 @@
 //	System.Read → State ┘
 //
 // It promises:
-//   - Several devices a node pair (key epochs, lanes) from the first day: a Spec
-//     lists devices, and nothing outside this package may assume one.
+//   - There may be several devices per pair of nodes (key epochs, lanes): a Spec
+//     lists devices, and no other package may assume that there is one.
 //   - Only what differs is touched: a changed peer is the only one in the
 //     configuration that is sent, and no other is read for it. Syncing twice changes nothing.
-//   - What others change on a device is found by Watch, or after Forget, and mended.
-//   - The kernel's WireGuard is used where it can be made, else veil-wg is asked
-//     for a TUN. A device that exists is kept whatever its kind, so that nothing is lost.
+//   - Watch, or a Sync after Forget, finds changes of a device by other programs, and
+//     Sync corrects them.
+//   - The kernel's WireGuard is used where it can be made. Otherwise veil-wg makes a
+//     TUN. An existing device is kept regardless of its kind, so that nothing is lost.
 //   - An endpoint that moved (an authenticated packet came from elsewhere) is kept
 //     while handshakes succeed. It is set back to the claimed one when the claim
-//     changes, the last handshake is stale, or its address is none of the peer's.
-//   - No private key is kept from what a device says: public keys are compared.
+//     changes, the last handshake is stale, or the peer does not have its address.
+//   - No private key is kept from a reading of a device: public keys are compared.
 //
 // It refuses a Spec in which a key or an allowed IP occurs twice on a device, and
 // a device's name that belongs to a link of another type. It removes only devices

@@ -30,8 +30,8 @@ func socketOf(device string) string {
 }
 
 // ask sends veil-wg a request that the protocol of WireGuard does not have, and calls each for each
-// line of the answer. It returns unix.EOPNOTSUPP where the engine does not know it. A veil-wg of an
-// older release closes the connection.
+// line of the answer. It returns unix.EOPNOTSUPP if the engine does not know the request. A
+// veil-wg of an older release closes the connection.
 func ask(socket, request string, each func(name, value string) error) error {
 	c, err := net.DialTimeout("unix", socket, askPatience)
 	if err != nil {
@@ -60,9 +60,9 @@ func ask(socket, request string, each func(name, value string) error) error {
 	return errors.Join(in.Err(), errors.New("the answer has no end"))
 }
 
-// readDrops asks the configuration socket of a device what it dropped, by reason. It returns nil
-// where the engine does not count, or veil-wg is of a release that does not tell: a device without
-// counters is no worse for it.
+// readDrops reads from the configuration socket of a device what it dropped, by reason. It returns
+// nil if the engine does not count, or if the release of veil-wg does not report it. Missing
+// counters do not make a device unusable.
 func readDrops(socket string) map[string]uint64 {
 	out := map[string]uint64{}
 	if ask(socket, "drops=1", func(reason, text string) (err error) {
@@ -74,8 +74,8 @@ func readDrops(socket string) map[string]uint64 {
 	return out
 }
 
-// readOffloads asks the configuration socket of a device which offloads it uses, and to which peers
-// it sends datagrams one by one. Both are nil where the engine does not tell.
+// readOffloads reads from the configuration socket of a device which offloads it uses, and to which
+// peers it sends datagrams one by one. Both are nil if the engine does not report them.
 func readOffloads(socket string) (on map[string]bool, singly map[wgkey.Public]bool) {
 	on, singly = map[string]bool{}, map[wgkey.Public]bool{}
 	if ask(socket, "offloads=1", func(name, value string) (err error) {

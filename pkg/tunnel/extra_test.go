@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What veil-wg counts is read whole or not at all; one that does not count is no error.
+// The counters of veil-wg are read whole or not at all. A veil-wg that does not count is not an
+// error.
 func TestReadDrops(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answer string

@@ -74,7 +74,7 @@ var (
 // device is the tunnel device of every test node: they do not share a mount namespace.
 const device = "veil0"
 
-// newNode makes a node whose device is veil-wg's, also where the kernel has one.
+// newNode makes a node whose device belongs to veil-wg, even if the kernel has WireGuard.
 func newNode(t *testing.T, n int, f family) *testNode {
 	t.Helper()
 	return newNodeOf(t, n, f, tunnel.ModeUserspace)

@@ -48,9 +48,9 @@ type Manager struct {
 	writes  uint64
 	claims  map[peerID]netip.AddrPort
 	nameFor map[wgkey.Public]string
-	// contacts are those of the peers in the last reading.
+	// contacts are the contacts of the peers in the last reading.
 	contacts map[peerID]*contact
-	// sent is of the last reading.
+	// sent is the Sent of each peer in the last reading.
 	sent atomic.Pointer[map[peerName]Sent]
 }
 
@@ -59,7 +59,7 @@ type peerID struct {
 	key    wgkey.Public
 }
 
-// NewManager returns a Manager without knowledge of the devices. A nil now is time.Now.
+// NewManager returns a Manager without knowledge of the devices. A nil now means time.Now.
 func NewManager(sys System, now func() time.Time) *Manager {
 	if now == nil {
 		now = time.Now
@@ -69,7 +69,7 @@ func NewManager(sys System, now func() time.Time) *Manager {
 
 // Sync makes the devices match want and returns what it changed. It reads them on the first call,
 // after Forget, and after a failed Sync. After an error the completed changes stay, and the next
-// Sync does the rest. Sync keeps what want holds, which must not be changed.
+// Sync does the rest. Sync keeps want, which the caller must not change.
 func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	m.syncing.Lock()
 	defer m.syncing.Unlock()
@@ -115,8 +115,8 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	return c, errors.Join(errs...)
 }
 
-// known returns the devices as remembered, else as read. now is the time to judge handshakes by:
-// remembered ones may be outdated, so it is then zero.
+// known returns the devices as remembered, otherwise as read. now is the time at which to judge
+// handshakes. It is zero for remembered devices, since their handshakes may be outdated.
 func (m *Manager) known(ctx context.Context) (have State, now time.Time, err error) {
 	m.mu.Lock()
 	known := m.have
@@ -226,5 +226,5 @@ func (m *Manager) keysOf(device, name string) (out []wgkey.Public) {
 	return out
 }
 
-// WatchEvery is how often the counters of peers are to be read.
+// WatchEvery is the interval at which callers must read the counters of peers.
 const WatchEvery = 5 * time.Second

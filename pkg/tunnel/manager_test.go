@@ -64,7 +64,7 @@ func TestWatchFindsWhatOthersChanged(t *testing.T) {
 		"nobody serves it any more": func(d *tunnel.DeviceState) {
 			d.Served, d.Peers = false, nil
 		},
-		"somebody's peer that is no node's": func(d *tunnel.DeviceState) {
+		"a peer that belongs to no node": func(d *tunnel.DeviceState) {
 			d.Peers = append(d.Peers, tunnel.PeerState{PublicKey: pub(99)})
 		},
 	} {

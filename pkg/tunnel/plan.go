@@ -16,7 +16,7 @@ type Local struct {
 	PrivateKey wgkey.Private
 }
 
-// Inputs are what Plan decides from.
+// Inputs are the inputs of Plan.
 type Inputs struct {
 	Devices []Local
 	// Mark and MTU apply to every device.
@@ -28,7 +28,7 @@ type Inputs struct {
 	Underlay4, Underlay6 bool
 	// Keepalive applies to every peer.
 	Keepalive time.Duration
-	// Roaming allows a peer's endpoint any address.
+	// Roaming allows a peer's endpoint to have any address.
 	Roaming bool
 	// Prune is cluster.State.Synced.
 	Prune bool

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// removeWait is how long veil-wg may take to remove a device without a request; after that the
+// removeWait bounds the time in which veil-wg removes a device without a request. After that the
 // device is removed directly.
 const removeWait = 2 * time.Second
 
@@ -108,8 +108,8 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	return l, nil
 }
 
-// waitGone waits until veil-wg has removed the device itself: it would recreate one that is removed
-// under it.
+// waitGone waits until veil-wg has removed the device itself: it would recreate a device that
+// another program removes.
 func waitGone(ctx context.Context, netlink *nl.Handle, name string) {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()

@@ -22,7 +22,7 @@ type Spec struct {
 type Device struct {
 	// Name is abi.TunnelDevicePrefix and a number.
 	Name string
-	// Epoch is that of PrivateKey; Lane numbers devices of one epoch from 0.
+	// Epoch is the epoch of PrivateKey; Lane numbers devices of one epoch from 0.
 	Epoch uint32
 	Lane  int
 	// ListenPort is the UDP port on the underlay.
@@ -37,12 +37,12 @@ type Device struct {
 
 // Peer is another node, as one device sees it.
 type Peer struct {
-	// Name is the node's, for people.
+	// Name is the name of the node, for messages.
 	Name      string
 	PublicKey wgkey.Public
-	// Endpoint is the claimed endpoint; the zero value lets the peer initiate.
+	// Endpoint is the claimed endpoint. The zero value means that the peer must initiate.
 	Endpoint netip.AddrPort
-	// Sources are the addresses that the peer's endpoint may have; nil is any.
+	// Sources are the addresses that the peer's endpoint may have. Nil allows any.
 	Sources []netip.Addr
 	// AllowedIPs are the inner addresses that are routed to the peer and accepted from it.
 	AllowedIPs []netip.Prefix
@@ -50,7 +50,7 @@ type Peer struct {
 	Keepalive time.Duration
 }
 
-// Check returns what in s cannot work.
+// Check returns an error about the parts of s that cannot work.
 func (s Spec) Check() error {
 	names := map[string]bool{}
 	for _, d := range s.Devices {

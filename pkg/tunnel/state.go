@@ -15,7 +15,7 @@ type Kind string
 const (
 	Kernel    Kind = "kernel"
 	Userspace Kind = "userspace"
-	// Foreign is a link with one of our names that is no WireGuard device. It is never changed.
+	// Foreign is a link with one of our names that is not a WireGuard device. It is never changed.
 	Foreign Kind = "foreign"
 )
 
@@ -40,15 +40,16 @@ type DeviceState struct {
 	ListenPort int          `json:"listenPort"`
 	Mark       uint32       `json:"-"`
 	Peers      []PeerState  `json:"peers"`
-	// Drops are what veil-wg dropped or refused, by reason; nil where it does not count.
+	// Drops counts what veil-wg dropped or refused, by reason; nil if it does not count.
 	Drops map[string]uint64 `json:"drops,omitempty"`
-	// Offloads are those that veil-wg knows, and whether it uses them; nil where it does not tell.
+	// Offloads are the offloads that veil-wg knows, and whether it uses them; nil if it does not
+	// report them.
 	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
 // PeerState is a peer as read.
 type PeerState struct {
-	// Name is the node's; empty for a peer that is not in the last Spec.
+	// Name is the name of the node; "" for a peer that is not in the last Spec.
 	Name      string       `json:"name"`
 	PublicKey wgkey.Public `json:"publicKey"`
 	// Endpoint is the address it was last heard from, or the one that was set.
@@ -145,7 +146,7 @@ func peersAfter(st DeviceState, want Device, prune bool,
 	return out
 }
 
-// Health is the age class of a peer's last handshake.
+// Health is a class of the age of a peer's last handshake.
 type Health string
 
 // Healths of a peer.

@@ -46,9 +46,9 @@ var (
 // Options of a Host.
 type Options struct {
 	Mode Mode
-	// WorkerDir is the folder of veil-wg's requests; empty is abi.WorkerDir.
+	// WorkerDir is the folder of veil-wg's requests. An empty string means abi.WorkerDir.
 	WorkerDir string
-	// WorkerWait bounds the wait for veil-wg; 0 is 5 s.
+	// WorkerWait bounds the wait for veil-wg. 0 means 5 s.
 	WorkerWait time.Duration
 	Log        *slog.Logger
 }
@@ -213,7 +213,7 @@ func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 		return nil
 	case errors.Is(err, unix.EADDRINUSE),
 		strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
-		// wgctrl reports the number of a userspace device as text only.
+		// wgctrl reports the number of a userspace device only as text.
 		port := 0
 		if c.ListenPort != nil {
 			port = *c.ListenPort

@@ -27,7 +27,7 @@ import (
 
 // Document is the output.
 type Document struct {
-	// Ports and Protocols are those of the verdicts.
+	// Ports and Protocols are the ports and protocols of the verdicts.
 	Ports     []int
 	Protocols []v1.Protocol
 	Cases     []Case
@@ -243,7 +243,7 @@ func (w *world) peer(p *probe.Pod) *matcher.TrafficPeer {
 		Namespace: p.Namespace, NamespaceLabels: w.Resources.Namespaces[p.Namespace]}}
 }
 
-// portName returns the name of a port of a pod; empty is none.
+// portName returns the name of a port of a pod, or "" if it has none.
 func portName(p *probe.Pod, port int, proto v1.Protocol) string {
 	for _, c := range p.Containers {
 		if c.Port == port && c.Protocol == proto {

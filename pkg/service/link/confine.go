@@ -16,13 +16,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// confined says which pods host routing is for, where policies judge packets in netfilter.
+// confined holds the pods for which host routing is on, where policies judge packets in netfilter.
 type confined struct {
 	mu sync.Mutex // guards what follows, and is held while service_routes is written
 	// on reports whether only allowed pods are host routed; otherwise all are.
 	on bool
-	// allowed are the links of the pods that no policy judges, by name. nil is not known yet:
-	// links then keep what they have, and none gets more.
+	// allowed are the links of the pods that no policy judges, by name. Nil means that they are not
+	// known yet: links then keep what they have, and none gets more.
 	allowed map[string]bool
 	// given are the indexes of the links that have the fast path, by name, once allowed is known.
 	given map[string]uint32
@@ -30,7 +30,7 @@ type confined struct {
 	settled map[int]bool
 }
 
-// note notes what a pod's link was given. mu is held.
+// note records what a pod's link was given. mu is held.
 func (c *confined) note(name string, index uint32, how uint8) {
 	switch {
 	case c.allowed == nil:
@@ -41,7 +41,7 @@ func (c *confined) note(name string, index uint32, how uint8) {
 	}
 }
 
-// settle notes that the plugins have finished a link. mu is held.
+// settle records that the plugins have finished a link. mu is held.
 func (c *confined) settle(index int) {
 	if c.settled == nil {
 		c.settled = map[int]bool{}
@@ -49,14 +49,14 @@ func (c *confined) settle(index int) {
 	c.settled[index] = true
 }
 
-// forget forgets the links that do not exist any more.
+// forget forgets the links that no longer exist.
 func (c *confined) forget(there map[uint32]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.settled, func(index int, _ bool) bool { return !there[uint32(index)] })
 }
 
-// Confine has only the pods of Allow take the fast path. Call it before AttachLinks. Until Retain
+// Confine lets only the pods of Allow take the fast path. Call it before AttachLinks. Until Retain
 // or Allow is called, links of pods keep what an earlier process gave them.
 func (s *Links) Confine() {
 	s.confined.mu.Lock()
@@ -64,8 +64,8 @@ func (s *Links) Confine() {
 	s.confined.on = true
 }
 
-// Fast returns the names of the links of pods that have the fast path. nil is that no pod can have
-// it, or that Retain and Allow were not called yet.
+// Fast returns the names of the links of pods that have the fast path. Nil means that no pod can
+// have it, or that Retain and Allow were not called yet.
 func (s *Links) Fast() map[string]bool {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -79,8 +79,8 @@ func (s *Links) Fast() map[string]bool {
 	return names
 }
 
-// Retain takes the fast path from the links of pods that are not named, and gives it to none. When
-// it has returned without an error, both directions of their packets pass netfilter.
+// Retain takes the fast path from the links of pods that are not in names, and gives it to none.
+// When it has returned without an error, both directions of their packets pass netfilter.
 func (s *Links) Retain(names map[string]bool) error {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -171,8 +171,8 @@ func (s *Links) retainOther(h *nl.Handle, index int) error {
 	return nil
 }
 
-// Allow lets the links of pods that are named have the fast path, once the plugins have finished
-// them, and takes it from all others.
+// Allow gives the links of pods in names the fast path, once the plugins have finished them, and
+// takes it from all others.
 func (s *Links) Allow(names map[string]bool) error {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()

@@ -110,7 +110,7 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
-		r.tc(t, "qdisc replace dev vpod2 clsact") // clsact alone is no one's
+		r.tc(t, "qdisc replace dev vpod2 clsact") // clsact alone has no program of others
 		for dir, want := range map[direction]uint8{ingress: wholePod &^ routeFrom,
 			egress: wholePod &^ routePeer} {
 			r.expectRoutes(t, "without others", map[string]uint8{"vpod2": wholePod})

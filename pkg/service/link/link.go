@@ -28,7 +28,7 @@ const (
 	progTunnelOut      = "service_tun_out"
 )
 
-// mapSelf has the addresses of this node, in the order of enum node_addr in
+// mapSelf holds the addresses of this node, in the order of enum node_addr in
 // bpf/lib/service/node_addr.h.
 const mapSelf = "service_self"
 
@@ -96,7 +96,7 @@ type Links struct {
 }
 
 // New returns the links of a table, which must stay open as long as they are used. It attaches
-// nothing. Of a table without links only InUse and PodClients may be called. log gets what is
+// nothing. For a table without links, only InUse and PodClients may be called. log receives what is
 // attached, and the links whose packets are not translated.
 func New(t *table.Table, log *slog.Logger) *Links {
 	s := &Links{table: t, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
@@ -144,10 +144,10 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 }
 
 // AttachLinks attaches the programs to the links of the calling thread's network namespace and
-// returns what it changed. Guarded links get them behind the guard's program, links of pods and
-// tunnels alone. A program of another version is replaced in place. A link that goes meanwhile is
-// no error. Neither is a link that takes no program: its packets are not translated, and the log
-// says so. Call it after Apply and SetSelf.
+// returns what it changed. Guarded links get them behind the guard's program; links of pods and
+// tunnels have only these programs. A program of another version is replaced in place. A link that
+// disappears meanwhile is not an error. Neither is a link that takes no program: its packets are
+// not translated, and the log reports that. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,11 +188,11 @@ func (s *Links) notTranslated(l nl.Link, err error) {
 }
 
 // attachLink attaches the programs that the link must have and returns what it changed. settled
-// says that the plugins have finished a pod's link.
+// reports whether the plugins have finished a pod's link.
 func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, tchook.ErrLinkGone) {
-		return nil, nil // more is told of a link whose master goes
+		return nil, nil // a link whose master disappears causes another event
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
@@ -283,7 +283,8 @@ func closeAll(progs []*ebpf.Program) {
 	}
 }
 
-// findOurs returns our programs at a point, of any version: they have a name and a map of ours.
+// findOurs returns our programs at a point, of any version. They have one of our names and one of
+// our maps.
 func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
 	ids, err := hk.list(h, p)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// mapOpened has the TCP connections that were opened on the fast path: bpf/lib/service/opened.h.
+// mapOpened holds the TCP connections that were opened on the fast path: bpf/lib/service/opened.h.
 const mapOpened = "service_opened"
 
 // openedKey is struct flow_key, of a connection from Src to Dst.
@@ -28,8 +28,8 @@ type openedKey struct {
 type openedLinks struct{ Client, Backend uint32 }
 
 // Opened returns the TCP connections that were opened on the fast path to these pods, or between
-// them, and are not closed. pods has the pods' links by their addresses. A connection of an earlier
-// pod with the same address is none.
+// them, and are not closed. pods has the pods' links by their addresses. A connection of an
+// earlier pod with the same address does not count.
 func (s *Links) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
 	indexes, err := indexesOf(pods)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Links) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
 	return found, err
 }
 
-// indexesOf returns the indexes of links by the pods' addresses, of those that exist.
+// indexesOf returns the indexes of existing links by the pods' addresses.
 func indexesOf(pods map[netip.Addr]string) (map[netip.Addr]uint32, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {

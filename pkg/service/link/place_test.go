@@ -322,7 +322,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 				c := l.goOn(t, vip, fmt.Sprintf("secret %d, with the guard", i))
 				nettest.Until(t, 10*time.Second, "the guard dropped it: "+reason,
 					func() bool { return l.dropped(t)[reason] > before })
-				// Reset, so that the next count is the next one's.
+				// Reset, so that the next count belongs to the next connection.
 				errtest.Must(t, errors.Join(c.SetLinger(0), c.Close()))
 			}
 		}

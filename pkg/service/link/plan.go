@@ -11,7 +11,7 @@ import (
 // vrf is a kind of master that hands packets on without another look-up by programs at tc.
 const vrf = "vrf"
 
-// masterOf returns the kind of the master of link l; "" is none.
+// masterOf returns the kind of the master of link l, or "" if it has none.
 func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	index := l.Attrs().MasterIndex
 	if index == 0 {

@@ -14,7 +14,7 @@ import (
 
 // Remove removes the table, of any version, and returns what it removed. It detaches the programs
 // from links of the calling thread's network namespace, then does what table.Remove does. It needs
-// no table and does as much as it can. A missing directory is no error.
+// no table and does as much as it can. A missing directory is not an error.
 func Remove(dir string) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -24,7 +24,7 @@ func Remove(dir string) ([]string, error) {
 	return append(detached, removed...), errors.Join(err, other)
 }
 
-// detachLinks takes our programs from all links, and from before the guard.
+// detachLinks removes our programs from all links and from the array of the egress guard.
 func detachLinks(dir string) ([]string, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {

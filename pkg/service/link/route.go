@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// mapRoutes has what host routing may do at a link, by its index: bpf/lib/service/route.h.
+// mapRoutes holds what host routing may do at a link, by its index: bpf/lib/service/route.h.
 const mapRoutes = "service_routes"
 
 // What host routing may do at a link: ROUTE_* of bpf/lib/service/route.h.
@@ -125,8 +125,8 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 }
 
 // limits reports whether a qdisc at the host's end of a pod's link needs the packets that the pod
-// gets, or those that it sends: one that is neither the kernel's default of a veth nor the place of
-// programs.
+// gets, or those that it sends. The kernel's default qdisc of a veth and the qdisc of programs do
+// not count.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
@@ -147,7 +147,7 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers reports whether others attached programs or filters there, at tcx or at clsact.
+// hasOthers reports whether other programs attached programs or filters there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	filters, err := tchook.Filters(h, p.index, p.dir)
 	if err != nil {
@@ -174,7 +174,7 @@ func goneIsFine(err error) error {
 	return err
 }
 
-// isGuarded reports whether the guard judges what leaves by the link.
+// isGuarded reports whether the guard judges packets that leave by the link.
 func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	ids, err := hk.list(h, point{l.Attrs().Index, egress})
 	if err != nil {
@@ -197,7 +197,7 @@ func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	return false, nil
 }
 
-// forgetRoutes deletes the entries of links that do not exist any more.
+// forgetRoutes deletes the entries of links that no longer exist.
 func (s *Links) forgetRoutes(links []nl.Link) error {
 	there := make(map[uint32]bool, len(links))
 	for _, l := range links {

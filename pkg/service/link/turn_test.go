@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// TestClientsThatAreBalancersReachAPodPastNetfilter has clients with an address that is some
-// service's, to which no pod but a backend may send.
+// TestClientsThatAreBalancersReachAPodPastNetfilter has clients with the address of some service.
+// Only backends of the service may send to that address.
 func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 	expectPast(t, func(t *testing.T, r *routed) way {
 		r.guard(t, "198.19.0.9", "fd42:9::9")

@@ -87,7 +87,8 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 	return nil
 }
 
-// waits reports whether the link is a pod's without programs, for whose place another may come.
+// waits reports whether the link belongs to a pod and has no programs, and another program may
+// still take their place.
 func (s *Links) waits(h *nl.Handle, l nl.Link) bool {
 	if s.tcx || l.Attrs().Group != abi.PodGroup {
 		return false

@@ -10,10 +10,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// WriteError is the error of a step of Apply that ended early. The steps before it are done, those
-// after it are not.
+// WriteError is the error of a step of Apply that ended early. The steps before it are done; the
+// steps after it are not.
 type WriteError struct {
-	// Map is the map's name, Step what was to be done to it.
+	// Map is the map's name, and Step the operation on it.
 	Map, Step string
 	// Done of Of entries are written.
 	Done, Of int
@@ -53,7 +53,7 @@ func (t *Table) Apply(c service.Changes) error {
 	return nil
 }
 
-// writes returns the steps of the changes in the order that service.Changes asks for.
+// writes returns the steps of the changes in the order that service.Changes requires.
 func writes(c service.Changes) []write {
 	sources := service.Batch[service.SourceRangeKey, uint32]{Keys: c.SourceRanges,
 		Values: make([]uint32, len(c.SourceRanges))}
@@ -78,7 +78,7 @@ func put[K, V any](name string, b service.Batch[K, V]) write {
 	}}
 }
 
-// Delete deletes entries of a map of the table. A missing entry is no error.
+// Delete deletes entries of a map of the table. A missing entry is not an error.
 func Delete[K any](t *Table, name string, keys []K) error {
 	if _, err := drop(name, keys).do(t.maps[name]); err != nil {
 		return fmt.Errorf("delete from %s: %w", name, err)
@@ -86,7 +86,7 @@ func Delete[K any](t *Table, name string, keys []K) error {
 	return nil
 }
 
-// drop deletes entries. A missing entry is no error.
+// drop deletes entries. A missing entry is not an error.
 func drop[K any](name string, keys []K) write {
 	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {
 		for done := 0; ; {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// show is the table as a reader finds it: by frontend, whatever the slots and revisions are.
+// show returns the table as a reader finds it: by frontend, without slots and revisions.
 func show(t *testing.T, table *Table) map[string]string {
 	t.Helper()
 	s, err := table.State()

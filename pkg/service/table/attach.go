@@ -74,7 +74,7 @@ func openCgroup(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// attachSocket attaches one program and returns what it changed; "" is nothing.
+// attachSocket attaches one program and returns what it changed; "" if it changed nothing.
 func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
 	old, err := link.LoadPinnedLink(t.Pin(h.program), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +92,7 @@ func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
 	if err := unix.Fstat(int(group.Fd()), &st); err != nil {
 		return "", err
 	}
-	// A cgroup's number is that of its directory. A link whose cgroup is gone has number 0.
+	// A cgroup has the inode number of its directory. A link whose cgroup is gone has number 0.
 	if at := info.Cgroup(); at == nil || at.CgroupId != st.Ino ||
 		ebpf.AttachType(at.AttachType) != h.at {
 		return "attached elsewhere", t.newLink(group, h)

@@ -17,11 +17,11 @@ type PodClient struct {
 	Link uint32
 }
 
-// UnknownLink is the link of pods that were clients before the map existed. It never goes.
+// UnknownLink is the link of pods that were clients before the map existed. It is never removed.
 const UnknownLink = 0
 
 // assumePodClients fills the map with the addresses that are closed to pods. It is called when the
-// map is new, or when programs without it ran: nobody knows then which pods are clients. After a
+// map is new, or when programs without it ran: it is then unknown which pods are clients. After a
 // boot there are none.
 func (t *Table) assumePodClients() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {

@@ -2,28 +2,29 @@ package table
 
 import "fmt"
 
-// Counters counts since the map of counters was created. Only another layout of it creates it anew.
+// Counters counts since the map of counters was created. The map is only created again if its
+// layout changes.
 type Counters struct {
 	Sockets, Packets Choices
-	// SourceRefused is packets of clients that loadBalancerSourceRanges does not admit.
+	// SourceRefused counts packets of clients that loadBalancerSourceRanges does not admit.
 	SourceRefused uint64
-	// NotHere is packets that were dropped since the policy is Local and no backend is on this
-	// node. So a load balancer chooses another node.
+	// NotHere counts packets that were dropped because the policy is Local and no backend is on
+	// this node. So a load balancer chooses another node.
 	NotHere uint64
-	// NoAddress and NoPort are packets without a source address or port for SNAT. NoPort also
+	// NoAddress and NoPort count packets without a source address or port for SNAT. NoPort also
 	// counts flows without room in the flow table or among the pod clients.
 	NoAddress, NoPort uint64
-	// Moved is UDP flows that got another backend because theirs is gone.
+	// Moved counts UDP flows that got another backend because theirs is gone.
 	Moved uint64
 }
 
-// Choices counts how choices of a backend ended.
+// Choices counts the results of choices of a backend.
 type Choices struct {
-	// TCP and UDP are how often a backend was chosen.
+	// TCP and UDP count how often a backend was chosen.
 	TCP, UDP uint64
-	// Refused is how often the service had none.
+	// Refused counts how often the service had none.
 	Refused uint64
-	// Unsteady is how often a choice was given up and refused because the frontend changed at
+	// Unsteady counts how often a choice was given up and refused because the frontend changed at
 	// each look-up. It should be 0.
 	Unsteady uint64
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// TestCountersAreThoseOfThePrograms holds that Go and C have the same counters in the same order.
-func TestCountersAreThoseOfThePrograms(t *testing.T) {
+// TestCountersMatchThePrograms holds that Go and C have the same counters in the same order.
+func TestCountersMatchThePrograms(t *testing.T) {
 	text := filetest.Read(t, "../../../bpf/lib/service/count.h")
 	body := regexp.MustCompile(`(?s)enum service_count \{(.*?)\n\};`).FindSubmatch(text)
 	if body == nil {

@@ -2,16 +2,16 @@
 // programs of docs/design/0007-service-table.md: loaded, pinned, attached to sockets, read and
 // written. Package link attaches the programs at links.
 //
-// It promises that what it put in force stays so without this process: maps and links are pinned.
-// Open adopts what an earlier process left; programs of another version take the place of the old
-// ones within their link, so there is no moment without one, and take over what those remember of
-// connections; maps of another size begin with what is in force. Apply makes the changes of a
-// service.Planner in their order, so that a reader never sees half of one; when it cannot make them
-// all, State says what is there, from which the planner goes on. A map never drops an entry of the
-// table to make room: a full one is an error.
+// It promises that the table stays in force without this process: maps and links are pinned. Open
+// adopts what an earlier process left. Programs of another version replace the old ones within
+// their link, so there is no moment without a program, and they take over what the old ones
+// remember about connections. Maps of another size begin with the content in force. Apply makes the
+// changes of a service.Planner in their order, so that a reader never sees half a change. When it
+// cannot make them all, the planner continues from the content that State returns. A map never
+// drops an entry of the table to make room: a full map is an error.
 //
-// It refuses to mount anything, to attach to what is no cgroup of the second version,
-// and to take away what is not its own. It knows no links, no Services and no Kubernetes.
+// It refuses to mount anything, to attach to anything but a cgroup of the second version,
+// and to remove objects that are not its own. It knows no links, no Services and no Kubernetes.
 //
 // Invariants: a pinned table is adopted whole or not at all; the programs in force
 // and the maps that State reads belong together once AttachSockets has returned.

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Given returns the backends that sockets on this node, including pods', got for these frontends,
-// each once, sorted. Those of closed sockets are included until the map evicts them. It walks all
-// entries, about a millisecond for each ten thousand.
+// Given returns the backends that sockets on this node, including sockets of pods, got for these
+// frontends, each once, sorted. Backends of closed sockets are included until the map evicts them.
+// It walks all entries, about a millisecond for each ten thousand.
 func (t *Table) Given(frontends []netip.AddrPort) ([]netip.AddrPort, error) {
 	var given []netip.AddrPort
 	err := each(t.maps, mapReplies, func(k socketPeer, v socketAddr) bool {

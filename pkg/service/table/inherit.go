@@ -96,7 +96,7 @@ func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// sameMap reports whether a and b are the same map of the kernel. nil is no map.
+// sameMap reports whether a and b are the same map of the kernel. It returns false if one is nil.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil

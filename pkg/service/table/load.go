@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Names of maps, which are also those of their pins. The names of programs are the pins of their
-// links.
+// Names of maps, which are also the names of their pins. The names of programs are the pins of
+// their links.
 const (
 	mapFrontends    = "service_fronts"
 	mapBackends     = "service_slots"
@@ -41,7 +41,7 @@ const (
 	MapFlowBloom = "service_known"
 )
 
-// PinPrefix begins the name of every pin of the table.
+// PinPrefix is the prefix of the name of every pin of the table.
 const PinPrefix = "service_"
 
 var (
@@ -73,7 +73,7 @@ func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	return []*ebpf.CollectionSpec{spec}, nil
 }
 
-// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A
+// quotaShare is the number of entries of the flow table for each flow of a client's quota. A
 // flow takes five entries at most.
 const quotaShare = 128
 
@@ -303,7 +303,7 @@ func (t *Table) openGuardMap(name string) error {
 // Pin returns the path of a pin of the table or of the guard.
 func (t *Table) Pin(name string) string { return filepath.Join(t.dir, name) }
 
-// Explain adds to the kernel's error what to do about it.
+// Explain adds a remedy to the kernel's error.
 func Explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")

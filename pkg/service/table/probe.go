@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/tchook"
 )
 
-// Features is which optional features the kernel has.
+// Features reports which optional features the kernel has.
 type Features struct {
 	// SetRetval is bpf_set_retval (5.18). Without it a connection to a service without backends
 	// goes to the discard port of the client's own loopback, which refuses it.
@@ -28,7 +28,7 @@ type Features struct {
 
 // FeatureError is the error of a kernel or a machine that lacks a required feature.
 type FeatureError struct {
-	// What is missing, the first kernel that has it, and what to do.
+	// What is missing, Since is the first kernel that has it, and Do is the remedy.
 	What, Since, Do string
 	Err             error
 }
@@ -37,10 +37,11 @@ func (e *FeatureError) Error() string {
 	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", ErrNotSupported, e.What, e.Since, e.Err, e.Do)
 }
 
-// Unwrap returns ErrNotSupported and what the kernel said.
+// Unwrap returns ErrNotSupported and the kernel's error.
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
-// Probe returns what of services this machine can do, and changes nothing. The error joins a
+// Probe returns the features of services that this machine supports, and changes nothing. The error
+// joins a
 // *FeatureError for each missing feature, one of them with ErrNoCgroup. Without permission to ask
 // it is ErrNotPermitted.
 func Probe() (Features, error) {

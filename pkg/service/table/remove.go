@@ -14,7 +14,7 @@ import (
 
 // Remove removes the table, of any version, and returns what it removed: the pins in dir, links
 // before maps, and dir if it is empty. It needs no Table and does as much as it can. Established
-// connections stay. A missing directory is no error. Programs at links stay: see package link.
+// connections stay. A missing directory is not an error. Programs at links stay: see package link.
 func Remove(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

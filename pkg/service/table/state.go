@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// chunk is how many entries one call reads.
+// chunk is the number of entries that one call reads.
 const chunk = 1 << 14
 
 // State returns the content of the table, for Planner.Adopt. It reads backends only as far as

@@ -27,34 +27,34 @@ var (
 	ErrNoCgroup = errors.New("no cgroup v2")
 )
 
-// Config is how Open makes a table.
+// Config describes the table that Open makes.
 type Config struct {
-	// Dir is where maps and links are pinned, on a mounted bpffs; Open makes it and its parents
-	// there.
+	// Dir is the directory of the pins of maps and links, on a mounted bpffs. Open makes it and its
+	// parents.
 	Dir string
 	// Limits returns the sizes of the maps of the table.
 	Limits service.Limits
-	// Memory is the sizes of the LRU maps. Zero fields get those of DefaultMemory.
+	// Memory holds the sizes of the LRU maps. Zero fields mean those of DefaultMemory.
 	Memory Memory
 	// Links loads the programs at links too. Package link attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
 	Links bool
 	// ConnectOnly loads and attaches only the programs at connect and getpeername, which are all
-	// that TCP needs. A datagram of an unconnected socket then meets no program. To open a table so
-	// that had more programs, Remove it first.
+	// that TCP needs. A datagram of an unconnected socket then meets no program. Call Remove before
+	// opening a table in this way that had more programs.
 	ConnectOnly bool
-	// TunnelPort is the UDP port of tunnels. No packet to it at a node's address is a
-	// service's. 0 is none.
+	// TunnelPort is the UDP port of tunnels. A packet to it at a node's address never belongs to a
+	// service. 0 means that there is no such port.
 	TunnelPort uint16
 	// HostRouting lets the programs at links send packets from link to link, past netfilter:
 	// those for a pod of this node, and replies of pods to external clients of services.
 	HostRouting bool
-	// Log gets what is adopted and replaced.
+	// Log receives what is adopted and replaced.
 	Log *slog.Logger
 }
 
-// Memory is the sizes, in entries, of the LRU maps. They evict the least recently used entry when
-// they are full.
+// Memory holds the sizes, in entries, of the LRU maps. They evict the least recently used entry
+// when they are full.
 type Memory struct {
 	// Clients is the map of session affinity: which backend a client had.
 	Clients uint32
@@ -143,12 +143,12 @@ func (t *Table) Close() error {
 	return errors.Join(errs...)
 }
 
-// Features returns what Open found out about the kernel.
+// Features returns the features of the kernel that Open found.
 func (t *Table) Features() Features { return t.features }
 
 // Fresh reports whether the table is empty although attached programs read another one: its layout
-// is of another version. They go on with it until they are replaced, so write the whole table
-// before AttachSockets and before package link attaches.
+// belongs to another version. They read the other table until they are replaced. So write the whole
+// table before AttachSockets and before package link attaches.
 func (t *Table) Fresh() bool { return t.fresh }
 
 // HostRouting reports whether the programs at links were loaded with Config.HostRouting.
@@ -160,7 +160,7 @@ func (t *Table) Program(name string) *ebpf.Program { return t.progs[name] }
 // Map returns an open map by its name, or nil. The Table owns it.
 func (t *Table) Map(name string) *ebpf.Map { return t.maps[name] }
 
-// Limits are the sizes of the maps of the table.
+// Limits returns the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }
 
 // open opens a table of these programs on a kernel with these features.

@@ -30,15 +30,15 @@ type socketAddr struct {
 
 // AbortUDP disconnects the UDP sockets that connected to a service whose chosen backend is no
 // longer a member, or that is gone. Their datagrams would be lost silently. The next use of such a
-// socket gets ECONNABORTED, and a new connect gets another backend. It leaves other sockets alone:
-// TCP, those that chose the address of the backend, and unconnected ones, which ask the table for
-// each datagram.
+// socket gets ECONNABORTED, and a new connect gets another backend. It does not touch other
+// sockets: TCP, sockets that chose the address of the backend, and unconnected sockets, which look
+// up the table for each datagram.
 //
-// Namespaces are paths of network namespaces, for the node's own /proc/self/ns/net. One that is
-// gone is no error. Call it after an Apply that removed members or frontends of UDP. It may miss a
-// socket that connected during that Apply, until the next call. It does as much as it can and
-// returns how many sockets it disconnected. The error matches ErrNotSupported if the kernel cannot
-// disconnect sockets of others.
+// Namespaces are paths of network namespaces, for the node's own /proc/self/ns/net. A path that is
+// gone is not an error. Call it after an Apply that removed members or frontends of UDP. It may
+// miss a socket that connected during that Apply, until the next call. It does as much as it can
+// and returns how many sockets it disconnected. The error matches ErrNotSupported if the kernel
+// cannot disconnect sockets of others.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error

@@ -153,7 +153,7 @@ func TestBackendsThatSocketsWereGiven(t *testing.T) {
 	}
 }
 
-func TestLayoutIsThatOfPrograms(t *testing.T) {
+func TestLayoutMatchesThePrograms(t *testing.T) {
 	all, err := specs(Features{})
 	if err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func read(d ast.Decl, subtests map[string][]string) (err error) {
 func text(e ast.Expr) (string, error) {
 	literal, ok := e.(*ast.BasicLit)
 	if !ok || literal.Kind != token.STRING {
-		return "", fmt.Errorf("a name is no string literal but a %T", e)
+		return "", fmt.Errorf("a name is not a string literal but a %T", e)
 	}
 	return strconv.Unquote(literal.Value)
 }
