@@ -13,23 +13,23 @@ import (
 // PluginType is the name of our plugin's program in the CNI configuration.
 const PluginType = "veil"
 
-// cniVersion is what today's containerd 1.6 reads; cniVersions are all that the
-// plugin speaks, for runtimes that choose (CNI specification 1.1.0, section 1).
+// cniVersion is the version that containerd 1.6 reads; cniVersions are all versions
+// that the plugin supports, for runtimes that choose (CNI specification 1.1.0, section 1).
 const cniVersion = "1.0.0"
 
 var cniVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 
-// NetConf is our plugin's entry in the CNI configuration, less what all plugins
-// have (cniVersion, name), which the runtime adds.
+// NetConf is our plugin's entry in the CNI configuration, without the keys of all
+// plugins (cniVersion, name), which the runtime adds.
 type NetConf struct {
 	Type string `json:"type"`
-	// MTU is that of a pod's interface, bytes.
+	// MTU is the MTU of a pod's interface, bytes.
 	MTU int `json:"mtu"`
 	// IPAM is handed to host-local.
 	IPAM IPAM `json:"ipam"`
 }
 
-// IPAM is the configuration of host-local: one range set a family.
+// IPAM is the configuration of host-local: one range set per family.
 type IPAM struct {
 	Type    string    `json:"type"`
 	DataDir string    `json:"dataDir"`
@@ -41,13 +41,13 @@ type Range struct {
 	Subnet netip.Prefix `json:"subnet"`
 }
 
-// ConflistParams is what a CNI configuration depends on.
+// ConflistParams holds the parameters of a CNI configuration.
 type ConflistParams struct {
 	// MTU is the pods' MTU in bytes.
 	MTU int
-	// PodPrefixes are this node's.
+	// PodPrefixes are the pod prefixes of this node.
 	PodPrefixes []netip.Prefix
-	// IPAMDir is the data directory of host-local; empty is the constant IPAMDir.
+	// IPAMDir is the data directory of host-local. An empty string means the constant IPAMDir.
 	IPAMDir string
 	// Portmap and Bandwidth chain the reference plugins of these names.
 	Portmap, Bandwidth bool
@@ -66,7 +66,7 @@ type chained struct {
 	SNAT         bool            `json:"snat,omitempty"`
 }
 
-// Conflist returns the CNI configuration, the same bytes for the same parameters.
+// Conflist returns the CNI configuration. The same parameters lead to the same bytes.
 // It refuses a node without a pod prefix and an MTU that is too small.
 func Conflist(p ConflistParams) ([]byte, error) {
 	if len(p.PodPrefixes) == 0 {
@@ -80,7 +80,7 @@ func Conflist(p ConflistParams) ([]byte, error) {
 		ipam.DataDir = IPAMDir
 	}
 
-	var sets [2][]Range // IPv4 first: the order of families is that of the pod's addresses
+	var sets [2][]Range // IPv4 first: pods get addresses in the order of the families
 	for _, prefix := range slices.SortedFunc(slices.Values(p.PodPrefixes), netip.Prefix.Compare) {
 		family := 0
 		if !prefix.Addr().Is4() {

@@ -19,27 +19,27 @@ import (
 // applied its first table since this boot. Trying again later may help.
 var ErrNotReady = errors.New("veild is not ready")
 
-// Marker is the content of ReadyFile: veild's word, written after its first
-// apply, that the node's data path is in place. The plugin adds no pod without it.
+// Marker is the content of ReadyFile. veild writes it after its first apply: the
+// node's data path is in place. The plugin adds no pod without it.
 type Marker struct {
-	// BootID is the kernel's identity of this boot, so that a marker that was
-	// kept on a disk by mistake is worth nothing after the next.
+	// BootID is the kernel's identity of this boot. A marker that was kept on a disk by
+	// mistake is therefore not valid after the next boot.
 	BootID string `json:"bootID"`
-	// Families are those whose data path is in place.
+	// Families are the families whose data path is in place.
 	Families cluster.Families `json:"families"`
 	// Devices are the tunnel devices, by name.
 	Devices []string `json:"devices"`
-	// Written is when veild wrote this.
+	// Written is when veild wrote the marker.
 	Written time.Time `json:"written"`
 }
 
-// bootIDFile is the kernel's, drivers/char/random.c.
+// bootIDFile is the kernel's file with the boot ID (drivers/char/random.c).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // maxMarker bounds a marker, bytes.
 const maxMarker = 64 << 10
 
-// BootID is the kernel's identity of this boot.
+// BootID returns the kernel's identity of this boot.
 func BootID() (string, error) {
 	b, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -74,7 +74,8 @@ func ParseMarker(text []byte) (Marker, error) {
 	return m, nil
 }
 
-// Check is nil when the marker is of the boot bootID, else the error matches ErrNotReady.
+// Check returns nil if the marker belongs to the boot bootID. Otherwise the error matches
+// ErrNotReady.
 func (m Marker) Check(bootID string) error {
 	if m.BootID != bootID {
 		return fmt.Errorf("%w: its marker is of boot %s, this is boot %s; wait until veild has "+
@@ -83,8 +84,8 @@ func (m Marker) Check(bootID string) error {
 	return nil
 }
 
-// ReadMarker reads the marker at path and checks that it is of this boot. The
-// error matches ErrNotReady when there is none, it is unreadable or of another boot.
+// ReadMarker reads the marker at path and checks that it belongs to this boot. The
+// error matches ErrNotReady if the marker is missing, unreadable or of another boot.
 func ReadMarker(path string) (Marker, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	// off in front of that table and behind it.
 	PolicyMark uint32 = 0x0080_0000
 	// ProbeMark is set on the sockets by which veild probes API servers. It exempts them from
-	// services.apiFrontends, whose addresses may be those of the servers.
+	// services.apiFrontends, which may have the addresses of the servers.
 	ProbeMark uint32 = 0x0100_0000
 )
 
@@ -30,12 +30,12 @@ const (
 	TunnelGroup uint32 = 0x7674
 )
 
-// Policy routing. Rules of a lower preference are asked first; the kernel's
+// Policy routing. The kernel evaluates rules of a lower preference first; its
 // local table has 0, main has 32766.
 const (
 	// TablePod is the routing table for packets that come from pods.
 	TablePod = 30309
-	// RulePrefTunnel sends outer packets to main, less routes into tunnels.
+	// RulePrefTunnel sends outer packets to main, without its routes into tunnels.
 	RulePrefTunnel = 90
 	// RulePrefTunnelDeny makes outer packets with no other route unreachable.
 	RulePrefTunnelDeny = 91
@@ -48,7 +48,7 @@ const (
 	MetricTunnel = 1024
 )
 
-// Route protocols (rtm_protocol) say who owns a route.
+// Route protocols (rtm_protocol) identify the owner of a route.
 const (
 	// RouteProtoNode is on the routes that veild owns.
 	RouteProtoNode = 118
@@ -58,7 +58,7 @@ const (
 
 // Tunnel.
 const (
-	// TunnelDevicePrefix begins the name of every tunnel device; a number follows.
+	// TunnelDevicePrefix is the prefix of the name of every tunnel device; a number follows.
 	TunnelDevicePrefix = "veil"
 	// TunnelPort is the default UDP port of WireGuard on the underlay.
 	TunnelPort = 51820
@@ -76,8 +76,8 @@ const (
 // MetricsAddress is the default address of /metrics, /healthz and /readyz.
 const MetricsAddress = "127.0.0.1:9631"
 
-// ServiceHealthAddress is where balancers ask whether a node serves, unless the configuration
-// says otherwise: kube-proxy's --healthz-bind-address.
+// ServiceHealthAddress is the default address for health checks of load balancers, the same as
+// kube-proxy's --healthz-bind-address.
 const ServiceHealthAddress = ":10256"
 
 // Pod addressing. The gateways are link-local, the same on every node, and are
@@ -87,7 +87,7 @@ const (
 	PodGateway4 = "169.254.1.1"
 	// PodGateway6 is the next hop of a pod's IPv6 default route.
 	PodGateway6 = "fe80::1"
-	// PodLinkPrefix begins the name of the host end of a pod's veth; eleven
+	// PodLinkPrefix is the prefix of the name of the host end of a pod's veth; eleven
 	// hexadecimal digits of a hash follow.
 	PodLinkPrefix = "vpod"
 )
@@ -99,17 +99,17 @@ const MinPodMTU6 = cluster.MinMTU6
 const (
 	// NFTGuardTable holds the interface-independent drops.
 	NFTGuardTable = "kubeveil_guard"
-	// NFTPrefix begins the names of all our tables, and of no other program's.
+	// NFTPrefix is the prefix of the names of all our tables. No other program uses it.
 	NFTPrefix = "kubeveil"
-	// NFTNatTable holds masquerading of what leaves the cluster.
+	// NFTNatTable masquerades packets that leave the cluster.
 	NFTNatTable = "kubeveil_nat"
-	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own
+	// NFTPodTable marks packets from pods, and drops packets whose source is not one of the pod's
 	// addresses.
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
-	// NFTLimitTable drops what pods with too many tracked connections open. It is there only while
-	// a pod has too many.
+	// NFTLimitTable drops new connections of pods with too many tracked connections. It exists only
+	// while a pod has too many.
 	NFTLimitTable = "kubeveil_limit"
 	// NFTProbeTable counts the packets of a probe, for as long as it takes.
 	NFTProbeTable = "kubeveil_probe"
@@ -119,7 +119,7 @@ const (
 	NFTFlowTableUDP = "kubeveil_flows_udp"
 )
 
-// Parts of NFTPodTable that veild makes and the plugin looks for or fills.
+// Parts of NFTPodTable that veild makes and the plugin checks or fills.
 const (
 	// NFTPodChain is its one chain, at prerouting.
 	NFTPodChain = "prerouting"
@@ -140,26 +140,26 @@ const (
 	PodDir = RunDir + "/pods"
 	// IPAMDir is the data directory of host-local.
 	IPAMDir = RunDir + "/ipam"
-	// WorkerDir is where veild asks veil-wg for devices.
+	// WorkerDir is the folder of veild's requests for devices to veil-wg.
 	WorkerDir = RunDir + "/wg"
-	// WireGuardSocketDir is where the tools of WireGuard look for the configuration sockets of
+	// WireGuardSocketDir is the folder in which WireGuard's tools find the configuration sockets of
 	// userspace devices.
 	WireGuardSocketDir = "/var/run/wireguard"
 	// KeyFile is the default place of the node's private key.
 	KeyFile = RunDir + "/key"
 	// SnapshotFile is the default place of the last good table.
 	SnapshotFile = RunDir + "/snapshot.json"
-	// AdminSocket is where veilctl finds veild.
+	// AdminSocket is the socket by which veilctl reaches veild.
 	AdminSocket = RunDir + "/veild.sock"
 	// CNIConfDir is the default place of the CNI configuration.
 	CNIConfDir = "/etc/cni/net.d"
-	// CNIBinDir is where runtimes look for CNI plugins.
+	// CNIBinDir is the folder in which runtimes find CNI plugins.
 	CNIBinDir = "/opt/cni/bin"
-	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container
-	// that is not privileged has /proc/sys read-only.
+	// HostSysctlNet is the path at which the manifests mount /proc/sys/net of the node, writable: a
+	// container that is not privileged has /proc/sys read-only.
 	HostSysctlNet = "/host/proc/sys/net"
-	// HostCgroup is where the manifests mount the node's cgroup v2 tree: a container sees its own
-	// at the usual place.
+	// HostCgroup is the path at which the manifests mount the node's cgroup v2 tree: a container
+	// sees its own at the usual place.
 	HostCgroup = "/host/sys/fs/cgroup"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
@@ -179,8 +179,8 @@ const (
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
-	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, PinVIPs that of
-	// addresses of services outside the ranges.
+	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, and PinVIPs the
+	// set of addresses of services outside the ranges.
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
 	PinVIPs   = "vips"
@@ -188,12 +188,13 @@ const (
 	PinTranslate = "egress_translate"
 	// PinLinks is the set of links that have the guard's programs, by index.
 	PinLinks = "guarded_links"
-	// PinWork is where the guard's programs keep what they read of one packet.
+	// PinWork is the map in which the guard's programs keep what they read from one packet.
 	PinWork = "guard_work"
 )
 
-// Where a kernel without tcx has our programs: a direct-action bpf filter of the clsact qdisc, for
-// all protocols, named after the pin. Priority 1 is asked first, and the newest filter first in it.
+// The place of our programs on a kernel without tcx: a direct-action bpf filter of the clsact
+// qdisc, for all protocols, named after the pin. Priority 1 comes first, and within it the newest
+// filter.
 const (
 	TCPriority = 1
 	TCHandle   = 0x7670

@@ -10,12 +10,12 @@ const (
 	// NFTPolicyPost and NFTPolicyHost are its chains at postrouting and input.
 	NFTPolicyPost = "post"
 	NFTPolicyHost = "host"
-	// NFTMembers4 and NFTMembers6 begin the names of the sets of a group's members, addresses;
-	// the name of the group follows.
+	// NFTMembers4 and NFTMembers6 are the prefixes of the names of the sets with the addresses of a
+	// group's members; the name of the group follows.
 	NFTMembers4 = "m4_"
 	NFTMembers6 = "m6_"
-	// NFTSelf4 and NFTSelf6 let a pod reach itself by a service. An element is address . address,
-	// twice the same.
+	// NFTSelf4 and NFTSelf6 let a pod reach itself through a service. An element is address .
+	// address, twice the same.
 	NFTSelf4 = "self4"
 	NFTSelf6 = "self6"
 )

@@ -18,18 +18,18 @@ import (
 // RecordName is the name of the record, in the directory of the plugins.
 const RecordName = ".kubeveil.json"
 
-// savedPrefix begins the name of what stood in a plugin's place before.
+// savedPrefix is the prefix of the name under which a replaced file is kept.
 const savedPrefix = ".kubeveil-saved-"
 
 // record is what was installed.
 type record struct {
-	// Plugins are the SHA-256 of what was installed, in hexadecimal, by file name: one, and the
-	// one before while it is being replaced.
+	// Plugins holds the SHA-256 of each installed plugin, in hexadecimal, by file name. While a
+	// plugin is being replaced, it also holds the previous sum.
 	Plugins map[string][]string `json:"plugins"`
 }
 
 // Install copies every regular file of from into to, where it differs, and returns the names
-// of those that it wrote. A file that is there already with the same content stays its owner's.
+// of those that it wrote. An existing file with the same content is not recorded as ours.
 func Install(from, to string) (wrote []string, err error) {
 	r, err := readRecord(to)
 	if err != nil {
@@ -71,7 +71,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	}
 
 	if have != "" && !slices.Contains(r.Plugins[name], have) {
-		// A link beside it: the name leads to something at every moment.
+		// A hard link beside it, so that the name leads to a file at every moment.
 		saved := filepath.Join(to, savedPrefix+name)
 		if err := errors.Join(remove(saved), os.Link(target, saved)); err != nil {
 			return false, fmt.Errorf("keep what stands there: %w", err)
@@ -90,8 +90,8 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	return true, nil
 }
 
-// Remove takes away what Install put into dir, unless it was changed since, puts
-// back what stood there before, and returns the paths. It does as much as it can.
+// Remove removes the plugins that Install put into dir, unless they were changed since,
+// restores the replaced files, and returns the paths. It does as much as it can.
 func Remove(dir string) (took []string, err error) {
 	r, err := readRecord(dir)
 	if err != nil {
@@ -159,11 +159,11 @@ func parseRecord(b []byte) (record, error) {
 	for name, sums := range r.Plugins {
 		if name != filepath.Base(name) || name == "." || name == ".." ||
 			name == string(filepath.Separator) {
-			return record{}, fmt.Errorf("%q is no file name", name)
+			return record{}, fmt.Errorf("%q is not a file name", name)
 		}
 		for _, sum := range sums {
 			if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
-				return record{}, fmt.Errorf("%q of %s is no SHA-256", sum, name)
+				return record{}, fmt.Errorf("%q of %s is not a SHA-256", sum, name)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// digestOf is "" for a file that does not exist.
+// digestOf returns the digest of a file, or "" if it does not exist.
 func digestOf(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +195,7 @@ func digestOf(path string) (string, error) {
 	return digest(b), nil
 }
 
-// remove is os.Remove for which an absent file is no error.
+// remove is os.Remove, but an absent file is not an error.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -47,8 +47,8 @@ func content(t *testing.T, dir string) map[string]string {
 
 var release = map[string]string{"veil": "veil 1", "host-local": "host-local 1"}
 
-// Whatever stood there, and whatever happens to it in between: what is left is what others put
-// there.
+// After Remove, only files of others are left, regardless of what stood there and of what happened
+// to it in between.
 func TestInstallAndRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  map[string]string

@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Access says how a cluster is reached. The zero value is what kubectl would use: KUBECONFIG, else
-// ~/.kube/config, current context; in a pod its own account.
+// Access selects the credentials for a cluster. The zero value selects what kubectl would use:
+// KUBECONFIG, otherwise ~/.kube/config, and its current context; in a pod the pod's account.
 type Access struct{ Kubeconfig, Context string }
 
 // Register adds the flags --kubeconfig and --context.

@@ -29,13 +29,13 @@ const (
 	openLimit = 15 * time.Second
 )
 
-// Options are how Connect opens a cluster. The zero value is good.
+// Options configure Connect. The zero value is ready to use.
 type Options struct {
-	// Image is what pods run that name none; "" is ToolsImage.
+	// Image is the image of pods that name none. "" means ToolsImage.
 	Image string
-	// Canary is in all payloads of the tools in pods; "" is a random one.
+	// Canary is in all payloads of the tools in pods. "" means a random canary.
 	Canary string
-	// Log gets progress; nil is none.
+	// Log receives progress. Nil discards it.
 	Log *slog.Logger
 }
 
@@ -44,7 +44,7 @@ type Options struct {
 type Cluster struct {
 	// Server is the address of the API server as the kubeconfig has it.
 	Server string
-	// Config is what the clients were made of; copy it before a change.
+	// Config is the configuration of the clients. Copy it before a change.
 	Config  *rest.Config
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
@@ -83,7 +83,7 @@ func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, 
 
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent, cfg.QPS, cfg.Burst, cfg.Timeout = "veilctl", clientQPS, clientBurst, limit
-	// Warnings of the API server are about its users' manifests, not about what is asked here.
+	// Warnings of the API server concern its users' manifests, not the requests of this package.
 	cfg.WarningHandler = rest.NoWarnings{}
 
 	opts.Image = cmp.Or(opts.Image, ToolsImage)

@@ -133,7 +133,7 @@ func TestReadiness(t *testing.T) {
 	tests := []struct {
 		name   string
 		status corev1.PodStatus
-		// want is in the error; "" is none. final errors end the wait.
+		// want is in the error; "" means that there is no error. final errors end the wait.
 		want  string
 		final bool
 	}{

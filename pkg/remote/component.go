@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SystemNamespace is where the manifests put everything that has a namespace
+// SystemNamespace is the namespace of all namespaced objects of the manifests
 // (docs/design/0002-install.md).
 const SystemNamespace = "kube-system"
 

@@ -27,8 +27,8 @@ func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may
-// be nil.
+// ExecStream is Exec with streams: the command reads stdin, which may be nil, and writes its output
+// to stdout as it comes.
 func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	command ...string) error {
 	n := p.Namespace
@@ -92,20 +92,20 @@ func (c *Cluster) stream(ctx context.Context, e execIn) error {
 // canaryEnv names the variable with the string that fills the payloads of veil-tools.
 const canaryEnv = "LAB_CANARY"
 
-// Message is what Send sends.
+// Message describes what Send sends.
 type Message struct {
 	// Proto is "tcp" or "udp".
 	Proto string
 	To    netip.AddrPort
 	// Count is the number of messages, 3 if 0, and Size the bytes of each, 400 if 0.
 	Count, Size int
-	// Timeout is for the whole, 10 s if 0.
+	// Timeout bounds the whole exchange. 0 means 10 s.
 	Timeout time.Duration
-	// Canary fills the payloads; "" is the cluster's.
+	// Canary fills the payloads. "" means the canary of the cluster.
 	Canary string
 }
 
-// Sent is what veil-tools says of the messages it sent.
+// Sent is the report of veil-tools about the messages that it sent.
 type Sent struct {
 	Sent     int     `json:"sent"`
 	Received int     `json:"received"`

@@ -22,7 +22,7 @@ const (
 	deletePatience    = 5 * time.Minute
 )
 
-// Level is how much the pods of a namespace may do, by Pod Security Admission.
+// Level is the level of Pod Security Admission of a namespace.
 type Level string
 
 // Levels. Host ports, the host's network and capabilities need Privileged.
@@ -79,7 +79,7 @@ func (n *Namespace) Close(ctx context.Context) error {
 	})
 }
 
-// remaining says what keeps a namespace that is being deleted.
+// remaining returns an error that names what keeps a namespace from being deleted.
 func remaining(n *corev1.Namespace) error {
 	err := errStillThere
 	for _, c := range n.Status.Conditions {
@@ -93,7 +93,7 @@ func remaining(n *corev1.Namespace) error {
 var errStillThere = errors.New("still there")
 
 // goneAfter judges the answer to a delete: nil when there was nothing to delete. A second delete of
-// what is being deleted changes nothing.
+// an object that is being deleted changes nothing.
 func goneAfter(err error) error {
 	switch {
 	case err == nil, apierrors.IsConflict(err):

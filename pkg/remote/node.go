@@ -33,8 +33,8 @@ func (n Node) Addr(is4 bool) (netip.Addr, bool) {
 	return n.Addrs[i], true
 }
 
-// Nodes returns all nodes by name, those without a kubelet too. What of a node cannot be parsed is
-// left out.
+// Nodes returns all nodes by name, those without a kubelet too. Parts of a node that cannot be
+// parsed are left out.
 func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

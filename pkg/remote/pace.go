@@ -12,16 +12,16 @@ const (
 	// usualStart is how long a pod of the suite takes from the kubelet's first look to Ready
 	// on the machines for which the patience of this suite was written.
 	usualStart = 6 * time.Second
-	// slowest bounds a pace: what takes longer than that is broken and not slow.
+	// slowest bounds a pace: a machine that takes longer counts as broken, not as slow.
 	slowest = 5
 )
 
-// Pace is how slow the machines of a cluster are, by the pods that have become Ready on
-// them. Waits are longer on slow machines; what must not be lost meanwhile is not less. The
-// zero value is that of usual machines. It may be used by several goroutines.
+// Pace measures how slow the machines of a cluster are, by the pods that have become Ready on
+// them. Waits are longer on slow machines; limits on losses are not relaxed. The zero value
+// stands for usual machines. It may be used by several goroutines.
 type Pace struct{ longest atomic.Int64 }
 
-// learn notes how long a pod that is Ready took.
+// learn records how long a pod took to become Ready.
 func (p *Pace) learn(pod *corev1.Pod) {
 	if pod.Status.StartTime == nil {
 		return
@@ -42,7 +42,7 @@ func (p *Pace) observe(start time.Duration) {
 	}
 }
 
-// Factor is 1 on usual machines and more on slow ones, at most 5.
+// Factor returns 1 on usual machines and more on slow ones, at most 5.
 func (p *Pace) Factor() float64 {
 	return min(slowest, max(1, float64(p.longest.Load())/float64(usualStart)))
 }
@@ -54,7 +54,7 @@ func WithPace(ctx context.Context, p *Pace) context.Context {
 	return context.WithValue(ctx, paceKey{}, p)
 }
 
-// Patience returns how long to wait for what takes at most usual on usual machines.
+// Patience returns how long to wait for something that takes at most usual on usual machines.
 func Patience(ctx context.Context, usual time.Duration) time.Duration {
 	p, ok := ctx.Value(paceKey{}).(*Pace)
 	if !ok {
@@ -63,7 +63,7 @@ func Patience(ctx context.Context, usual time.Duration) time.Duration {
 	return time.Duration(float64(usual) * p.Factor())
 }
 
-// observe tells the context's pace, if it has one, of a pod that is Ready.
+// observe passes a pod that is Ready to the context's pace, if it has one.
 func observe(ctx context.Context, pod *corev1.Pod) {
 	if p, ok := ctx.Value(paceKey{}).(*Pace); ok {
 		p.learn(pod)

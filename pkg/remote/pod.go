@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// EchoPort is where veil-tools's echo server listens, TCP and UDP, if not told otherwise.
+// EchoPort is the default port of veil-tools's echo server, TCP and UDP.
 const EchoPort = 7000
 
 // PodPatience bounds the wait for a pod to be Ready: emulated machines start containers slowly, and
@@ -27,19 +27,20 @@ const PodPatience = 3 * time.Minute
 // container is the name of the only container of a Pod.
 const container = "tool"
 
-// Pod says what Run starts. The zero value but for the name is an echo server wherever the
-// scheduler puts it, which is Ready when it listens. All capabilities are dropped but those named.
+// Pod describes what Run starts. The zero value with a name is an echo server on a node of the
+// scheduler's choice. It is Ready when it listens. All capabilities are dropped except the named
+// ones.
 type Pod struct {
 	Name string
-	// Node is where it runs, past the scheduler and its taints; "" leaves it to the scheduler, and
-	// Run sets it.
+	// Node is the node on which it runs, past the scheduler and taints. "" lets the scheduler
+	// choose; Run then sets the field.
 	Node string
-	// Image is what it runs; "" is the cluster's.
+	// Image is its image. "" means the image of the cluster's Options.
 	Image string
 	// Command replaces the image's entry point; Args are "echo" if both are nil, and anything else
 	// is Ready as soon as it runs.
 	Command, Args []string
-	// Listen is where the echo server listens; 0 is EchoPort.
+	// Listen is the port of the echo server. 0 means EchoPort.
 	Listen int
 	Env    map[string]string
 	// Labels besides "app", which is the name.
@@ -183,7 +184,7 @@ func (p *Pod) WaitReady(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// readiness is nil for a pod that is Ready, else why not.
+// readiness returns nil for a pod that is Ready, otherwise the reason why it is not.
 func readiness(p *corev1.Pod) error {
 	if p.Status.Phase == corev1.PodFailed {
 		return Stop(fmt.Errorf("it failed: %s %s", p.Status.Reason, p.Status.Message))

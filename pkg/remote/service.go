@@ -16,23 +16,24 @@ import (
 
 const endpointPatience = time.Minute
 
-// Service says what Serve makes: a service of TCP and UDP, dual-stack where the cluster is.
+// Service describes what Serve makes: a service of TCP and UDP, dual-stack where the cluster is.
 type Service struct {
 	Name string
-	// Pods are the labels of its pods; nil is {"app": Name}.
+	// Pods are the labels of its pods. Nil means {"app": Name}.
 	Pods map[string]string
-	// Port is the service's, EchoPort if 0; Target the pods', Port if 0.
+	// Port is the port of the service; 0 means EchoPort. Target is the port of its pods; 0 means
+	// Port.
 	Port, Target int
-	// Type is ClusterIP if "".
+	// Type is the type of the service. "" means ClusterIP.
 	Type corev1.ServiceType
-	// Headless has no address; its name resolves to those of its pods.
+	// Headless makes a service without an address. Its name resolves to the addresses of its pods.
 	Headless bool
 	// Local keeps the traffic on the node where it arrives (both traffic policies).
 	Local bool
 	// Change is called with the object before it is created, if it is not nil.
 	Change func(*corev1.Service)
 
-	// Addrs are set by Serve, none for a headless service.
+	// Addrs are set by Serve. A headless service has none.
 	Addrs []netip.Addr
 	// NodePorts are set by Serve, by protocol: "tcp", "udp".
 	NodePorts map[string]int

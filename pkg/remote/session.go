@@ -24,13 +24,13 @@ type Session struct {
 	what  string
 	lines *io.PipeWriter
 	end   context.CancelFunc
-	// answers is closed when the command has ended; err says why and is then set.
+	// answers is closed when the command has ended. err is then set to the reason.
 	answers chan json.RawMessage
 	err     error
 }
 
-// Session starts a command in the pod. It outlives ctx and must be closed. That it cannot be
-// started is Ask's error.
+// Session starts a command in the pod. It outlives ctx and must be closed. If it cannot
+// be started, Ask returns the error.
 func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "),
 		func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
@@ -38,7 +38,7 @@ func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 		})
 }
 
-// newSession is Session with what runs the command until it ends.
+// newSession is Session with a function that runs the command until it ends.
 func newSession(ctx context.Context, what string,
 	run func(ctx context.Context, stdin io.Reader, stdout io.Writer) error) *Session {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))

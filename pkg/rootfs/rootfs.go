@@ -25,11 +25,11 @@ const (
 	// Verified storage reports each change: dm-verity, or authenticated encryption by
 	// dm-crypt and dm-integrity.
 	Verified
-	// Memory is no storage: tmpfs, ramfs, or a block device in memory.
+	// Memory is not storage: tmpfs, ramfs, or a block device in memory.
 	Memory
 )
 
-// String is a phrase for a sentence such as "/ is on …".
+// String returns a phrase for a sentence such as "/ is on …".
 func (p Protection) String() string {
 	switch p {
 	case Clear:
@@ -45,11 +45,11 @@ func (p Protection) String() string {
 	}
 }
 
-// Holds reports whether the owner of the disk can change nothing unnoticed.
+// Holds reports whether each change by the owner of the disk is noticed.
 func (p Protection) Holds() bool { return p >= Verified }
 
-// Below returns the protection of the storage below path, which must exist. Where a
-// mapping has several devices, it is that of the weakest.
+// Below returns the protection of the storage below path, which must exist. If a
+// mapping has several devices, the weakest counts.
 func Below(path string) (Protection, error) {
 	if _, err := os.Stat(path); err != nil {
 		return Unknown, err
@@ -125,7 +125,7 @@ func slave(sys fs.FS, dir string, above target) (Protection, error) {
 	return device(sys, dir)
 }
 
-// slaves returns the directories of the devices that the one at dir is made of.
+// slaves returns the directories of the devices that make up the device at dir.
 func slaves(sys fs.FS, dir string) ([]string, error) {
 	entries, err := fs.ReadDir(sys, path.Join(dir, "slaves"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -138,7 +138,7 @@ func slaves(sys fs.FS, dir string) ([]string, error) {
 	return out, nil
 }
 
-// disk judges a device that is no mapping.
+// disk judges a device that is not a mapping.
 func disk(sys fs.FS, dir string) (Protection, error) {
 	text, err := fs.ReadFile(sys, path.Join(dir, "uevent"))
 	if err != nil {
@@ -159,7 +159,7 @@ func isRAMDisk(name string) bool {
 	return ok && n != "" && strings.Trim(n, "0123456789") == ""
 }
 
-// target is what a device-mapper device does, as far as this package asks.
+// target is the kind of a device-mapper device, as far as this package distinguishes them.
 type target int
 
 const (
@@ -167,11 +167,11 @@ const (
 	verityTarget
 	cryptTarget
 	// tagsTarget is dm-integrity as the place of the tags of LUKS2 with --integrity. A
-	// dm-integrity of its own is none: the disk's owner can compute its checksums.
+	// standalone dm-integrity does not count: the disk's owner can compute its checksums.
 	tagsTarget
 )
 
-// targetOf tells the target by the uuid that cryptsetup and veritysetup give
+// targetOf returns the target, by the uuid that cryptsetup and veritysetup assign
 // (lib/libdevmapper.c: CRYPT-, the kind, the device's uuid, the mapping's name).
 func targetOf(uuid string) target {
 	uuid, ok := strings.CutPrefix(strings.TrimSpace(uuid), "CRYPT-")

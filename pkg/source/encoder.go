@@ -10,24 +10,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// encoder encodes tables one after the other. The text of a peer that is as it was in the table
-// before is copied: of a thousand nodes one changes at a time. The zero value is ready for use.
+// encoder encodes tables one after the other. It copies the text of a peer that did not change
+// since the last table: of a thousand nodes, one changes at a time. The zero value is ready for
+// use.
 type encoder struct {
-	// text is that of the last table, in which each of peers, sorted by name, has its span.
+	// text is the text of the last table. Each of peers, sorted by name, has its span in text.
 	text  []byte
 	peers []cluster.Node
 	spans []span
-	// spare is the memory of the text before.
+	// spare is the memory of the previous text.
 	spare []byte
 }
 
 type span struct{ from, to int }
 
-// noPeers is how Encode writes a table without peers; what is in strings has its quotes escaped.
+// noPeers is the text for a table without peers. It cannot occur within a string, where quotes are
+// escaped.
 var noPeers = []byte(`"peers":[]`)
 
-// encode returns what Encode returns, with [] for nil peers. It is valid until the next call but
-// one.
+// encode returns the result of Encode, with [] for nil peers. The result is valid until the call
+// after the next one.
 func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 	rest := t
 	rest.Peers = []cluster.Node{}

@@ -32,7 +32,7 @@ func numbered(n, version int) cluster.Node {
 	return node
 }
 
-// Whatever was encoded before, the text is that of the table alone.
+// The text depends only on the table, regardless of what was encoded before.
 func TestEncoderWritesWhatEncodeWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var e encoder

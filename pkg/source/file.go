@@ -17,14 +17,14 @@ import (
 // youngest is a creation time that no node has: a claim of this age loses to every other.
 var youngest = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// DefaultPoll is how often a Snapshot looks whether its file has changed.
+// DefaultPoll is the interval at which a Snapshot checks whether its file has changed.
 const DefaultPoll = time.Second
 
 // Snapshot is the Source that reads a snapshot file, and reads it again
 // whenever it has changed. The same file serves every node of a cluster: it
 // does not matter which of its nodes is called self. Make one with NewSnapshot.
 type Snapshot struct {
-	// Poll is how often to look; DefaultPoll unless changed before Run.
+	// Poll is the interval of checks; DefaultPoll unless changed before Run.
 	Poll time.Duration
 
 	path      string
@@ -38,13 +38,13 @@ type Snapshot struct {
 }
 
 // NewSnapshot returns the source that reads the file at path, which must be on
-// tmpfs or ramfs unless trustDisk. log is told when the file has become unusable.
+// tmpfs or ramfs unless trustDisk. log receives a message when the file has become unusable.
 func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
 	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
 }
 
-// Check says what Run would refuse at once; a file that does not exist is waited for and fine. It
-// is not for a Snapshot that runs.
+// Check returns the error with which Run would end at once. A file that does not exist is fine: Run
+// waits for it. Do not call Check while Run runs.
 func (s *Snapshot) Check() error {
 	if _, err := s.next(); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -77,7 +77,7 @@ func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
 	}
 }
 
-// next returns the state that the file says, nil when it says nothing new.
+// next returns the state in the file, or nil if the file did not change.
 func (s *Snapshot) next() (*cluster.State, error) {
 	id, text, err := s.readChanged()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Snapshot) readChanged() (id fileID, text []byte, err error) {
 	if id == s.seen {
 		return id, nil, nil
 	}
-	// Read after the stat: a change in between is seen as one at the next look.
+	// Read after the stat: the next check finds a change in between.
 	text, err = readFile(s.path, s.trustDisk)
 	return id, text, err
 }

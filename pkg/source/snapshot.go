@@ -25,7 +25,7 @@ const Schema = "kubeveil.io/snapshot/v1"
 // MaxSnapshot bounds a snapshot file, bytes: some 100,000 nodes.
 const MaxSnapshot = 64 << 20
 
-// ErrCorrupt matches the errors of snapshots that are there and cannot be used.
+// ErrCorrupt matches the errors of snapshots that exist and cannot be used.
 var ErrCorrupt = errors.New("snapshot cannot be used")
 
 // document is the file.
@@ -43,7 +43,7 @@ func Encode(t cluster.Table) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Parse reads what Encode wrote, or a person. Fields that it does not know are
+// Parse reads a snapshot that Encode or a person wrote. Fields that it does not know are
 // ignored, because a newer version may have written them. Other schemas, trailing
 // bytes and values that no table has are errors that match ErrCorrupt.
 func Parse(text []byte) (cluster.Table, error) {
@@ -68,8 +68,8 @@ func Parse(text []byte) (cluster.Table, error) {
 	return *d.Table, nil
 }
 
-// check refuses values that decode but that no table has. Conflicts between
-// nodes are cluster.Resolve's matter, which every table goes through again.
+// check refuses values that decode but that no table has. cluster.Resolve, which
+// every table passes again, handles conflicts between nodes.
 func check(t cluster.Table) error {
 	seen := map[string]bool{}
 	for _, n := range nodes(t) {
@@ -122,7 +122,7 @@ func checkAddrs(addrs []netip.Addr) error {
 	return nil
 }
 
-// nodes are all nodes of t.
+// nodes returns all nodes of t.
 func nodes(t cluster.Table) []cluster.Node {
 	var all []cluster.Node
 	if t.Self != nil {
@@ -132,7 +132,7 @@ func nodes(t cluster.Table) []cluster.Node {
 	return append(all, t.Keyless...)
 }
 
-// StateOf returns the synced State that says what t believes. Addresses in
+// StateOf returns a synced State with the claims that t believes. Addresses in
 // t.NodeAddrs that belong to no node of t become nodes of their own, the
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {
@@ -176,7 +176,7 @@ func Read(path string, trustDisk bool) (cluster.Table, error) {
 	return t, nil
 }
 
-// CorruptSuffix ends the name of a snapshot that MoveAside moved.
+// CorruptSuffix is the suffix of the name of a snapshot that MoveAside moved.
 const CorruptSuffix = ".corrupt"
 
 // MoveAside renames the snapshot at path, so that a new one can be written and
@@ -190,8 +190,8 @@ func MoveAside(path string) (aside string, err error) {
 	return aside, nil
 }
 
-// Check returns what keeps a snapshot from being kept at path, and makes nothing.
-// A file that does not exist is fine, and so is a corrupt one: see MoveAside.
+// Check returns an error if a snapshot cannot be kept at path. It makes nothing. A
+// file that does not exist is fine, and so is a corrupt one: see MoveAside.
 func Check(path string, trustDisk bool) error {
 	_, err := Read(path, trustDisk)
 	switch {
@@ -238,7 +238,7 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 			"move it away", ErrCorrupt, path, MaxSnapshot)
 	}
 
-	// What has grown since is cut short here, and refused by Parse.
+	// A file that has grown since is cut short here, and Parse refuses it.
 	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot))
 	if err != nil {
 		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
@@ -260,7 +260,7 @@ type Writer struct {
 	path      string
 	trustDisk bool
 	encoder   encoder
-	// last is what is in the file; it is memory of encoder.
+	// last is the content of the file; encoder owns its memory.
 	last []byte
 }
 
@@ -301,7 +301,7 @@ func (w *Writer) Write(t cluster.Table) error {
 	}
 
 	if !w.trustDisk {
-		// What is mounted there may have changed.
+		// The mount may have changed.
 		if err := requireMemory(w.path); err != nil {
 			return err
 		}

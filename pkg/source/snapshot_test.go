@@ -351,7 +351,7 @@ func FuzzParse(f *testing.F) {
 			t.Error(d)
 		}
 
-		// Whatever a file says, the table that comes of it is sound and stable.
+		// The table of any file is sound and stable.
 		once, _ := cluster.Resolve(rules("a"), source.StateOf(got), &got)
 		twice, _ := cluster.Resolve(rules("a"), source.StateOf(got), &once)
 		if d := cmp.Diff(once, twice, compareNetip); d != "" {

@@ -6,11 +6,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Source yields what is claimed of the cluster, revision after revision.
+// Source yields the claims about the cluster, revision after revision.
 type Source interface {
 	// Run calls yield with each new State, from one goroutine and one call at a
 	// time, until ctx is done; it then returns ctx's error. The first states may be
-	// unsynced. It returns any other error only for what trying again cannot
-	// mend. The State belongs to yield, which may keep it.
+	// unsynced. It returns any other error only if another try cannot
+	// succeed. The State belongs to yield, which may keep it.
 	Run(ctx context.Context, yield func(cluster.State)) error
 }

@@ -1,4 +1,4 @@
-// Package version says which Kubeveil a program is. It promises one answer for all programs of one
+// Package version has the version of a program. It promises one answer for all programs of one
 // build, and the same answer for the same commit wherever it is built. It knows no release scheme:
 // hack/version.sh decides, and the linker writes it in.
 package version
@@ -8,10 +8,10 @@ import "runtime/debug"
 // stamped is set by the linker: -X github.com/kubeveil/kubeveil/pkg/version.stamped=…
 var stamped string
 
-// String is what hack/version.sh said when the program was built: a tag, what follows it, the
-// commit, and "-dirty" when the sources were not those of the commit. A program that was built
-// without it says the revision that the Go tools recorded, or the module's version; "unknown" when
-// there is nothing.
+// String returns the output of hack/version.sh when the program was built: a tag, what follows it,
+// the commit, and "-dirty" when the sources differed from the commit. For a program that was built
+// without it, String returns the revision that the Go tools recorded, or the module's version, or
+// "unknown".
 func String() string {
 	if stamped != "" {
 		return stamped
