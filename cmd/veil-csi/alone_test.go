@@ -147,7 +147,7 @@ func TestStartThatFailsResumesFirst(t *testing.T) {
 	}
 }
 
-// A driver that knows its cluster fences what the state says that another node has.
+// A driver that knows its cluster fences volumes that belong to another node by their state.
 func TestStartFencesByTheState(t *testing.T) {
 	f := newFound(t, 2)
 	dir := t.TempDir()

@@ -29,7 +29,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A refused disk is said at the claim, once for a time, and nothing else is.
+// A refused disk makes an event at the claim, once for a time, and nothing else does.
 func TestRefusalsBecomeEventsOfTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -63,7 +63,7 @@ func TestRefusalsBecomeEventsOfTheClaim(t *testing.T) {
 	})
 }
 
-// volumeError fails for one of them: the others are said all the same.
+// volumeError fails for one of them. The others get their events all the same.
 func volumeError(v string) error {
 	if v == "b" {
 		return volume.ErrNotFound
@@ -71,7 +71,7 @@ func volumeError(v string) error {
 	return nil
 }
 
-// What an API server that is away did not take is said when it is back, in order and once.
+// Events that an API server missed while it was away are made when it is back, in order and once.
 func TestNoticesWaitForTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -165,7 +165,7 @@ func newJoined(t *testing.T, st volume.State) *joined {
 	return j
 }
 
-// stats asks for the statistics of a volume, as the kubelet does.
+// stats requests the statistics of a volume, as the kubelet does.
 func (j *joined) stats(t *testing.T, v string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+j.endpoint,
@@ -237,7 +237,8 @@ func (j *joined) counted(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// A driver that fences itself at its very start, before it has states, says so at the claim later.
+// A driver that fences itself at its very start, before it has states, makes the event at the claim
+// later.
 func TestVolumeOfAMappingThatWasFencedFirst(t *testing.T) {
 	j := newJoined(t, func() volume.State {
 		st := ready(0)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Where things are unless flags say otherwise.
+// Default paths.
 const (
 	kubeletDir = "/var/lib/kubelet"
 	dataDir    = "/var/lib/kubeveil/csi"

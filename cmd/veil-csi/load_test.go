@@ -108,8 +108,8 @@ func (l *loaded) run(ctx context.Context) (wait func() error) {
 	return g.Wait
 }
 
-// A driver at rest asks the API server hardly anything: its kubelet's statistics and its own upkeep
-// are answered from what it watches.
+// A driver at rest sends hardly any requests to the API server: its kubelet's statistics and its
+// own upkeep are answered from what it watches.
 func TestRequestsOfADriverAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoaded(t)

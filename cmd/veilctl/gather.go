@@ -111,7 +111,7 @@ func (g *gatherer) server() error {
 	return nil
 }
 
-// rights asks the API server what the user may do, which needs no right.
+// rights reads from the API server what the user may do, which needs no right.
 func (g *gatherer) rights(ctx context.Context) error {
 	denied, err := g.lacking(ctx, preflight.Needed())
 	if err != nil {

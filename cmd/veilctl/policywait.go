@@ -17,7 +17,8 @@ const (
 	// waitFirst and waitMost are the pauses between two questions; each is twice the one before.
 	waitFirst = 50 * time.Millisecond
 	waitMost  = 2 * time.Second
-	// compareMost bounds how long a node is asked about a revision before it lists the policies.
+	// compareMost bounds the time for which a node compares a revision before it lists the
+	// policies.
 	compareMost = time.Second
 )
 

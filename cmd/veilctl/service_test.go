@@ -145,7 +145,7 @@ func TestServiceVerbs(t *testing.T) {
 	}
 }
 
-// Beside another proxy the status says what veild does: it leads to API servers.
+// Beside another proxy the status shows what veild does: it leads to API servers.
 func TestServicesLineBesideAnotherProxy(t *testing.T) {
 	got := servicesLine(&telemetry.Services{APIOnly: true, Listed: true, Known: 1,
 		APIServers: []telemetry.APIServer{

@@ -94,7 +94,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// A wrong command line ends with status 2, and the error says what to write.
+// A wrong command line ends with status 2, and the error contains what to write.
 func TestWrongCommandLines(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
 		"a mistyped verb":            {"stauts", "did you mean status?"},
@@ -123,7 +123,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// A veilctl of a release before --socket asks by this in the pod of a veild.
+// A veilctl of a release before --socket runs this in the pod of a veild.
 func TestOldCallInAPodIsUnderstood(t *testing.T) {
 	var out bytes.Buffer
 	args := []string{"status", "-o", "json", "-socket", daemon(t, sample(), true)}

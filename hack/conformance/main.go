@@ -107,7 +107,7 @@ func run(ctx context.Context, wanted []string, k *kitchen, bin, out string) (err
 	return os.Rename(out+".new", out)
 }
 
-// wantedImages asks e2e.test for the images of its tests, as it names them when all come from our
+// wantedImages reads from e2e.test the images of its tests, as it names them when all come from our
 // registry.
 func wantedImages(ctx context.Context, program string) (images []string, err error) {
 	list, err := os.CreateTemp("", "repo-list-*.yaml")

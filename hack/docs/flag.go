@@ -10,7 +10,7 @@ import (
 // reference is the document with the help texts of veilctl, generated from the program.
 const reference = "docs/reference/veilctl.md"
 
-// programs are those whose name in code says which program the next flags without one belong to.
+// programs are the programs whose name in code identifies the owner of the flags after it.
 var programs = []string{"veilctl", "veild", "veil-wg", "veil-csi", "veil-tools", "kvlab",
 	"kubectl", "make"}
 

@@ -119,7 +119,7 @@ func (t *tree) hasTest(name string, begins bool) bool {
 	return t.tests[name]
 }
 
-// instead says which files have the name of one that is not there.
+// instead names existing files with the base name of a missing one.
 func (t *tree) instead(name string) string {
 	var same []string
 	for file := range t.files {

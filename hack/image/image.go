@@ -23,7 +23,7 @@ import (
 var epoch = time.Unix(0, 0).UTC()
 
 // newImage returns an image of one layer with files (by path without a leading
-// slash), which starts the recipe's program. Version is what its label says.
+// slash), which starts the recipe's program. version is the content of its label.
 func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
 	if err != nil {
@@ -118,7 +118,7 @@ func newLayer(files map[string][]byte) (v1.Layer, error) {
 	return layer, nil
 }
 
-// requireStatic refuses a program that asks for a loader: the image has none.
+// requireStatic refuses a program that needs a loader: the image has none.
 func requireStatic(name string, program []byte) error {
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

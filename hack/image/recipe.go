@@ -27,14 +27,14 @@ type recipe struct {
 	// host are programs of this machine that are copied with their libraries and loader, and
 	// hostFiles what else they need.
 	host, hostFiles []string
-	// debian are the packages of all those, whose licences are copied, too; licenses is what the
-	// label says, empty for Apache-2.0.
+	// debian are the Debian packages of these programs, whose licences are copied too. licenses is
+	// the content of the label; "" means Apache-2.0.
 	debian   []string
 	licenses string
 }
 
-// released are programs of others as they were released: built in a module of ours, in, that says
-// in what version, for the folder dir of the image.
+// released are released programs of other projects. They are built in our module in, which selects
+// their version, for the folder dir of the image.
 type released struct {
 	in, dir  string
 	packages []string

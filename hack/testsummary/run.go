@@ -171,10 +171,10 @@ func (t *run) fail(pkg, test string) {
 	t.Failed++
 }
 
-// waitedLine is what a test says that waited for the labs of others, see e2e/node/nodetest.
+// waitedLine matches the line of a test that waited for other labs, see e2e/node/nodetest.
 var waitedLine = regexp.MustCompile(`: waited (\d+\.\d) s for other labs\n$`)
 
-// waited returns the seconds that a line of a test's output says it waited, or 0.
+// waited returns the seconds of waiting in a line of a test's output, or 0.
 func waited(output string) float64 {
 	m := waitedLine.FindStringSubmatch(output)
 	if m == nil {
@@ -184,7 +184,7 @@ func waited(output string) float64 {
 	return seconds
 }
 
-// slow is how many tests are named as those that took longest.
+// slow is the number of slowest tests that are named.
 const slow = 10
 
 // slowest prints which tests took longest.
@@ -196,7 +196,7 @@ func (t *run) slowest() {
 	}
 }
 
-// reason is what a test said when it skipped, on one line.
+// reason returns the reason for which a test skipped, on one line.
 func reason(text string) string {
 	var said []string
 	for line := range strings.SplitSeq(text, "\n") {

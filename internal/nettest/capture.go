@@ -22,7 +22,7 @@ const (
 // Frame is one captured link-layer frame.
 type Frame = packetring.Frame
 
-// SnifferStats says how complete a capture is.
+// SnifferStats describes how complete a capture is.
 type SnifferStats struct {
 	// Frames is the number of frames that were handed out.
 	Frames uint64

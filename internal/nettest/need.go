@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reason says why a test cannot run here. A test skips for one of these, or not
+// Reason is the reason why a test cannot run here. A test skips for one of these, or not
 // at all.
 type Reason string
 
@@ -47,7 +47,7 @@ const (
 	NoModule Reason = "no-module"
 	// NoAVX512: the CPU has no AVX-512.
 	NoAVX512 Reason = "no-avx512"
-	// Short: the test is long and long ones were not asked for.
+	// Short: the test is long, and long tests were not requested.
 	Short Reason = "short"
 )
 

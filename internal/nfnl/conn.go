@@ -199,9 +199,9 @@ func (c *Conn) receive(flags int) (int, error) {
 	}
 }
 
-// Dump asks for objects by the only message of a request, and calls each with the attributes of
+// Dump requests objects by the only message of a request, and calls each with the attributes of
 // every object. An error of each ends it. begin, which may be nil, is called before the first
-// object, and again where the dump begins again because objects changed meanwhile.
+// object, and again when the dump starts over because objects changed meanwhile.
 func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +219,7 @@ func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte
 	return ErrInterrupted
 }
 
-// Get asks by the only message of a request, and calls each with the attributes of what the kernel
+// Get sends the only message of a request, and calls each with the attributes of the kernel's
 // answers.
 func (c *Conn) Get(request *Messages, each func(attributes []byte) error) error {
 	c.mu.Lock()

@@ -80,7 +80,7 @@ func (d *Difference) compare(have, want map[string]any) {
 	}
 }
 
-// String says which objects differ; a table that is not there has none.
+// String names the objects that differ; a table that is not there has none.
 func (d *Difference) String() string {
 	text := "write nftables table " + d.want.Name
 	if len(d.what) > 0 {

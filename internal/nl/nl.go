@@ -49,7 +49,7 @@ var ErrExists = fs.ErrExist
 
 // Handle is a netlink socket in one network namespace: that of the thread which
 // opened it. It is safe for concurrent use. Its dumps are retried when the
-// kernel says that they were interrupted.
+// kernel reports that they were interrupted.
 type Handle struct {
 	*netlink.Handle
 }

@@ -17,8 +17,8 @@ type Opened struct{ Client, Server netip.AddrPort }
 // in seconds. Later the kernel's own limit counts.
 const trackedFor = 86400
 
-// TrackOpened tells conntrack of established TCP connections, in the network namespace of c. An
-// entry for the same ends is replaced: it may say that the other end is the client. After an error
+// TrackOpened adds established TCP connections to conntrack, in the network namespace of c. It
+// replaces an entry for the same ends, which may have the other end as the client. After an error
 // c may hold answers that were not read: close it.
 func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 	var old, added nfnl.Messages

@@ -13,10 +13,10 @@ import (
 // linkBuffer is the bytes of link changes that may wait, about 2 KiB each.
 const linkBuffer = 1 << 20
 
-// WatchLinks tells changed of every link that is there, and of each that appears or changes, until
-// ctx is done; it then returns nil. It must run on a thread in the network namespace that is
-// watched. When the kernel lost changes, or broke the subscription, it tells lost why, and then
-// changed of all links again.
+// WatchLinks calls changed for every existing link, and for each that appears or changes, until ctx
+// is done; it then returns nil. It must run on a thread in the network namespace that is
+// watched. When the kernel lost changes, or broke the subscription, it calls lost with the
+// reason, and then changed for all links again.
 func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	for ctx.Err() == nil {
 		if err := watchOnce(ctx, changed, lost); err != nil {
@@ -28,8 +28,8 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 
 // watchOnce watches until ctx is done or the subscription breaks.
 //
-// The links that are there are listed by the handle. The library's own way (ListExisting) asks with
-// the subscribed socket, whose address is the group, so its question goes to every listener
+// The handle lists the existing links. The library's own way (ListExisting) sends its request from
+// the subscribed socket, whose address is the group, so the request goes to every listener
 // to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()
@@ -43,7 +43,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 	}
 	defer s.Close()
 
-	// with the usual one changes are lost sooner, which is told
+	// with the usual size changes are lost sooner, which lost reports
 	_ = s.SetReceiveBufferSize(linkBuffer, true)
 	defer context.AfterFunc(ctx, s.Close)()
 	links, err := h.LinkList()

@@ -94,7 +94,7 @@ func TestRequestsOfOthersDoNotCountAsLoss(t *testing.T) {
 	close(done)
 	for range updates { // until it has ended
 	}
-	addLink(t, ns, "after") // is told of after all that went before
+	addLink(t, ns, "after") // is reported after all earlier changes
 	sees(t, changed, "after")
 	sees(t, other, "after")
 	if len(lost)+len(otherLost) > 0 {

@@ -115,7 +115,7 @@ func (w *World) judge(d policy.Direction, own, other netip.Addr, f policy.Flow) 
 	return v
 }
 
-// isolated reports whether a policy of any kind has a say about the pod, in any direction.
+// isolated reports whether a policy of any kind concerns the pod, in any direction.
 func (w *World) isolated(p policy.Pod) bool {
 	for _, c := range w.Cluster {
 		if w.selectedBy(c, p) && (says(c, policy.Ingress) || says(c, policy.Egress)) {

@@ -219,7 +219,7 @@ func drawPolicy(t *rapid.T) policy.Policy {
 	return p
 }
 
-// Change makes one random change of the World, and tells the planner.
+// Change makes one random change of the World, and passes it to the planner.
 func (w *World) Change(t *rapid.T, p *policy.Planner) {
 	switch rapid.IntRange(0, 13).Draw(t, "change") {
 	case 10, 11, 12, 13:
@@ -293,7 +293,7 @@ func (w *World) NewPlanner() *policy.Planner {
 	return p
 }
 
-// TellAll tells a new planner everything, in any order.
+// TellAll passes everything to a new planner, in any order.
 func (w *World) TellAll() *policy.Planner {
 	p := w.NewPlanner()
 	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) },

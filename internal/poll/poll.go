@@ -30,7 +30,7 @@ func Until(ctx context.Context, first, most time.Duration, fn func() error) erro
 		case errors.As(err, &stop):
 			return stop.error
 		case last == nil || ctx.Err() == nil:
-			// The last try is often cut short, and its error says only that.
+			// The last try is often cut short. Its error reports only that.
 			last = err
 		}
 

@@ -9,9 +9,8 @@
 //	                                                └─ older, or away for long ─► new round: list
 //
 // Promises:
-//   - Only a quorum read goes back. The first list is one too: the revision that it asks for is
-//     empty. All others ask for nothing older than what is known, so a server that lags undoes
-//     nothing.
+//   - Only a quorum read goes back. The first list is one too: it requests the empty revision. All
+//     others request nothing older than the known revision, so a server that lags undoes nothing.
 //   - A watch that ended because its time was over, the usual end, costs no further request.
 //   - Rounds, each with a list of its own, begin at least Pause apart.
 //   - A connection that breaks costs no list while the server answers. The watch goes on at once,

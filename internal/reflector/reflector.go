@@ -21,13 +21,13 @@ const (
 	// defaultPause is the least time between the beginnings of two rounds.
 	defaultPause = 5 * time.Second
 	// maxBreak is how long a watch may be broken and still go on where it was. Meanwhile a restored
-	// etcd may have reached the revision that is known, and then nothing tells it from the former.
+	// etcd may have reached the known revision, and is then indistinguishable from the former one.
 	maxBreak = time.Minute
 )
 
 // defaultBackoff is between requests that fail: 0.5 to 1 s at first, 3 to 6 s from the fourth on.
-// So a node asks for a list of one kind at most every 3 s while the API server fails, and a server
-// that returns is found within 6 s.
+// So a node requests a list of one kind at most every 3 s while the API server fails, and finds a
+// server that returns within 6 s.
 var defaultBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Cap: 3 * time.Second, Factor: 2,
 	Steps: 16, Jitter: 1}
 
@@ -50,7 +50,7 @@ type Reflector struct {
 	// Relist, if not nil, is called when a watch that failed could go on. If it returns true, all is
 	// listed instead, so that Report(nil) means that the store has what the server has.
 	Relist func() bool
-	// Client, if not nil, says by its methods that it knows no streaming lists (see cache).
+	// Client, if not nil, reports by its methods that it supports no streaming lists (see cache).
 	Client any
 	// Backoff is between requests that fail; nil means 0.5 to 1 s at first, up to 3 to 6 s.
 	Backoff *wait.Backoff
@@ -184,7 +184,7 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	case err == nil:
 		d.restored()
 	case streams && apierrors.IsInvalid(err):
-		// A server that does not know streaming lists is asked for a plain one next.
+		// The next request to a server without streaming lists is for a plain list.
 	default:
 		d.failed(err)
 	}

@@ -82,14 +82,15 @@ func ListTCX(index int, d Direction) ([]ebpf.ProgramID, error) {
 	return ids, nil
 }
 
-// AttachTCX attaches a program at tcx; at says before, after or in the place of what.
+// AttachTCX attaches a program at tcx; at selects the place: before, after or instead of another
+// program.
 func AttachTCX(index int, d Direction, prog *ebpf.Program, at link.Anchor) error {
 	return LinkError(link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: index, Program: prog, Attach: d.TCX(), Anchor: at,
 	}))
 }
 
-// DetachTCX detaches a program from tcx; one that is not there is no error.
+// DetachTCX detaches a program from tcx. A program that is not attached is not an error.
 func DetachTCX(index int, d Direction, prog *ebpf.Program) error {
 	err := link.RawDetachProgram(link.RawDetachProgramOptions{
 		Target: index, Program: prog, Attach: d.TCX(),
@@ -113,7 +114,7 @@ func clsact(index int) *nl.GenericQdisc {
 }
 
 // AddClsact adds clsact to a link. made is false where there is a qdisc in its place
-// already; Places tells which.
+// already; Places reports its kind.
 func AddClsact(h *nl.Handle, index int) (made bool, err error) {
 	err = nl.Err(h.QdiscAdd(clsact(index)))
 	if errors.Is(err, nl.ErrExists) {
@@ -135,7 +136,7 @@ func DeleteClsact(h *nl.Handle, index int) error {
 }
 
 // Places are the kinds of the qdiscs in the place of clsact, by the index of their
-// link. The zero value reads those of all links when it is first asked.
+// link. The zero value reads the qdiscs of all links at its first use.
 type Places struct {
 	kinds map[int]string
 }

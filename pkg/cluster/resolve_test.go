@@ -133,7 +133,7 @@ func TestNodeRangesBoundAddresses(t *testing.T) {
 	checkRefusals(t, refusals, "node-1", "outside of nodeRanges")
 }
 
-// This node is always believed, less what would break it; it is told.
+// This node is always believed, without the claims that would break it. Those are reported.
 func TestSelfKeepsWhatIsSound(t *testing.T) {
 	me := with(self(), func(n *cluster.Node) {
 		n.Addresses = addrs("198.18.0.10", "198.18.0.1", "198.18.0.200")

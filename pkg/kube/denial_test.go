@@ -185,7 +185,7 @@ func TestEventsOfANodeAreBounded(t *testing.T) {
 		t.Errorf("%d requests, want %d", got, eventBurst)
 	}
 
-	// Those of policies elsewhere are told all the same.
+	// Events of policies outside that namespace are created all the same.
 	guests := denial("guests", "u", 1)
 	guests.Namespace = ""
 	s.client.Deny(append(many, guests))

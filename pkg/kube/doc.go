@@ -15,8 +15,8 @@
 //
 // It holds little: objects are reduced to what is used while they are decoded,
 // so that a thousand nodes are a few hundred kilobytes, and no generated client is linked.
-// Nodes are asked for as protobuf, of which package wire reads the wanted fields; an API
-// server that answers in JSON is understood as well. VeilNodes have no other form than JSON.
+// Nodes are requested as protobuf, from which package wire reads the fields that are used. An API
+// server may also answer in JSON. VeilNodes exist only in JSON.
 //
 // A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it with the Node. Where
 // no controller manager runs, the nodes do it themselves (collect.go): any node may, a while after

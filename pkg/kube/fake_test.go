@@ -207,7 +207,7 @@ func (f *fakeServer) restore(b *backup) {
 	f.endWatchesLocked()
 }
 
-// put stores an object and tells the watchers.
+// put stores an object and sends it to the watchers.
 func (f *fakeServer) put(path string, o map[string]any) map[string]any {
 	f.mu.Lock()
 	defer f.mu.Unlock()

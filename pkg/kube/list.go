@@ -148,7 +148,7 @@ func expect(d *json.Decoder, want json.Delim) error {
 	return nil
 }
 
-// request asks for the objects of a kind.
+// request returns a request for the objects of a kind.
 func (c *Client) request(k kind, o metav1.ListOptions) *rest.Request {
 	r := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec)
 	if k.accept != "" {

@@ -68,7 +68,7 @@ func servedVersions(versions ...any) m {
 
 func version(name string, served bool) m { return m{"name": name, "served": served} }
 
-// A definition without the version that is read stops new pods, and says so; it undoes nothing.
+// A definition without the version that is read stops new pods, and is reported. It undoes nothing.
 func TestServedVersionsOfClusterPolicies(t *testing.T) {
 	hasProblem := func(c *Client, text string) bool {
 		return strings.Contains(strings.Join(c.Problems(), "\n"), text)

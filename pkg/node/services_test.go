@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// A container without the node's tree is told so, and nothing is attached to its own part.
+// A container without the node's tree gets an error, and nothing is attached to its own part.
 func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	group := nettest.NewCgroup(t)
 	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||

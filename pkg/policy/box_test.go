@@ -78,7 +78,7 @@ func TestCrossingBoxesAreTooMany(t *testing.T) {
 	}
 }
 
-// A pod whose blocks and ports cross too often is denied in that direction, and says why. A set
+// A pod whose blocks and ports cross too often is denied in that direction, with a reason. A set
 // that the kernel would refuse is never made.
 func TestCrossingBlocksDeny(t *testing.T) {
 	p := NewPlanner("here")

@@ -56,7 +56,7 @@ func TestTiersAreShownInWords(t *testing.T) {
 		t.Error(d)
 	}
 
-	// A policy that denies more than is written says so.
+	// A policy that denies more than its text does is reported.
 	p.PutClusterPolicy(policy.ClusterPolicy{Name: "floor", Invalid: "why", Denies: [2]bool{true}})
 	if v, err = p.ShowPod(web, p.Plan()); err != nil || len(v.Problems) != 1 ||
 		!strings.Contains(v.Problems[0], "ClusterNetworkPolicy floor: why") {

@@ -33,7 +33,7 @@ func TestDenialsAreOfPoliciesThatSelectPodsOfThisNode(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 
-	// Another revision that says the same makes no chain again.
+	// Another revision with the same content makes no chain again.
 	invalid.Object.Generation, cluster.Object.Generation = 2, 4
 	want[1].Generation, want[0].Generation = 2, 4
 	p.PutPolicy(invalid)

@@ -39,7 +39,7 @@ func TestManySelectorsAreFewSetsOfTheirNamespace(t *testing.T) {
 	}
 }
 
-// A pod is asked by the sets that require one of its labels, or none.
+// Only sets that require one of the pod's labels, or none, check a pod.
 func TestPodChangesSetsThatRequireItsLabels(t *testing.T) {
 	p := policy.NewPlanner("here")
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "a", Name: "local"}, UID: "1", Node: "here"})

@@ -137,7 +137,7 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 	}
 }
 
-// The names of chains tell one that allows everything from one that allows nothing.
+// The names of chains differ between one that allows everything and one that allows nothing.
 func TestRuleThatAllowsEverythingIsNotNoRule(t *testing.T) {
 	p := shop()
 	np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "all"}, Isolates: [2]bool{true}}

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// What is wrong with a kubeconfig that was named is said of that file.
+// An error about a named kubeconfig names that file.
 func TestOpenNamesTheFile(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	empty := filepath.Join(t.TempDir(), "empty")

@@ -55,7 +55,7 @@ type Cluster struct {
 // does not yet talk to the API server.
 func New(cfg *rest.Config) (*Cluster, error) { return newCluster(cfg, requestLimit, Options{}) }
 
-// Connect opens a cluster for suites, whose contexts bound requests, and asks it for its version.
+// Connect opens a cluster for suites, whose contexts bound requests, and requests its version.
 func Connect(ctx context.Context, a Access, opts Options) (*Cluster, error) {
 	cfg, err := a.config()
 	if err != nil {

@@ -75,7 +75,7 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 
 // Addrs returns each address once, sorted: those of services, those that were in the last
 // VIPLinger, and those still in use. inUse returns which of some addresses are in use. It is
-// costly, so it is asked once in VIPLinger for each address.
+// costly, so it is called once in VIPLinger for each address.
 func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()

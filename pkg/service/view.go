@@ -41,7 +41,7 @@ func (s State) APIServer() APIServer {
 type View struct {
 	Service   Name           `json:"service"`
 	Frontends []FrontendView `json:"fronts,omitempty"`
-	// Problems say why the service is not served as it asks.
+	// Problems are the reasons why the service is not served as its object requests.
 	Problems []string `json:"problems,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/source"
 )
 
-// run starts s; stop ends it and checks that it ended because it was told to.
+// run starts s. stop cancels its context and checks that Run returned the context's error.
 func run(t *testing.T, s source.Source) (states <-chan cluster.State, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -81,7 +81,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
-// A snapshot as a source says the same as the cluster did, to every node.
+// A snapshot as a source yields the same claims as the cluster, on every node.
 func TestSnapshotAsState(t *testing.T) {
 	want := table(t)
 	state := source.StateOf(want)
@@ -284,7 +284,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 		t.Errorf("first state %+v", got)
 	}
 
-	// A corrupt file changes nothing, and is said.
+	// A corrupt file changes nothing, and is logged.
 	errtest.Must(t, atomicfile.Write(path, []byte("{"), 0o600))
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(),
 		"correct or replace it"); {

@@ -23,7 +23,7 @@ import (
 // datagrams to that peer are then sent one by one, and a transfer that stood still goes on. The
 // successor of the process goes on so.
 func TestPathThatLosesSegmentsIsFound(t *testing.T) {
-	t.Setenv(engineEnv, worker.EngineKubeveil) // wireguard-go cannot be told.
+	t.Setenv(engineEnv, worker.EngineKubeveil) // wireguard-go has no such request.
 	nft := nettest.NeedProgram(t, "nft")
 	a, b := pair(t, ipv4)
 	a.Run(t, func() error {
@@ -96,7 +96,7 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 		t.Error("the successor sends segmented datagrams again")
 	}
 
-	// A process that starts again does not know it, and is told again.
+	// A process that starts again has lost the setting, and gets it again.
 	a.killChild(syscall.SIGKILL)
 	nettest.Until(t, 20*time.Second, "the process that started again to be told",
 		func() bool { return a.singly(t, name) })
@@ -121,7 +121,7 @@ func (n *testNode) singly(t *testing.T, name string) (singly bool) {
 	return singly
 }
 
-// transfer sends bytes from one node to the other over TCP and tells when all came.
+// transfer sends bytes from one node to the other over TCP and reports when all have arrived.
 func transfer(t *testing.T, from, to *testNode, size int) <-chan error {
 	t.Helper()
 	var l net.Listener

@@ -198,7 +198,7 @@ func (n *node) wantNothing() {
 	}
 }
 
-// wantError fails the test unless err has the code and says each of want.
+// wantError fails the test unless err has the code and contains each of want.
 func wantError(t testing.TB, err error, code uint, want ...string) {
 	t.Helper()
 	var e *types.Error

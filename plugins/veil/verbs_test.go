@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// specs says what each version of the specification has.
+// specs lists what each version of the specification has.
 var specs = []struct {
 	version                       string
 	check, status, mtus, ipFamily bool

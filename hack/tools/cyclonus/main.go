@@ -167,7 +167,7 @@ func (w *world) inRanges(a netip.Addr) bool {
 	return pods.Contains(a)
 }
 
-// step does the actions of a step and asks the matcher.
+// step does the actions of a step and calls the matcher.
 func (w *world) step(s *generator.TestStep) (*Step, error) {
 	for _, a := range s.Actions {
 		if err := w.act(a); err != nil {
@@ -221,7 +221,7 @@ func (w *world) act(a *generator.Action) error {
 	return fmt.Errorf("an action of a kind that this program does not know: %+v", a)
 }
 
-// verdicts asks the matcher about all flows; see Step.
+// verdicts returns the matcher's verdicts on all flows; see Step.
 func (w *world) verdicts(policies *matcher.Policy) string {
 	var out strings.Builder
 	for _, from := range w.Resources.Pods {

@@ -8,8 +8,8 @@ type NetworkPolicy struct {
 	PolicyTypes     []string
 	// HasEgress reports whether there is a rule of egress, also where Excess dropped it.
 	HasEgress bool
-	// Unknown reports whether the spec has a field that this version does not know. Without it
-	// the policy may mean less than it says, and must not allow anything.
+	// Unknown reports whether the spec has a field that this version does not know. Without
+	// that field the policy may mean less than its text, and must not allow anything.
 	Unknown bool
 	// Excess reports whether the object exceeds MaxRules, or the policyTypes that the API has.
 	// Ingress and Egress are then empty, and the policy must not allow anything.

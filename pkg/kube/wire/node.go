@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Reader says which labels and annotations are kept of each object; the zero
-// value keeps none.
+// Reader selects the labels and annotations that are kept of each object; the
+// zero value keeps none.
 type Reader struct {
 	Labels, Annotations []string
 	// AllLabels keeps all labels, if there are no more than MaxLabels elements of them; 0 is the

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// judge asks the kernel's table about flows.
+// judge judges flows by the kernel's table.
 func judge(ns *nettest.NS, flows ...policy.Flow) (out []table.Decision, err error) {
 	err = ns.Do(func() (err error) {
 		k, err := table.OpenKernel()

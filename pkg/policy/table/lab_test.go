@@ -91,8 +91,8 @@ func newLab(t *testing.T, pods ...int) *lab {
 	return l
 }
 
-// forward makes the node forward packets. Those of tests have no checksum, so conntrack is told not
-// to look at it.
+// forward makes the node forward packets. Packets of tests have no checksum, so conntrack's check
+// is switched off.
 func forward() error {
 	for name, value := range map[string]string{"ipv4/ip_forward": "1",
 		"ipv6/conf/all/forwarding":        "1",

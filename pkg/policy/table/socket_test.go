@@ -36,7 +36,7 @@ func dialPort(from *nettest.NS, to netip.Addr, port uint16, expected bool) error
 	})
 }
 
-// udp sends a datagram to a closed port and reads: the kernel tells of an ICMP error.
+// udp sends a datagram to a closed port and reads: the read returns an ICMP error.
 func udp(from *nettest.NS, to netip.Addr, expected bool) (answer string, err error) {
 	err = from.Do(func() error {
 		c, err := net.Dial("udp", netip.AddrPortFrom(to, 80).String())

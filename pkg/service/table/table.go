@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Errors that callers may distinguish. Each is wrapped in a message that says what to do.
+// Errors that callers may distinguish. Each is wrapped in a message with a remedy.
 var (
 	// ErrNotPermitted is the error of a process that may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted

@@ -19,7 +19,7 @@ const (
 	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// ask gets a page over TLS with the token of the pod's account, as programs in pods do with
+// ask fetches a page over TLS with the token of the pod's account, as programs in pods do with
 // the API server, and prints it.
 func ask(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("ask")

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A connection that breaks is said, with what was carried before; UDP goes on and counts its gap.
+// A connection that breaks is reported, with what it carried before. UDP goes on and counts its
+// gap.
 func TestFlowSaysWhatBreaks(t *testing.T) {
 	ours, theirs := net.Pipe()
 	f := &carrier{last: time.Now()}
@@ -35,7 +36,7 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 	}
 }
 
-// Flows to an echo carry both protocols and stop when told.
+// Flows to an echo carry both protocols and stop at a signal.
 func TestFlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := loopback(t)
@@ -117,8 +118,8 @@ func FuzzJudgeReview(f *testing.F) {
 	})
 }
 
-// Records without an answer are said by when the first of each run was sent; the newest is on its
-// way.
+// Runs of records without an answer are reported with the time of their first record. The newest
+// may still be on its way.
 func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 	f := &carrier{state: flowState{Proto: "udp"}}
 	for range 8 {

@@ -25,9 +25,10 @@ type keepResult struct {
 	last   time.Time
 }
 
-// keep asks named servers over one socket, again and again, and prints "now NAME" when the server
-// changes, until it gets a signal to end. A TCP connection that ends is an error. A connected UDP
-// socket that is aborted or refused is made again, as a resolver does; an unconnected one stays.
+// keep sends requests to named servers over one socket, again and again, and prints "now NAME" when
+// the server changes, until it gets a signal to end. A TCP connection that ends is an error. A
+// connected UDP socket that is aborted or refused is made again, as a resolver does; an unconnected
+// one stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()

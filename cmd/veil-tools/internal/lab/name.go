@@ -86,8 +86,8 @@ type censusResult struct {
 	Slowest float64 `json:"slowestMillis"`
 }
 
-// census asks named servers by one address, with a new socket each time, and counts the answers by
-// server, until there are enough failures to call it broken.
+// census sends requests to named servers by one address, with a new socket each time, and counts
+// the answers by server, until there are enough failures to call it broken.
 func census(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("census")
 	proto := flags.proto()
@@ -137,7 +137,7 @@ func (r *censusResult) count(a nameAnswer, err error) {
 	}
 }
 
-// askOnce asks by a new socket.
+// askOnce sends one request over a new socket.
 func askOnce(ctx context.Context, proto, to string, from int, canary string,
 	timeout time.Duration) (nameAnswer, error) {
 	c, err := dialerFrom(proto, from, timeout).DialContext(ctx, proto, to)
@@ -155,8 +155,8 @@ func askOnce(ctx context.Context, proto, to string, from int, canary string,
 // udpAgain is the pause after which a datagram without an answer is sent again.
 const udpAgain = 300 * time.Millisecond
 
-// askName asks over a socket. A request without an answer is sent again after the pause again,
-// until the deadline.
+// askName sends a request over a socket. A request without an answer is sent again after the pause
+// again, until the deadline.
 func askName(c net.Conn, canary string, deadline time.Time,
 	again time.Duration) (a nameAnswer, err error) {
 	b := make([]byte, 4096)

@@ -7,7 +7,7 @@ import (
 )
 
 // frontends: an address of services.apiFrontends leads to the API servers of its family whose
-// certificates name it. Others cannot be seen from here: veilctl status says it on each node.
+// certificates name it. Others cannot be seen from here; veilctl status shows them on each node.
 func (j *judge) frontends() {
 	for _, addr := range j.cfg.Services.APIFrontends {
 		j.frontend(addr)
