@@ -211,8 +211,8 @@ func servicesLine(s *telemetry.Services) string {
 	return line
 }
 
-// apiServersPart returns the part of a line about API servers: how many answer, and for each server
-// the connections of this node and its pods, and the reason why it gets no new ones.
+// apiServersPart returns the part of a line about API servers: how many answer. For each server it
+// has the connections of this node and its pods, and the reason why the server gets no new ones.
 func apiServersPart(servers []telemetry.APIServer) string {
 	if len(servers) == 0 {
 		return "; no API servers are known"

@@ -29,8 +29,8 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 // watchOnce watches until ctx is done or the subscription breaks.
 //
 // The handle lists the existing links. The library's own way (ListExisting) sends its request from
-// the subscribed socket, whose address is the group, so the request goes to every listener
-// to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
+// the subscribed socket. The address of that socket is the group, so the request goes to every
+// listener to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 )
 
 // defaultBackoff is between requests that fail: 0.5 to 1 s at first, 3 to 6 s from the fourth on.
-// So a node requests a list of one kind at most every 3 s while the API server fails, and finds a
+// So a node requests a list of one kind at most every 3 s while the API server fails. It finds a
 // server that returns within 6 s.
 var defaultBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Cap: 3 * time.Second, Factor: 2,
 	Steps: 16, Jitter: 1}

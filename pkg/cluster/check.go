@@ -41,26 +41,25 @@ func (r *resolver) check(c *candidate) {
 // checkAddrs keeps the addresses that may belong to c, without regard to other nodes, and refuses
 // the others.
 //
-// An address that is ignored here never reaches Table.NodeAddrs, because being there
-// makes it unreachable for pods, and a kubelet may write what it likes into the
-// addresses of its own Node. Forged addresses, one by one:
+// An address that is ignored here never reaches Table.NodeAddrs, which would make it unreachable
+// for pods. A kubelet may write what it likes into the addresses of its own Node. Forged addresses,
+// one by one:
 //   - loopback, multicast, unspecified, broadcast, link-local: no node has these; ignored;
-//   - an address of the cluster or service ranges: a host route is longer than a
-//     pod prefix, so a forger would black-hole or draw to himself one pod or service;
-//     ignored, since the ranges are closed already;
+//   - an address of the cluster or service ranges: ignored, since the ranges are closed
+//     already. A host route is longer than a pod prefix, so a forger would black-hole or
+//     capture one pod or service;
 //   - outside NodeRanges: some address of the world, for instance a resolver's; ignored;
 //   - a gateway of the underlay, or an API server's, on a node without the control-plane
-//     label: pods would lose what it serves, or talk to the forger. Both are evidence
-//     that the underlay gives (DHCP, DNS), so it may refuse a newcomer and no more: an
-//     address that the node had in lastGood stays its own, or an attacker who forges evidence
-//     would open the way to that node in clear. A refused one is closed if
-//     it is inside NodeRanges, where it probably belongs to a node, or if lastGood had it closed.
-//     Otherwise it is ignored;
+//     label: pods would lose what it serves, or talk to the forger. The underlay gives this
+//     evidence (DHCP, DNS), so it only refuses newcomers. An address that the node had in
+//     lastGood stays its own: otherwise an attacker who forges evidence would open the way to
+//     that node in clear. A refused address is closed if it is inside NodeRanges, where it
+//     probably belongs to a node, or if lastGood had it closed. Otherwise it is ignored;
 //   - an address of another node: see acceptAddrs, an accepted holder keeps it.
 //
-// The remaining addresses are held by no known node. If the node is refused for
-// another reason, they are still unreachable for pods: better a pod that cannot
-// reach an address than bytes in clear to what is probably a node.
+// The remaining addresses are held by no known node. If the node is refused for another reason,
+// they are still unreachable for pods. A pod that cannot reach an address is better than bytes in
+// clear to what is probably a node.
 func (r *resolver) checkAddrs(c *candidate) {
 	last := r.last[c.Name]
 	had := func(a netip.Addr) bool {

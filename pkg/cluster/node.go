@@ -52,9 +52,9 @@ func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	return endpoint, ok
 }
 
-// TunnelSources returns the addresses from which a believed node's tunnel datagrams may come: the
-// addresses of its Node and of its endpoints, one of which may be contested. The caller owns the
-// slice.
+// TunnelSources returns the addresses from which a believed node's tunnel datagrams may come. They
+// are the addresses of its Node and of its endpoints, one of which may be contested. The caller
+// owns the slice.
 func (n Node) TunnelSources() []netip.Addr {
 	sources := slices.Clone(n.Addresses)
 	if n.Claim == nil {

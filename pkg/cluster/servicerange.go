@@ -20,11 +20,11 @@ type ServiceRange struct {
 // AddedRanges returns the ranges of services that are closed besides the configured ones, sorted,
 // and sentences about ranges that are refused. It is pure.
 //
-// An added range only closes. So it is refused if it contains addresses that must stay reachable: a
-// cluster or node range, addresses outside, the address of a node or of an API server. This
-// evidence refuses only newcomers: a range of lastGood stays, or an attacker who forges evidence
-// could open it. It is removed once the API server no longer lists it. Until the ranges are listed,
-// the ranges of lastGood stay.
+// An added range only closes. So it is refused if it contains addresses that must stay reachable.
+// Those are cluster and node ranges, addresses outside, and the addresses of nodes and API servers.
+// This evidence refuses only newcomers: a range of lastGood stays, or an attacker who forges
+// evidence could open it. It is removed once the API server no longer lists it. Until the ranges
+// are listed, the ranges of lastGood stay.
 func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefix,
 	problems []string) {
 	if lastGood == nil {

@@ -108,9 +108,9 @@ type Rules struct {
 	ClusterRanges []netip.Prefix
 	// ServiceRanges contain all service addresses that there may ever be.
 	ServiceRanges []netip.Prefix
-	// NodeRanges contain all node addresses that there may ever be. An empty list allows any.
-	// A kubelet may write what it likes into its own Node's addresses: without
-	// a bound, a worker can draw the traffic of pods to an outside address to itself.
+	// NodeRanges contain all node addresses that there may ever be. An empty list allows any. A
+	// kubelet may write what it likes into its own Node's addresses. Without a bound, a worker can
+	// capture the traffic of pods to an outside address.
 	NodeRanges []netip.Prefix
 	// Outside are the parts of NodeRanges with hosts that are not nodes.
 	Outside []netip.Prefix

@@ -21,8 +21,8 @@ type Config struct {
 	// ServiceRanges contain every service address that there may ever be.
 	ServiceRanges []netip.Prefix `json:"serviceRanges"`
 	// NodeRanges contain every address that a node may ever have. An empty list allows any. A
-	// kubelet may write what it likes into the addresses of its own Node: without a
-	// bound, a worker can draw what pods send to an outside address to itself.
+	// kubelet may write what it likes into the addresses of its own Node. Without a bound, a worker
+	// can capture the traffic of pods to an outside address.
 	NodeRanges []netip.Prefix `json:"nodeRanges,omitempty"`
 	// Outside are the parts of NodeRanges with hosts that are not nodes. If it is not nil, even if
 	// empty, the rest of NodeRanges is closed to pods, except for peers.

@@ -13,10 +13,10 @@
 //   - Nothing here is on the way of a packet: Publish returns at once, and
 //     writes are retried in the background.
 //
-// It holds little: objects are reduced to what is used while they are decoded,
-// so that a thousand nodes are a few hundred kilobytes, and no generated client is linked.
-// Nodes are requested as protobuf, from which package wire reads the fields that are used. An API
-// server may also answer in JSON. VeilNodes exist only in JSON.
+// It holds little: objects are reduced to the fields in use while they are decoded. A thousand
+// nodes are a few hundred kilobytes. No generated client is linked. Nodes are requested as
+// protobuf, from which package wire reads the fields that are used. An API server may also answer
+// in JSON. VeilNodes exist only in JSON.
 //
 // A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it with the Node. Where
 // no controller manager runs, the nodes do it themselves (collect.go): any node may, a while after

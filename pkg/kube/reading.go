@@ -18,8 +18,8 @@ type reading struct {
 	mu      sync.Mutex
 	failing map[string]bool // by the plural resource
 	// unsure reports whether a pod of this node was seen since the first of the failing kinds
-	// failed. Those kinds are then listed instead of watched on: a watch that goes on delivers
-	// what it missed a moment later, and does not report when that is complete.
+	// failed. Those kinds are then listed instead of watched on. A watch that goes on delivers what
+	// it missed a moment later, and does not report when that is complete.
 	unsure bool
 }
 

@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Close puts the guard and the unreachable routes in force and nothing else: for a unit that runs
-// at boot before the network does, when no veild has run yet and processes of the host could reach
-// pods of other nodes in clear. It needs no API server, and changes nothing on a node where veild
-// has run since boot. It closes what it can: the error may be about one link.
+// Close puts only the guard and the unreachable routes in force. It is for a unit that runs at boot
+// before the network. No veild has run then, and processes of the host could reach pods of other
+// nodes in clear. It needs no API server, and changes nothing on a node where veild has run since
+// boot. It closes what it can: the error may be about one link.
 func Close(cfg config.Config, log *slog.Logger) (err error) {
 	if err := checkMachine(cfg); err != nil {
 		return err
@@ -72,9 +72,9 @@ func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want
 	return settings, want
 }
 
-// Closed returns the settings that close a node about which nothing else is known: no packet
-// with an address of the cluster, of nodes or of services crosses the network in clear. It is
-// pure. The agent opens the rest with what it knows about the node and its peers.
+// Closed returns the settings that close a node about which nothing else is known. No packet with
+// an address of the cluster, of nodes or of services then crosses the network in clear. It is pure.
+// The agent opens the rest with what it knows about the node and its peers.
 func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
 	settings := guard.Settings{
 		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),

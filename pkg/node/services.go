@@ -13,7 +13,7 @@ import (
 )
 
 // ServiceCgroup returns the root of the cgroup tree of the node's processes. A root that it finds
-// itself must be the machine's root: a container sees only its own part of the tree, without the
+// itself must be the machine's root. A container sees only its own part of the tree, without the
 // processes whose sockets must be translated.
 func ServiceCgroup(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {

@@ -8,8 +8,8 @@ import (
 
 // The kernel evaluates the rules of a chain one after another, so a packet pays for each rule that
 // does not match. The order of a NetworkPolicy's lines has no meaning. So lines are joined to few
-// rules: lines with the same peers share a set of ports, and lines with the same ports share a set
-// of peers, a union.
+// rules. Lines with the same peers share a set of ports. Lines with the same ports share a set of
+// peers, a union.
 
 // Grant is what one rule allows: packets of any of the peers to any of the ports.
 type Grant struct {

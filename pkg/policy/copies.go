@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// The kernel holds the elements of a set of peers once for the rules that look it up alone, and
-// once more in each union and for each box that contains it. The budget of elements counts these
-// copies: policies that select pods by few sets in many combinations need many elements.
+// The kernel holds the elements of a set of peers once for the rules that look it up alone. It
+// holds a copy in each union and for each box that contains the set. The budget of elements counts
+// these copies: policies that select pods by few sets in many combinations need many elements.
 
 // copies are the elements that a chain adds to the kernel besides the sets of its peers.
 type copies struct {

@@ -1,4 +1,4 @@
-// Package remote works with a cluster that a kubeconfig names: it reads the kubeconfig, sends
+// Package remote works with a cluster that a kubeconfig names. It reads the kubeconfig, sends
 // requests to the API server and to the pods of veild, and runs pods of its own.
 //
 // It promises to need only the port of the API server: it reaches a pod by pods/exec. Open makes no

@@ -23,7 +23,7 @@
 //   - Room that a round frees can be taken from the next round on.
 //
 // It is larger than most packages: one Plan decides which service has a frontend and where its
-// backends are, because all kinds of addresses share the frontends, slots and limits.
+// backends are. All kinds of addresses share the frontends, slots and limits.
 //
 // Start with Planner.Plan in planner.go, then decide in decide.go.
 package service

@@ -1,7 +1,6 @@
-// Package source has the sources of the table: the Source interface, the
-// snapshot file that veild writes after each revision and boots from when the
-// API server is away, and the source that reads such a file. The Kubernetes
-// source is in package kube.
+// Package source has the Source interface, the snapshot file, and the source that reads such a
+// file. veild writes the snapshot after each revision, and boots from it when the API server is
+// away. The Kubernetes source is in package kube.
 //
 // A snapshot names the keys to which this node encrypts, so it is as trustworthy as
 // its file system. It is kept and believed only on tmpfs or ramfs, unless the

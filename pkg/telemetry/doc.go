@@ -1,6 +1,5 @@
-// Package telemetry shows the state of a node: metrics for Prometheus, health
-// and readiness for the kubelet, the status that veilctl reads from the admin
-// socket, and the logger.
+// Package telemetry shows the state of a node. It has metrics for Prometheus, health and readiness
+// for the kubelet, the status that veilctl reads from the admin socket, and the logger.
 //
 // It has no state of the data path. On each request it calls a Snapshot function
 // of the daemon, so it shows the present state, and nothing has to be kept in

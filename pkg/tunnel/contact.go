@@ -20,7 +20,7 @@ const (
 	ContactSilent Contact = "silent"
 )
 
-// SilentAfter bounds the time in which a working peer answers: it answers data at once, or with a
+// SilentAfter bounds the time in which a working peer answers. It answers data at once, or with a
 // keepalive after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and Rekey-Timeout).
 const SilentAfter = 15 * time.Second
 

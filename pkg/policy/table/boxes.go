@@ -16,7 +16,7 @@ import (
 // port, instead of a rule and a set for each. The kernel finds a set by walking a list, so the cost
 // of many sets grows with their square. A packet pays for one search in each of these sets.
 //
-// Lines that never change have sets of their own, apart from lines that pods change: the kernel
+// Lines that never change have sets of their own, apart from lines that pods change. The kernel
 // copies a whole set with intervals for each transaction that changes an element.
 
 // boxPrefixes begin the names of sets of boxes.

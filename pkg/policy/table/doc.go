@@ -11,8 +11,8 @@
 // It promises:
 //   - A pod that is in no group's set of members is mute. That holds regardless of what is deleted:
 //     a group, a member, a set that another program flushed.
-//   - A pod's packet that the table did not judge is dropped by a second one, kubeveil_stamp
-//     (stamp.go): a program that deletes or flushes the first opens nothing.
+//   - A second table, kubeveil_stamp (stamp.go), drops a pod's packet that the first did not
+//     judge. A program that deletes or flushes the first opens nothing.
 //   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
 //     elements are made before it (slice.go).
 //   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
@@ -22,10 +22,9 @@
 // right name and the right texts is never written again. The CNI plugin writes members too
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
-// A chain has few rules, since a packet pays for each rule that does not match: lines of
-// NetworkPolicies that share ports or peers are one rule (groups.go), and where many share neither,
-// they are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the
-// plan.
+// A chain has few rules, since a packet pays for each rule that does not match. Lines of
+// NetworkPolicies that share ports or peers are one rule (groups.go). Many lines that share neither
+// are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the plan.
 //
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.

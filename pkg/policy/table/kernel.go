@@ -20,7 +20,7 @@ import (
 )
 
 // Kernel is the table as the kernel has it. It reads a chain or a set when a packet first needs it,
-// and then keeps it: a caller that changes the table must open a new Kernel. Close it at the end.
+// and then keeps it. A caller that changes the table must open a new Kernel. Close it at the end.
 type Kernel struct {
 	conn *nftables.Conn
 	wire *nfnl.Conn

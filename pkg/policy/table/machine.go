@@ -123,8 +123,8 @@ func (m *machine) rule(exprs []expr.Any) (*expr.Verdict, error) {
 	return nil, nil
 }
 
-// from returns the bytes from a register on, by either numbering of include/uapi: registers 1 to 4
-// have 16 bytes each, and registers from 8 on have 4 bytes each of the same memory.
+// from returns the bytes from a register on, by either numbering of include/uapi. Registers 1 to 4
+// have 16 bytes each. Registers from 8 on have 4 bytes each of the same memory.
 func (m *machine) from(register uint32) ([]byte, error) {
 	switch {
 	case register >= unix.NFT_REG_1 && register <= unix.NFT_REG_4:

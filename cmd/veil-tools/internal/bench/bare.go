@@ -117,10 +117,10 @@ var kubeProxyRules = []struct {
 	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
 }
 
-// forward enables forwarding in this namespace, and adds what kube-proxy has on the node for any
-// network: one rule that translates the service to its endpoint, a chain for sources, and the rules
-// that check for each packet whether its connection is new. So connections are tracked on both
-// nodes, and the difference between ours and bare is the cost of Kubeveil.
+// forward enables forwarding in this namespace. It adds the rules that kube-proxy has on the node
+// for any network: one rule that translates the service to its endpoint, a chain for sources, and
+// the rules that check for each packet whether its connection is new. So connections are tracked on
+// both nodes, and the difference between ours and bare is the cost of Kubeveil.
 func forward(service, endpoint netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err

@@ -86,8 +86,8 @@ type censusResult struct {
 	Slowest float64 `json:"slowestMillis"`
 }
 
-// census sends requests to named servers by one address, with a new socket each time, and counts
-// the answers by server, until there are enough failures to call it broken.
+// census sends requests to named servers by one address, with a new socket each time. It counts the
+// answers by server, until there are enough failures to call it broken.
 func census(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("census")
 	proto := flags.proto()

@@ -18,9 +18,9 @@ type holdResult struct {
 	Local   string  `json:"local"`
 }
 
-// hold keeps one TCP connection to an echo open and sends a numbered record
-// each interval, each answered before the next, until it gets a signal to end. It fails
-// when the connection breaks, stalls for longer than -stall, or a record is missing.
+// hold keeps one TCP connection to an echo open until it gets a signal to end. It sends a numbered
+// record each interval, each answered before the next. It fails when the connection breaks, stalls
+// for longer than -stall, or a record is missing.
 func hold(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("hold")
 	to := flags.to("an echo")
