@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// largest is what etcd takes of one object.
+// largest is the largest size of one object that etcd accepts.
 const largest = 3 << 19
 
 // swollen is an object that is large by one repeated field.
@@ -315,8 +315,9 @@ func swollenJSON(t *testing.T) map[string]swollen {
 	return all
 }
 
-// One object of the size that etcd takes costs its author what it isolates, and this process
-// little: neither what is kept nor what is allocated while it is read is a multiple of the object.
+// One object of the largest size that etcd accepts denies what it isolates, and costs this process
+// little. Neither the memory that is kept nor the memory that is allocated while it is read is a
+// multiple of the object.
 func TestLargeObjectIsCountedWhileItIsRead(t *testing.T) {
 	all := swollenPolicies(t)
 	maps.Copy(all, swollenObjects(t))

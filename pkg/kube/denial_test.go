@@ -19,13 +19,13 @@ const (
 	defaultEventsPath = "/api/v1/namespaces/default/events"
 )
 
-// denial is one of a NetworkPolicy of the namespace shop.
+// denial returns a denial of a NetworkPolicy in the namespace shop.
 func denial(name, uid string, generation int64) policy.Denial {
 	return policy.Denial{Name: policy.Name{Namespace: "shop", Name: name},
 		Object: policy.Object{UID: uid, Generation: generation}, Problem: "why"}
 }
 
-// sayer is one of a new daemon.
+// sayer returns the eventSayer of a new daemon.
 func sayer(t *testing.T, f *fakeServer, node string) *eventSayer {
 	t.Helper()
 	c, err := newClient(Options{Node: node}, f.config())
@@ -215,7 +215,7 @@ func TestEventsThatAreRefusedAreAProblem(t *testing.T) {
 		return len(f.events(shopEventsPath)) == 1 && len(c.Problems()) == 0
 	})
 
-	// A namespace that is gone needs none.
+	// A namespace that is gone needs no Event.
 	f.setRefuse("POST "+shopEventsPath, 404)
 	c.Deny([]policy.Denial{denial("other", "u2", 1)})
 	nettest.Until(t, 10*time.Second, "another request", func() bool {

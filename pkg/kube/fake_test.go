@@ -143,7 +143,7 @@ func (f *fakeServer) config() *rest.Config {
 		}}
 }
 
-// setAway makes the server unreachable, and cuts what is connected, or reachable again.
+// setAway makes the server unreachable and closes its connections, or makes it reachable again.
 func (f *fakeServer) setAway(away bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -285,7 +285,7 @@ func status(w http.ResponseWriter, code int) {
 	refused(w, code, reason)
 }
 
-// tooLarge is the answer to a request for what is not older than a revision of the future.
+// tooLarge answers a request for a list that is not older than a future revision.
 func tooLarge(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusGatewayTimeout)

@@ -49,7 +49,7 @@ func largePolicies(t *testing.T, n int) []byte {
 	return append([]byte("k8s\x00"), b...)
 }
 
-// A list costs what is kept of it and one item, however large it is.
+// A list costs the memory of the kept parts and of one item, regardless of its length.
 func TestListIsReadItemByItem(t *testing.T) {
 	const policies = 20
 	body := largePolicies(t, policies)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// namesOf are the nodes of a state.
+// namesOf returns the names of the nodes of a state.
 func namesOf(s cluster.State) string {
 	var names []string
 	for _, n := range s.Nodes {
@@ -21,7 +21,7 @@ func namesOf(s cluster.State) string {
 	return strings.Join(names, " ")
 }
 
-// restored is a client that knew five nodes, of a server that has only these.
+// restored returns a client that knew five nodes, and whose server has only these.
 func restored(t *testing.T, confirm time.Duration, names ...string) (*fakeServer, *running) {
 	t.Helper()
 	f := newFakeServer(t)
@@ -90,7 +90,8 @@ func TestHalfTheNodesAreDroppedAtOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkNoNodeOfAThousandLost is what each state of a thousand nodes pays for the comparison.
+// BenchmarkNoNodeOfAThousandLost measures the cost of the comparison for each state of a thousand
+// nodes.
 func BenchmarkNoNodeOfAThousandLost(b *testing.B) {
 	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
 	var s cluster.State

@@ -134,7 +134,7 @@ func runPolicies(t *testing.T, noStream bool) {
 		t.Errorf("policy %+v", deny)
 	}
 
-	// What was deleted without a watch is found out from the next list.
+	// The next list shows deletions that no watch reported.
 	f.setAway(true)
 	f.remove(podsPath, "web")
 	f.put(podsPath, podObject("next", "node-2", "Running", "198.18.2.1"))
@@ -159,7 +159,8 @@ func runPolicies(t *testing.T, noStream bool) {
 	sink.wait(t, "deleted", func() bool { return len(sink.policies) == 0 })
 }
 
-// What ListPolicies returns equals what was passed on, or a caller that compares never ends.
+// ListPolicies returns the same values that were passed on: otherwise a caller that compares never
+// ends.
 func TestListPoliciesReturnsWhatIsPassedOn(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("GET "+clusterPoliciesPath, 404)

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// An event is passed on as RunPolicies does it; what that leaves out is an error.
+// An event is passed on as RunPolicies does. An object that RunPolicies leaves out is an error.
 func TestPutEvent(t *testing.T) {
 	server := &fakeServer{t: t}
 	web := podObject("web", "node-1", "Running", "198.18.1.1")

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Requests move to another connection after a time, and come back to none.
+// Requests move to another connection after a time, and never return to an earlier one.
 func TestRequestsMoveToAnotherConnection(t *testing.T) {
 	var from string
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter,

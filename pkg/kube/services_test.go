@@ -120,7 +120,7 @@ func testRunServices(t *testing.T, f *fakeServer) {
 		_, is := sink.slices["shop/other web-1"]
 		return !was && is
 	})
-	// What was deleted without a watch is found out from the next list.
+	// The next list shows deletions that no watch reported.
 	f.setAway(true)
 	f.remove(servicesPath, "web")
 	f.put(servicesPath, serviceObject("next", 81))
@@ -140,7 +140,7 @@ func testRunServices(t *testing.T, f *fakeServer) {
 	if sink.calls != calls+1 {
 		t.Errorf("%d calls for one change", sink.calls-calls)
 	}
-	// One that became headless, or malformed, is none.
+	// A service that became headless or malformed no longer counts.
 	headless := serviceObject("last", 82)
 	headless["spec"].(map[string]any)["clusterIP"] = "None"
 	f.put(servicesPath, headless)

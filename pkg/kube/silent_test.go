@@ -36,7 +36,7 @@ func TestVeilNodeOfASilentPeerIsRead(t *testing.T) {
 	r.SetSilent([]string{"node-2"})
 	r.until("the new key", hasKey("node-2", 12))
 
-	// An older one, as after a restore that no watch noticed: all are read again.
+	// An older object, as after a restore that no watch noticed, makes the client read all again.
 	before := f.count("GET " + veilNodesPath)
 	older := f.put(veilNodesPath, veilNode("node-3", 13))
 	f.mu.Lock()

@@ -30,7 +30,7 @@ func crowdOf(pods int) (p *policy.Planner, neighbour policy.Key) {
 	return p, neighbour
 }
 
-// denied counts the policies of namespace a that deny; those of b must not.
+// denied counts the policies of namespace a that deny. Policies of b must not deny.
 func denied(t *testing.T, plan *policy.Plan) (n int) {
 	t.Helper()
 	for name, problem := range plan.Problems {
@@ -123,7 +123,7 @@ func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
 	for name := range p.Plan().Problems {
 		by[name.Namespace]++
 	}
-	// One more than what is beyond the budget, for the lines of the neighbour.
+	// One more than the excess over the budget, for the lines of the neighbour.
 	total := 0
 	for n := range namespaces {
 		took := by[fmt.Sprint("large-", n)]
@@ -146,9 +146,9 @@ func ownPorts(p policy.Policy) policy.Policy {
 	return p
 }
 
-// What one namespace comes to is more elements than the node keeps: by the sets of its peers, or by
-// their copies in the chains of pods that have policies of their own beside a common one. It pays,
-// and another namespace does not.
+// The policies of one namespace need more elements than the node keeps: in the sets of its peers,
+// or in their copies in the chains of pods that have policies of their own beside a common one. Its
+// policies deny, and policies of another namespace do not.
 func TestElementsBeyondTheBudgetAreOfTheNamespaceWithMost(t *testing.T) {
 	const selectors = 1100
 	for name, tt := range map[string]struct{ peers, pods int }{
@@ -234,8 +234,8 @@ func crossing(namespace string) policy.Policy {
 	return p
 }
 
-// Blocks that cross each other come to many boxes, in the chain of each pod that has policies of
-// its own beside.
+// Blocks that cross each other make many boxes, in the chain of each pod that also has policies of
+// its own.
 func TestBoxesOfBlocksAreInTheBudget(t *testing.T) {
 	p := policy.NewPlanner("here")
 	const pods = 80

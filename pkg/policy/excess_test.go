@@ -110,7 +110,7 @@ func testExcessOf(t *testing.T, of string, tier policy.Tier, action policy.Actio
 		Namespaces: *labelled("team", "a"), Pods: *labelled("app", "web"),
 		Rules: [2][]policy.ClusterRule{{{Action: action, Peers: []policy.Peer{{
 			Namespaces: labelled("team", "a"), Pods: labelled("app", "client")}}}}}})
-	// What is not passed nor denied is accepted, and what is passed is denied.
+	// Flows that are neither passed nor denied are accepted. Flows that are passed are denied.
 	p.PutClusterPolicy(clusterPolicy("b", tier, 1, policy.ClusterRule{Action: policy.Accept,
 		Peers: []policy.Peer{{Namespaces: &policy.Selector{}}, {Block: &policy.Block{
 			CIDR: netip.MustParsePrefix("0.0.0.0/0")}}}}))

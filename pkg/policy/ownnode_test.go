@@ -46,7 +46,8 @@ func TestOwnNodeIsOpenForNetworkPoliciesOnly(t *testing.T) {
 	expect(t, p, toNode(), policy.DenyPending)
 }
 
-// Where lines exceed a bound the Admin tier is gone too; what it may have denied stays denied.
+// Where lines exceed a bound, the Admin tier is gone too. Flows that it may have denied stay
+// denied.
 func TestBoundWithoutAnAdminTierKeepsTheOwnNodeClosed(t *testing.T) {
 	p := shop()
 	p.AllowOwnNode()

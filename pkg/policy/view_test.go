@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// shown is a policy of namespace shop with all that can be said of peers and ports.
+// shown returns a policy of namespace shop with every kind of peers and ports.
 func shown() policy.Policy {
 	prefix := netip.MustParsePrefix
 	return policy.Policy{Name: policy.Name{Namespace: "shop", Name: "web"},

@@ -149,9 +149,8 @@ func TestTruncatedNodeIsAnError(t *testing.T) {
 	}
 }
 
-// FuzzNode compares with the decoder of k8s.io/api: what that one accepts and
-// writes again is read in the same way, and of any other bytes that both accept
-// the same is read.
+// FuzzNode compares with the decoder of k8s.io/api. Both read bytes that it accepts and writes
+// again in the same way. Of any other bytes that both accept, they read the same.
 func FuzzNode(f *testing.F) {
 	small := busyNode(1)
 	small.Status.Images, small.ManagedFields = small.Status.Images[:1], nil
@@ -172,7 +171,8 @@ func FuzzNode(f *testing.F) {
 		}
 
 		if err == nil {
-			// Their reader of maps does not look at wire types and may read beyond the entry.
+			// The decoder of k8s.io does not check wire types in maps, and may read beyond the
+			// entry.
 			w := want(&theirs)
 			w.Labels, w.Annotations, got.Labels, got.Annotations = nil, nil, nil, nil
 			if d := diff(w, got); d != "" {

@@ -111,7 +111,7 @@ func FuzzReadList(f *testing.F) {
 		if err != nil || len(again) != len(theirs.Items) {
 			t.Fatalf("what k8s.io wrote: %d of %d nodes, %v", len(again), len(theirs.Items), err)
 		}
-		// Of an envelope with two contents their decoder keeps the last.
+		// The decoder of k8s.io keeps the last of two contents of an envelope.
 		if len(got) < len(again) {
 			t.Fatalf("%d of %d nodes, %+v", len(got), len(again), meta)
 		}

@@ -35,8 +35,8 @@ func judge(ns *nettest.NS, flows ...policy.Flow) (out []table.Decision, err erro
 	return out, err
 }
 
-// The property that holds both interpreters together: that of the plan, and that of the rules and
-// elements that the kernel returns.
+// The interpreter of the plan, and the interpreter of the rules and elements that the kernel
+// returns, give the same verdicts.
 func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 	for name, boxed := range map[string]bool{"rules": false, "boxes": true} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,8 @@ func checkTableAsRead(t *testing.T, ns *nettest.NS, kept *table.Table) {
 		}
 		for i, f := range flows {
 			want, have := plan.Judge(f), got[i].Verdict
-			// Of a segment from nowhere that is denied anyhow, the two may count another reason.
+			// For a segment outside a connection that is denied anyway, the two may report
+			// different reasons.
 			if f.Midstream && want != policy.Allow && have != policy.Allow {
 				continue
 			}
@@ -136,7 +137,7 @@ func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(strin
 	}
 }
 
-// sets are the names of the table's sets that begin so.
+// sets returns the names of the table's sets with a prefix.
 func sets(t *testing.T, ns *nettest.NS, prefix string) (names []string) {
 	t.Helper()
 	ns.Run(t, func() error {

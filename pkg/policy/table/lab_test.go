@@ -30,7 +30,7 @@ type lab struct {
 	node *nettest.NS
 	pods map[int]*nettest.NS
 	rest *nettest.NS
-	// captures are of each namespace but the node's, at eth0.
+	// captures holds a capture at eth0 for each namespace except the node's namespace.
 	captures map[*nettest.NS]*nettest.Capture
 	table    table.Table
 	id       uint64
@@ -127,7 +127,7 @@ func (l *lab) run(ns *nettest.NS, program, args string) {
 	})
 }
 
-// output runs a program on the node and returns what it says.
+// output runs a program on the node and returns its output.
 func (l *lab) output(program, args string) (out string) {
 	l.t.Helper()
 	l.node.Run(l.t, func() (err error) {
@@ -216,7 +216,7 @@ func (l *lab) arrived(first uint64, count int) []bool {
 	return arrived
 }
 
-// settle is longer than the ring of a capture holds a frame back (10 ms); packets themselves are
+// settle is longer than the time for which a capture's ring holds a frame back (10 ms). Packets are
 // forwarded before the send returns.
 const settle = 60 * time.Millisecond
 
@@ -302,7 +302,7 @@ func (l *lab) flows() (out []policy.Flow) {
 		_, f.ToPod = l.at(f.Dst)
 		f.ToNode = false // No flow has an address of the node.
 		k := key{f.Src, f.Dst, f.Proto, f.Port, f.Midstream}
-		// What stays in one namespace does not pass the node.
+		// A packet within one namespace does not pass the node.
 		if from, to := l.ends(f); from == to || seen[k] {
 			continue
 		}

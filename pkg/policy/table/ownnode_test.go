@@ -14,7 +14,7 @@ import (
 // nodeAddrs are addresses of the node itself, one a family.
 var nodeAddrs = []netip.Addr{netip.MustParseAddr("198.19.0.1"), netip.MustParseAddr("fd42:ff::1")}
 
-// ownNode is a lab whose pod 2 is isolated for egress, as the option says.
+// ownNode is a lab whose pod 2 is isolated for egress, with or without the option.
 func ownNode(t *testing.T, allow bool) (*lab, *policy.Planner) {
 	l, _ := two(t)
 	for _, a := range nodeAddrs {
@@ -72,7 +72,7 @@ func TestOwnNodeIsReachedWhereItIsAllowed(t *testing.T) {
 	l.apply(plan)
 	l.reaches(2, plan, policy.DenyAdmin)
 
-	// Pass leaves it to NetworkPolicies.
+	// Pass leaves the decision to NetworkPolicies.
 	p.PutClusterPolicy(policy.ClusterPolicy{Name: "nodes", Rules: [2][]policy.ClusterRule{nil,
 		{{Action: policy.Pass, Peers: []policy.Peer{{Nodes: &all}}}}}})
 	plan = p.Plan()

@@ -27,7 +27,7 @@ type datagram struct {
 	sport uint16
 }
 
-// know has conntrack know a flow. No table must be in force.
+// know adds a flow to conntrack. No table must be in force.
 func (l *lab) know(src, dst netip.Addr) datagram {
 	l.t.Helper()
 	f := policy.Flow{Src: src, Dst: dst, Proto: policy.UDP, Port: 4500}
@@ -139,7 +139,7 @@ func (l *lab) nodeKnows(to netip.Addr) (d datagram) {
 }
 
 // An ICMP error carries content of its sender's choice behind the quoted header. So it passes only
-// if its sender has to do with the connection.
+// if its sender belongs to the connection.
 func TestErrorsPassOnlyFromThoseThatTheyConcern(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	l, p := two(t)

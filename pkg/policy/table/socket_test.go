@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// patience is how long an answer is waited for that must not come; an expected one may take longer,
-// on an emulated machine or a busy one.
+// patience bounds the wait for an answer that must not come. An expected answer may take longer, up
+// to expectation, on an emulated or a busy machine.
 const patience, expectation = 300 * time.Millisecond, 10 * time.Second
 
 // waitFor returns how long to wait for an answer.
@@ -20,8 +20,8 @@ func waitFor(expected bool) time.Duration {
 	return patience
 }
 
-// dial connects to port 80. Expected reports whether there is to be an answer, the reset of a
-// closed port.
+// dial connects to port 80. expected reports whether an answer must come: the reset of a closed
+// port.
 func dial(from *nettest.NS, to netip.Addr, expected bool) error {
 	return dialPort(from, to, 80, expected)
 }

@@ -166,7 +166,7 @@ func connect(l *lab, family int) *stream {
 	return s
 }
 
-// echoes reports whether something comes back in time. What was lost before comes too.
+// echoes reports whether something comes back in time. Lost bytes come too, by retransmission.
 func (s *stream) echoes(within time.Duration) bool {
 	b := make([]byte, 1)
 	_ = s.SetDeadline(time.Now().Add(within))

@@ -142,7 +142,7 @@ func TestAllowedPacketsArriveAndOthersDoNot(t *testing.T) {
 
 	l.node.Run(t, func() error {
 		drops, err := table.Drops()
-		// What the pods' kernels send from link-local addresses is of no group.
+		// Packets that the pods' kernels send from link-local addresses belong to no group.
 		if drops["policy_ingress"] != 6 || drops["policy_egress"] != 0 {
 			t.Errorf("counted %v", drops)
 		}
@@ -372,7 +372,8 @@ func TestMembersThatPluginsWroteAreKeptOrRemoved(t *testing.T) {
 		t.Errorf("%d changes, want the missing member and the foreign one", n)
 	}
 
-	// A daemon that does not know: removing what a plugin removed is refused, and tried again.
+	// The daemon does not know yet what a plugin removed: its own removal is refused, and tried
+	// again.
 	l.run(l.node, nft, fmt.Sprintf("delete element inet kubeveil_policy %s { 198.18.0.1 }", set))
 	p.SetAttached(key, nil)
 	l.apply(p.Plan())
@@ -463,7 +464,7 @@ func TestPortsOfOnePeerAreOneRule(t *testing.T) {
 
 	l.apply(p.Plan())
 	text := l.list()
-	// Each rule is there twice, as it is and as its comment; a range is "th" in the comment only.
+	// Each rule appears twice, as itself and as its comment. A range is "th" only in the comment.
 	for part, want := range map[string]int{"th dport @t": 8, "th dport 2000-3000": 6, "set t": 1,
 		"dport 80 ": 0} {
 		if got := strings.Count(text, part); got != want {

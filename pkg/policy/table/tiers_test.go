@@ -45,7 +45,7 @@ func TestTiersDropWithTheirReasons(t *testing.T) {
 	l.arrive(to(l, 2, 81), false) // passed, and not allowed
 	l.arrive(to(l, 3, 81), true)  // accepted before the NetworkPolicy
 	l.arrive(to(l, 5, 80), false)
-	l.arrive(to(l, 6, 80), false) // of nobody knows which pod
+	l.arrive(to(l, 6, 80), false) // no pod is known for it
 
 	l.node.Run(t, func() error {
 		drops, err := table.Drops()
