@@ -49,7 +49,7 @@ func filled(b *testing.B, services []Service, slices []Slice) (*Planner, Changes
 	return p, changes
 }
 
-// BenchmarkPlanAll is from the decoded list to all changes, at a node's start.
+// BenchmarkPlanAll measures the plan at a node's start, from the decoded list to all changes.
 func BenchmarkPlanAll(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10}, {30_000, 3},
 		{1, 100_000}} {
@@ -111,7 +111,8 @@ func BenchmarkPlanOneBesideFull(b *testing.B) {
 	}
 }
 
-// BenchmarkPlanOne is from the event that one endpoint came or went to its changes.
+// BenchmarkPlanOne measures the plan after one endpoint was added or removed, from the event to its
+// changes.
 func BenchmarkPlanOne(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10_000, 10}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints),

@@ -81,7 +81,7 @@ func genSlice(t *rapid.T, n Name, name string) Slice {
 	return s
 }
 
-// cluster is the parts of a small cluster, a Planner that is told of them, and its maps.
+// cluster holds the objects of a small cluster, a Planner that receives them, and its maps.
 type cluster struct {
 	planner  *Planner
 	maps     *memory
@@ -105,7 +105,7 @@ func newCluster(t interface{ Fatal(...any) }, l Limits) *cluster {
 	}
 }
 
-// change changes one thing.
+// change makes one random change.
 func (c *cluster) change(t *rapid.T) {
 	n := rapid.SampledFrom(someNames).Draw(t, "service")
 	slice := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "slice")
@@ -129,7 +129,7 @@ func (c *cluster) change(t *rapid.T) {
 		for _, a := range some(t, "servers", nodeAddrs, 3) {
 			c.api.Backends = append(c.api.Backends, netip.AddrPortFrom(a, 6443))
 		}
-		// Without room they lead nowhere, which the oracle does not know.
+		// Without room they have no backends, which the oracle does not model.
 		if c.maps.limits == roomy && !c.occupied {
 			for _, a := range some(t, "host frontends", nodeAddrs, 2) {
 				f := HostFrontend{Addr: netip.AddrPortFrom(a, 6443)}
@@ -149,7 +149,7 @@ func (c *cluster) change(t *rapid.T) {
 	}
 }
 
-// want is the oracle's view; services that do not fit are what they last were.
+// want returns the oracle's view. Services that do not fit keep their last fitting state.
 func (c *cluster) want() map[FrontendKey]string {
 	full := make(map[Name]bool)
 	for _, err := range c.planner.Problems() {
@@ -169,8 +169,8 @@ func (c *cluster) want() map[FrontendKey]string {
 	return oracle("node-1", c.api, slices.Collect(maps.Values(c.accepted)))
 }
 
-// known is want without the services that have not fitted since the planner adopted what was there:
-// what they had stays theirs only where no other service claims it.
+// known returns want without the services that have not fitted since Adopt. Such a service keeps
+// its former frontends only if no other service claims them.
 func (c *cluster) known() map[FrontendKey]string {
 	var worlds []world
 	for n, w := range c.accepted {
@@ -189,8 +189,8 @@ func (c *cluster) view() map[FrontendKey]string {
 	return all
 }
 
-// apply makes the first most writes while readers look; each must see what was before or what is
-// wanted.
+// apply makes the first most writes while readers read. Each reader must see one of the states in
+// may.
 func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontendKey]string) {
 	for _, write := range c.maps.writes(changes)[:most] {
 		if err := write(); err != nil {
@@ -253,7 +253,7 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 	t.Fatal("there is always something to do again")
 }
 
-// restart is a new process, with the maps of the old one.
+// restart replaces the planner by that of a new process, with the maps of the old one.
 func (c *cluster) restart(t *rapid.T, state State) {
 	p, err := New("node-1", c.maps.limits)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 			t.Fatalf("%d slots are free, and %d are counted", free, e.slots)
 		}
 
-		// Another process takes over what is held, and takes nothing twice.
+		// Another process takes over the held extents, and takes none of them twice.
 		other := newExtents(slots)
 		for _, x := range rapid.Permutation(held).Draw(t, "order") {
 			if !other.reserve(x) || other.reserve(x) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A restart knows entry 0 before it knows any service.
+// A restarted process has entry 0 before it has any service.
 func TestHold(t *testing.T) {
 	frontend := netip.MustParseAddrPort("198.18.0.10:443")
 	api := func(backends ...string) APIServer {

@@ -16,8 +16,8 @@ func addrPorts(text ...string) []netip.AddrPort {
 	return all
 }
 
-// hosts is entry 0 with two servers of IPv4 and one of IPv6, the first of which is a frontend for
-// the host too.
+// hosts returns entry 0 with two servers of IPv4 and one of IPv6. The first server is also a
+// frontend for the host.
 func hosts(named ...string) APIServer {
 	return APIServer{Frontends: addrPorts("198.18.0.10:443", "[fd42::10]:443"),
 		Backends: addrPorts("198.19.1.1:6443", "198.19.1.2:6443", "[fd42:8::1]:6443"),
@@ -26,8 +26,8 @@ func hosts(named ...string) APIServer {
 				"198.19.1.2:6443")}}}
 }
 
-// A frontend for the host has backends of its own, may be a server's address, and is not seen by
-// pods and packets. Without backends it is there and leads nowhere, which programs leave alone.
+// A frontend for the host has backends of its own, may have a server's address, and does not exist
+// for pods and packets. Without backends it exists, and programs do not translate it.
 func TestFrontendsForTheHost(t *testing.T) {
 	c := newCluster(t, roomy)
 	c.planner.SetAPIServer(hosts("198.19.1.2:6443"))
@@ -84,8 +84,8 @@ func TestFrontendsForTheHostAreReserved(t *testing.T) {
 	}
 }
 
-// The next process finds in the maps what the last one's frontends for the host led to, keeps what
-// it claims and drops the others before services are listed.
+// The next process finds the backends of the last one's frontends for the host in the maps. It
+// keeps the frontends that it claims, and drops the others before services are listed.
 func TestFrontendsForTheHostAreAdopted(t *testing.T) {
 	c := newCluster(t, roomy)
 	was := hosts("198.19.1.1:6443", "198.19.1.2:6443")
@@ -120,7 +120,7 @@ func TestFrontendsForTheHostAreAdopted(t *testing.T) {
 	}
 }
 
-// Without room for its backends an address leads nowhere, which is a problem, until there is room.
+// Without room for its backends an address has none, which is a problem until there is room.
 func TestFrontendsForTheHostWithoutRoom(t *testing.T) {
 	c := newCluster(t, tight)
 	c.put(large(200))

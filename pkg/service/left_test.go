@@ -11,7 +11,8 @@ import (
 // tight has room for 256 backends.
 var tight = Limits{Frontends: 256, BackendSlots: 512, Members: 1024, SourceRanges: 16}
 
-// large is a service of n endpoints with all that a service may leave in the maps.
+// large returns a service of n endpoints with every kind of entry that a service may leave in the
+// maps.
 func large(n int) (Service, Slice) {
 	s := Service{
 		Name: Name{"shop", "large"}, ClusterIPs: addrs("198.18.0.9"),
@@ -44,7 +45,7 @@ func (c *cluster) writeAll(t *testing.T) {
 	}
 }
 
-// nextProcess is a restart whose services are to be put again.
+// nextProcess restarts the planner. The caller puts the services again.
 func (c *cluster) nextProcess(t *testing.T) {
 	t.Helper()
 	p, err := New("node-1", c.maps.limits)
@@ -55,8 +56,8 @@ func (c *cluster) nextProcess(t *testing.T) {
 	p.Adopt(c.maps.state())
 }
 
-// What an earlier process left of a service that does not fit stays as long as it does not, and
-// goes with it, whole.
+// Entries that an earlier process left of a service that does not fit stay as long as it does not
+// fit. They are removed with it, all at once.
 func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 	for name, then := range map[string]func(*Planner){
 		"the service goes": func(p *Planner) {
@@ -164,7 +165,7 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 	}
 }
 
-// Room that others give up goes to who waits for it, at once.
+// A service that waits for room gets the room that others free, at once.
 func TestRoomForWhoWaits(t *testing.T) {
 	c := newCluster(t, tight)
 	other, slice := large(100)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// memory is the maps as the kernel has them: single entries change, one after the
-// other, and a write beyond a map's size is an error.
+// memory behaves as the kernel's maps. Entries change one after the other, and a write beyond a
+// map's size is an error.
 type memory struct {
 	limits    Limits
 	frontends map[FrontendKey]Frontend
@@ -132,7 +132,7 @@ type reader struct {
 	key      FrontendKey
 	frontend Frontend
 	want     []string // what the extent had then
-	got      string   // the slot that it read; "" is not yet
+	got      string   // the slot that it read; "" before the read
 }
 
 func (m *memory) begin(k FrontendKey) *reader {
@@ -149,7 +149,7 @@ func (m *memory) read(r *reader, n int) {
 	}
 }
 
-// end looks the frontend up again; an error is that the program takes a wrong backend.
+// end looks the frontend up again. It returns an error if the program takes a wrong backend.
 func (m *memory) end(r *reader) error {
 	if r.got == "" || m.frontends[r.key].Revision != r.frontend.Revision ||
 		slices.Contains(r.want, r.got) {

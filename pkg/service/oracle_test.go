@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// world is what a cluster has of one service, with the node that looks at it.
+// world holds the objects of one service, with the addresses of the node that serves it.
 type world struct {
 	service Service
 	slices  []Slice
 	addrs   []netip.Addr
 }
 
-// oracle says, as plainly as can be, what every frontend comes to: no groups,
-// no extents, nothing kept from before.
+// oracle computes every frontend as plainly as possible: without groups, extents or earlier state.
 func oracle(node string, api *APIServer, all []world) map[FrontendKey]string {
 	type owned struct {
 		rank    int
@@ -186,7 +185,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
 }
 
-// difference returns where two views of all frontends differ, "" is nowhere.
+// difference describes where two views of all frontends differ; "" if they are equal.
 func difference(got, want map[FrontendKey]string) string {
 	var b strings.Builder
 	for k, w := range want {

@@ -12,7 +12,7 @@ import (
 
 var web = Name{"shop", "web"}
 
-// endpoint returns one in the state that its word says, on node-1.
+// endpoint returns an endpoint on node-1 in the named state.
 func endpoint(addr, state string) Endpoint {
 	ep := Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-1"}
 	switch strings.TrimSuffix(state, " elsewhere") {
@@ -38,7 +38,7 @@ func webService(change func(*Service)) Service {
 	return s
 }
 
-// planned is the table of one service on node-1 with the address 198.19.1.1.
+// planned returns the table of one service on node-1, whose address is 198.19.1.1.
 func planned(t *testing.T, s Service, endpoints ...Endpoint) *cluster {
 	t.Helper()
 	c := newCluster(t, roomy)

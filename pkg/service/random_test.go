@@ -55,7 +55,7 @@ func TestRandomChanges(t *testing.T) {
 	}
 }
 
-// count counts again what the planner keeps count of.
+// count checks the counters of the planner by counting again.
 func (c *cluster) count(t *rapid.T) {
 	services, refusing, contested := 0, 0, 0
 	for _, e := range c.planner.entries {
@@ -83,7 +83,7 @@ func (c *cluster) count(t *rapid.T) {
 	}
 }
 
-// occupy takes slots away, as a large service would.
+// occupy takes slots, as a large service would.
 func (c *cluster) occupy(t *rapid.T, slots int) {
 	c.occupied = slots > 0
 	for range slots {
@@ -104,7 +104,7 @@ func TestRestartChangesNothing(t *testing.T) {
 			c.restart(t, c.maps.state())
 			changes := c.planner.Plan()
 			c.apply(t, changes, changes.Writes(), c.view())
-			// Backends that no frontend points to, because others have them all, are written
+			// Backends without a frontend, because other services have all of them, are written
 			// elsewhere.
 			if changes.Writes() > len(changes.Backends.Keys) {
 				t.Fatalf("a restart writes %+v", changes)
@@ -148,9 +148,9 @@ func halfMade(t *rapid.T, limits Limits) {
 	}
 }
 
-// finish is settle where what does not fit may be what it was at any time before. A service that
-// did not fit is not known to the new process, so another that claims its frontend may get it,
-// whole.
+// finish is settle, but a service that does not fit may have any of its earlier states. The new
+// process does not know a service that did not fit, so another service that claims its frontend may
+// get it, whole.
 func (c *cluster) finish(t *rapid.T, before ...map[FrontendKey]string) {
 	for range 10 {
 		before = append(before, c.view())

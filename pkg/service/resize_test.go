@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// In maps of other sizes a reader finds what he found before, and the next process writes nothing
+// In maps of other sizes a reader finds the same as before, and the next process writes nothing
 // where there was room.
 func TestResize(t *testing.T) {
 	for name, limits := range map[string]Limits{
@@ -68,7 +68,7 @@ func TestResize(t *testing.T) {
 						func(err error) bool { return errors.Is(err, ErrFull) })
 				}
 				if without > 0 || full() {
-					return // who had no room may have it now
+					return // services without room may have it now
 				}
 
 				c.restart(t, c.maps.state())

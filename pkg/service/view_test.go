@@ -79,8 +79,7 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	}
 }
 
-// The list is in pages, has numbers that show has too, and does not block the planner for
-// long.
+// The list comes in pages, has the same numbers as show, and does not block the planner for long.
 func TestList(t *testing.T) {
 	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }),
 		endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"),

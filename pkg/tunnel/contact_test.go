@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// Contact with a peer is judged by its counters alone, on a clock of the test's.
+// Contact with a peer is judged only by its counters, with the clock of the test.
 func TestContactIsJudgedByCounters(t *testing.T) {
 	type look struct {
 		after          time.Duration // since the look before

@@ -140,7 +140,7 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// sourcedFrom returns the spec with these addresses as those of the first peer.
+// sourcedFrom returns the spec with these addresses for the first peer.
 func sourcedFrom(s tunnel.Spec, addrs ...netip.Addr) tunnel.Spec {
 	d := s.Devices[0]
 	d.Peers = slices.Clone(d.Peers)

@@ -70,7 +70,7 @@ func TestReadOffloads(t *testing.T) {
 	}
 }
 
-// answering is a socket that answers one client so; asked gets its first line.
+// answering makes a socket that sends answer to one client. asked receives the client's first line.
 func answering(t *testing.T, answer string) (path string, asked <-chan string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")

@@ -104,7 +104,7 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	return node
 }
 
-// engineEnv names the engine of the suite; empty is the default.
+// engineEnv names the engine of the suite. An empty value means the default.
 const engineEnv = "KUBEVEIL_ENGINE"
 
 // startWorker starts the supervisor; it and its children end with the test.
@@ -130,7 +130,7 @@ func (n *testNode) startWorker(extra ...string) {
 	})
 }
 
-// child is the number of the device's process, 0 when there is none.
+// child returns the number of the device's process, or 0 when there is none.
 func (n *testNode) child() int {
 	var pid int
 	n.Do(func() error {
@@ -152,7 +152,7 @@ func (n *testNode) killChild(sig syscall.Signal) {
 	}
 }
 
-// sync compares with what the device has; what the Manager remembers is not relied on.
+// sync compares with the device itself, not with the memory of the Manager.
 func (n *testNode) sync(spec tunnel.Spec) (tunnel.Changes, error) {
 	n.m.Forget()
 	var c tunnel.Changes
@@ -187,7 +187,7 @@ func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
 	return tunnel.Spec{Devices: []tunnel.Device{d}, Prune: true}
 }
 
-// route sends what is for peer into the tunnel.
+// route adds routes into the tunnel for the peers' addresses.
 func (n *testNode) route(peers ...*testNode) {
 	n.t.Helper()
 	nettest.AddAddr(n.t, n.NS, device, netip.PrefixFrom(n.inner.Addr(), n.inner.Addr().BitLen()))
@@ -196,7 +196,7 @@ func (n *testNode) route(peers ...*testNode) {
 	}
 }
 
-// pair is two nodes with a tunnel between them that works.
+// pair returns two nodes with a working tunnel between them.
 func pair(t *testing.T, f family) (a, b *testNode) {
 	t.Helper()
 	return pairOf(t, f, tunnel.ModeUserspace)
@@ -308,7 +308,7 @@ func flows(t *testing.T, what string, arrivals func() []time.Time, since time.Ti
 	return first
 }
 
-// links describes the device and its routes, but for what a process at the TUN changes.
+// links describes the device and its routes, without the parts that a process at the TUN changes.
 func (n *testNode) links() string {
 	var b strings.Builder
 	n.OnLink(device, func(h *nl.Handle, l nl.Link) error {

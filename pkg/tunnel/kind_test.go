@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// kernelKind is the kind that this kernel should give, found by asking it for a link.
+// kernelKind returns the kind that this kernel supports. It tries to make a link.
 func kernelKind(t *testing.T) tunnel.Kind {
 	t.Helper()
 	kind := tunnel.Kernel
@@ -33,7 +33,7 @@ func kernelKind(t *testing.T) tunnel.Kind {
 	return kind
 }
 
-// By itself a node takes the kernel's WireGuard where there is one, else the worker's, and either
+// By default a node uses the kernel's WireGuard if it exists, and otherwise the worker's. Either
 // carries traffic.
 func TestAutoTakesWhatTheKernelHas(t *testing.T) {
 	nettest.NeedTUN(t)

@@ -135,10 +135,9 @@ func TestForeignLinkIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestNarrowUnderlayIsFound: the underlay drops, without a word, what is longer
-// than 1394 bytes (a veth takes 4 more than its MTU); the device believes in 1500.
-// Inside fit 1394-60 = 1334 bytes, and 1328 is the largest multiple of 16, to
-// which WireGuard pads.
+// TestNarrowUnderlayIsFound: the underlay silently drops packets longer than 1394 bytes (a veth
+// takes 4 more than its MTU); the device assumes 1500. Inside the tunnel 1394-60 = 1334 bytes fit,
+// and 1328 is the largest multiple of 16, to which WireGuard pads.
 func TestNarrowUnderlayIsFound(t *testing.T) {
 	a, b := pair(t, ipv4)
 	var found atomic.Int64

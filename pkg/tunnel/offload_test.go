@@ -19,9 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// A path that loses segmented datagrams, without a word, is found by the bursts inside the tunnel:
-// datagrams to that peer are then sent one by one, and a transfer that stood still goes on. The
-// successor of the process goes on so.
+// Bursts inside the tunnel find a path that silently loses segmented datagrams. Datagrams to that
+// peer are then sent one by one, and a transfer that stood still goes on. The successor of the
+// process keeps that setting.
 func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 	t.Setenv(engineEnv, worker.EngineKubeveil) // wireguard-go has no such request.
 	nft := nettest.NeedProgram(t, "nft")
@@ -85,7 +85,7 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 		t.Error("the transfer stands still although datagrams are sent singly")
 	}
 
-	// A newer veil-wg takes the device over, and knows it.
+	// A newer veil-wg takes the device over, with this setting.
 	before := a.child()
 	a.startWorker("-instance", "newer")
 	nettest.Until(t, 10*time.Second, "the successor", func() bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// handshakes returns when the last handshakes of the node's device were, as the device says it.
+// handshakes returns the times of the last handshakes that the node's device reports.
 func (n *testNode) handshakes() (out []string) {
 	n.t.Helper()
 	n.Run(n.t, func() error {
@@ -39,7 +39,7 @@ func (n *testNode) handshakes() (out []string) {
 	return out
 }
 
-// ready reports what the readiness probe of an instance says.
+// ready returns the result of the readiness probe of an instance.
 func (n *testNode) ready(instance string) bool {
 	cmd := exec.Command(veilWG, "ready", "-instance", instance)
 	var err error
@@ -136,5 +136,5 @@ func TestNewerWorkerTakesOverAndTheOlderWaits(t *testing.T) {
 	}
 }
 
-// supersededPoll is how soon an older veil-wg notices that the newer one has ended.
+// supersededPoll is the time in which an older veil-wg notices that the newer one has ended.
 const supersededPoll = 200 * time.Millisecond

@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// recovery bounds how long a killed worker may keep traffic away. The aim is a
-// second; a busy machine gets more.
+// recovery bounds the interruption of traffic by a killed worker. The aim is a second; a busy
+// machine gets more.
 const recovery = 3 * time.Second
 
 func TestKilledWorkerComesBack(t *testing.T) {
@@ -90,8 +90,8 @@ func onlyTunnel(t *testing.T, frames []nettest.Frame) {
 	onlyTunnelOf(t, frames, tunnel.Userspace)
 }
 
-// onlyTunnelOf knows that the kernel's WireGuard sets no DF (drivers/net/wireguard/socket.c,
-// send4): its outer packets need only be whole.
+// onlyTunnelOf allows for the kernel's WireGuard, which does not set DF
+// (drivers/net/wireguard/socket.c, send4): its outer packets need only be whole.
 func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 	t.Helper()
 	const df, more = 0x4000, 0x3fff // the second: more fragments, or an offset
@@ -262,7 +262,7 @@ func TestKeysAreNotLogged(t *testing.T) {
 	key := b.key.Bytes()
 	hexKey := hex.EncodeToString(key[:])
 
-	// A broken configuration is quoted by the library.
+	// The library quotes a broken configuration.
 	b.Run(t, func() error {
 		c, err := dialSocket()
 		if err != nil {

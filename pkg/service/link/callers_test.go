@@ -20,7 +20,7 @@ import (
 // nobodysLink is an index that no link of a test has.
 const nobodysLink = 1 << 20
 
-// inUse is InUse on the host.
+// inUse returns Links.InUse, called on the host.
 func (l *linked) inUse(t *testing.T) func([]netip.Addr) []netip.Addr {
 	return func(addrs []netip.Addr) (used []netip.Addr) {
 		t.Helper()
@@ -88,8 +88,8 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.expectInUse(t, "the other is gone too", all, nettest.Addrs("198.19.199.4"))
 }
 
-// Callers of addresses that services still have go as well: else those of a thousand pods fill the
-// map.
+// Callers of addresses that services still have are removed as well. Otherwise the callers of a
+// thousand pods fill the map.
 func TestCallersGoWhenPodsCome(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -110,7 +110,7 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	stop()
 }
 
-// expectPodClients wants the callers counted, and the room that the programs' map has.
+// expectPodClients checks the number of callers, and the size of the programs' map.
 func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	t.Helper()
 	l.host.Run(t, func() error {
@@ -122,8 +122,7 @@ func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked through now and then, not for every link that comes nor for every query
-// how full it is.
+// The map is walked now and then: neither for every new link nor for every query of its size.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
@@ -162,7 +161,7 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	}
 }
 
-// A map that is made while addresses are closed did not see who called them.
+// A map that is made while addresses are closed has not recorded their callers.
 func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
@@ -180,7 +179,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not record its clients. Once its programs are replaced,
+// An earlier version that was restored did not record its clients. Once its programs are replaced,
 // the clients that they served are unknown.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
@@ -196,7 +195,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		}
 
 		l.expectInUse(t, "it is replaced", closed, closed)
-		// One that has the map is another thing.
+		// A program that has the map is different.
 		for _, a := range closed {
 			unknown := podClient(a.String(), table.UnknownLink)
 			errtest.Must(t, l.Map(table.MapPodClients).Delete(unknown))

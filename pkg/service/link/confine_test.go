@@ -27,7 +27,7 @@ func (r *routed) allow(t *testing.T, links ...string) {
 	r.host.Run(t, func() error { return r.Allow(named(links...)) })
 }
 
-// restart is another process, with the maps and programs that are pinned and attached.
+// restart begins another process, with the pinned maps and the attached programs.
 func (r *routed) restart(t *testing.T, hostRouting bool) {
 	t.Helper()
 	r.again(t, hostRouting)
@@ -85,8 +85,8 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 	})
 }
 
-// A new link waits for what plugins set, and a pod with a limit to what it sends has no fast path
-// in either direction.
+// A new link waits for the settings of plugins. A pod with a limit on what it sends has no fast
+// path in either direction.
 func TestAllowedPodHasTheFastPathBothWaysOrNot(t *testing.T) {
 	r := newRouted(t, true, true)
 	r.restart(t, true)
@@ -112,7 +112,7 @@ func TestRenamedLinkLosesTheFastPath(t *testing.T) {
 	r.expectRoutes(t, "links are looked at again", map[string]uint8{"vother": 0})
 }
 
-// Programs of before, whose maps have lost their pins, know other routes.
+// Programs of an earlier process, whose maps have lost their pins, have other routes.
 func TestPodLosesTheFastPathOfUnpinnedMaps(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -129,7 +129,7 @@ func TestPodLosesTheFastPathOfUnpinnedMaps(t *testing.T) {
 	})
 }
 
-// A pod that loses the fast path loses it both ways, for what it has open too.
+// A pod that loses the fast path loses it both ways, also for its open connections.
 func TestJudgedPodMeetsNetfilterBothWays(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -179,7 +179,7 @@ func TestJudgedPodMeetsNetfilterBothWays(t *testing.T) {
 			`iifname "u0" counter name "stopped"; };`)
 		for _, c := range open {
 			before := []int{r.count(t, seen), r.count(t, stopped)}
-			_, _ = servicetest.Converse(c) // conntrack meets its midst
+			_, _ = servicetest.Converse(c) // conntrack sees it only from the middle on
 			now := []int{r.count(t, seen), r.count(t, stopped)}
 			if slices.Compare(now, before) <= 0 || now[0] == before[0] || now[1] == before[1] {
 				t.Errorf("netfilter met %v packets of the pod and of the client, then %v", before, now)

@@ -15,8 +15,8 @@ func mac(t *testing.T, ns *nettest.NS, link string) string {
 	return ns.Link(link).Attrs().HardwareAddr.String()
 }
 
-// expectRouted wants datagrams of both families to have come to a link from that of the host, with
-// one hop less than they were sent with.
+// expectRouted checks that datagrams of both families came to a link from the host's link, with one
+// hop less than they were sent with.
 func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 	t.Helper()
 	families := map[uint16]bool{}
@@ -44,7 +44,7 @@ func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 	}
 }
 
-// sendTo has pods be sent to in this way.
+// sendTo sets how packets are sent to pods.
 func (r *routed) sendTo(t *testing.T, how uint8) {
 	t.Helper()
 	for _, link := range []string{"vpod1", "vpod2"} {
@@ -54,7 +54,7 @@ func (r *routed) sendTo(t *testing.T, how uint8) {
 	}
 }
 
-// TestPacketsAreAsTheKernelWouldSendThem has them sent into pods, and to them by the host's end.
+// TestPacketsAreAsTheKernelWouldSendThem sends packets into pods, and to pods by the host's end.
 func TestPacketsAreAsTheKernelWouldSendThem(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

@@ -26,7 +26,7 @@ func (l *linked) known(t *testing.T) int {
 	return n
 }
 
-// allKnown is what known counts where every address may have had a flow.
+// allKnown is the result of known where every address may have had a flow.
 const allKnown = 1 << 16
 
 func TestAddressesOfFlowsAreKnown(t *testing.T) {
@@ -51,8 +51,8 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 	})
 }
 
-// attachEarlier attaches a program of an earlier version to a pod's link. It uses the flows and
-// none of the maps that came later.
+// attachEarlier attaches a program of an earlier version to a pod's link. It uses the map of flows,
+// and none of the later maps.
 func (l *linked) attachEarlier(t *testing.T) {
 	t.Helper()
 	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
@@ -76,7 +76,7 @@ func (l *linked) attachEarlier(t *testing.T) {
 	})
 }
 
-// What made flows without this map, or with another, made them for unknown addresses.
+// Programs that made flows without this map, or with another one, made them for unknown addresses.
 func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

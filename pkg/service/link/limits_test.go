@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 )
 
-// routesOf is what may be done at a link of the host.
+// routesOf returns what host routing may do at a link of the host.
 func (r *routed) routesOf(t *testing.T, link string) uint8 {
 	t.Helper()
 	var how uint8
@@ -38,7 +38,7 @@ func (r *routed) expectRoutes(t *testing.T, when string, want map[string]uint8) 
 	}
 }
 
-// wholePod is what may be done at a pod's link without limits.
+// wholePod is what host routing may do at a pod's link without limits.
 const wholePod = routePod | routePeer | routeFrom
 
 func (r *routed) tc(t *testing.T, args string) {
@@ -53,7 +53,7 @@ func (r *routed) tc(t *testing.T, args string) {
 	r.linked.attach(t)
 }
 
-// limited is how many packets the limit of other has let through.
+// limited returns how many packets the limit of other has let through.
 func (r *routed) limited(t *testing.T) uint32 {
 	t.Helper()
 	qdiscs, err := r.host.Handle().QdiscList(r.host.Link("vpod2"))
@@ -93,7 +93,7 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 		r.tc(t, "qdisc del dev vpod2 root")
 		r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
 		if !withTCX {
-			return // clsact has the place of a limit to what a pod sends
+			return // clsact has the place of a limit on what a pod sends
 		}
 
 		r.tc(t, "qdisc add dev vpod1 ingress")
@@ -106,7 +106,8 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 	})
 }
 
-// TestOthersAtPodsLinksSeeTheirPackets has what others may attach to a pod's link, at either side.
+// TestOthersAtPodsLinksSeeTheirPackets attaches what other programs may attach to a pod's link, at
+// either side.
 func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -148,7 +149,7 @@ func TestNothingLeavesByLinksWithoutTheGuard(t *testing.T) {
 	r.expectRoutes(t, "it has", map[string]uint8{"u1": routeExit})
 }
 
-// attachNext attaches a program to tcx that leaves all to the next one.
+// attachNext attaches a program to tcx that passes every packet to the next one.
 func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (detach func()) {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "another", Type: ebpf.SchedCLS,

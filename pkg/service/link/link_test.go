@@ -202,7 +202,7 @@ func TestLinksGetTheirProgramsOnce(t *testing.T) {
 			t.Errorf("after a restart it changed %v", again)
 		}
 		l.host.Run(t, func() error {
-			// The guard has nothing to mend: it is first.
+			// The guard has nothing to correct: it is first.
 			ops, err := l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16",
 				"fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
 			if len(ops) > 0 {
@@ -282,7 +282,7 @@ func TestRemoveTakesLinksAndPins(t *testing.T) {
 	}
 }
 
-// TestNewLinksAreServed has a pod's link that appears while links are watched.
+// TestNewLinksAreServed adds a pod's link while links are watched.
 func TestNewLinksAreServed(t *testing.T) {
 	l := newLinked(t, true)
 	stop := l.watch(t, "u9", l.patience)
@@ -304,7 +304,8 @@ func TestNewLinksAreServed(t *testing.T) {
 	stop()
 }
 
-// TestClientOutsideWithTheGuardInForce has all that drops in force: nftables and programs.
+// TestClientOutsideWithTheGuardInForce has everything in force that drops packets: nftables and
+// programs.
 func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -317,7 +318,7 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 	})
 }
 
-// serve has the pod behind port 30080 of the host, and port 80 of addresses of a balancer.
+// serve puts the pod behind port 30080 of the host, and behind port 80 of addresses of a balancer.
 func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
 	p, err := service.New("node-1", servicetest.Limits)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestNarrowPathsAreToldOutside has a client outside whose datagrams are too large for the tunnel
-// to their backend. What this node says of it has the mark of the packet that it is about only by a
-// setting; without, it quotes a pod's address for all that the guard knows.
+// to their backend. This node's ICMP error has the mark of the packet that it is about only by a
+// setting. Without the mark, the guard must assume that the error quotes a pod's address.
 func TestNarrowPathsAreToldOutside(t *testing.T) {
 	const narrow = 1300
 	bothHooks(t, func(t *testing.T, withTCX bool) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/servicetest"
 )
 
-// opened are the connections of Opened, as text.
+// opened returns the connections of Opened, as text.
 func (r *routed) opened(t *testing.T, pods map[string]string) (out []string) {
 	t.Helper()
 	links := map[netip.Addr]string{}
@@ -31,7 +31,7 @@ func (r *routed) opened(t *testing.T, pods map[string]string) (out []string) {
 	return out
 }
 
-// hold opens a connection that a test holds, and says something by it.
+// hold opens a connection that a test holds, and sends a line over it.
 func hold(t *testing.T, ns *nettest.NS, to, port string) net.Conn {
 	t.Helper()
 	var c net.Conn

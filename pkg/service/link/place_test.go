@@ -85,8 +85,8 @@ func (l *linked) guard(t *testing.T, vips ...string) {
 	})
 }
 
-// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so what comes in is for
-// the host at both.
+// TestPortsLeaveItToTheirMaster: a bridge takes the address of its port, so incoming packets are
+// for the host at both.
 func TestPortsLeaveItToTheirMaster(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -130,14 +130,14 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 		}
 	}
 
-	// Once it is gone there is room.
+	// Once the limit is gone there is room.
 	errtest.Must(t, h.QdiscDel(qdisc))
 	if changed := l.attach(t); len(changed) != 2 {
 		t.Errorf("without the limit it changed %v", changed)
 	}
 }
 
-// mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
+// mprogMax bounds the programs of a hook of tcx (bpf_mprog_max, include/linux/bpf_mprog.h).
 const mprogMax = 63
 
 // crowd leaves no room for a program at the ingress of a link.
@@ -239,8 +239,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	stop()
 }
 
-// TestBalancersAreAnsweredAndNotReached: one that does not keep its clients' addresses comes from
-// the service's own.
+// TestBalancersAreAnsweredAndNotReached: a balancer that does not keep its clients' addresses
+// connects from the service's own address.
 func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -261,14 +261,14 @@ func TestBalancersAreAnsweredAndNotReached(t *testing.T) {
 
 // TestForgottenFlowsStayInside has a pod, whose sockets have no programs, that goes on with a
 // connection after the table of flows lost it. The balancer's address is on the client's host, and
-// others masquerade what leaves there.
+// another program masquerades packets that leave there.
 func TestForgottenFlowsStayInside(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
 		vips := []string{"198.19.0.66", "fd42:9::66"}
 		for i, a := range nettest.Addrs(vips...) {
 			nettest.AddAddr(t, l.client, "u0", netip.PrefixFrom(a, a.BitLen()))
-			// real pods have no neighbours
+			// real pods have no other neighbours
 			self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i]
 			nettest.AddRoute(t, l.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
 		}
@@ -292,7 +292,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			})
 		}
 
-		// Where the addresses are open it leaves: the capture would show it.
+		// Where the addresses are open, the packet leaves, and the capture would show it.
 		l.guard(t)
 		l.takeUp(t)
 
@@ -303,8 +303,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 				func() bool { return crossed(open) })
 		}
 
-		// No service has had them for long, and the table knows of no flow: only callers keep them
-		// closed. What was dropped is sent again, so from here on they are.
+		// No service has had them for long, and the table has no flow: only callers keep them
+		// closed. From here on the addresses are closed. Dropped packets are sent again.
 		var known service.VIPs
 		known.Left(nettest.Addrs(vips...), time.Now().Add(-2*service.VIPLinger))
 
@@ -338,8 +338,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 	})
 }
 
-// takeUp lets connections of pods that connection tracking does not know go on, until the next call
-// of guard.
+// takeUp lets connections of pods continue that connection tracking does not know, until the next
+// call of guard.
 func (l *linked) takeUp(t *testing.T) {
 	t.Helper()
 	l.host.Run(t, func() error {
@@ -352,8 +352,8 @@ func (l *linked) takeUp(t *testing.T) {
 	})
 }
 
-// goOn has the pod connect to port 80 of an address, and send a text once all flows are forgotten.
-// The caller closes the connection.
+// goOn makes the pod connect to port 80 of an address, and send a text once all flows are
+// forgotten. The caller closes the connection.
 func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 	t.Helper()
 	var c *net.TCPConn

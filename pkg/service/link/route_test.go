@@ -25,7 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// routed is linked with another pod, which is the backend of a service of each family:
+// routed is a linked host with another pod, the backend of a service of each family:
 //
 //	host vpod2 198.18.3.254 ─── p0 198.18.3.6 other
 //	           fd42:1:0:3::fe      fd42:1:0:3::6
@@ -34,14 +34,14 @@ type routed struct {
 	other *nettest.NS
 }
 
-// Where other is, and its service for pods and for clients outside, of each family.
+// The address of other, and of its service for pods and for clients outside, of each family.
 var (
 	otherAt   = []string{"198.18.3.6", "fd42:1:0:3::6"}
 	clusterAt = []string{"198.18.0.1", "fd42:1:ff::1"}
 	outsideAt = []string{"198.19.0.66", "fd42:9::66"}
 )
 
-// newRouted has programs attached, host routing if asked for.
+// newRouted attaches the programs, with host routing if hostRouting is set.
 func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	t.Helper()
 	r := &routed{newLinked(t, withTCX), nettest.NewNS(t)}
@@ -69,7 +69,7 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	return r
 }
 
-// meet has the host know its neighbours, which it is not to ask for while nothing is forwarded.
+// meet makes the host learn its neighbours, which it must not look up while nothing is forwarded.
 func (r *routed) meet(t *testing.T) {
 	t.Helper()
 	for _, to := range []string{"198.18.1.5", "fd42:1::5", otherAt[0], otherAt[1]} {
@@ -77,7 +77,7 @@ func (r *routed) meet(t *testing.T) {
 	}
 }
 
-// again opens another table in the place of this one.
+// again closes this table and opens another one.
 func (r *routed) again(t *testing.T, hostRouting bool) {
 	t.Helper()
 	c := r.config()
@@ -87,18 +87,19 @@ func (r *routed) again(t *testing.T, hostRouting bool) {
 	r.setSelf(t)
 }
 
-// reload puts another table in the place of this one.
+// reload replaces this table by another one.
 func (r *routed) reload(t *testing.T, hostRouting bool) {
 	t.Helper()
 	r.again(t, hostRouting)
 	r.linked.attach(t)
 	if hostRouting && !r.tcx {
-		// The guard is at tcx wherever there is one, and who has none does not see it there.
+		// The guard is at tcx wherever the kernel has it. Without tcx, services do not see it
+		// there.
 		errtest.Must(t, r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit))
 	}
 }
 
-// put has these pods behind the service.
+// put makes these pods the backends of the service.
 func (r *routed) put(t *testing.T, backends ...string) {
 	t.Helper()
 	p, err := service.New("node-1", servicetest.Limits)
@@ -121,8 +122,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 	errtest.Must(t, r.Apply(p.Plan()))
 }
 
-// nft makes a table of others on the host; the named counters "seen" and "stopped" are there for
-// its rules.
+// nft makes a table of another program on the host, with the counters "seen" and "stopped" for its
+// rules.
 func (r *routed) nft(t *testing.T, chains string) {
 	t.Helper()
 	r.host.Run(t, func() error {
@@ -135,7 +136,8 @@ func (r *routed) nft(t *testing.T, chains string) {
 	})
 }
 
-// Chains of others: one that lets nothing through, and one that counts what meets netfilter.
+// Chains of another program: one that lets nothing through, and one that counts packets in
+// netfilter.
 const (
 	stopAll = `chain f { type filter hook forward priority 0; counter name "stopped" drop; };`
 	seeAll  = `chain p { type filter hook prerouting priority -500; meta l4proto { tcp, udp } counter name "seen"; };`
@@ -161,7 +163,8 @@ func (r *routed) count(t *testing.T, counter string) int {
 	return n
 }
 
-// ask reports which source a pod sees, as tellSource says it; a test that is not answered fails.
+// ask returns the source that a pod sees, as tellSource reports it. Without an answer the test
+// fails.
 func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	t.Helper()
 	ns.Run(t, func() error {
@@ -178,8 +181,8 @@ func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	})
 }
 
-// from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what
-// becomes of its datagrams.
+// from returns a dialer with this source. If hops is not 0, its sockets have this TTL or hop limit
+// and receive ICMP errors.
 func from(source string, hops int) net.Dialer {
 	d := net.Dialer{Timeout: servicetest.Patience}
 	if source != "" {
@@ -203,7 +206,7 @@ func from(source string, hops int) net.Dialer {
 	return d
 }
 
-// expectCounted wants what a client sends to be counted, answered or not.
+// expectCounted checks that packets of a client are counted, answered or not.
 func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d net.Dialer,
 	network, to, port string) {
 	t.Helper()
@@ -235,13 +238,13 @@ func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d n
 	}
 }
 
-// Options of IPv4 (RFC 791): nothing, and two routers are to write themselves down.
+// Options of IPv4 (RFC 791): none, and a record of two routers.
 var (
 	noOperation = []byte{1, 1, 1, 0}
 	recordRoute = []byte{7, 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 )
 
-// withOptions is a dialer whose packets have these options of IPv4.
+// withOptions returns a dialer whose packets have these options of IPv4.
 func withOptions(options []byte) net.Dialer {
 	return net.Dialer{Timeout: servicetest.Patience, Control: func(_, _ string,
 		c syscall.RawConn) error {
@@ -281,7 +284,7 @@ func TestPacketsWithOptionsMeetNetfilter(t *testing.T) {
 	})
 }
 
-// askWith has a client use this dialer; a test that is not answered fails.
+// askWith makes a client use this dialer. Without an answer the test fails.
 func (r *routed) askWith(t *testing.T, d net.Dialer, from *nettest.NS, network, to string) {
 	t.Helper()
 	from.Run(t, func() error {
@@ -295,8 +298,8 @@ func (r *routed) askWith(t *testing.T, d net.Dialer, from *nettest.NS, network, 
 	})
 }
 
-// way is a client, where it asks, by which ports of TCP and UDP, and which client the backend must
-// see.
+// way is a client, the address to which it connects, the ports of TCP and UDP, and the client that
+// the backend must see.
 type way struct {
 	from     *nettest.NS
 	to       []string
@@ -304,8 +307,8 @@ type way struct {
 	source   []string
 }
 
-// expectPast has a chain that stops all in force: without host routing nothing comes through, with
-// it everything, both ways.
+// expectPast puts a chain in force that stops all packets. Without host routing nothing comes
+// through. With it everything does, both ways.
 func expectPast(t *testing.T, pick func(*testing.T, *routed) way) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, false)
@@ -352,7 +355,7 @@ func TestPodsReachThemselvesPastNetfilter(t *testing.T) {
 	})
 }
 
-// expectSeen wants netfilter to have met nothing, or something, since the last call.
+// expectSeen checks whether netfilter has seen packets since the last call.
 func (r *routed) expectSeen(t *testing.T, what string, want bool) {
 	t.Helper()
 	if n := r.count(t, seen); (n > 0) != want {
@@ -361,7 +364,7 @@ func (r *routed) expectSeen(t *testing.T, what string, want bool) {
 	r.nft(t, seeAll)
 }
 
-// forgetNeighbor has the host not know who has an address that is reached by a link.
+// forgetNeighbor removes the neighbour of an address from a link of the host.
 func (r *routed) forgetNeighbor(t *testing.T, link, addr string) {
 	t.Helper()
 	h := r.host.Handle()
@@ -382,7 +385,7 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			ask(t, r.pod, "udp", to, "5353", "")
 			ask(t, r.client, "tcp", outsideAt[i], "80", "")
 			r.expectSeen(t, "what has one", false)
-			// nothing of it comes later
+			// none of its packets come later
 			ask(t, r.pod, "udp", []string{"198.18.2.5", "fd42:1:0:2::5"}[i], "5353", "")
 			r.expectSeen(t, "a pod of another node", true)
 			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp",
@@ -414,7 +417,7 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local),
 			Zone: "p0"}}, "udp", otherAt[1], "5353")
 
-		// Last: these become the pod's own choice where they are nearer.
+		// These come last: the pod itself chooses them where they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {
 			a := netip.MustParseAddr(source)
 			nettest.AddAddr(t, r.pod, "p0", netip.PrefixFrom(a, a.BitLen()))
@@ -450,8 +453,8 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 	})
 }
 
-// TestHostPortsReachPodsOfTheirNode: netfilter turns packets for the host to a pod, and has to see
-// what that answers to another. What the two had open before goes on.
+// TestHostPortsReachPodsOfTheirNode: netfilter redirects packets for the host to a pod, and must
+// see that pod's answers to another pod. Connections that the two had open before go on.
 func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

@@ -28,8 +28,8 @@ func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 }
 
 // TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one
-// link: in the pod's own table of sockets an answer from another address than the one it asked
-// counts as none. Once packets are sent into pods, and once to them by the host's end.
+// link. An answer from an address to which the pod did not connect does not count. Packets are sent
+// into pods once, and to pods by the host's end once.
 func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
@@ -50,7 +50,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	})
 }
 
-// answered returns by which pods' links answers came of flows that the table knows.
+// answered returns the pods' links by which answers came, for flows in the table.
 func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
@@ -67,7 +67,7 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	return links
 }
 
-// answerOf returns a datagram that the other pod sent, as one that this link brings.
+// answerOf returns a datagram that the other pod sent, changed as if it came from this link.
 func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []byte {
 	t.Helper()
 	for _, f := range wire.All(t) {
@@ -86,8 +86,8 @@ func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []by
 	return nil
 }
 
-// TestOnlyTheBackendAnswersPastNetfilter has another pod send what a backend would, once it is
-// known by which link that does.
+// TestOnlyTheBackendAnswersPastNetfilter makes another pod send the answers of a backend, once the
+// table has recorded the backend's link.
 func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		for i, backend := range otherAt {
@@ -114,8 +114,8 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 	})
 }
 
-// TestNeighboursAreNotAskedForByServices has a service's address on the host, as others put it
-// there, and a client that the host does not know.
+// TestNeighboursAreNotAskedForByServices has a service's address on the host, as other programs add
+// it, and a client that the host does not know.
 func TestNeighboursAreNotAskedForByServices(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

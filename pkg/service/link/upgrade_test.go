@@ -21,10 +21,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has
-// flows by NodePorts of the host: to its own pod, which sees the client, and to a pod behind the
-// tunnel, which sees the host, by a port that another flow would not have. All go on, and no
-// backend sees another port.
+// TestFlowsOutliveTheirTable restarts and upgrades the daemon while a client outside has flows
+// through NodePorts of the host. One flow goes to the host's pod, which sees the client. One goes
+// to a pod behind the tunnel, which sees the host, with a port that no other flow has. All flows go
+// on, and no backend sees another port.
 func TestFlowsOutliveTheirTable(t *testing.T) {
 	for name, next := range map[string]struct {
 		flows uint32
@@ -44,8 +44,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 				flows := l.talk(t)
 				had := l.knownFlows(t)
 
-				// Of each family and protocol: three entries where the source stays, four where it
-				// changes.
+				// For each family and protocol there are three entries if the source stays, and
+				// four if it changes.
 				if want := 2 * 2 * (3 + 4); len(had) != want {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
@@ -54,7 +54,7 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 
 				expectGoOn(t, "while nobody has the table open", flows)
 				l.reopen(t, next.flows, next.other)
-				// What is before the guard is replaced first, and answers come meanwhile.
+				// The programs before the guard are replaced first, and answers come meanwhile.
 				l.host.Run(t, l.translateAtGuard)
 				expectGoOn(t, "while programs are replaced", flows)
 
@@ -86,8 +86,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 	}
 }
 
-// TestUpgradeThatIsKilled is an upgrade to another table of flows that ends after each of the
-// places that it changes, and is begun again.
+// TestUpgradeThatIsKilled upgrades to another table of flows. The upgrade ends after each place
+// that it changes, and is begun again.
 func TestUpgradeThatIsKilled(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -112,7 +112,7 @@ func TestUpgradeThatIsKilled(t *testing.T) {
 	})
 }
 
-// replaceSome is AttachLinks until this many places have their programs.
+// replaceSome runs AttachLinks until this many places have their programs.
 func (l *linked) replaceSome(places int) error {
 	if err := l.translateAtGuard(); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (l *linked) replaceSome(places int) error {
 	return nil
 }
 
-// addFar is another node with a pod, in one, behind veil0 of the host:
+// addFar adds another node with a pod, in one namespace, behind veil0 of the host:
 //
 //	host veil0 ═══ veil0 198.18.2.5 far
 //	                     fd42:1:0:2::5
@@ -175,7 +175,7 @@ func (l *linked) addFar(t *testing.T) {
 				done <- struct{}{}
 				return
 			}
-			_, _ = to.Write(buf[:n]) // as a network, which may lose it
+			_, _ = to.Write(buf[:n]) // as a network that may lose it
 		}
 	}
 
@@ -211,7 +211,7 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 	return os.NewFile(uintptr(fd), name)
 }
 
-// serveHereAndFar has the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind
+// serveHereAndFar puts the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind
 // 31080 and 31053.
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
@@ -244,8 +244,8 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 	tellSource(t, l.far)
 }
 
-// tellSource answers, at 8080 (TCP) and 5353 (UDP) of a namespace, each line or datagram by where
-// it is from.
+// tellSource answers each line or datagram at 8080 (TCP) and 5353 (UDP) of a namespace with its
+// source.
 func tellSource(t *testing.T, ns *nettest.NS) {
 	t.Helper()
 	var tcp net.Listener
@@ -262,7 +262,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 		return nil
 	})
 
-	// What the client says at its end may be lost with the tunnel, so these close as well.
+	// The last packets of the client may be lost with the tunnel, so these close as well.
 	var mu sync.Mutex
 	var conns []net.Conn
 	t.Cleanup(func() {
@@ -360,8 +360,8 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 	return all
 }
 
-// reopen puts another table in the place of one that is closed, with this many flows, and with
-// other programs if asked to.
+// reopen replaces a closed table by one with this many flows, and with other programs if other is
+// set.
 func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()

@@ -42,7 +42,7 @@ func show(t *testing.T, table *Table) map[string]string {
 	return all
 }
 
-// after is what lab becomes: services come, go and change in every way.
+// after changes the services of lab: it adds, removes and changes some in every way.
 func after(p *service.Planner) {
 	plain := servicetest.Named("plain", "198.18.0.1", "198.18.0.4")
 	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"),
@@ -66,7 +66,7 @@ func before(p *service.Planner) {
 	p.PutSlice(servicetest.SliceOf("balanced", "198.18.1.1"))
 }
 
-// first is the first n writes of changes.
+// first returns the first n writes of changes.
 func first(c service.Changes, n int) service.Changes {
 	cut(&c.Backends.Keys, &n)
 	cut(&c.SourceRanges, &n)
@@ -88,8 +88,8 @@ func cut[T any](list *[]T, n *int) {
 	*n -= len(*list)
 }
 
-// TestApplyEndsAnywhere ends Apply after each of its writes, as a death does: the next process
-// finds its way from what is there to the whole table.
+// TestApplyEndsAnywhere ends Apply after each of its writes, as a death does. From there, the next
+// process completes the table.
 func TestApplyEndsAnywhere(t *testing.T) {
 	change := func(p *service.Planner) {
 		after(p)
@@ -127,8 +127,8 @@ func TestApplyEndsAnywhere(t *testing.T) {
 	}
 }
 
-// TestMapIsFull hands the kernel more than it has room for: the error names the map, what was there
-// stays, and from there the planner refuses.
+// TestMapIsFull writes more entries than the kernel's map has room for. The error names the map,
+// the old entries stay, and from then on the planner refuses.
 func TestMapIsFull(t *testing.T) {
 	for name, limit := range map[string]struct {
 		set   func(*service.Limits)
@@ -143,7 +143,7 @@ func TestMapIsFull(t *testing.T) {
 			limit.set(&c.Limits)
 			n := start(t, c, lab)
 			had := show(t, n.Table)
-			// It believes in more room than there is.
+			// It assumes more room than there is.
 			p, err := service.New("node-1", servicetest.Limits)
 			if err != nil {
 				t.Fatal(err)

@@ -10,8 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// many returns services with endpoints of their own in a slice, all UDP too where members are asked
-// for.
+// many returns services with endpoints of their own in a slice, with UDP too if members are needed.
 func many(services, endpoints int, protocol service.Protocol) ([]service.Service, []service.Slice) {
 	var all []service.Service
 	var slices []service.Slice
@@ -40,7 +39,8 @@ func benchConfig(b *testing.B) Config {
 	return c
 }
 
-// BenchmarkAll is from decoded lists to a table that is usable; entries are what is written.
+// BenchmarkAll measures the time from decoded lists to a usable table. It reports the written
+// entries.
 func BenchmarkAll(b *testing.B) {
 	for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
 		for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10},
@@ -83,7 +83,8 @@ func BenchmarkAll(b *testing.B) {
 	}
 }
 
-// BenchmarkOne is from the event that an endpoint came or went to a table that says so.
+// BenchmarkOne measures the time from the event that an endpoint was added or removed to the
+// changed table.
 func BenchmarkOne(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10_000, 10}, {100, 1000}} {
 		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints),
@@ -118,7 +119,7 @@ func BenchmarkOne(b *testing.B) {
 	}
 }
 
-// BenchmarkRestart is reading the table back, to the plan that nothing is to be done.
+// BenchmarkRestart measures reading the table back, up to an empty plan.
 func BenchmarkRestart(b *testing.B) {
 	services, lists := many(10_000, 10, service.UDP)
 	fill := func(p *service.Planner) {

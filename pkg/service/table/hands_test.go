@@ -22,7 +22,7 @@ import (
 )
 
 // handsEnv makes this program the hands of a test: a process in the cgroup whose sockets the
-// programs are attached to, with backends and clients in it, which does what it is told.
+// programs are attached to, with backends and clients in it. It carries out orders.
 const handsEnv = "KUBEVEIL_TABLE_HANDS"
 
 // backends are addresses of the hands' network namespace. They listen on 8080 (TCP) and 5353 (UDP)
@@ -30,7 +30,7 @@ const handsEnv = "KUBEVEIL_TABLE_HANDS"
 var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2",
 	"fd42:1::3"}
 
-// order is what the hands are to do, result what came of it.
+// order is a command to the hands, and result its outcome.
 type order struct {
 	Do, Net, To string
 	ID, Count   int
@@ -39,14 +39,14 @@ type order struct {
 
 type result struct {
 	ID      int    // of the connection
-	Peer    string // its remote address as the kernel tells it
+	Peer    string // its remote address as the kernel returns it
 	Answer  string // who answered
 	Err     string
 	Refused bool
 	Count   int
 }
 
-// hands is the test's side.
+// hands is the side of the test.
 type hands struct {
 	t  testing.TB
 	ns *nettest.NS
@@ -91,7 +91,7 @@ func (h *hands) do(o order) result {
 	return r
 }
 
-// dial connects and asks once; it fails the test unless a backend answers.
+// dial connects and sends one request. It fails the test unless a backend answers.
 func (h *hands) dial(network, to string) result {
 	h.t.Helper()
 	r := h.do(order{Do: "dial", Net: network, To: to})
@@ -101,7 +101,7 @@ func (h *hands) dial(network, to string) result {
 	return r
 }
 
-// ask sends on an open connection and returns who answered.
+// ask sends on an open connection and returns the backend that answered.
 func (h *hands) ask(id int) string {
 	h.t.Helper()
 	r := h.do(order{Do: "ask", ID: id})
@@ -142,7 +142,7 @@ func handsMain() int {
 
 // usable waits until a datagram arrives: the kernel makes the local route of an IPv6 address some
 // time after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected
-// before keeps the way that is none.
+// before keeps the missing route.
 func usable(at string) error {
 	for deadline := time.Now().Add(servicetest.Patience); ; {
 		c, err := net.Dial("udp", at)
@@ -234,8 +234,8 @@ func (m *handsState) dialAll(o order) {
 	}
 }
 
-// mapped is the network of UDP sockets of IPv6 that speak IPv4, which package net does not make,
-// and loose that of those that are not connected.
+// mapped is the network of UDP sockets of IPv6 that use IPv4, which package net does not make.
+// loose is the network of unconnected UDP sockets.
 const mapped, loose = "udp mapped", "udp loose"
 
 // looseConn sends by a socket that is not connected.

@@ -12,7 +12,7 @@ import (
 
 // A frontend for the host, here a server's own address, leads TCP sockets of its network namespace
 // to its backends. Probes, by their mark, UDP and other namespaces reach the server itself. Without
-// backends, and without programs, so do all.
+// backends, and without programs, all sockets reach the server itself.
 func TestFrontendsForTheHost(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	host, pod := newHands(t, cgroup), newHands(t, cgroup)

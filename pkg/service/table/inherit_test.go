@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, without a list of services;
-// a process that dies before that changes nothing.
+// A table of another size gets the content in force before programs read it, without a list of
+// services. A process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
 		"larger":  {Frontends: 512, BackendSlots: 8192, Members: 2048, SourceRanges: 512},

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(nettest.Run(m))
 }
 
-// config is of a table of the test's own, in a bpffs of its own.
+// config returns the configuration of a table for one test, in a bpffs of its own.
 func config(t testing.TB) Config {
 	return Config{
 		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: servicetest.Limits, Log: servicetest.Quiet(),
@@ -37,7 +37,7 @@ type node struct {
 	*service.Planner
 }
 
-// start is what the daemon does when it starts.
+// start does what the daemon does at its start.
 func start(t testing.TB, c Config, fill func(*service.Planner)) node {
 	t.Helper()
 	return startOn(t, opened(t, c), fill)
@@ -99,7 +99,8 @@ func (n node) attach(t testing.TB, cgroup string) []string {
 	return changed
 }
 
-// lab is the services of most tests: plain and sticky have two backends of each family, empty none.
+// lab puts the services of most tests: plain and sticky have two backends of each family, empty has
+// none.
 func lab(p *service.Planner) {
 	p.PutService(servicetest.Named("plain", "198.18.0.1", "fd42::1"))
 	p.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
@@ -110,7 +111,7 @@ func lab(p *service.Planner) {
 	p.PutService(servicetest.Named("empty", "198.18.0.3", "fd42::3"))
 }
 
-// attachedAll is what AttachSockets says when it did the same to all.
+// attachedAll is the result of AttachSockets if it did the same to all programs.
 func attachedAll(did string) []string {
 	var all []string
 	for _, h := range socketHooks {

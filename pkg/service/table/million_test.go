@@ -12,9 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestAMillionBackends has in maps of DefaultLimits what these are for: 65,536 services with 16
-// endpoints each, every other one of UDP. It takes 0.8 GB beside the maps, 2.7 GB with the race
-// detector.
+// TestAMillionBackends fills maps of DefaultLimits: 65,536 services with 16 endpoints each, every
+// other one of UDP. It takes 0.8 GB beside the maps, 2.7 GB with the race detector.
 func TestAMillionBackends(t *testing.T) {
 	nettest.NeedBPF(t)
 	services, lists := many(1<<16, 16, service.TCP)
@@ -34,7 +33,7 @@ func TestAMillionBackends(t *testing.T) {
 		expectRead(t, n, services[i], lists[i])
 	}
 
-	// One that grows beyond what there is room for keeps what it has, and so do all others.
+	// A service that outgrows the room keeps its entries, and so do all others.
 	const which = 40_000
 	for limit, grow := range map[service.FullError]func(*service.Service){
 		{Limit: "frontends", Size: service.DefaultLimits.Frontends,
@@ -91,7 +90,7 @@ func TestAServiceOf76500(t *testing.T) {
 	expectHeld(t, n, services, whole)
 	expectRead(t, n, services[0], whole[0])
 
-	// One less is another run of slots: the old one may be read still.
+	// One endpoint less takes another run of slots: programs may still read the old one.
 	lists[5].Endpoints, whole[0].Endpoints = lists[5].Endpoints[:99],
 		slices.Delete(slices.Clone(whole[0].Endpoints), 599, 600)
 	n.PutSlice(lists[5])
@@ -102,7 +101,7 @@ func TestAServiceOf76500(t *testing.T) {
 	expectHeld(t, n, services, whole)
 }
 
-// startFull has services in a table of DefaultLimits.
+// startFull starts a table of DefaultLimits with services.
 func startFull(t *testing.T, services []service.Service, lists []service.Slice) node {
 	t.Helper()
 	c := config(t)
@@ -121,15 +120,14 @@ func startFull(t *testing.T, services []service.Service, lists []service.Slice) 
 	return n
 }
 
-// frontendOf is the only frontend of a service that many made.
+// frontendOf returns the only frontend of a service that many made.
 func frontendOf(s service.Service) service.FrontendKey {
 	return service.FrontendKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80},
 		Protocol: s.Ports[0].Protocol, Scope: service.Inside}
 }
 
-// expectHeld wants the frontends of the services and no other in the maps, and each endpoint of
-// lists, the i-th of which has all of the i-th service, in one slot of that service. Endpoints are
-// sorted.
+// expectHeld checks that the maps have the frontends of the services and no others. Each endpoint
+// in lists[i] must be in one slot of the i-th service. Endpoints are sorted.
 func expectHeld(t *testing.T, n node, services []service.Service,
 	lists []service.Slice) service.State {
 	t.Helper()
@@ -192,7 +190,7 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	}
 }
 
-// expectSame wants the maps as they were.
+// expectSame checks that the maps did not change.
 func expectSame(t *testing.T, n node, was service.State) {
 	t.Helper()
 	now, err := n.State()

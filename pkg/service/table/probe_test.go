@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestProbe wants what the version of the kernel promises; an older one may have it too.
+// TestProbe checks the features that the kernel's version promises. An older kernel may have them
+// too.
 func TestProbe(t *testing.T) {
 	nettest.NeedBPF(t)
 	f, err := Probe()
@@ -74,7 +75,7 @@ func TestFindCgroup(t *testing.T) {
 	}
 }
 
-// The kernel says which directory of a tree is the machine's root.
+// The kernel shows which directory of a tree is the machine's root.
 func TestPartOfTree(t *testing.T) {
 	group := nettest.NewCgroup(t)
 	if part, err := PartOfTree(group); err != nil || !part {

@@ -81,8 +81,8 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart is the death of the daemon, which no other program notices: what is open stays, new
-// connections are made all the time, and the next one writes nothing.
+// TestRestart ends the daemon, which no other program notices. Open connections stay, new
+// connections are made all the time, and the next daemon writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	n := start(t, c, lab)
@@ -125,13 +125,13 @@ func (h *hands) expectHeld(conns []result, sticky string) {
 	}
 }
 
-// TestUpgrade puts programs of another version, and maps of other sizes, in the place of those that
-// are at work.
+// TestUpgrade replaces the programs in force by another version, and the maps by others of other
+// sizes.
 func TestUpgrade(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
 		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
 			for _, p := range all[0].Programs {
-				// No jump crosses this place, so none is off by one.
+				// No jump crosses this place, so all jumps stay correct.
 				p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1,
 					asm.Mov.Reg(asm.R1, asm.R1))
 			}
@@ -169,7 +169,7 @@ func TestUpgrade(t *testing.T) {
 
 			h.expectHeld(conns, sticky)
 
-			// What is in force is what is written from now on.
+			// From now on, writes change the table in force.
 			n.PutSlice(servicetest.SliceOf("plain", "198.18.1.3"))
 			n.apply(t)
 			if got := h.dial("tcp", "198.18.0.1:80").Answer; got != "198.18.1.3" {

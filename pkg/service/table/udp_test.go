@@ -73,8 +73,8 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 	}
 }
 
-// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
-// then no service has it.
+// TestDatagramsFollowAnAddress moves an address from one service to another. The first service goes
+// on by its own address. Then no service has the address.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)
