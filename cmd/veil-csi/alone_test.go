@@ -30,7 +30,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// found is a node as a driver finds it that starts. Its one mapping has epoch 2.
+// found is a node as a starting driver finds it. Its one mapping has epoch 2.
 type found struct {
 	options
 	*crypttest.Engine
@@ -99,8 +99,8 @@ current-context: c
 `, l.Addr()), 0o600))
 }
 
-// A driver that starts while the API server is away resumes what a dead process left suspended, and
-// fences what another node has opened since.
+// A driver that starts while the API server is away resumes mappings that a dead process left
+// suspended. It fences volumes that another node has opened since.
 func TestStartWithoutAPIServer(t *testing.T) {
 	for server, accepts := range map[string]bool{"accepts and never answers": true,
 		"refuses": false} {
@@ -135,7 +135,7 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A driver that cannot start at all has resumed what a dead process left suspended.
+// A driver that cannot start at all still resumes mappings that a dead process left suspended.
 func TestStartThatFailsResumesFirst(t *testing.T) {
 	f := newFound(t, 2)
 	f.mark(t)
@@ -214,8 +214,8 @@ func (p *private) CheckShared(path string) error {
 	return mount.ErrPrivate
 }
 
-// A driver whose mounts would not reach the host does not register: pods would write in clear. One
-// that needs no kubelet serves.
+// A driver whose mounts would not reach the host does not register: pods would write in clear. A
+// driver that needs no kubelet serves.
 func TestStartWherePodsWouldSeeNoMount(t *testing.T) {
 	for name, allowed := range map[string]bool{"with a kubelet": false,
 		"in the kubelet's mount namespace": true} {
@@ -268,7 +268,7 @@ func (away) Get(context.Context, string) (volume.State, volume.Revision, error) 
 	return volume.State{}, "", volume.ErrUnavailable
 }
 
-// alone runs what needs no API server, until the test stops it.
+// alone runs the work that needs no API server, until the test stops it.
 func (f *found) alone(t *testing.T) (stop func()) {
 	t.Helper()
 	sets, err := f.sets(states{Store: away{}}, slog.New(slog.DiscardHandler))

@@ -180,8 +180,8 @@ func (j *joined) stats(t *testing.T, v string) {
 	}
 }
 
-// What happens to a volume becomes an event at its claim: what a call meets, what upkeep does, and
-// what upkeep meets. Its counter rises too.
+// What happens to a volume becomes an event at its claim: errors of calls, and actions and errors
+// of upkeep. The counter rises too.
 func TestEventsAtTheClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		writer          string

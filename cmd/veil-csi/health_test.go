@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// The liveness probe is answered by the driver itself: by who serves its socket, and by
-// device-mapper.
+// The driver itself answers the liveness probe: the server of its socket and device-mapper must
+// work.
 func TestHealthIsTheDriversAnswer(t *testing.T) {
 	engine := crypttest.New()
 	var missing error

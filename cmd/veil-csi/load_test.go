@@ -47,7 +47,7 @@ type loaded struct {
 	engine *crypttest.Engine
 }
 
-// at is where the volume is mounted.
+// at returns the path at which the volume is mounted.
 func at(v string) string { return "/pods/" + v }
 
 func ready(i int) volume.State {
@@ -144,8 +144,9 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 	})
 }
 
-// A volume that another node takes over is fenced within two seconds, and no other: while its
-// object names this node, once it names the other, and when that has closed it again.
+// A volume that another node takes over is fenced within two seconds, and no other volume is. That
+// holds while its object names this node, once it names the other, and after the other has closed
+// it.
 func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	for name, writer := range map[string]string{"open there": "node-2", "closed there again": ""} {
 		for of, node := range map[string]string{"of this node": "node-1",

@@ -88,7 +88,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("the key is another now, %v", err)
 	}
 
-	// A key that cannot be used is not to be replaced by a new one.
+	// A key that cannot be used must not be replaced by a new one.
 	errtest.Must(t, os.Chmod(o.keyFile, 0o644))
 	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") ||
 		!strings.Contains(err.Error(), "chmod 600") {

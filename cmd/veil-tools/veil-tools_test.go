@@ -24,7 +24,7 @@ func TestDependencies(t *testing.T) {
 	})
 }
 
-// A verb of one package does not hide that of the other.
+// A verb of one package does not hide a verb of the other.
 func TestVerbsHaveOneOwner(t *testing.T) {
 	if got, want := len(verbs()), len(lab.Verbs)+len(bench.Verbs); got != want {
 		t.Errorf("%d verbs, want %d", got, want)

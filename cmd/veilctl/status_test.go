@@ -21,7 +21,7 @@ func claimText(key string) []byte {
 
 const otherKey = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
 
-// wellNode is a node that is, with a handshake with each of peers.
+// wellNode returns a node that is well, with a handshake with each of peers.
 func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
 	t.Helper()
 	var public wgkey.Public
@@ -121,7 +121,7 @@ nodes enforce different policies: 2 enforce revision aa11, 2 enforce revision bb
 func TestAssess(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(n *nodeSeen)
-		problem string // "" is a node that is well
+		problem string // "" for a node that is well
 	}{
 		"as it should be": {func(*nodeSeen) {}, ""},
 		"an old key": {func(n *nodeSeen) { n.claim = claimText(otherKey) },

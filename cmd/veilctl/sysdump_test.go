@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// What must not come out, in the forms in which it lies about in clusters.
+// Secrets that must not come out, in the forms that they have in clusters.
 const (
 	plantedKey       = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 	plantedHex       = "c809f3e5317e9575c9b5ed78b638b7ce530dabe85ddab614220241801ddf0669"
@@ -38,8 +38,8 @@ const (
 const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " +
 	"PRIVATE KEY-----\n"
 
-// fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked.
-// What is not in the table is not found.
+// fakeAPI answers as an API server does, from a table of paths, and records the requests. A path
+// that is not in the table is not found.
 type fakeAPI struct {
 	answers map[string]string
 	mu      sync.Mutex
@@ -145,7 +145,7 @@ func plantedAPI() *fakeAPI {
 	}}
 }
 
-// No secret comes out, what is not one does, and what cannot be read ends nothing.
+// No secret comes out, other text does, and an unreadable object does not end the dump.
 func TestSysdumpHasNoSecret(t *testing.T) {
 	api := plantedAPI()
 	server := httptest.NewServer(api)
@@ -211,7 +211,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	}
 }
 
-// onlyLooked holds that nothing was changed and no Secret was asked for.
+// onlyLooked checks that no request changed anything or read a Secret.
 func onlyLooked(t *testing.T, asked []string) {
 	t.Helper()
 	for _, a := range asked {
@@ -253,7 +253,7 @@ func unpackDump(t *testing.T, file string) map[string]string {
 	}
 }
 
-// A cluster that cannot be asked leaves no file behind.
+// A cluster that does not answer leaves no file behind.
 func TestSysdumpWithoutAClusterLeavesNoFile(t *testing.T) {
 	cluster, err := remote.New(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {

@@ -186,7 +186,7 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 		t.Fatalf("asked for are %v, %v", asked, err)
 	}
 
-	// What the node does.
+	// The work of the node.
 	st, r, err := s.Get(t.Context(), "pvc-1")
 	if err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 	}
 
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
-	// As the API server does: what has finalizers is only marked.
+	// As the API server does: an object with finalizers is only marked.
 	client.PrependReactor("delete", "*",
 		func(a clienttesting.Action) (bool, runtime.Object, error) {
 			resource, name := a.GetResource(), a.(clienttesting.DeleteAction).GetName()
@@ -105,7 +105,7 @@ func aNode(name string, ready corev1.ConditionStatus) *corev1.Node {
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
 }
 
-// writes are what was changed, in order.
+// writes returns the changes, in order.
 func (l *lost) writes() []string {
 	var out []string
 	for _, a := range l.client.Actions() {
@@ -221,8 +221,8 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 	}
 }
 
-// Without the first step there is no second, and what was cut short after the first is done by a
-// repetition.
+// Without the first step there is no second. A repetition completes what was cut short after the
+// first.
 func TestDestructionThatFails(t *testing.T) {
 	l := newLost(t, func(*volume.State) {})
 	refuse := map[string]bool{"update veilvolumes": true, "delete persistentvolumes": true}

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// newUnowned returns the cluster of newLost without the PersistentVolume, as the policy Retain leaves
-// it once a person has deleted that.
+// newUnowned returns the cluster of newLost without the PersistentVolume, as the policy Retain
+// leaves it once a person has deleted that object.
 func newUnowned(t *testing.T, nodes ...runtime.Object) *lost {
 	t.Helper()
 	l := newLost(t, func(*volume.State) {}, nodes...)
@@ -103,7 +103,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 	}
 }
 
-// waited is waitDestroyed with a time that is over.
+// waited is waitDestroyed with an expired time.
 func (l *lost) waited(t *testing.T, r destroyReport) destroyReport {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// What the machine of the test lacks is the check's error and no matter of this test.
+// The check returns an error for what the machine of the test lacks. This test ignores it.
 func TestCheckPrintsItsNotes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veild.yaml")
 	filetest.Write(t, file, []byte("cni: {confDir: /proc/sys/net}\n"), 0o600)

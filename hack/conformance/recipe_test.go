@@ -97,8 +97,8 @@ func TestDebianLayer(t *testing.T) {
 	}
 }
 
-// A link that leads nowhere is a shell that is not there, found by a spec after half an hour; so is
-// a program that a spec calls.
+// A broken link to a shell, or a missing program that a spec calls, would only show after half an
+// hour in a spec.
 func TestWhatIsMissingIsRefused(t *testing.T) {
 	for missing, want := range map[string]string{
 		"./bin/bash":         "has no bin/bash, to which bin/sh is a link",
@@ -126,7 +126,7 @@ func TestNotAnArchive(t *testing.T) {
 	}
 }
 
-// Every recipe gives an image with its configuration, and the same inputs the same one.
+// Every recipe makes an image with its configuration. The same inputs make the same image.
 func TestRecipes(t *testing.T) {
 	bin := t.TempDir()
 	for _, name := range []string{"agnhost", "coredns", "regression-issue-74839"} {

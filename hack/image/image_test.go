@@ -215,7 +215,7 @@ func TestLddIsRead(t *testing.T) {
 	}
 }
 
-// Licences go with what is copied, and what is not there is said.
+// Licences accompany copied files, and missing ones are reported.
 func TestHostFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "conf")

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// failing returns events of a package in which each test of names fails, and says what output is.
+// failing returns events of a package in which each test of names fails with output.
 func failing(pkg, output string, names ...string) string {
 	var events strings.Builder
 	fmt.Fprintf(&events, `{"Action":"start","Package":%q}`+"\n", pkg)
@@ -103,7 +103,7 @@ func TestFailedTestsAreRunAgain(t *testing.T) {
 	}
 }
 
-// clearFrame is what the leak oracle says of a frame in clear.
+// clearFrame returns the message of the leak oracle about a frame in clear.
 func clearFrame() string {
 	r := leak.Result{Frames: 2, Plaintext: 1, Kinds: map[leak.Kind]uint64{"pod in clear": 1}}
 	return r.Err().Error()

@@ -82,7 +82,7 @@ func send(ns *NS, to netip.Addr, n int, payload string) error {
 		defer c.Close()
 		for n > 0 {
 			_, err := c.Write([]byte(payload))
-			// An earlier datagram's refusal (no listener) is told instead of sending.
+			// The error of an earlier datagram (no listener) is returned instead of sending.
 			if err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 				return err
 			}
@@ -125,7 +125,7 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 	}
 }
 
-// isUDP leaves out ICMP errors, which quote what they complain about.
+// isUDP leaves out ICMP errors, which quote the packet that they are about.
 func isUDP(frame []byte) bool {
 	switch {
 	case len(frame) > 23 && frame[12] == 0x08 && frame[13] == 0x00:

@@ -90,8 +90,7 @@ func TestCommitTakesAllOrNothing(t *testing.T) {
 	})
 }
 
-// What the kernel refuses when all messages were taken is an error too: two chains that lead to one
-// another.
+// A refusal after all messages were accepted is an error too: two chains that lead to one another.
 func TestCommitFailsWhereTheWholeIsRefused(t *testing.T) {
 	in(t, func(c *nfnl.Conn) error {
 		var m nfnl.Messages

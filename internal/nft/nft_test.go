@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
-// full returns a table with everything that packages build of, and all expressions.
+// full returns a table with all kinds of objects and expressions that packages use.
 func full() *nft.Table {
 	return &nft.Table{
 		Name:     "kubeveil_test",
@@ -347,7 +347,7 @@ func TestMissingThingsAreNamed(t *testing.T) {
 	})
 }
 
-// One connection serves for what is read and changed in a row, also after something was missing.
+// One connection serves reads and changes in a row, also after something was missing.
 func TestConnServesManyCalls(t *testing.T) {
 	in(t, func() error {
 		sync(t, full())

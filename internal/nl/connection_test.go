@@ -15,7 +15,7 @@ import (
 
 func bytesOf(addr string) net.IP { return netip.MustParseAddr(addr).AsSlice() }
 
-// track adds a tracked connection whose client asked for a service at via.
+// track adds a tracked connection whose client connected to a service at via.
 func track(client, via, server string, proto uint8, port uint16) error {
 	family := netlink.InetFamily(unix.AF_INET)
 	if netip.MustParseAddr(client).Is6() {
@@ -32,7 +32,7 @@ func track(client, via, server string, proto uint8, port uint16) error {
 	return netlink.ConntrackCreate(netlink.ConntrackTable, family, f)
 }
 
-// tracked is what track adds.
+// tracked returns the connection that track adds.
 func tracked(client, server string, proto uint8) nl.Connection {
 	return nl.Connection{Client: netip.MustParseAddr(client), Server: netip.MustParseAddr(server),
 		Proto: proto, Port: 8080, ClientPort: 40000}
@@ -53,7 +53,7 @@ func remove(match, still func(nl.Connection) bool) (int, error) {
 	return found.Delete()
 }
 
-// Connections are matched by their real ends, in both families, and only those that match go.
+// Connections are matched by their real ends, in both families. Only those that match are deleted.
 func TestDeleteConnectionsByTheirRealEnds(t *testing.T) {
 	nettest.NewNS(t).Run(t, func() error {
 		for _, c := range []struct {
@@ -101,8 +101,8 @@ func TestDeleteConnectionsByTheirRealEnds(t *testing.T) {
 	})
 }
 
-// What is added has the client that was named, in place of a connection that conntrack took up in
-// its midst from the other end.
+// An added connection has the named client. It replaces a connection that conntrack picked up in
+// the middle, from the other end.
 func TestTrackOpenedConnections(t *testing.T) {
 	ns := nettest.NewNS(t)
 	ns.Run(t, func() error {

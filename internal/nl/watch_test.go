@@ -19,8 +19,8 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// watched runs WatchLinks in ns until the test ends and returns the names of the links that it
-// tells of, and what it says was lost.
+// watched runs WatchLinks in ns until the test ends. It returns the names of the reported links,
+// and the reported losses.
 func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan error) {
 	t.Helper()
 	names, errs := make(chan string, 100), make(chan error, 100)
@@ -41,7 +41,7 @@ func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan e
 	return names, errs
 }
 
-// sees waits until a link is told of.
+// sees waits until a link is reported.
 func sees(t *testing.T, changed <-chan string, name string) {
 	t.Helper()
 	for late := time.After(10 * time.Second); ; {

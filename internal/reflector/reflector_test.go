@@ -24,7 +24,7 @@ func init() {
 	utilruntime.ErrorHandlers = nil
 }
 
-// server counts what it is asked for, and has watches that a test ends.
+// server counts requests, and has watches that a test ends.
 type server struct {
 	mu                    sync.Mutex
 	revision              int
@@ -102,7 +102,7 @@ func run(t *testing.T, s *server) *Reflector {
 	return r
 }
 
-// asked fails the test unless the server was asked so often.
+// asked fails the test unless the server got so many requests.
 func (s *server) asked(t *testing.T, what string, lists, watches, heads int) {
 	t.Helper()
 	synctest.Wait()
@@ -128,7 +128,7 @@ func TestWatchGoesOnOnlyWhereEtcdStillIs(t *testing.T) {
 		"broke, etcd was restored": {
 			func(d time.Duration) time.Duration { return d / 2 }, 0, 6, 2, 2, 1},
 		"ended after its time, the server went away": {
-			// One before a streaming list, which is refused, and one before the plain one.
+			// One before a streaming list, which is refused, and one before the plain list.
 			func(d time.Duration) time.Duration { return d }, 20 * time.Second, 9, 2, 2, 2},
 		"away for long, the revision was reached again": {
 			func(d time.Duration) time.Duration { return d / 2 }, 2 * time.Minute, 9, 2, 2, 0},
@@ -180,7 +180,7 @@ func TestRestoreIsReportedUntilAllIsReadAgain(t *testing.T) {
 	})
 }
 
-// Servers that disagree, or a caller that asks again and again, cost one list per Pause.
+// Servers that disagree, or a caller that requests lists again and again, cost one list per Pause.
 func TestListsAgainHaveAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{revision: 7}
@@ -255,7 +255,7 @@ func TestWatchThatBreaksAgainAndAgainGoesOn(t *testing.T) {
 	})
 }
 
-// A server that fails is asked for a list at most every 3 s, and is found within 6 s when it
+// A server that fails gets a request for a list at most every 3 s, and is found within 6 s when it
 // returns.
 func TestServerThatFailsIsAskedSeldomAndFoundSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// A host loses its address: what waits for it is stuck, an idle connection is not.
+// A host loses its address. A connection that waits for it is stuck; an idle one is not.
 func TestStuckSocketsAreThoseThatWait(t *testing.T) {
 	for name, addrs := range map[string][]netip.Prefix{
 		"ipv4": nettest.Prefixes("192.0.2.1/24", "192.0.2.2/24"),
@@ -52,7 +52,7 @@ func TestStuckSocketsAreThoseThatWait(t *testing.T) {
 	}
 }
 
-// A program with many sockets does not make the search long that looks for those of all.
+// A program with many sockets does not prolong the search through the sockets of all programs.
 func TestSearchesReadSoManySockets(t *testing.T) {
 	nettest.NeedRoot(t)
 	ns := nettest.NewNS(t)

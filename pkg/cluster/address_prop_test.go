@@ -59,7 +59,7 @@ func TestEvidenceOpensNothing(t *testing.T) {
 	})
 }
 
-// Age and name decide nothing for addresses: without a last good table one that two nodes
+// Age and name do not matter for addresses. Without a last good table, an address that two nodes
 // list belongs to no node, unless this node lists it, and is closed.
 func TestContestedAddressHasNoOwner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -61,7 +61,8 @@ func changedNode(t testing.TB) (cluster.Rules, cluster.State, *cluster.Table) {
 	return rules, s, &last
 }
 
-// What is as it was is not copied: garbage of a thousand nodes costs a turn more than deciding.
+// Unchanged nodes are not copied: garbage of a thousand nodes would cost a turn more than its
+// decisions.
 func TestResolveCopiesLittle(t *testing.T) {
 	rules, s, last := changedNode(t)
 	allocated := testing.AllocsPerRun(5, func() { cluster.Resolve(rules, s, last) })
@@ -71,7 +72,7 @@ func TestResolveCopiesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkOneOfAThousandNodesChanged measures what a turn decides from.
+// BenchmarkOneOfAThousandNodesChanged measures the input of a turn.
 func BenchmarkOneOfAThousandNodesChanged(b *testing.B) {
 	rules, s, last := changedNode(b)
 	b.ReportAllocs()

@@ -74,7 +74,7 @@ func genState(t *rapid.T, label string) cluster.State {
 	return s
 }
 
-// genLast returns no last good table, or that of another state.
+// genLast returns no last good table, or the table of another state.
 func genLast(t *rapid.T) *cluster.Table {
 	if rapid.Bool().Draw(t, "no last good table") {
 		return nil
@@ -150,7 +150,7 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		got, refusals := cluster.Resolve(rules(), state, &last)
 		for _, honest := range last.Peers {
 			p, ok := peer(got, honest.Name)
-			// What was contested may be its own by now.
+			// A contested address may belong to it by now.
 			p.Addresses = slices.DeleteFunc(p.Addresses, func(a netip.Addr) bool {
 				return slices.Contains(honest.Contested, a)
 			})
@@ -179,7 +179,7 @@ func all(t cluster.Table) []cluster.Node {
 	return nodes
 }
 
-// What no table may ever say.
+// Properties that every table must have.
 func TestResolveInvariants(t *testing.T) {
 	r := rules()
 	rapid.Check(t, func(t *rapid.T) {

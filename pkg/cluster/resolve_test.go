@@ -149,8 +149,8 @@ func TestSelfKeepsWhatIsSound(t *testing.T) {
 	}
 }
 
-// Until every source has synced nothing known is forgotten: not a node, a
-// claim, an address or an API server; afterwards all that is gone goes.
+// Until every source has synced, no known node, claim, address or API server is forgotten.
+// Afterwards all that are gone are removed.
 func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	refused := with(node(4), func(n *cluster.Node) {
 		n.Claim.PodPrefixes = nil
@@ -183,8 +183,8 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	}
 }
 
-// A contested address stays unowned while nodes are missing from the list, and is the
-// only claimant's once all are listed.
+// A contested address stays unowned while nodes are missing from the list, and belongs to the only
+// claimant once all are listed.
 func TestContestedIsRemembered(t *testing.T) {
 	thief := with(node(2), func(n *cluster.Node) {
 		n.Addresses = append(n.Addresses, node(1).Addresses...)

@@ -67,8 +67,8 @@ func TestAddedRangesOnlyClose(t *testing.T) {
 	}
 }
 
-// Until the ranges are listed, and where the API server has none, those of the last table stay. One
-// that is listed no more goes.
+// Until the ranges are listed, and where the API server has none, the ranges of the last table
+// stay. A range that is no longer listed is removed.
 func TestAddedRangesStayUntilTheyAreListed(t *testing.T) {
 	last := &Table{ServiceRanges: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}}
 	if added, _ := AddedRanges(Rules{}, State{Synced: true}, last); len(added) != 1 {

@@ -17,7 +17,7 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text string
 		want string // what is closed
-		open string // what status says of the exception
+		open string // the text of status about the exception
 	}{
 		"neither":          {good, "", "set nodeRanges, and outside"},
 		"not written":      {ranges, "", "write outside"},

@@ -191,9 +191,9 @@ func TestLastAddr(t *testing.T) {
 	}
 }
 
-// network stands for what lies between two nodes: what is sent is seen by the watchers of both.
+// network stands for the path between two nodes. The watchers of both see every packet.
 type network struct {
-	// seen is what each watcher is told of a flow; answered reports whether it comes back.
+	// seen is what each watcher reports about a flow; answered reports whether it comes back.
 	seen     leak.Result
 	answered bool
 	sent     []string

@@ -30,7 +30,7 @@ func filesFit(cfg config.Config, dir string) (config.Config, error) {
 	return cfg, os.WriteFile(cfg.Source.Kubeconfig, []byte(goodKubeconfig), 0o600)
 }
 
-// What veild refuses at its start, or could not do, `veild check` says, and nothing is made.
+// `veild check` reports what veild would refuse or could not do at its start. It makes nothing.
 func TestCheckFiles(t *testing.T) {
 	const dir = "/run/kubeveil-check"
 	kubeconfig := func(old, next string) func(*config.Config) error {

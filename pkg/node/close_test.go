@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 )
 
-// Who closes a node on which veild has run opens nothing.
+// Closing a node on which veild has run opens nothing.
 func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
 		VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}

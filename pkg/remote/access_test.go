@@ -31,7 +31,8 @@ func TestOpenNamesTheFile(t *testing.T) {
 	}
 }
 
-// What client-go says of a stream that ended, say, is not mixed with what the command says.
+// Messages of client-go, for instance about a stream that ended, do not mix with the output of the
+// command.
 func TestClientsAreSilent(t *testing.T) {
 	written, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {

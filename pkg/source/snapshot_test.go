@@ -48,7 +48,7 @@ func node(name string, n byte) cluster.Node {
 	}
 }
 
-// table has a peer, a node without a key, one that was refused, and self.
+// table returns a table with a peer, a node without a key, a refused node, and self.
 func table(t *testing.T) cluster.Table {
 	t.Helper()
 	silent := node("silent", 3)

@@ -16,7 +16,7 @@ import (
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// busy is a status with something of everything.
+// busy returns a status with a value in every field.
 func busy() Status {
 	return Status{
 		Node: "a", Version: "v0.1.0", Started: now.Add(-time.Hour),

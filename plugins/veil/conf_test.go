@@ -13,7 +13,8 @@ func TestConfigurationMistakes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change object
-		// want are parts of the message: where, and what to write. None is: accepted.
+		// want are parts of the message: where, and what to write. If it is empty, the
+		// configuration is accepted.
 		want []string
 	}{
 		{"as veild writes it", nil, nil},

@@ -88,7 +88,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// attachment is what a runtime knows of one.
+// attachment is what a runtime knows about one.
 type attachment struct{ id, ifName, netns string }
 
 // call is one execution of a plugin.
@@ -179,7 +179,7 @@ func conf(version string, change object) []byte {
 
 func raw(data []byte) json.RawMessage { return json.RawMessage(data) }
 
-// leftovers is everything of pods on the node, as lines.
+// leftovers returns all objects of pods on the node, as lines.
 func (n *node) leftovers() []string {
 	n.t.Helper()
 	var lines []string

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// A pod gets its link with routes, twice, and all of it goes again.
+// A pod gets its link with routes, twice, and everything is removed again.
 func TestVethIntoAPod(t *testing.T) {
 	node, pod := nettest.NewNS(t), nettest.NewNS(t)
 	l := session.Link{
@@ -70,8 +70,8 @@ func TestVethIntoAPod(t *testing.T) {
 	})
 }
 
-// What a pod sends to the bare side's service reaches its endpoint by the namespace of the bare
-// device, which goes with its session.
+// Packets of a pod to the bare side's service reach its endpoint by the namespace of the bare
+// device. The namespace disappears with its session.
 func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")

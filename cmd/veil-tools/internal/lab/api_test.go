@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// New connections that hang when the program ends are of no use: a test ends soon after the held
-// ones were closed, sooner than the time limit of those that it came to see.
+// New connections that hang when the program ends count as failed. A test ends soon after the held
+// connections were closed, before the time limit of the new ones.
 func TestNewConnectionsThatHangCount(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	var answered, hanging atomic.Int32
@@ -43,7 +43,7 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 	}
 }
 
-// With a length it ends by itself, and what it holds is not counted as closed.
+// With a length it ends by itself, and does not count its held connections as closed.
 func TestConnectionsAreHeldForALength(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer s.Close()

@@ -35,7 +35,7 @@ func node(i int) Node {
 	}
 }
 
-// good is a fresh kubeadm cluster: nothing to complain of but nodeRanges.
+// good returns a fresh kubeadm cluster. Its only finding is about nodeRanges.
 func good() Facts {
 	return Facts{
 		Server: Server{Address: "https://198.18.0.2:6443", Version: "v1.36.3", Policies: true},
@@ -66,7 +66,7 @@ func certificate(server string, names ...string) Certificate {
 	return c
 }
 
-// text is findings as lines: level check: found.
+// text returns findings as lines: level check: found.
 func text(findings []Finding) string {
 	var b strings.Builder
 	for _, f := range findings {
@@ -97,8 +97,8 @@ func TestFreshCluster(t *testing.T) {
 	}
 }
 
-// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what
-// to do.
+// Each situation changes one thing of a fresh cluster, and is recognised by one finding, with a
+// remedy.
 func TestEachSituationHasOneFinding(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for name, tt := range map[string]struct {

@@ -19,7 +19,7 @@ const (
 var pem = "-----BEGIN EC " +
 	"PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC " + "PRIVATE KEY-----"
 
-// Each secret, in the places where it is met, goes; what is around it stays.
+// Each secret is removed in all its usual places, and the text around it stays.
 func TestEachSecretIsRemoved(t *testing.T) {
 	r := redact.New([]string{public}, []string{"literal-of-the-user"})
 	encoded := base64.StdEncoding.EncodeToString([]byte(pem))
