@@ -1,6 +1,6 @@
 // Command conformance makes the images of the upstream end-to-end tests, without a container engine
 // and without a registry: Debian's programs below, the tests' own programs above, under the names
-// that e2e.test asks for, or those of -images. hack/build-conformance.sh runs it.
+// that e2e.test requests, or the names in -images. hack/build-conformance.sh runs it.
 //
 // Usage:
 //

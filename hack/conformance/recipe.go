@@ -52,7 +52,7 @@ var recipes = map[string]func(*kitchen) (v1.Image, error){
 	},
 }
 
-// kitchen has the layers of the images; each is in the archive once.
+// kitchen holds the layers of the images. Each layer is in the archive once.
 type kitchen struct {
 	debian, agnhost, regression v1.Layer
 }
@@ -68,7 +68,7 @@ func newKitchen(root, bin, agnhost, porter string) (*kitchen, error) {
 		{name: "agnhost-2", link: "agnhost"},
 		{name: "coredns", from: filepath.Join(bin, "coredns")},
 		{name: "uploads/"},
-		// What it serves TLS with.
+		// Its files for TLS.
 		{name: "localhost.crt", from: filepath.Join(porter, "localhost.crt")},
 		{name: "localhost.key", from: filepath.Join(porter, "localhost.key")},
 	})
@@ -100,7 +100,7 @@ func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) 
 }
 
 // entry is one name in a layer: a folder when the name ends in a slash, a link when link is set, a
-// file of that content, else a copy of a file of this machine. All may run it.
+// file of that content, or otherwise a copy of a file of this machine. All users may run it.
 type entry struct {
 	name, from, link, content string
 }
@@ -151,9 +151,9 @@ func packed(b []byte) (v1.Layer, error) {
 		tarball.WithCompressedCaching)
 }
 
-// alternatives are links that the packages' scripts would have made, which have not run; they take
-// the place of what the packages have by that name. The shell is one that knows let: specs of
-// volumes count with it, and would count forever without.
+// alternatives are links that the packages' scripts, which have not run, would have made. They
+// replace files of the packages by that name. The shell is one that knows let: specs of volumes
+// count with it, and would count forever without.
 var alternatives = map[string]string{
 	"bin/nc":             "nc.openbsd",
 	"bin/sh":             "bash",
@@ -161,15 +161,15 @@ var alternatives = map[string]string{
 	"usr/sbin/ip6tables": "ip6tables-nft",
 }
 
-// applets are programs that BusyBox's images have and the packages have not. Its wget is none of
-// them: linked statically with this C library, it crashes when it looks up an address.
+// applets are programs that BusyBox's images have and the packages lack. They do not include its
+// wget: linked statically with this C library, it crashes when it looks up an address.
 var applets = []string{
 	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6",
 	"ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
 }
 
-// called are programs that the specs' own commands name: one that is not there would be found by a
-// spec that fails after minutes.
+// called are programs that the specs' own commands name. Without this check, a missing one would
+// show only after minutes, in a spec that fails.
 var called = []string{
 	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig",
 	"diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
@@ -178,7 +178,8 @@ var called = []string{
 	"touch", "tr", "true", "wc", "wget", "xargs",
 }
 
-// accounts are what programs look up; the packages' scripts would have made them.
+// accounts are the files with accounts that programs read. The packages' scripts, which have not
+// run, would have made them.
 var accounts = []entry{
 	{name: "etc/passwd",
 		content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
@@ -230,14 +231,15 @@ func debianLayer(path string) (v1.Layer, error) {
 	return packed(b.Bytes())
 }
 
-// found reports whether a folder of PATH has the program.
+// found reports whether a folder of PATH contains the program.
 func found(names map[string]bool, program string) bool {
 	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool {
 		return names[strings.TrimPrefix(dir, "/")+"/"+program]
 	})
 }
 
-// copyTree copies all but devices and what alternatives take the place of, and returns the names.
+// copyTree copies all files except devices and files that alternatives replace, and returns the
+// names.
 func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	names := map[string]bool{}
 	for {
@@ -265,7 +267,7 @@ func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	}
 }
 
-// missingLinks are alternatives, and those of the applets whose name no folder of PATH has, sorted.
+// missingLinks returns alternatives, and the applets that no folder of PATH contains, sorted.
 func missingLinks(names map[string]bool) []entry {
 	var out []entry
 	for name, to := range alternatives {

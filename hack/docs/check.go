@@ -26,7 +26,7 @@ const (
 // first that fits counts.
 var trees = []string{designs, "docs/", "e2e/", ""}
 
-// checker collects what is wrong.
+// checker collects messages about errors.
 type checker struct {
 	tree     *tree
 	pages    map[string]*page
@@ -35,7 +35,7 @@ type checker struct {
 	problems []string
 }
 
-// check returns what is wrong with the documents of t, one message a line.
+// check returns the errors in the documents of t, one message per line.
 func check(t *tree) []string {
 	c := &checker{
 		tree: t, pages: map[string]*page{}, linked: map[string]bool{},
@@ -164,7 +164,7 @@ func (c *checker) history(p *page) {
 	}
 }
 
-// orphans checks that a reader can come to each document of docs.
+// orphans checks that links lead to each document of docs.
 func (c *checker) orphans() {
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
 		folder := path.Dir(name)

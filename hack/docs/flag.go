@@ -69,9 +69,9 @@ func (p *page) snippets() []snippet {
 	return all
 }
 
-// flags checks that veilctl has the flags that the page gives it. A span that begins with a flag,
-// such as `-o json`, belongs to the program that the page named last. If veilctl lacks that flag,
-// it is some other program's.
+// flags checks that veilctl has the flags that the page names. A span that begins with a flag, such
+// as `-o json`, belongs to the program that the page named last. If veilctl lacks that flag, the
+// flag belongs to another program.
 func (c *checker) flags(p *page) {
 	if p.path == reference || len(c.veilctl) == 0 {
 		return

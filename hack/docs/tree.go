@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// tree is what the checks know of the tree.
+// tree holds what the checks know about the tree.
 type tree struct {
 	files     map[string]bool // and folders
 	documents map[string]string
@@ -67,7 +67,7 @@ func read(root string) (*tree, error) {
 	return t, nil
 }
 
-// interesting reports whether the text of a file is looked at.
+// interesting reports whether the text of a file is checked.
 func interesting(name string) bool {
 	extensions := []string{".md", ".go", ".c", ".h", ".sh", ".yaml", ".service"}
 	return slices.Contains(extensions, path.Ext(name)) || name == "Makefile" || name == ".ci/run"
@@ -101,7 +101,7 @@ func (t *tree) add(name string, text []byte) {
 	}
 }
 
-// has reports whether the file or folder is there. A package with a name of its own counts:
+// has reports whether the file or folder exists. A package with a name of its own counts:
 // pkg/tunnel.Plan.
 func (t *tree) has(name string) bool {
 	folder, _, found := strings.Cut(path.Base(name), ".")

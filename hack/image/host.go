@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// addHost adds programs of this machine, their libraries and their loader, each where it is here.
-// What Debian installs is the same bytes on every machine of the same release.
+// addHost adds programs of this machine, their libraries and their loader, each at its path on this
+// machine. What Debian installs is the same bytes on every machine of the same release.
 func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
 	if len(programs) > 0 && arch != runtime.GOARCH {
 		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch,
@@ -48,7 +48,7 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 	return nil
 }
 
-// addHostFiles adds what the programs of this machine read, and the licences under which they come.
+// addHostFiles adds the files that the programs of this machine read, and their licences.
 func addHostFiles(files map[string][]byte, r recipe) error {
 	paths := slices.Clone(r.hostFiles)
 	for _, p := range r.debian {

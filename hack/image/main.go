@@ -47,7 +47,7 @@ What reads the archive:
 Flags:
 `
 
-// order is what is to be built.
+// order describes what to build.
 type order struct{ image, arch, tag, version, out string }
 
 func main() {
@@ -145,8 +145,8 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
-// compile builds the programs into folders below root. What is there and up to date is not linked
-// again.
+// compile builds the programs into folders below root. It does not link programs again that are up
+// to date.
 func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {

@@ -13,19 +13,19 @@ const (
 	sidecars = "github.com/kubernetes-csi/"
 )
 
-// recipe is what an image holds.
+// recipe describes the content of an image.
 type recipe struct {
 	name string
 	// comment is for its history.
 	comment string
-	// entry is the program that it starts, and path where programs are searched.
+	// entry is the program that it starts, and path the search path of programs.
 	entry, path string
 	// programs are packages of programs that are built, by the folder in the image.
 	programs map[string][]string
-	// released are programs of others.
+	// released are programs of other projects.
 	released []released
 	// host are programs of this machine that are copied with their libraries and loader, and
-	// hostFiles what else they need.
+	// hostFiles are other files that they need.
 	host, hostFiles []string
 	// debian are the Debian packages of these programs, whose licences are copied too. licenses is
 	// the content of the label; "" means Apache-2.0.
@@ -40,7 +40,7 @@ type released struct {
 	packages []string
 }
 
-// recipes are the images there are: the product, and what suites and veilctl run in pods of their
+// recipes are all images: the product, and the images that suites and veilctl run in pods of their
 // own.
 var recipes = []recipe{{
 	name: "kubeveil", comment: "programs and reference CNI plugins",

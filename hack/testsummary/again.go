@@ -15,7 +15,7 @@ import (
 )
 
 // A machine that is busy with other work makes a test fail by chance. So each failed test is run
-// again, alone, once, if at most maxAgain failed. One that then passes is flaky. The run passes
+// again, alone, once, if at most maxAgain failed. A test that then passes is flaky. The run passes
 // while at most maxNew flaky tests are not in flaky.txt.
 //
 // No test of a package is run again if the package's output has a race report, or a finding of the

@@ -21,11 +21,11 @@ type event struct {
 	Status                        int
 }
 
-// run is what is known of a run of tests.
+// run holds what is known about a run of tests.
 type run struct {
 	summary
 	w io.Writer
-	// output is by package and test; that of a test goes at its end.
+	// output is by package and test. The output of a test is dropped at its end.
 	output map[string]*strings.Builder
 	// began are the tests without an end, by package; a package that began is in it without any.
 	began map[string][]string
@@ -34,7 +34,7 @@ type run struct {
 	failures map[string]map[string]int
 	// final are packages of which no test is run again.
 	final map[string]bool
-	// seconds are how long tests took, by name.
+	// seconds holds the durations of tests, by name.
 	seconds map[string]float64
 	// failedPackages counts packages that failed since the last event "exit".
 	failedPackages int
@@ -71,7 +71,7 @@ func (t *run) read(r io.Reader) error {
 	}
 }
 
-// endAll ends what has no end as failed.
+// endAll ends tests without an end as failed.
 func (t *run) endAll(why string) {
 	for _, p := range slices.Sorted(maps.Keys(t.began)) {
 		t.end(event{Action: "fail", Package: p, Output: ": " + why})

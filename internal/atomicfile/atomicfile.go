@@ -25,8 +25,8 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return place(path, data, mode, os.Rename)
 }
 
-// Create is Write for a file that must not exist yet; else the error matches
-// fs.ErrExist and nothing has changed.
+// Create is Write for a file that must not exist yet. If it exists, the error matches fs.ErrExist
+// and nothing has changed.
 func Create(path string, data []byte, mode fs.FileMode) error {
 	return place(path, data, mode, func(tmp, path string) error {
 		// link(2), unlike rename(2), refuses an existing name.
@@ -83,8 +83,8 @@ func Remove(path string) error {
 	return Settle(filepath.Dir(path))
 }
 
-// Names returns the names of the files in dir that end in suffix, without it.
-// Other than filepath.Glob it returns an error when dir cannot be read.
+// Names returns the names of the files in dir that end in suffix, without suffix. Unlike
+// filepath.Glob, it returns an error when dir cannot be read.
 func Names(dir, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -99,8 +99,8 @@ func Names(dir, suffix string) ([]string, error) {
 	return out, nil
 }
 
-// Sweep removes the temporary files of processes that died in Write or Create.
-// No process may be in either in dir meanwhile.
+// Sweep removes the temporary files of processes that died in Write or Create. Meanwhile no process
+// may run either of them in dir.
 func Sweep(dir string) error {
 	names, err := Names(dir, "")
 	if err != nil {
@@ -127,9 +127,9 @@ func Settle(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RequireMemory returns nil when path, or the nearest of its parents that
-// exists, is on tmpfs or ramfs. Else the error matches ErrOnDisk and names the
-// path. A link in the path is followed: what counts is where the bytes go.
+// RequireMemory returns nil when path, or its nearest existing parent, is on tmpfs or ramfs.
+// Otherwise the error matches ErrOnDisk and names the path. It follows links in the path, since the
+// place of the bytes counts.
 func RequireMemory(path string) error {
 	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
 		var st unix.Statfs_t

@@ -23,11 +23,12 @@ var (
 	ErrNoBPFFS = errors.New("not on a BPF file system")
 )
 
-// NextSuffix ends the pin of what is about to replace the pin without it (bpffs
+// NextSuffix is the suffix of the pin of an object that will replace the pin without it (bpffs
 // refuses names with dots).
 const NextSuffix = "_next"
 
-// MakeDir makes dir if its nearest existing parent is on a bpffs, else the error is ErrNoBPFFS.
+// MakeDir makes dir if its nearest existing parent is on a bpffs. Otherwise the error is
+// ErrNoBPFFS.
 func MakeDir(dir string) error {
 	at := filepath.Clean(dir)
 	var st unix.Statfs_t
@@ -50,8 +51,8 @@ func MakeDir(dir string) error {
 	return nil
 }
 
-// Repin pins an object at path; what is there is replaced without a moment in
-// which nothing is.
+// Repin pins an object at path. It replaces an existing pin without a moment in which there is
+// none.
 func Repin(obj interface{ Pin(string) error }, path string) error {
 	next := path + NextSuffix
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +111,8 @@ func identify(p *ebpf.Program) (identity, error) {
 	return id, nil
 }
 
-// MapName is the name that the kernel has for a map, its first 15 bytes; "" is not known.
+// MapName returns the name that the kernel has for a map, its first 15 bytes, or "" if it is not
+// known.
 func MapName(m *ebpf.Map) string {
 	info, err := m.Info()
 	if err != nil {
@@ -119,7 +121,7 @@ func MapName(m *ebpf.Map) string {
 	return info.Name
 }
 
-// ProgramID is the number that the kernel has for a loaded program.
+// ProgramID returns the number that the kernel has for a loaded program.
 func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -132,8 +134,8 @@ func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	return id, nil
 }
 
-// Explain makes an error of bpf(2) ErrNotPermitted or ErrNotSupported where it is
-// one, and adds what to do about it; kernel is what is needed then.
+// Explain turns an error of bpf(2) into ErrNotPermitted or ErrNotSupported where that fits, and
+// adds a remedy. kernel names the needed kernel.
 func Explain(err error, kernel string) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

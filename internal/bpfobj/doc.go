@@ -1,9 +1,9 @@
-// Package bpfobj is what all that pins BPF programs and maps need: the directory,
-// pins that are replaced without a moment in which nothing is, and whether a
-// program that is loaded already is the one that is wanted.
+// Package bpfobj has the common parts of packages that pin BPF programs and maps. It makes the
+// directory, replaces pins without a moment in which there is none, and compares a loaded program
+// with the wanted one.
 //
-// It promises that a pin is there at every moment of Repin, and refuses to mount
-// a file system and to judge what an object is for.
+// It promises that a pin exists at every moment of Repin. It refuses to mount a file system and to
+// judge the purpose of an object.
 //
 // Start with Repin and Same in bpfobj.go.
 package bpfobj

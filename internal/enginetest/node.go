@@ -30,7 +30,7 @@ import (
 // MTU is the MTU of every Node.
 const MTU = 1420
 
-// Device is what both kinds of device offer.
+// Device has the methods that both kinds of device offer.
 type Device interface {
 	IpcGetOperation(w io.Writer) error
 	IpcSetOperation(r io.Reader) error
@@ -40,9 +40,9 @@ type Device interface {
 // Node is a device with its TUN.
 type Node struct {
 	Device
-	// Engine is the device if it is of package engine, else nil.
+	// Engine is the device if package engine made it, otherwise nil.
 	Engine *engine.Device
-	// Private and Public are its key.
+	// Private and Public are its keys.
 	Private, Public [32]byte
 	// Up is the state of the engine's link.
 	Up *atomic.Bool
@@ -112,8 +112,8 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 	return n
 }
 
-// Import makes another engine of what the node's exported, with descriptors of its own, as another
-// process has them. The caller uses or abandons it.
+// Import makes another engine from the export of the node's engine, with descriptors of its own, as
+// another process has them. The caller uses or abandons it.
 func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
 	t.Helper()
 	base, err := secret.OpenSealed(duplicate(t, h.Base.Image.FD))
@@ -156,7 +156,7 @@ func (n *Node) Abandon(d *engine.Device) {
 	closeAll(n.imported)
 }
 
-// Restart makes a new engine for the node, as a process does that finds the TUN and nothing else.
+// Restart makes a new engine for the node, as a process does that finds only the TUN.
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
 	o := n.options
@@ -317,7 +317,7 @@ func (n *Node) Get(t testing.TB, key string) []string {
 }
 
 // Pair configures two nodes as peers of each other over loopback of the family. The first has the
-// inner addresses 10.0.0.1 and fd00::1, the second those that end in 2. extra is added to each
+// inner addresses 10.0.0.1 and fd00::1, the second 10.0.0.2 and fd00::2. extra is added to each
 // peer's section.
 func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
 	t.Helper()

@@ -1,8 +1,8 @@
 // Package memtest looks for keys in the memory of the process that runs a test. Only tests import
 // it.
 //
-// What looks must not be found itself: change the wanted bytes by Cover while the key may be
-// anywhere, and back for Count alone.
+// The search must not find its own bytes: change the wanted bytes by Cover while the key may be
+// anywhere, and change them back only for Count.
 package memtest
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// Cover changes a key so that it is not found, or back.
+// Cover changes a key so that it is not found, or changes it back.
 func Cover(b []byte) {
 	for i := range b {
 		b[i] ^= 0x5a
 	}
 }
 
-// Everywhere is all memory.
+// Everywhere selects all memory.
 func Everywhere(uint64) bool { return true }
 
-// OutsideHeap is what Go's heap does not have: arenas lie behind a base that may be random
-// (runtime/malloc.go, mallocinit), mappings of others far from it.
+// OutsideHeap selects memory outside of Go's heap. The heap's arenas lie behind a base that may be
+// random (runtime/malloc.go, mallocinit); other mappings are far from it.
 func OutsideHeap(at uint64) bool {
 	heap := address(inHeap)
 	return at+1<<36 < heap || at > heap+1<<36
@@ -39,7 +39,7 @@ var inHeap = make([]byte, 1<<16)
 
 func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
 
-// step is how much memory is read at once, bytes.
+// step is the size of one read of memory, bytes.
 const step = 1 << 20
 
 // Count returns how often b, of at most 32 bytes, is in the writable mappings of the process that

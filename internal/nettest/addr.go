@@ -2,7 +2,7 @@ package nettest
 
 import "net/netip"
 
-// Prefixes parses prefixes; one that is none panics.
+// Prefixes parses prefixes. It panics at a text that is not one.
 func Prefixes(texts ...string) []netip.Prefix {
 	out := make([]netip.Prefix, 0, len(texts))
 	for _, t := range texts {
@@ -11,7 +11,7 @@ func Prefixes(texts ...string) []netip.Prefix {
 	return out
 }
 
-// Addrs parses addresses; one that is none panics.
+// Addrs parses addresses. It panics at a text that is not one.
 func Addrs(texts ...string) []netip.Addr {
 	out := make([]netip.Addr, 0, len(texts))
 	for _, t := range texts {

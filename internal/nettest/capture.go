@@ -31,7 +31,7 @@ type SnifferStats struct {
 	Drops uint64
 	// Truncated is the number of frames longer than the Snap.
 	Truncated uint64
-	// Downs is how often the link went down, or away, meanwhile.
+	// Downs counts how often the link went down or disappeared meanwhile.
 	Downs uint64
 }
 
@@ -79,8 +79,7 @@ func OpenSniffer(opts SnifferOptions, each func(Frame)) (*Sniffer, error) {
 }
 
 // Stop ends the capture after every frame that was seen before the call has
-// been handed out, and says how complete it was. Calling it again gives the
-// same answer.
+// been handed out, and returns how complete it was. Calling it again returns the same result.
 func (s *Sniffer) Stop() (SnifferStats, error) {
 	s.once.Do(func() {
 		err := s.ring.Mute()
@@ -144,7 +143,7 @@ func NewCapture(t testing.TB, ns *NS, opts SnifferOptions) *Capture {
 	return c
 }
 
-// Frames are those seen so far.
+// Frames returns the frames captured so far.
 func (c *Capture) Frames() []Frame {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// NewCgroup makes a cgroup of the second version and returns its directory. It goes when the test
-// ends; by then nothing may be in it. The test is skipped where no such tree is mounted. It implies
+// NewCgroup makes a cgroup of the second version and returns its directory. It is removed when the
+// test ends, and must then be empty. The test is skipped where no such tree is mounted. It implies
 // NeedRoot.
 func NewCgroup(t testing.TB) string {
 	t.Helper()

@@ -1,5 +1,4 @@
-// Package nettest is what tests that touch the kernel stand on. It is imported
-// by tests only.
+// Package nettest is the base of tests that use the kernel. Only tests import it.
 //
 // It promises that a test changes nothing outside namespaces that it made
 // itself, that all it made goes when the test ends (also when it fails), and

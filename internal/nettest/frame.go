@@ -8,7 +8,7 @@ import (
 )
 
 // SendFrames sends Ethernet frames as they are, headers included and in this order, out of a link
-// of the calling thread's network namespace: what the kernel itself would never send.
+// of the calling thread's network namespace. The kernel itself would never send such frames.
 func SendFrames(link string, frames ...[]byte) error {
 	i, err := net.InterfaceByName(link)
 	if err != nil {

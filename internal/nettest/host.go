@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is a node for tests: one thread with a network and a mount namespace of
-// its own, lo up, a bpffs of its own on /sys/fs/bpf and a tmpfs on each
-// directory asked for. All of it goes with the thread when the test ends.
+// Host is a node for tests: one thread with a network and a mount namespace of its own, lo up, a
+// bpffs of its own on /sys/fs/bpf and a tmpfs on each requested directory. All of it disappears
+// with the thread when the test ends.
 type Host struct {
 	*NS
 	tid   int
@@ -120,14 +120,13 @@ func (h *Host) Run(t testing.TB, fn func() error) {
 	}
 }
 
-// MountPath is a path of the mount namespace, for nsenter(1), as long as the
-// test lives.
+// MountPath returns a path of the mount namespace, for nsenter(1), valid as long as the test runs.
 func (h *Host) MountPath() string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/mnt", os.Getpid(), h.tid)
 }
 
-// bpffs are the mount points that BPFFS has had, by path: packages that are tested at the same time
-// have theirs.
+// bpffs holds the mount points of BPFFS, by path. Packages that are tested at the same time have
+// their own.
 var bpffs sync.Map
 
 // BPFFS mounts a bpffs of the test's own in a temporary directory, in the

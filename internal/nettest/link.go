@@ -13,9 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// End is one end of a cable: a link of this name in this namespace, with these
-// addresses (usable at once: without duplicate address detection). MTU 0 is the
-// kernel's default.
+// End is one end of a cable: a link of this name in this namespace, with these addresses (usable at
+// once: without duplicate address detection). MTU 0 means the kernel's default.
 type End struct {
 	NS    *NS
 	Name  string
@@ -24,7 +23,7 @@ type End struct {
 }
 
 // Veth lays a cable between two ends, which may be in one namespace, and sets
-// both up. It goes with the namespaces.
+// both up. It disappears with the namespaces.
 func Veth(t testing.TB, a, b End) {
 	t.Helper()
 	h := a.NS.Handle()
@@ -49,8 +48,8 @@ func (e End) up() error {
 	return addAddrs(e.Name, e.Addrs)
 }
 
-// TUN makes a persistent TUN with no process behind it, up: what a tunnel
-// device looks like to the rest of the kernel. It goes with the namespace.
+// TUN makes a persistent TUN without a process, and sets it up. The rest of the kernel sees it as a
+// tunnel device. It disappears with the namespace.
 func TUN(t testing.TB, ns *NS, name string) {
 	t.Helper()
 	NeedTUN(t)

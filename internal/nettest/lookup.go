@@ -10,21 +10,21 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Hop is where the kernel would send a packet.
+// Hop is the kernel's route for a packet.
 type Hop struct {
 	// Unreachable reports whether the packet would be refused: an unreachable,
 	// prohibited or blackholed destination, or none at all.
 	Unreachable bool
-	// Errno is why, when Unreachable: EHOSTUNREACH for an unreachable route,
+	// Errno is the reason if Unreachable is set: EHOSTUNREACH for an unreachable route,
 	// ENETUNREACH for no route.
 	Errno error
-	// Device is the name of the output link; lo for what is local.
+	// Device is the name of the output link; lo for local destinations.
 	Device string
 	// Gateway is the next hop, the zero Addr when the destination is on the link.
 	Gateway netip.Addr
 	// Source is the source address that a local socket would get.
 	Source netip.Addr
-	// MTU is the route's own MTU, 0 when it has none.
+	// MTU is the route's own MTU; 0 when it has none.
 	MTU int
 	// Table is the routing table that answered.
 	Table int
@@ -37,8 +37,8 @@ func (h Hop) String() string {
 	return fmt.Sprintf("dev %s via %s src %s table %d", h.Device, h.Gateway, h.Source, h.Table)
 }
 
-// Lookup asks the kernel where a packet with this mark to dst would go, by
-// RTM_GETROUTE, so with every policy rule applied.
+// Lookup returns the kernel's route for a packet with this mark to dst. It uses RTM_GETROUTE, so
+// all policy rules apply.
 func Lookup(h *nl.Handle, dst netip.Addr, mark uint32) (Hop, error) {
 	routes, err := h.RouteGetWithOptions(dst.AsSlice(), &nl.RouteGetOptions{Mark: mark})
 	for _, refusal := range []error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.EINVAL} {

@@ -37,9 +37,9 @@ const (
 	NoESP Reason = "no-esp"
 	// NoProgram: a program that the test runs is not installed.
 	NoProgram Reason = "no-program"
-	// NoKernelFeature: another thing that this kernel does not have.
+	// NoKernelFeature: this kernel lacks another feature.
 	NoKernelFeature Reason = "no-kernel-feature"
-	// NoCapability: root, and still without a capability that the test needs.
+	// NoCapability: the test runs as root, but lacks a capability.
 	NoCapability Reason = "no-capability"
 	// NoRelease: the commit of the last release is not in this clone of the repository.
 	NoRelease Reason = "no-release"

@@ -10,19 +10,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// The main goroutine keeps the main thread to itself. Else a goroutine that changes
-// its thread's namespaces could be on it, and the main thread does not end with
-// its goroutine: /proc/self would show that namespace until the process ends.
+// The main goroutine keeps the main thread to itself. Otherwise a goroutine that changes its
+// thread's namespaces could run on it, and the main thread does not end with its goroutine:
+// /proc/self would show that namespace until the process ends.
 func init() { runtime.LockOSThread() }
 
-// NS is a network namespace of one test, with lo up. It lives as long as the
-// test does and has no mount point: nothing of it can stay behind.
+// NS is a network namespace of one test, with lo up. It lives as long as the test and has no mount
+// point, so nothing of it can stay behind.
 type NS struct {
 	t testing.TB
 	f *os.File
 }
 
-// NewNS makes a network namespace that goes when the test ends. It implies NeedRoot.
+// NewNS makes a network namespace that disappears when the test ends. It implies NeedRoot.
 func NewNS(t testing.TB) *NS {
 	t.Helper()
 	NeedRoot(t)
@@ -47,11 +47,11 @@ func asNew() error {
 	return linkUp("lo")
 }
 
-// Path is a path of the namespace that works in every process of this PID
-// namespace as long as the test lives: /proc/PID/fd/N.
+// Path returns a path of the namespace that is valid in every process of this PID namespace as long
+// as the test runs: /proc/PID/fd/N.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.f.Fd()) }
 
-// Fd is the open namespace; NS keeps ownership.
+// Fd returns the open namespace; NS keeps ownership.
 func (n *NS) Fd() int { return int(n.f.Fd()) }
 
 // Do runs fn on a thread of its own in the namespace.

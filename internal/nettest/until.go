@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Until waits until cond holds, asking every few milliseconds, and fails the
-// test when it does not within patience.
+// Until waits until cond returns true, and calls it every few milliseconds. It fails the test if
+// that takes longer than patience.
 func Until(t testing.TB, patience time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -18,7 +18,7 @@ const (
 	receiveSize = 128 << 10
 	// dumpTries bounds how often a dump begins that is interrupted.
 	dumpTries = 16
-	// sendSize is how many bytes Send sends at once, at least one message.
+	// sendSize bounds the bytes that Send sends at once. It sends at least one message.
 	sendSize = 256 << 10
 )
 
@@ -84,7 +84,7 @@ func (c *Conn) Close() error {
 }
 
 // Commit sends the messages as one transaction of a subsystem. After an error none of them is in
-// force, unless it matches unix.ENOBUFS: then it is not known.
+// force. Only if the error matches unix.ENOBUFS, the outcome is unknown.
 func (c *Conn) Commit(subsystem uint16, m *Messages) error {
 	if m.Len() == 0 {
 		return nil
@@ -164,7 +164,7 @@ func (c *Conn) send(parts [][]byte) error {
 // errorsKept bounds the errors of one transaction that are returned.
 const errorsKept = 8
 
-// answers reads all answers that are there.
+// answers reads all waiting answers.
 func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
 	var errs []error
 	for {
@@ -259,21 +259,21 @@ func (c *Conn) dump(request *Messages, each func([]byte) error) (interrupted boo
 				}
 				return interrupted, err
 			case err == nil && len(m.data) >= genericSize:
-				// The rest is read after an error too, so that nothing of it is left.
+				// The rest is read after an error too, so that no answer is left.
 				err = each(m.data[genericSize:])
 			}
 		}
 	}
 }
 
-// message is one that was received, without its header.
+// message is a received message without its header.
 type message struct {
 	kind, flags uint16
 	seq         uint32
 	data        []byte
 }
 
-// errno returns the error of an answer, or of the end of a dump; 0 is success.
+// errno returns the error of an answer, or of the end of a dump. 0 means success.
 func (m message) errno() unix.Errno {
 	if len(m.data) < 4 {
 		return 0

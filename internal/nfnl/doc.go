@@ -2,10 +2,10 @@
 // transactions of nftables with 100,000 rules, dumps of them, and deletions of tracked connections.
 //
 //	Messages ─► Conn.Commit   one transaction of nftables, all or nothing
-//	         ─► Conn.Send     messages that have nothing to do with one another
+//	         ─► Conn.Send     messages that are independent of one another
 //	Request  ─► Conn.Dump     one call for each object
 //
-// It asks for one acknowledgement of a transaction, instead of one for each message and an echo of
+// It requests one acknowledgement of a transaction, instead of one for each message and an echo of
 // each rule. The kernel handles what is sent before the send returns: all answers are there then.
 //
 // It promises:

@@ -18,17 +18,17 @@ const (
 // and goes on with its attributes.
 type Messages struct {
 	b []byte
-	// last is the offset of the last message; count is how many there are.
+	// last is the offset of the last message; count is the number of messages.
 	last, count int
 }
 
-// Len returns how many messages there are.
+// Len returns the number of messages.
 func (m *Messages) Len() int { return m.count }
 
-// Size returns how many bytes they take.
+// Size returns their size in bytes.
 func (m *Messages) Size() int { return len(m.b) }
 
-// Reset leaves out all messages and keeps the memory.
+// Reset removes all messages and keeps the memory.
 func (m *Messages) Reset() { *m = Messages{b: m.b[:0]} }
 
 // Begin begins a message. Its kind is subsystem<<8 | type. NLM_F_REQUEST is added to flags.
@@ -102,7 +102,7 @@ func AppendAttribute(b []byte, attribute uint16, data []byte) []byte {
 	return pad(append(b, data...))
 }
 
-// pad aligns the end of what was appended: all before it is aligned.
+// pad aligns the end of the appended bytes. All bytes before them are aligned.
 func pad(b []byte) []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// Difference is what has to change in the kernel.
+// Difference describes what has to change in the kernel.
 type Difference struct {
 	want *Table
-	// replace has the table deleted first, chains has the chains replaced.
+	// replace reports whether the table is deleted first; chains reports whether the chains are
+	// replaced.
 	replace, chains bool
 	counters        []string
 	sets            []Set
@@ -23,7 +24,8 @@ type Difference struct {
 // Elements is a change of the elements of a set.
 type Elements struct {
 	Table, Set string
-	// Add may have elements that are there. Remove, which comes first, must have none that are not.
+	// Add may have elements that exist already. Remove comes first, and may have only elements that
+	// exist.
 	Add, Remove []Element
 }
 
@@ -62,7 +64,7 @@ func Diff(have, want *Table) *Difference {
 	return d
 }
 
-// compare decides by the objects what is replaced.
+// compare decides from the objects what is replaced.
 func (d *Difference) compare(have, want map[string]any) {
 	shared := slices.ContainsFunc(d.want.Sets, func(s Set) bool { return s.Shared })
 	all := maps.Clone(have)
@@ -80,7 +82,7 @@ func (d *Difference) compare(have, want map[string]any) {
 	}
 }
 
-// String names the objects that differ; a table that is not there has none.
+// String names the objects that differ; a missing table has none.
 func (d *Difference) String() string {
 	text := "write nftables table " + d.want.Name
 	if len(d.what) > 0 {
@@ -92,7 +94,7 @@ func (d *Difference) String() string {
 // Table returns the name of the table that differs.
 func (d *Difference) Table() string { return d.want.Name }
 
-// minus returns the elements that a has and b has not.
+// minus returns the elements that are in a and not in b.
 func minus(a, b []Element) []Element {
 	in := make(map[Element]bool, len(b))
 	for _, e := range b {

@@ -1,4 +1,4 @@
-// Package nft keeps nftables tables of the family inet as they are wanted.
+// Package nft keeps nftables tables of the family inet in their wanted state.
 //
 // A Table is data: what a caller wants, or what Read found in the kernel. Diff compares the two by
 // content, and Write makes the difference in one transaction:

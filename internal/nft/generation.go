@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Quiet calls read, and reports whether nothing of nftables changed meanwhile in the network
-// namespace of c: then all that was read is of one moment.
+// Quiet calls read, and reports whether the ruleset in the network namespace of c was unchanged
+// meanwhile. If it was, all that was read belongs to one moment.
 func (c *Conn) Quiet(read func() error) (quiet bool, err error) {
 	before, err := generation(c.socket)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 )
 
 // transactionSize bounds a transaction in bytes. The kernel refuses one larger than the socket's
-// send buffer (netlink_sendmsg). Only what is used is allocated.
+// send buffer (netlink_sendmsg). The kernel allocates only what is used.
 const transactionSize = 64 << 20
 
 // Conn is a connection to nftables in the network namespace of the thread that opened it. Keep one
-// for all that is read and changed in a row: before the kernel closes a socket, it frees what the
-// last transactions of all programs removed, which takes 20 to 40 ms (see package nfnl). A Conn is
-// not for concurrent use. Close it at the end, and after an error that matches neither
-// fs.ErrNotExist nor ErrSetRemoved.
+// for reads and changes in a row: before the kernel closes a socket, it frees what the last
+// transactions of all programs removed, which takes 20 to 40 ms (see package nfnl). A Conn is not
+// for concurrent use. Close it at the end, and after an error that matches neither fs.ErrNotExist
+// nor ErrSetRemoved.
 type Conn struct {
 	nftables *nftables.Conn
 	// socket is the socket of nftables.
@@ -103,8 +103,8 @@ func kernelTable(name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
 }
 
-// Find returns nil if there are the tables, with chains and sets of these names, and see packets.
-// The error names the first that is missing.
+// Find returns nil if the tables exist, have chains and sets of these names, and see packets. The
+// error names the first missing one.
 func Find(tables ...*Table) error {
 	return with(func(c *Conn) error { return c.Find(tables...) })
 }
@@ -144,7 +144,7 @@ func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
 	return nil
 }
 
-// Read returns the table of t's name as the kernel has it, nil if there is none. It reads flow
+// Read returns the table of t's name as the kernel has it, or nil if there is none. It reads flow
 // tables only if t has one, and the elements only of sets that t has and are not Shared. While the
 // kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them
 // again, which changes nothing.
@@ -176,7 +176,7 @@ func ReadAll(tables ...*Table) ([]*Table, error) {
 	return all, err
 }
 
-// readAs returns what reads into t what want has.
+// readAs returns a function that reads the objects of want into t.
 func (t *Table) readAs(want *Table) func(*nftables.Conn, *nftables.Table) error {
 	return func(c *nftables.Conn, kernel *nftables.Table) error {
 		t.Dormant = isDormant(kernel)
@@ -241,7 +241,7 @@ func (t *Table) readChains(c *nftables.Conn, kernel *nftables.Table) error {
 // ErrSetRemoved matches the error of Sets for a set that was removed after all were listed.
 var ErrSetRemoved = errors.New("a set was removed meanwhile")
 
-// Sets returns all sets of a table, those that which selects with their elements. An error matches
+// Sets returns all sets of a table, and the elements of those that which selects. An error matches
 // fs.ErrNotExist if there is no table.
 func Sets(table string, which func(name string) bool) (sets []Set, err error) {
 	err = with(func(c *Conn) error {
@@ -307,8 +307,8 @@ func fromKernel(elements []nftables.SetElement) (out []Element) {
 	return out
 }
 
-// Counters returns the packets that counters of tables counted, by name; no table has none. A name
-// that several tables have counts for the last.
+// Counters returns the packets that the counters of tables counted, by name. A missing table has no
+// counters. If several tables have a counter of the same name, the last one counts.
 func Counters(tables ...string) (counts map[string]uint64, err error) {
 	err = with(func(c *Conn) error {
 		counts, err = c.Counters(tables...)

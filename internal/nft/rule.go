@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is the expressions of a rule, or of a part of one: conditions first, then what to do. Parts
+// Rule holds the expressions of a rule, or of a part of one: first conditions, then actions. Parts
 // use register 1.
 type Rule = []expr.Any
 
@@ -18,7 +18,7 @@ const (
 	Neq = expr.CmpOpNeq
 )
 
-// All returns a rule that matches what all parts match.
+// All returns a rule that matches packets that all parts match.
 func All(parts ...Rule) Rule { return slices.Concat(parts...) }
 
 // Native returns a number in the byte order of the host, which marks, groups and states have.
@@ -33,7 +33,7 @@ func compare(op expr.CmpOp, value []byte) expr.Any {
 	return &expr.Cmp{Op: op, Register: 1, Data: value}
 }
 
-// InGroup compares the group of the link by which a packet came in, 0 for none.
+// InGroup compares the group of the link by which a packet came in; 0 if there is none.
 func InGroup(op expr.CmpOp, group uint32) Rule {
 	return Meta(expr.MetaKeyIIFGROUP, op, Native(group))
 }
@@ -49,7 +49,7 @@ func Proto(op expr.CmpOp, proto byte) Rule { return Meta(expr.MetaKeyL4PROTO, op
 // Family matches packets of NFPROTO_IPV4 or NFPROTO_IPV6.
 func Family(family byte) Rule { return Meta(expr.MetaKeyNFPROTO, Eq, []byte{family}) }
 
-// Bits compares the bits of mask of what load loads into register 1.
+// Bits loads a value into register 1 by load, and compares its bits of mask.
 func Bits(load expr.Any, mask uint32, op expr.CmpOp, value uint32) Rule {
 	return Rule{load, bitwise(mask, 0), compare(op, Native(value))}
 }
@@ -136,7 +136,7 @@ func NotIn(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}
 }
 
-// Value replaces register 1 by what a map has for it, and matches if it has something.
+// Value replaces register 1 by its value in a map. It matches if the map has one.
 func Value(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}
 }
@@ -167,5 +167,5 @@ func CountDrop(counter string) Rule { return All(Count(counter), Drop) }
 // Goto continues with a chain and does not return.
 func Goto(chain string) Rule { return Rule{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
 
-// Jump continues with a chain, and behind this rule after it.
+// Jump continues with a chain, and afterwards behind this rule.
 func Jump(chain string) Rule { return Rule{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }

@@ -23,8 +23,8 @@ type Table struct {
 	// packets use it. They are not compared.
 	Flowtable string
 	Devices   []string
-	// Dormant reports whether another program turned its hooks off: it sees no packet. No wanted
-	// table is.
+	// Dormant reports whether another program turned its hooks off: it sees no packet. A wanted
+	// table never is.
 	Dormant bool
 }
 
@@ -34,7 +34,7 @@ type Chain struct {
 	Rules []Rule
 }
 
-// Base returns a chain at a hook. It accepts what its rules do not drop.
+// Base returns a chain at a hook. It accepts packets that its rules do not drop.
 func Base(name string, typ nftables.ChainType, hook *nftables.ChainHook,
 	priority nftables.ChainPriority, rules ...Rule) Chain {
 	return Chain{nftables.Chain{Name: name, Type: typ, Hooknum: hook, Priority: &priority}, rules}
@@ -54,10 +54,10 @@ type Set struct {
 // Element is an element of a set, in the kernel's encoding.
 type Element struct {
 	Key string
-	// End is where an interval ends, exclusive; empty is the end of all keys. Only elements of
+	// End is the exclusive end of an interval; "" means the end of all keys. Only elements of
 	// interval sets have one.
 	End string
-	// Value is what a map has for the key.
+	// Value is the value of the key in a map.
 	Value string
 }
 
@@ -77,7 +77,7 @@ func Interval(p netip.Prefix) Element {
 	return Element{Key: string(p.Addr().AsSlice()), End: string(end.Next().AsSlice())}
 }
 
-// Set returns the set of a name; a table without it, or no table, has an empty one.
+// Set returns the set of a name. For a table without it, or a nil table, it returns an empty set.
 func (t *Table) Set(name string) *Set {
 	if t != nil {
 		for i := range t.Sets {
@@ -89,8 +89,8 @@ func (t *Table) Set(name string) *Set {
 	return new(Set)
 }
 
-// String returns all that is compared but elements, in one order: equal texts are equal tables. No
-// table has an empty text.
+// String returns all compared properties without elements, in a fixed order: equal texts mean equal
+// tables. A nil table has an empty text.
 func (t *Table) String() string {
 	if t == nil {
 		return ""
@@ -104,7 +104,7 @@ func (t *Table) String() string {
 	return b.String()
 }
 
-// objects returns what is in the table by kind and name. Objects are compared deeply.
+// objects returns the objects of the table by kind and name. Objects are compared deeply.
 func (t *Table) objects() map[string]any {
 	all := make(map[string]any)
 	for _, c := range t.Chains {
@@ -125,7 +125,7 @@ func (t *Table) objects() map[string]any {
 	return all
 }
 
-// content is what is compared of a chain.
+// content holds the compared properties of a chain.
 type content struct {
 	hook  string
 	rules []Rule

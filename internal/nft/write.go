@@ -87,7 +87,8 @@ func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Replace writes the whole table, in place of what the kernel has. Its counters keep their counts.
+// Replace writes the whole table, and replaces the table in the kernel. Its counters keep their
+// counts.
 func (t *Table) Replace() error { return Diff(nil, t).Write() }
 
 // Delete deletes a table and reports whether there was one.
@@ -102,7 +103,7 @@ func Delete(table string) (bool, error) {
 	return err == nil, err
 }
 
-// Join lets the links of t use its flow table too. A link that does stays.
+// Join adds the links of t to its flow table. Links that use it already stay.
 func (t *Table) Join() error {
 	return writing(t.Name, func(c *nftables.Conn) error {
 		c.AddFlowtable(t.flows())

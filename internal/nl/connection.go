@@ -19,9 +19,9 @@ type Connection struct {
 	Client, Server   netip.Addr
 	Proto            uint8
 	Port, ClientPort uint16
-	// Midstream reports whether conntrack saw none of the handshake of TCP, and took the end that
-	// it saw first for the client. It is wrong for a client without window scaling whose
-	// connection is in a flow table.
+	// Midstream reports whether conntrack saw no handshake of TCP, and assumed that the end that it
+	// saw first is the client. It is wrong for a client without window scaling whose connection is
+	// in a flow table.
 	Midstream bool
 }
 
@@ -73,12 +73,12 @@ func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, e
 	return found, nil
 }
 
-// Keep leaves out those that do not match.
+// Keep drops the connections that do not match.
 func (c *Connections) Keep(match func(Connection) bool) {
 	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool { return !match(e.Connection) })
 }
 
-// All are those that were read, without those that Keep left out.
+// All returns the connections that were read, without those that Keep dropped.
 func (c *Connections) All() iter.Seq[Connection] {
 	return func(yield func(Connection) bool) {
 		for _, e := range c.entries {
@@ -89,8 +89,8 @@ func (c *Connections) All() iter.Seq[Connection] {
 	}
 }
 
-// Delete deletes All, as far as they are still there, and returns how many. Many are deleted by one
-// call of the kernel.
+// Delete deletes the connections of All that still exist, and returns their number. Many are
+// deleted by one call of the kernel.
 func (c *Connections) Delete() (int, error) {
 	var m nfnl.Messages
 	for _, e := range c.entries {
@@ -149,7 +149,7 @@ func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool
 	return e, true
 }
 
-// portOf returns the source port of a tuple, 0 for none.
+// portOf returns the source port of a tuple, or 0 if it has none.
 func portOf(tuple []byte) uint16 {
 	port := nfnl.Find(nfnl.Find(tuple, tupleProto), protoPort)
 	if len(port) != 2 {

@@ -1,5 +1,4 @@
-// Package nl is the only importer of the netlink library in this module. It
-// gives the library's types by alias, retries dumps that the kernel interrupted
-// (NLM_F_DUMP_INTR), and turns the errnos that callers branch on into ErrNotFound
-// and ErrExists.
+// Package nl is the only importer of the netlink library in this module. It has aliases of the
+// library's types, retries dumps that the kernel interrupted (NLM_F_DUMP_INTR), and turns the
+// errnos that callers branch on into ErrNotFound and ErrExists.
 package nl

@@ -47,9 +47,8 @@ var ErrNotFound = fs.ErrNotExist
 // ErrExists matches errors for objects that the kernel has already.
 var ErrExists = fs.ErrExist
 
-// Handle is a netlink socket in one network namespace: that of the thread which
-// opened it. It is safe for concurrent use. Its dumps are retried when the
-// kernel reports that they were interrupted.
+// Handle is a netlink socket in the network namespace of the thread that opened it. It is safe for
+// concurrent use. Its dumps are retried when the kernel reports that they were interrupted.
 type Handle struct {
 	*netlink.Handle
 }
@@ -63,8 +62,8 @@ func Open() (*Handle, error) {
 	return &Handle{h}, nil
 }
 
-// dumpTries bounds the retries of one dump; under constant change the last
-// partial answer's error is returned rather than a half truth.
+// dumpTries bounds the retries of one dump; under constant change the error is returned, not a
+// partial answer.
 const dumpTries = 16
 
 func dump[T any](f func() (T, error)) (T, error) {
@@ -119,7 +118,7 @@ func OnLink(name string, f func(h *Handle, l Link) error) error {
 	return f(h, l)
 }
 
-// AddrList lists the addresses of link, of all links when it is nil.
+// AddrList lists the addresses of link, or of all links if it is nil.
 func (h *Handle) AddrList(link Link, family int) ([]Addr, error) {
 	return dump(func() ([]Addr, error) { return h.Handle.AddrList(link, family) })
 }
@@ -134,12 +133,12 @@ func (h *Handle) RuleList(family int) ([]Rule, error) {
 	return dump(func() ([]Rule, error) { return h.Handle.RuleList(family) })
 }
 
-// QdiscList lists the qdiscs of link, of all links when it is nil.
+// QdiscList lists the qdiscs of link, or of all links if it is nil.
 func (h *Handle) QdiscList(link Link) ([]Qdisc, error) {
 	return dump(func() ([]Qdisc, error) { return h.Handle.QdiscList(link) })
 }
 
-// NeighList lists the neighbours on a link, on all links for index 0.
+// NeighList lists the neighbours on a link, or on all links for index 0.
 func (h *Handle) NeighList(linkIndex, family int) ([]Neigh, error) {
 	return dump(func() ([]Neigh, error) { return h.Handle.NeighList(linkIndex, family) })
 }

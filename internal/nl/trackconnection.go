@@ -62,7 +62,7 @@ const (
 	ctNew = 1 << 8 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
 )
 
-// appendTuple appends what is inside a tuple of TCP.
+// appendTuple appends the content of a tuple of TCP.
 func appendTuple(b []byte, from, to netip.AddrPort) []byte {
 	kind := uint16(source4)
 	if from.Addr().Is6() {

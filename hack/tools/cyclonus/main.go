@@ -50,7 +50,7 @@ type Step struct {
 	Verdicts string
 }
 
-// served are the ports of each pod; the others are named by policies or by no one.
+// served are the ports that each pod serves. The others occur only in policies, or nowhere.
 var (
 	namespaces = []string{"x", "y", "z"}
 	podNames   = []string{"a", "b", "c"}
@@ -59,9 +59,9 @@ var (
 	protocols  = []v1.Protocol{v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP}
 )
 
-// ranges are where the addresses of the pods of x, y and z begin, and those of pods made later. An
-// ipBlock of the generator has the last 8 bits of the address of z/c free, its exception the last 4:
-// x is outside the block, y in it, z in its exception.
+// ranges are the first addresses of the pods of x, y and z, and of pods made later. An ipBlock of
+// the generator has the last 8 bits of the address of z/c free, its exception the last 4: x is
+// outside the block, y in it, z in its exception.
 var ranges = map[bool][4]string{
 	false: {"198.18.1.1", "198.18.2.17", "198.18.2.129", "198.18.2.33"},
 	true:  {"fd00:18::101", "fd00:18::211", "fd00:18::281", "fd00:18::221"},
@@ -115,7 +115,7 @@ func document(v6 bool) (*Document, error) {
 type world struct {
 	connectivity.TestCaseState
 	v6 bool
-	// next are the addresses that pods get next, by range.
+	// next holds the next address of each range.
 	next [4]netip.Addr
 }
 
