@@ -19,8 +19,8 @@ const (
 	nodesUsage = "two nodes, `A,B` (default: the first two Ready and schedulable)"
 )
 
-// measuring is what measurements of a cluster share: which cluster, the length of a sample, and the
-// place of the report.
+// measuring holds the common options of measurements of a cluster: the cluster, the length of a
+// sample, and the place of the report.
 type measuring struct {
 	access     remote.Access
 	image, out string

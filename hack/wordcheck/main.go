@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// options are what the command line chooses.
+// options are the options of the command line.
 type options struct {
 	all, lower, review bool
 }

@@ -70,10 +70,10 @@ const later = `\bno\s+(?:longer|more|less|later|earlier|sooner|fewer|other)$`
 // reviewed are verbs that fit people and API servers, but few programs. They have no ceiling.
 var reviewed = regexp.MustCompile(`(?i)\b(?:tells?|told|asks?|asked|says?|said)\b`)
 
-// marks are what begins a line of a comment or of a document.
+// marks matches the marks at the beginning of a line of a comment or a document.
 var marks = regexp.MustCompile(`(?m)^[ \t]*(?://|/\*+|\*+/?|#+|>)?[ \t]?`)
 
-// capitals are the words of a Go name, and spaces what separates words in a message.
+// capitals matches the words of a Go name; spaces matches the space between words.
 var (
 	capitals = regexp.MustCompile(`[A-Z]+[a-z0-9]*`)
 	spaces   = regexp.MustCompile(`\s+`)

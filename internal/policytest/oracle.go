@@ -218,7 +218,7 @@ func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other net
 	return false
 }
 
-// selects is what the API server's own machinery makes of a selector.
+// selects evaluates a selector with the API server's own machinery.
 func selects(s policy.Selector, of map[string]string) bool {
 	var ls metav1.LabelSelector
 	for _, r := range s {

@@ -131,7 +131,7 @@ func (r *Reflector) round(ctx context.Context, store cache.ReflectorStore) {
 	inner.RunWithContext(ctx)
 }
 
-// round is what is known since a list without a revision. Its requests are made one after the other.
+// round holds the state since a list without a revision. Its requests are made one after the other.
 type round struct {
 	*Reflector
 	end context.CancelFunc

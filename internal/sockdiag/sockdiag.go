@@ -44,9 +44,9 @@ const (
 	connected = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 )
 
-// Socket is what is known of a connected socket.
+// Socket is a connected socket, as sock_diag describes it.
 type Socket struct {
-	// Remote is what it is connected to; an IPv4 address is never mapped.
+	// Remote is its remote address; an IPv4 address is never mapped.
 	Remote netip.AddrPort
 	// Cookie is the number that BPF programs know it by.
 	Cookie uint64

@@ -68,8 +68,8 @@ type Key struct {
 	Public wgkey.Public `json:"public"`
 }
 
-// Table is what is believed: the peers of this node, sorted by name, and everything that must never
-// be reached in clear.
+// Table holds what is believed: the peers of this node, sorted by name, and everything that must
+// never be reached in clear.
 type Table struct {
 	Revision uint64 `json:"revision"`
 	// Self is this node as the cluster knows it; nil until its Node is seen.

@@ -21,7 +21,7 @@ const RecordName = ".kubeveil.json"
 // savedPrefix is the prefix of the name under which a replaced file is kept.
 const savedPrefix = ".kubeveil-saved-"
 
-// record is what was installed.
+// record lists the installed plugins.
 type record struct {
 	// Plugins holds the SHA-256 of each installed plugin, in hexadecimal, by file name. While a
 	// plugin is being replaced, it also holds the previous sum.

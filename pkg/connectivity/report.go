@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Report is what a walk observed.
+// Report is the result of a walk.
 type Report struct {
 	// Nodes are A and B.
 	Nodes []string `json:"nodes"`

@@ -75,7 +75,7 @@ func TestRemoveRunFiles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		others []string
 		left   []string
-		// stays is what is logged; nothing when all is gone.
+		// stays is the logged rest; "" when everything is gone.
 		stays string
 	}{
 		"the network alone": {},

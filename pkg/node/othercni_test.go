@@ -13,7 +13,8 @@ import (
 func TestOtherCNI(t *testing.T) {
 	for name, tt := range map[string]struct {
 		files map[string]string
-		// refused is what is named before ours is there; nothing when it is empty.
+		// refused is the plugin that the refusal names before ours is installed; "" without a
+		// refusal.
 		refused string
 	}{
 		"an empty folder": {nil, ""},

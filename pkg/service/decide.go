@@ -190,7 +190,7 @@ func (d *decision) apiServer(e *entry) {
 	}
 }
 
-// apiClaim adds a frontend of entry 0, which leads to those of backends that are of its family.
+// apiClaim adds a frontend of entry 0. It leads to the backends of its family.
 func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 	backends []netip.AddrPort) {
 	addr := a.Addr().Unmap()

@@ -92,7 +92,7 @@ func TestFrontendsForTheHostAreAdopted(t *testing.T) {
 	c.planner.SetAPIServer(was)
 	c.writeAll(t)
 	got := c.maps.state().APIServer()
-	was.Host[1].Backends = was.Host[1].Backends[:1] // the other one is of the other family
+	was.Host[1].Backends = was.Host[1].Backends[:1] // the other backend is of the other family
 	if !reflect.DeepEqual(got.Host, was.Host) || !reflect.DeepEqual(got.Backends, was.Backends) {
 		t.Errorf("the maps have %+v", got)
 	}

@@ -1,6 +1,7 @@
 package wire
 
-// NetworkPolicy is what is read of a NetworkPolicy (k8s.io.api.networking.v1.NetworkPolicy).
+// NetworkPolicy holds the fields that are read of a NetworkPolicy
+// (k8s.io.api.networking.v1.NetworkPolicy).
 type NetworkPolicy struct {
 	Meta
 	PodSelector     LabelSelector

@@ -17,7 +17,8 @@ type Reader struct {
 	MaxLabels int
 }
 
-// Meta is what is read of an object's metadata (k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta).
+// Meta holds the fields that are read of an object's metadata
+// (k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta).
 type Meta struct {
 	Name, Namespace, UID, ResourceVersion string
 	Generation                            int64
@@ -30,12 +31,12 @@ type Meta struct {
 	LabelsExcess bool
 }
 
-// ListMeta is what is read of a list's metadata.
+// ListMeta holds the fields that are read of a list's metadata.
 type ListMeta struct {
 	ResourceVersion, Continue string
 }
 
-// Node is what is read of a Node (k8s.io.api.core.v1.Node).
+// Node holds the fields that are read of a Node (k8s.io.api.core.v1.Node).
 type Node struct {
 	Meta
 	PodCIDR   string

@@ -1,6 +1,6 @@
 package wire
 
-// Pod is what is read of a Pod (k8s.io.api.core.v1.Pod).
+// Pod holds the fields that are read of a Pod (k8s.io.api.core.v1.Pod).
 type Pod struct {
 	Meta
 	NodeName    string

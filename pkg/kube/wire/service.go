@@ -1,6 +1,6 @@
 package wire
 
-// Service is what is read of a Service (k8s.io.api.core.v1.Service).
+// Service holds the fields that are read of a Service (k8s.io.api.core.v1.Service).
 type Service struct {
 	Meta
 	Type, ClusterIP string
@@ -169,7 +169,8 @@ func (s *serviceReading) status(f field) error {
 	})
 }
 
-// EndpointSlice is what is read of an EndpointSlice (k8s.io.api.discovery.v1.EndpointSlice).
+// EndpointSlice holds the fields that are read of an EndpointSlice
+// (k8s.io.api.discovery.v1.EndpointSlice).
 type EndpointSlice struct {
 	Meta
 	AddressType string

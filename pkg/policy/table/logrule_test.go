@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// The kernel's limit is of each pod: one that is denied often hides no other, of the same chain.
+// The kernel limits each pod by itself: a pod that is often denied does not hide others of the same
+// chain.
 func TestKernelLogsEachPodForItself(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())

@@ -155,7 +155,7 @@ func TestErrorsPassOnlyFromThoseThatTheyConcern(t *testing.T) {
 	for f := range 2 {
 		pod := func(i int) netip.Addr { return policytest.PodAddrs(i)[f] }
 		outside, router, node := policytest.Outside[f], policytest.Outside[f].Next(), aNode[f]
-		// Pods 1 to 3 are of this node, 5 and 6 of another.
+		// Pods 1 to 3 run on this node, and pods 5 and 6 on another.
 		local, remote := l.know(pod(2), pod(1)), l.know(pod(2), pod(5))
 		out, in := l.know(pod(2), outside), l.know(outside, pod(2))
 		from5 := l.know(pod(5), pod(2))

@@ -257,8 +257,8 @@ func TestRestartAdoptsAndWritesNothing(t *testing.T) {
 	}
 }
 
-// list is what nft prints, which also shows that it can print the table. It is without counts: a
-// host sends neighbour discovery at any moment.
+// list returns the output of nft, which also shows that nft can print the table. It has no counts:
+// a host sends neighbour discovery at any moment.
 func (l *lab) list() (text string) {
 	nft := nettest.NeedProgram(l.t, "nft")
 	text = l.output(nft, "list table inet "+abi.NFTPolicyTable) +

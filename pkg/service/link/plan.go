@@ -24,7 +24,7 @@ func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	return master.Type(), nil
 }
 
-// planLink returns the programs that a link must have, whose master is of this kind. A packet that
+// planLink returns the programs that a link with a master of this kind must have. A packet that
 // comes in by a port of a bond or a bridge comes in again by the master. If the port translated it,
 // the guard would misjudge it there. So only the master translates.
 func planLink(l nl.Link, master string) map[direction]string {

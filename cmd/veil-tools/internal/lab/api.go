@@ -17,7 +17,7 @@ import (
 // opened before the test begins, on a machine that may just have started a kube-apiserver.
 const holdTimeout = 30 * time.Second
 
-// apiResult is what api prints at its end. Times are milliseconds since 1970.
+// apiResult is the final output of api. Times are milliseconds since 1970.
 type apiResult struct {
 	// Opened counts the held connections. Closed holds the times at which some of them ended.
 	Opened int     `json:"opened"`

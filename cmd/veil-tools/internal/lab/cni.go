@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// cniResult is what cni prints: the result of ADD, or a plugin's error with its code.
+// cniResult is the output of cni: the result of ADD, or a plugin's error with its code.
 type cniResult struct {
 	Network string          `json:"network,omitempty"`
 	Result  json.RawMessage `json:"result,omitempty"`

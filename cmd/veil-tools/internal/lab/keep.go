@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// keepResult is what keep prints at its end.
+// keepResult is the final output of keep.
 type keepResult struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`

@@ -72,7 +72,7 @@ func nameDatagrams(u net.PacketConn, called string) {
 	})
 }
 
-// censusResult is what census prints.
+// censusResult is the output of census.
 type censusResult struct {
 	// Names counts the answers by server, Sources by the address that the server saw.
 	Names   map[string]int `json:"names"`

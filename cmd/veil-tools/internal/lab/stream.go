@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// holdResult is what hold prints at its end.
+// holdResult is the final output of hold.
 type holdResult struct {
 	Records uint64  `json:"records"`
 	MaxGap  float64 `json:"maxGapMillis"`
@@ -59,7 +59,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// sourceResult is what source prints at its end.
+// sourceResult is the final output of source.
 type sourceResult struct {
 	Sent   uint64 `json:"sent"`
 	Failed uint64 `json:"failed"`
@@ -98,7 +98,7 @@ func source(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// sinkResult is what sink prints at its end.
+// sinkResult is the final output of sink.
 type sinkResult struct {
 	Received uint64 `json:"received"`
 	Highest  uint64 `json:"highest"`

@@ -100,7 +100,7 @@ func answerDatagrams(u net.PacketConn, answer func(b []byte, from net.Addr) []by
 	}
 }
 
-// sendResult is what send prints.
+// sendResult is the output of send.
 type sendResult struct {
 	Sent     int     `json:"sent"`
 	Received int     `json:"received"`
