@@ -28,9 +28,8 @@ func benchCommand() *cobra.Command {
 the kernel's WireGuard configured by hand, and in clear, and writes result.json, report.html and
 report.md. Two privileged pods in a namespace of its own do it; everything is removed at the
 end. It loads the two nodes and the network between them with all they can carry: run it where
-that hurts no one. The status is 1 when a gate was missed; the gates are those of the platform
-that the nodes say they are. With the usual 10 seconds a sample and five rounds it takes about
-an hour.`,
+that hurts no one. The status is 1 when a gate was missed. The platform that the nodes report
+selects the gates. With the usual 10 seconds per sample and five rounds it takes about an hour.`,
 		Example: `veilctl bench --kubeconfig ~/.kube/config --out bench
 veilctl bench --image registry.example/kubeveil-tools:dev --nodes worker-1,worker-2
 veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few minutes`,

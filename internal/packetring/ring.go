@@ -1,9 +1,8 @@
 // Package packetring reads the frames of links from a packet socket with a
 // TPACKET_V3 ring (Documentation/networking/packet_mmap.rst).
 //
-// From the return of Open every frame is in the ring or among the dropped of
-// Counts. A Ring is used by one goroutine at a time, but for Mute. Start reading at
-// Open.
+// From the return of Open, every frame is in the ring or counts as dropped in Counts. A Ring is
+// used by one goroutine at a time, but for Mute. Start reading at Open.
 package packetring
 
 import (
@@ -47,7 +46,7 @@ type Frame struct {
 	Time time.Time
 	// Index is the index of the link that it was seen on.
 	Index int
-	// Outgoing reports whether the link sent it (PACKET_OUTGOING); else it came in.
+	// Outgoing reports whether the link sent it (PACKET_OUTGOING). Otherwise it came in.
 	Outgoing bool
 	// Length is the length on the wire; Data may be shorter by Options.Snap.
 	Length int
@@ -144,10 +143,10 @@ func (r *Ring) Close() error {
 	return errors.Join(err, unix.Close(r.fd))
 }
 
-// Mute filters all that comes from now on, which then does not count as dropped.
+// Mute filters all frames from now on. They do not count as dropped.
 func (r *Ring) Mute() error { return r.filter(0) }
 
-// filter keeps the first snap bytes of each frame, for 0 none at all.
+// filter keeps the first snap bytes of each frame. 0 drops all frames.
 func (r *Ring) filter(snap uint32) error {
 	ret := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: snap}
 	prog := unix.SockFprog{Len: 1, Filter: &ret}
@@ -158,10 +157,10 @@ func (r *Ring) filter(snap uint32) error {
 	return nil
 }
 
-// Wait waits for a full block, at most for limit. down reports whether a link went
-// down or away meanwhile; what it carried is in the ring, and the kernel goes on when
-// it is up again. The kernel hands over each block within Options.Retire: when a much
-// longer Wait ends without one, the ring holds no frame.
+// Wait waits for a full block, at most for limit. down reports whether a link went down or
+// disappeared meanwhile. Its frames are in the ring, and the kernel goes on when it is up again.
+// The kernel hands over each block within Options.Retire: when a much longer Wait ends without one,
+// the ring holds no frame.
 func (r *Ring) Wait(limit time.Duration) (full, down bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN | unix.POLLERR}}
 	n, err := unix.Poll(fds, int(limit.Milliseconds()))

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Leftovers is everything of pods in the calling thread's namespaces: links,
-// elements, host routes, records, and host-local's reservations, a line for each.
+// Leftovers returns all objects of pods in the calling thread's namespaces: links, elements, host
+// routes, records, and host-local's reservations. There is a line for each.
 func Leftovers(podDir, ipamDir string) ([]string, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package podtest makes a namespace look as veild leaves a node: the pins, the
-// nft tables, the rules, the closed ranges and the marker, without the daemon and
-// without what its programs do. It is imported by tests only.
+// Package podtest prepares a namespace as veild leaves a node: the pins, the nft tables, the rules,
+// the closed ranges and the marker. There is no daemon, and the programs do nothing. It is imported
+// by tests only.
 package podtest
 
 import (
@@ -65,7 +65,8 @@ func PinProgram(path, name string) error {
 	return prog.Pin(path)
 }
 
-// Guard adds the guard's nft table, empty, and that of pods with its chain and sets, without rules.
+// Guard adds the guard's nft table, empty, and the table of pods with its chain and sets, without
+// rules.
 func Guard() error {
 	return errors.Join((&nft.Table{Name: abi.NFTGuardTable}).Replace(), pods(nftables.TypeIFName, 0))
 }
@@ -73,7 +74,7 @@ func Guard() error {
 // Full makes the table of pods again with room for one element in each set.
 func Full() error { return pods(nftables.TypeIFName, 1) }
 
-// Foreign makes the table of pods again with sets of something else.
+// Foreign makes the table of pods again with sets of another type.
 func Foreign() error { return pods(nftables.TypeIPAddr, 0) }
 
 // pods makes the table of pods. The keys of its sets have first before the address. size bounds
@@ -89,7 +90,7 @@ func pods(first nftables.SetDatatype, size uint32) error {
 	return t.Replace()
 }
 
-// Unguard takes away the nft table of pods.
+// Unguard deletes the nft table of pods.
 func Unguard() error {
 	_, err := nft.Delete(abi.NFTPodTable)
 	return err
@@ -117,7 +118,7 @@ func Routes(ranges ...netip.Prefix) error {
 	return nil
 }
 
-// Rules are the rules of a family that the gate looks for.
+// Rules returns the rules of a family that the gate checks.
 func Rules(family int) []*nl.Rule {
 	var rules []*nl.Rule
 	for _, w := range []struct {
@@ -132,7 +133,7 @@ func Rules(family int) []*nl.Rule {
 	return rules
 }
 
-// Closed is the unreachable route of a cluster range.
+// Closed returns the unreachable route of a cluster range.
 func Closed(p netip.Prefix) *nl.Route {
 	return &nl.Route{
 		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},

@@ -10,11 +10,11 @@ import (
 // AbsurdNamespace is the namespace of the policies that Absurd returns.
 const AbsurdNamespace = "absurd"
 
-// absurd is how many of something an absurd policy has.
+// absurd is the number of rules, peers or the like in an absurd policy.
 const absurd = 65000
 
-// Absurd returns policies that exceed a bound, by what is absurd. Each also allows everything, and
-// selects the pods app=victim, those of "subjects" by a selector that is absurd itself.
+// Absurd returns policies that exceed a bound, by their absurd part. Each also allows everything,
+// and selects the pods app=victim, those of "subjects" by a selector that is absurd itself.
 func Absurd() map[string]policy.Policy {
 	var ports []policy.Port
 	var values []string

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// says reports whether a ClusterNetworkPolicy affects a direction.
+// says reports whether a ClusterNetworkPolicy has rules for a direction.
 func says(c policy.ClusterPolicy, d policy.Direction) bool {
 	if c.Invalid != "" {
 		return c.Denies[d]

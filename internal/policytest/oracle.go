@@ -16,12 +16,12 @@ type World struct {
 	Pods       map[policy.Name]policy.Pod
 	Policies   map[policy.Name]policy.Policy
 	Cluster    map[string]policy.ClusterPolicy
-	// Ranges are the prefixes in which pods have addresses, but the first of each.
+	// Ranges are the prefixes of pods' addresses. No pod has the first address of a prefix.
 	Ranges   []netip.Prefix
 	Nodes    map[string]policy.Node
 	Attached map[policy.Key][]netip.Addr
 	// AllowOwnNode reports whether "traffic to and from the node where a Pod is running is always
-	// allowed", as the API of NetworkPolicy says.
+	// allowed", as the API of NetworkPolicy defines.
 	AllowOwnNode bool
 }
 
@@ -75,7 +75,7 @@ func (w *World) subject(a netip.Addr) (p policy.Pod, known bool) {
 	return subjects[0], known || len(w.Cluster) == 0
 }
 
-// Judge judges by the texts of the APIs of NetworkPolicy and ClusterNetworkPolicy alone.
+// Judge judges only by the texts of the APIs of NetworkPolicy and ClusterNetworkPolicy.
 func (w *World) Judge(f policy.Flow) policy.Verdict {
 	if f.Quotes.IsValid() {
 		return w.judgeError(f)

@@ -43,7 +43,7 @@ func PodAddrs(i int) []netip.Addr {
 	}
 }
 
-// Pool is how many pairs of pod addresses there are: 1 to Pool.
+// Pool is the number of pairs of pod addresses: 1 to Pool.
 const Pool = 8
 
 // DrawLabels returns random labels.
@@ -126,7 +126,7 @@ func drawPeer(t *rapid.T) policy.Peer {
 	return p
 }
 
-// drawPeers are many blocks, or many selectors of few pods each.
+// drawPeers returns many blocks, or many selectors of few pods each.
 func drawPeers(t *rapid.T) []policy.Peer {
 	if rapid.IntRange(0, 2).Draw(t, "many blocks") == 0 {
 		return drawSome(t, smallBlocks())
@@ -140,7 +140,7 @@ func drawSome(t *rapid.T, of []policy.Peer) (out []policy.Peer) {
 	return some[:rapid.IntRange(least, least+4).Draw(t, "many")]
 }
 
-// smallBlocks are blocks of one address, and some that have several of them.
+// smallBlocks returns blocks of one address, and some that contain several of them.
 func smallBlocks() (out []policy.Peer) {
 	add := func(p netip.Prefix) {
 		out = append(out, policy.Peer{Block: &policy.Block{CIDR: p}})
@@ -199,10 +199,10 @@ func drawPolicy(t *rapid.T) policy.Policy {
 			for range rapid.IntRange(0, 2).Draw(t, "ports") {
 				r.Ports = append(r.Ports, drawPort(t))
 			}
-			if rapid.IntRange(0, 3).Draw(t, "many peers") == 0 { // of which the table makes a union
+			if rapid.IntRange(0, 3).Draw(t, "many peers") == 0 { // enough for a union in the table
 				r.Peers = append(r.Peers, drawPeers(t)...)
 			}
-			if rapid.IntRange(0, 3).Draw(t, "many ports") == 0 { // of which the table makes a set
+			if rapid.IntRange(0, 3).Draw(t, "many ports") == 0 { // enough for a set in the table
 				shift := rapid.IntRange(0, len(protos)-1).Draw(t, "shift")
 				for i, n := range numbers {
 					r.Ports = append(r.Ports, policy.Port{Proto: protos[(i+shift)%len(protos)],
@@ -324,7 +324,7 @@ func (w *World) TellAll() *policy.Planner {
 	return p
 }
 
-// Flows are all first packets between the addresses of the universe.
+// Flows returns all first packets between the addresses of the universe.
 func Flows() (out []policy.Flow) {
 	addrs := slices.Clone(Outside)
 	for i := 1; i <= Pool; i++ {

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// judgeError judges an ICMP error about a known connection: a pod reports of packets that it
-// received, a node of all that pass it, and a router outside of what left the cluster.
+// judgeError judges an ICMP error about a known connection: a pod reports packets that it received,
+// a node reports packets that pass it, and a router outside reports packets that left the cluster.
 func (w *World) judgeError(f policy.Flow) policy.Verdict {
 	received := f.Quotes == f.Src
 	var accept bool
@@ -32,7 +32,7 @@ func (w *World) judgeError(f policy.Flow) policy.Verdict {
 
 func (w *World) isNode(a netip.Addr) bool { return has(w.nodeAddrs(), a) }
 
-// nodeAddrs are the addresses of all nodes.
+// nodeAddrs returns the addresses of all nodes.
 func (w *World) nodeAddrs() (out []netip.Addr) {
 	for _, n := range w.Nodes {
 		out = append(out, n.Addrs...)
@@ -49,7 +49,7 @@ func (w *World) inRanges(a netip.Addr) bool {
 	return false
 }
 
-// Errors are ICMP errors between the addresses of the universe, about packets to any of them.
+// Errors returns ICMP errors between the addresses of the universe, about packets to any of them.
 func Errors() (out []policy.Flow) {
 	addrs := append([]netip.Addr{}, Outside...)
 	for i := 1; i <= Pool; i++ {

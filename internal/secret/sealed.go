@@ -19,10 +19,10 @@ type Sealed struct {
 	unlocked bool
 }
 
-// maxSealed bounds what OpenSealed maps, bytes.
+// maxSealed bounds the size that OpenSealed maps, bytes.
 const maxSealed = 1 << 30
 
-// seals keep the size, and forbid everyone but the maker's mapping to write. The maker needs it to
+// seals keep the size, and allow only the maker's mapping to write. The maker needs it to
 // overwrite the memory.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
 
@@ -49,7 +49,7 @@ func NewSealed(size int) (*Sealed, error) {
 	return s, nil
 }
 
-// Seal forbids to change the size, and to write by another way than Bytes.
+// Seal forbids changes of the size, and writes other than by Bytes.
 func (s *Sealed) Seal() error {
 	if _, err := unix.FcntlInt(uintptr(s.FD), unix.F_ADD_SEALS, seals|unix.F_SEAL_SEAL); err != nil {
 		return fmt.Errorf("seal memory: %w", err)

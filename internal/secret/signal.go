@@ -10,10 +10,10 @@ import (
 // preempts is the signal by which the runtime preempts a goroutine (runtime/signal_unix.go).
 const preempts = unix.SIGURG
 
-// Unpreempted calls f, with a stack as of Reserve and Scrub, while no signal preempts the goroutine.
-// There the runtime would write the vector registers to the heap, in which the last copy of more
-// than 16 bytes left what it copied. f overwrites these registers before it returns. An error means
-// that f was not called.
+// Unpreempted calls f, with a stack as of Reserve and Scrub, while no signal preempts the
+// goroutine. A preemption writes the vector registers to the heap, and they hold what the last copy
+// of more than 16 bytes copied. f overwrites these registers before it returns. An error means that
+// f was not called.
 func Unpreempted(f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

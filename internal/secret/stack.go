@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepStacks has the garbage collector leave stacks as large as they are (Go's package runtime,
-// GODEBUG). It would else move one to a smaller place in the middle of a computation on secrets.
-// Scrub does not overwrite what is left at the old place. The runtime reads it at start only.
+// keepStacks keeps the garbage collector from shrinking stacks (Go's package runtime, GODEBUG).
+// Otherwise it could move one to a smaller place in the middle of a computation on secrets. Scrub
+// does not overwrite the old place. The runtime reads it at start only.
 const keepStacks = "gcshrinkstackoff=1"
 
-// variable is how an environment names the runtime's settings.
+// variable is the environment variable of the runtime's settings.
 const variable = "GODEBUG="
 
 // KeepStacks starts the program again in this process, with the environment of Environ, and returns

@@ -1,5 +1,6 @@
-// Package sockdiag finds and closes other processes' sockets by sock_diag(7): those connected to an
-// address that no host has any more, to which nothing may be sent any more, or whose host is silent.
+// Package sockdiag finds and closes other processes' sockets by sock_diag(7): sockets connected to
+// an address that no host has any longer, to which nothing may be sent any longer, or whose host is
+// silent.
 //
 // It works on the calling thread's network namespace, and needs CAP_NET_ADMIN there and a kernel
 // with CONFIG_INET_DIAG_DESTROY (4.5). A program whose socket is closed gets ECONNABORTED from its

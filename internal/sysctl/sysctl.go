@@ -44,7 +44,7 @@ func ReadNumber(path string) (int, error) {
 }
 
 // Write sets a setting. In a container that is not privileged /proc/sys is read-only; then
-// it writes below abi.HostSysctlNet, where the manifests mount the node's.
+// it writes below abi.HostSysctlNet, where the manifests mount the node's settings.
 func Write(path, value string) error {
 	err := os.WriteFile(filepath.Join(dir, path), []byte(value), 0o644)
 	if !errors.Is(err, unix.EROFS) {

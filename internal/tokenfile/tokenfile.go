@@ -1,7 +1,7 @@
 // Package tokenfile has clients of the API server read the file of their bearer token again as soon
 // as the server refuses the token.
 //
-// client-go alone remembers what the file had for 50 seconds (fileTokenSource in
+// client-go alone remembers the content of the file for 50 seconds (fileTokenSource in
 // k8s.io/client-go/transport/token_source.go): a node whose token was renewed after it had expired
 // would be refused for that long.
 package tokenfile

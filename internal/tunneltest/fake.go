@@ -24,12 +24,11 @@ type Fake struct {
 	fail    map[string]error
 	calls   []string
 	reads   int
-	// held, when not nil, keeps Read from returning what it has read until it is closed.
+	// held, if not nil, keeps Read from returning its result until it is closed.
 	held chan struct{}
 }
 
-// Hold makes calls of Read that begin from now on wait, with what they have read, until release
-// is called.
+// Hold makes later calls of Read wait with their result until release is called.
 func (f *Fake) Hold() (release func()) {
 	held := make(chan struct{})
 	f.mu.Lock()
@@ -43,15 +42,15 @@ func (f *Fake) Hold() (release func()) {
 	}
 }
 
-// Reads is how often the devices were read.
+// Reads returns how often the devices were read.
 func (f *Fake) Reads() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.reads
 }
 
-// Fail makes every later call of that name ("read", "create", "configure",
-// "singly", "remove") return err; nil lets it succeed again.
+// Fail makes every later call of that name ("read", "create", "configure", "singly", "remove")
+// return err. Nil lets them succeed again.
 func (f *Fake) Fail(call string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +60,7 @@ func (f *Fake) Fail(call string, err error) {
 	f.fail[call] = err
 }
 
-// Calls are the calls that changed something, such as "configure veil0 2", with
+// Calls returns the calls that changed something, such as "configure veil0 2", with
 // the number of peers in it.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
@@ -111,7 +110,7 @@ func (f *Fake) read() (st tunnel.State, held chan struct{}, err error) {
 	return st, f.held, nil
 }
 
-// Create makes a device, or serves one that was not.
+// Create makes a device, or serves one that was not served.
 func (f *Fake) Create(_ context.Context, d tunnel.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -210,7 +210,7 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
-	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are no nodes;\n" +
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are not nodes;\n" +
 		"if given, even empty, the rest is closed to pods"},
 	{"link-local-outside", "linkLocalOutside",
 		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear;\n" +
@@ -239,7 +239,7 @@ var flags = []struct{ name, path, usage string }{
 		"who translates services: `kind` none (another program) or ebpf"},
 	{"policy", "policy", "which network policies are enforced: `kind` none or kubernetes"},
 	{"pod-connections", "podConnections",
-		"`number` of tracked connections that one pod may open; 0 is no limit, -1 a tenth of the table"},
+		"`number` of tracked connections that one pod may open; 0: no limit, -1: a tenth of the table"},
 	{"policy-own-node", "policyOwnNode",
 		"what network policies do with a pod's connections to its own node: `kind` judge or allow"},
 	{"service-cgroup", "services.cgroup",

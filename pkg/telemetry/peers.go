@@ -22,7 +22,7 @@ var (
 			"is removed.", "device")
 
 	peerHandshakeDesc = desc("peer_last_handshake_timestamp_seconds",
-		"When the last handshake with the peer completed, Unix time; 0 is never. With "+
+		"When the last handshake with the peer completed, Unix time; 0 if none has. With "+
 			"metricsPeers.", "peer", "device")
 	peerSilenceDesc = desc("peer_silence_seconds",
 		"For how long the peer has not answered what was sent to it; 0 when it does or need not. "+

@@ -23,7 +23,7 @@ func (o options) to(whom string) *string { return o.String("to", "", "host:port 
 func (o options) proto() *string { return o.String("proto", "tcp", "tcp or udp") }
 
 func (o options) fromPort() *int {
-	return o.Int("from-port", 0, "the port that it asks from; 0 is any")
+	return o.Int("from-port", 0, "the port that it sends from; 0 lets the kernel choose")
 }
 
 // dialerFrom returns a dialer that uses a local port, even if a connection that ended still has it.
