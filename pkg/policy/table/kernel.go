@@ -195,7 +195,7 @@ func (k *Kernel) rulesOf(chain string) ([]*nftables.Rule, error) {
 	}
 	ch := k.chains[chain]
 	if ch == nil {
-		return nil, fmt.Errorf("there is no chain %s", chain)
+		return nil, fmt.Errorf("chain %s does not exist", chain)
 	}
 	rules, err := k.conn.GetRules(ourTable, ch)
 	if err != nil {
@@ -209,7 +209,7 @@ func (k *Kernel) rulesOf(chain string) ([]*nftables.Rule, error) {
 func (k *Kernel) has(name string, data []byte) (bool, error) {
 	s := k.sets[name]
 	if s == nil {
-		return false, fmt.Errorf("there is no set %s", name)
+		return false, fmt.Errorf("set %s does not exist", name)
 	}
 	have, read := k.elements[name]
 	if !read {

@@ -241,7 +241,7 @@ func (m *machine) conntrack(e *expr.Ct) error {
 func (m *machine) dynset(e *expr.Dynset) error {
 	s := m.kernel.sets[e.SetName]
 	if s == nil {
-		return fmt.Errorf("there is no set %s", e.SetName)
+		return fmt.Errorf("set %s does not exist", e.SetName)
 	}
 	data, err := m.at(e.SrcRegKey, int(s.KeyType.Bytes))
 	if err == nil && m.added == nil {
