@@ -20,8 +20,9 @@ import (
 const (
 	// defaultPause is the least time between the beginnings of two rounds.
 	defaultPause = 5 * time.Second
-	// maxBreak is how long a watch may be broken and still go on where it was. Meanwhile a restored
-	// etcd may have reached the known revision, and is then indistinguishable from the former one.
+	// maxBreak bounds the time for which a watch may be broken and still go on where it was.
+	// Meanwhile a restored etcd may have reached the known revision, and is then indistinguishable
+	// from the former one.
 	maxBreak = time.Minute
 )
 

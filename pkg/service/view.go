@@ -58,7 +58,7 @@ type FrontendView struct {
 	// because there is none.
 	Local bool `json:"local,omitempty"`
 	Drop  bool `json:"drop,omitempty"`
-	// Affinity is how long a client keeps its backend.
+	// Affinity is the time for which a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
 	// Sources are the ranges of external clients that are admitted if Ranged. Otherwise any client
 	// is.

@@ -28,7 +28,7 @@ const SilentAfter = 15 * time.Second
 // message of this size; larger ones grow by 16.
 const (
 	keepaliveSize = 32
-	// keepalivesAtOnce is how many empty packets may leave between two observations: those that
+	// keepalivesAtOnce bounds the empty packets that may leave between two observations: those that
 	// confirm a handshake, and keepalives.
 	keepalivesAtOnce = 8
 )

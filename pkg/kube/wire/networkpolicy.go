@@ -18,7 +18,7 @@ type NetworkPolicy struct {
 	// SubjectsExcess reports whether PodSelector exceeds MaxSubjects. It is then empty, and the
 	// policy may be meant for any pod.
 	SubjectsExcess bool
-	// Elements is how many elements of MaxRules and MaxSubjects are kept.
+	// Elements is the number of kept elements that count for MaxRules and MaxSubjects.
 	Elements int
 }
 

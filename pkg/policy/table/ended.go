@@ -25,8 +25,8 @@ const (
 	answers   = "answers"
 )
 
-// AnswersDropped is how long answers to an ended flow are dropped: as long as conntrack remembers a
-// flow of UDP that nothing has answered (nf_conntrack_udp_timeout).
+// AnswersDropped is the time for which answers to an ended flow are dropped: as long as conntrack
+// remembers a flow of UDP that nothing has answered (nf_conntrack_udp_timeout).
 const AnswersDropped = 30 * time.Second
 
 // Answer is the ends and the protocol of answers to a flow of UDP or SCTP.

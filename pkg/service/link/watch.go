@@ -14,12 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// podPatience is how long a pod's new link waits for its programs where there is no tcx. A limit to
-// the pod's traffic (plugin bandwidth) is set soon after the link appears and needs the place of
-// clsact. If that is taken, the pod cannot be added.
+// podPatience is the time for which a pod's new link waits for its programs on a kernel without
+// tcx. A limit to the pod's traffic (plugin bandwidth) is set soon after the link appears and needs
+// the place of clsact. If that is taken, the pod cannot be added.
 const podPatience = 3 * time.Second
 
-// lateMax is how many links wait at once. More links do not wait.
+// lateMax bounds the links that wait at once. Further links do not wait.
 const lateMax = 4096
 
 // lateLink is a link that gets its programs, or is looked at again, later.
