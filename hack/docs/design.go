@@ -20,7 +20,7 @@ var (
 	statuses = []string{"proposed", "decided", "built", "superseded"}
 )
 
-// parts are what a design note must have, as headings begin.
+// parts are the beginnings of the headings that a design note must have.
 var parts = []string{"Context", "Decision", "Rejected", "How we would notice"}
 
 func (c *checker) note(p *page) {
