@@ -99,7 +99,8 @@ func TestEmptyIsNone(t *testing.T) {
 			[]string{"3 nil-is", "4 is-no", "5 is-no", "6 is-no"}},
 		"C": {"bpf/lib/a.h", "/* x is\n * that of y. */\nint a; // 0 is none\n",
 			[]string{"1 that-of", "3 nil-is"}},
-		"documents": {"docs/a.md", "# A\n\n| a | whatever |\n|---|---|\n\nIt is\nno service.\n",
+		"documents": {"docs/services.md",
+			"# A\n\n| a | whatever |\n|---|---|\n\nIt is\nno service.\n",
 			[]string{"3 whatever", "6 is-no"}},
 		"manifests": {"manifests/cni/a.yaml", "# The name is\n# that of the node.\nkind: X\n",
 			[]string{"1 that-of"}},
@@ -137,8 +138,8 @@ func TestVerbsForPeopleAreListedAndPass(t *testing.T) {
 func TestCeilingsOfSentencesAreByRoom(t *testing.T) {
 	for file, want := range map[string]string{
 		"README.md":                ".",
-		"docs/a.md":                "docs",
-		"docs/how-to/a.md":         "docs/how-to",
+		"docs/services.md":         "docs",
+		"docs/how-to/uninstall.md": "docs/how-to",
 		"pkg/policy/keeper/a.go":   "pkg/policy",
 		"cmd/veilctl/internal/a.c": "cmd/veilctl",
 	} {
