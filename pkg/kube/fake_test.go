@@ -39,6 +39,10 @@ type fakeServer struct {
 	writes   map[string]int // "VERB collection" to count
 	// called, when set, with "VERB collection/name" before a request for one object is answered
 	before func(what string)
+	slow   time.Duration // before each answer
+	// caches, if not nil, has the revision of the cache of each kind, by collection path. A list of
+	// a later revision waits for the cache, 3 s at most, as in kube-apiserver (cacher).
+	caches map[string]int
 	accept chan net.Conn
 	done   chan struct{}
 	ended  chan struct{} // closed when the watches end
@@ -260,6 +264,9 @@ func (f *fakeServer) tellLocked(path string, e event) {
 		return
 	}
 	f.past[path] = append(f.past[path], e)
+	if f.caches != nil {
+		f.caches[path] = f.version
+	}
 	for ch, w := range f.watchers {
 		if w.path == path && revisionOf(e.Object) > w.since {
 			ch <- e
@@ -288,6 +295,7 @@ func status(w http.ResponseWriter, code int) {
 // tooLarge answers a request for a list that is not older than a future revision.
 func tooLarge(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusGatewayTimeout)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1",
 		"status": "Failure", "reason": "Timeout", "code": http.StatusGatewayTimeout,
@@ -322,8 +330,10 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	code := f.refuse[r.Method+" "+path]
 	f.writes[r.Method+" "+path]++
-	before := f.before
+	before, slow := f.before, f.slow
 	f.mu.Unlock()
+	time.Sleep(slow)
+
 	if before != nil && name != "" {
 		before(r.Method + " " + path + "/" + name)
 	}
@@ -352,7 +362,7 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 	items := slices.DeleteFunc(slices.Collect(maps.Values(objects)),
 		func(o map[string]any) bool { return !wanted(r, o) })
 	f.mu.Unlock()
-	if least, _ := strconv.Atoi(asked); least > version {
+	if least, _ := strconv.Atoi(asked); least > version || f.lacks(path, least) {
 		tooLarge(w)
 		return
 	}
@@ -373,13 +383,14 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 	stream := r.URL.Query().Get("sendInitialEvents") == "true"
 	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	ch := make(chan event, 10000)
+	behind := stream && !f.noStream && f.lacks(path, since)
 	f.mu.Lock()
 	switch {
 	case stream && f.noStream:
 		f.mu.Unlock()
 		status(w, http.StatusUnprocessableEntity)
 		return
-	case stream && since > f.version:
+	case behind, stream && since > f.version:
 		f.mu.Unlock()
 		tooLarge(w)
 		return
@@ -393,6 +404,9 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		}
 	}
 	if stream {
+		if f.caches != nil {
+			f.caches[path] = f.version // the server asks etcd how far it is
+		}
 		for _, o := range f.objects[path] {
 			ch <- event{"ADDED", o}
 		}
@@ -430,6 +444,20 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 			return
 		}
 	}
+}
+
+// lacks reports whether the cache of a kind has not reached a revision after 3 s.
+func (f *fakeServer) lacks(path string, least int) bool {
+	has := func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.caches == nil || least <= f.caches[path]
+	}
+	if has() {
+		return false
+	}
+	time.Sleep(3 * time.Second)
+	return !has()
 }
 
 // wanted reports whether the field selector of a request, which is by name, chooses an object.

@@ -112,6 +112,9 @@ func TestPodsThatComeWhenWatchesBreakAreNotMuteForLong(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, client, server, true)
 	t.Logf("the pod had its groups %v after the last break", time.Since(broke))
 	for _, n := range []*lab.Node{n1, n2} {
+		if t.Failed() {
+			t.Logf("problems of %s: %q", n.Name, nodetest.NodeStatus(ctx, t, n).Problems)
+		}
 		waitProblem(ctx, t, n, "new pods are mute", false)
 	}
 	nodetest.NoLeaks(t, l)
