@@ -192,7 +192,7 @@ func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if side = got.Paths[0].Sides[1]; !got.Differs || side.Kernel != "unreadable" ||
-		!strings.Contains(side.Why, "another program's") {
+		!strings.Contains(side.Why, "another program wrote rule 1") {
 		t.Errorf("a rule inserted: %+v", got)
 	}
 

@@ -190,7 +190,7 @@ func TestRuleOfAnotherProgramIsAnError(t *testing.T) {
 	ns, flows, nft := tampered(t)
 	nft("insert rule inet " + abi.NFTPolicyTable + " ingress accept")
 	if got, err := judge(ns, flows...); err == nil ||
-		!strings.Contains(err.Error(), "another program's") {
+		!strings.Contains(err.Error(), "another program wrote rule 1") {
 		t.Errorf("judged %+v, %v", got, err)
 	}
 }
