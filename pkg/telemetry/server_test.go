@@ -188,7 +188,7 @@ func TestListenAdmin(t *testing.T) {
 	}
 	file := filepath.Join(dir, "file")
 	filetest.Write(t, file, nil, 0o600)
-	if _, err := ListenAdmin(file); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := ListenAdmin(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in its place: %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

@@ -181,7 +181,7 @@ func TestAddRefusals(t *testing.T) {
 		{"namespace that is gone", gone, conf("1.0.0", nil), types.ErrInvalidNetNS,
 			[]string{gone.netns}},
 		{"the node's own namespace", own, conf("1.0.0", nil), types.ErrInvalidNetNS,
-			[]string{"node's own"}},
+			[]string{"is the one of the node"}},
 		{"a file that is no namespace", file, conf("1.0.0", nil), types.ErrInvalidNetNS,
 			[]string{"not a network namespace"}},
 		{"after another plugin", a, conf("1.0.0",

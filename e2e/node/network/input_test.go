@@ -175,7 +175,7 @@ func refusals() map[string]refusal {
 		"a key others read": {before: junk(abi.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644),
 			after: remove(abi.KeyFile), says: []string{abi.KeyFile, "chmod"}},
 		"no socket for admin": {before: junk(abi.AdminSocket, "", 0o600),
-			after: remove(abi.AdminSocket), says: []string{abi.AdminSocket, "no socket"}},
+			after: remove(abi.AdminSocket), says: []string{abi.AdminSocket, "not a socket"}},
 	}
 }
 
