@@ -27,10 +27,11 @@ type inputs struct {
 	table cluster.Table
 	// since is when the source first sent what no earlier turn has taken; zero if it sent nothing.
 	since time.Time
-	// complete reports whether table holds every peer: otherwise nothing may be removed.
+	// complete reports whether table can be applied: it comes from the source, or it is the last good
+	// one.
 	complete bool
 	// synced reports whether the source has sent everything. Before that the features of nodes are
-	// not known.
+	// not known, and no peer is removed.
 	synced bool
 	// underlayMTU is the configured MTU, or the smallest MTU of the links that carry node traffic,
 	// in bytes.
@@ -159,7 +160,7 @@ func decide(in inputs) decision {
 		Underlay4: underlay.V4, Underlay6: underlay.V6,
 		Keepalive: time.Duration(in.cfg.Tunnel.Keepalive) * time.Second,
 		Roaming:   d.guard.Datagrams.Sources == nil || d.guard.Datagrams.Add,
-		Prune:     in.complete,
+		Prune:     in.synced,
 	})
 
 	if len(d.problems) == 0 {

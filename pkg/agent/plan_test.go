@@ -316,11 +316,17 @@ func TestPeerOnAnotherFamilyStaysUnreachable(t *testing.T) {
 	}
 }
 
-func TestNothingIsRemovedBeforeTheTableIsComplete(t *testing.T) {
-	in := two(t)
-	in.complete = false
-	if decide(in).tunnel.Prune {
-		t.Error("peers would be removed")
+// The last good table may lack a peer that veild added before it was killed.
+func TestNoPeerIsRemovedBeforeTheFirstList(t *testing.T) {
+	for name, complete := range map[string]bool{"no last good table": false,
+		"a last good table": true} {
+		t.Run(name, func(t *testing.T) {
+			in := two(t)
+			in.complete, in.synced = complete, false
+			if decide(in).tunnel.Prune {
+				t.Error("peers would be removed")
+			}
+		})
 	}
 }
 
