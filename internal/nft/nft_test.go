@@ -314,12 +314,15 @@ func TestMissingThingsAreNamed(t *testing.T) {
 		if err := nft.Find(&nft.Table{Name: want.Name}, want); err != nil {
 			t.Error(err)
 		}
-		for flags, sees := range map[string]bool{"{ flags dormant; }": false, "{ }": true} {
-			if err := command("add table inet kubeveil_test " + flags); err != nil {
+		for _, c := range []struct {
+			flags string
+			sees  bool
+		}{{"{ flags dormant; }", false}, {"{ }", true}} {
+			if err := command("add table inet kubeveil_test " + c.flags); err != nil {
 				return err
 			}
-			if err := nft.Find(want); (err == nil) != sees {
-				t.Errorf("with flags %s: %v", flags, err)
+			if err := nft.Find(want); (err == nil) != c.sees {
+				t.Errorf("with flags %s: %v", c.flags, err)
 			}
 		}
 		want.Sets[1].Name = "none"

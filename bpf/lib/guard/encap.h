@@ -62,8 +62,8 @@
 #define ENCAP_MORE (-1)
 
 struct encap {
-	/* The last IP header that was read. The cursor is its protocol and payload: the type and the
-	 * place of the next header. */
+	/* The last IP header that was read. The cursor is its protocol and payload: the type and
+	 * the place of the next header. */
 	struct packet p;
 	__u32 depth;	   /* IP headers read behind the first */
 	__u32 in_error;	   /* whether the cursor is in the inner packet of an ICMP error */
