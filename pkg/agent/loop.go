@@ -180,7 +180,8 @@ func (l *loop) takeKernel() bool {
 		partUnderlay: c.Underlay,
 		partRouting:  c.Routing || l.host.Differs(c),
 		partGuard:    c.Guard,
-		partTunnels:  c.Tunnels,
+		// An endpoint that a peer moved to may have gone with an address of this node.
+		partTunnels: c.Tunnels || c.Underlay,
 	} {
 		if concerned {
 			l.forget(p)

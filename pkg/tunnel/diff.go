@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -64,7 +65,7 @@ func Diff(want Spec, have State, now time.Time) Changes {
 			c.Create = append(c.Create, d)
 			continue
 		}
-		if dc, differs := diffDevice(d, st, want.Prune, now); differs {
+		if dc, differs := diffDevice(d, st, want, now); differs {
 			c.Configure = append(c.Configure, dc)
 		}
 	}
@@ -82,7 +83,7 @@ func Diff(want Spec, have State, now time.Time) Changes {
 	return c
 }
 
-func diffDevice(d Device, st DeviceState, prune bool, now time.Time) (DeviceChange, bool) {
+func diffDevice(d Device, st DeviceState, spec Spec, now time.Time) (DeviceChange, bool) {
 	c := DeviceChange{Name: d.Name}
 	differs := false
 	if d.PrivateKey.Public() != st.PublicKey {
@@ -94,14 +95,14 @@ func diffDevice(d Device, st DeviceState, prune bool, now time.Time) (DeviceChan
 	if d.Mark != st.Mark {
 		c.Mark, differs = &d.Mark, true
 	}
-	c.Peers = diffPeers(d.Peers, st.Peers, prune, now)
+	c.Peers = diffPeers(d.Peers, st.Peers, spec, now)
 	return c, differs || len(c.Peers) > 0
 }
 
 // diffPeers puts removals last: an allowed IP that moves to another peer is taken over before its
 // old owner is removed. The order of the other changes does not matter: assigning an allowed IP
 // takes it from any other peer.
-func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerChange {
+func diffPeers(want []Peer, have []PeerState, spec Spec, now time.Time) []PeerChange {
 	haveByKey := make(map[wgkey.Public]PeerState, len(have))
 	ownerByIP := map[netip.Prefix]wgkey.Public{}
 	for _, p := range have {
@@ -130,13 +131,13 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 			out = append(out, addPeer(p))
 			continue
 		}
-		if pc, differs := diffPeer(p, st, given, now); differs {
+		if pc, differs := diffPeer(p, st, given, spec.Underlay, now); differs {
 			out = append(out, pc)
 		}
 	}
 
 	for _, st := range have {
-		if prune && !wanted[st.PublicKey] {
+		if spec.Prune && !wanted[st.PublicKey] {
 			out = append(out, PeerChange{Name: st.Name, PublicKey: st.PublicKey, Remove: true})
 		}
 	}
@@ -156,10 +157,11 @@ func addPeer(p Peer) PeerChange {
 	return c
 }
 
-func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, now time.Time) (PeerChange, bool) {
+func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, underlay cluster.Families,
+	now time.Time) (PeerChange, bool) {
 	c := PeerChange{Name: p.Name, PublicKey: p.PublicKey}
 	differs := false
-	if resetEndpoint(p, st, now) {
+	if resetEndpoint(p, st, underlay, now) {
 		c.Endpoint, differs = &p.Endpoint, true
 	}
 	if p.Keepalive != st.Keepalive {
@@ -185,8 +187,9 @@ func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, now time.Time) 
 }
 
 // resetEndpoint reports whether to set the claimed endpoint. A peer that moved to another of its
-// addresses and still shakes hands stays there.
-func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
+// addresses and still shakes hands stays there, if it has a family of this node's underlay: when
+// two nodes change the family of their tunnel, late packets move both back to the old one.
+func resetEndpoint(p Peer, st PeerState, underlay cluster.Families, now time.Time) bool {
 	switch {
 	case !p.Endpoint.IsValid() || p.Endpoint == st.Endpoint:
 		return false
@@ -195,6 +198,8 @@ func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
 	case st.Claimed.IsValid() && st.Claimed != p.Endpoint:
 		return true
 	case p.Sources != nil && !slices.Contains(p.Sources, st.Endpoint.Addr()):
+		return true
+	case underlay.V4 != underlay.V6 && st.Endpoint.Addr().Unmap().Is4() != underlay.V4:
 		return true
 	}
 	return !now.IsZero() && HealthAt(st.LastHandshake, now) != Up

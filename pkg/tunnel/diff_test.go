@@ -55,7 +55,7 @@ func spec(key wgkey.Private, peers ...tunnel.Peer) tunnel.Spec {
 func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 	key := newKey(t)
 	first := spec(key, peer(1, pfx(1)), peer(2, pfx(2)), peer(3, pfx(3)))
-	endpoint := ep(9)
+	endpoint, six := ep(9), netip.MustParseAddrPort("[fd42::9]:51820")
 	for _, tc := range []struct {
 		name string
 		edit func(f *tunneltest.Fake)
@@ -93,6 +93,11 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 		{"an endpoint that is none of the peer's addresses is set back",
 			moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr()),
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
+		{"an endpoint of a family that the underlay lacks is set back",
+			moved(time.Minute, six), onUnderlay(first, cluster.Families{V4: true}),
+			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
+		{"an endpoint of another family that the underlay has is left there",
+			moved(time.Minute, six), onUnderlay(first, cluster.Families{V4: true, V6: true}), nil},
 		{"a changed claim is set at once", moved(time.Minute, endpoint),
 			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(1), Endpoint: ep(8),
 				AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
@@ -146,6 +151,12 @@ func sourcedFrom(s tunnel.Spec, addrs ...netip.Addr) tunnel.Spec {
 	d.Peers = slices.Clone(d.Peers)
 	d.Peers[0].Sources = addrs
 	s.Devices = []tunnel.Device{d}
+	return s
+}
+
+// onUnderlay returns the spec of a node whose underlay has these families.
+func onUnderlay(s tunnel.Spec, families cluster.Families) tunnel.Spec {
+	s.Underlay = families
 	return s
 }
 

@@ -38,7 +38,8 @@ type Inputs struct {
 // first endpoint of a family that this node has too. Its allowed IPs are its pod prefixes and node
 // addresses, because traffic between nodes and pods is inside the tunnel.
 func Plan(in Inputs) Spec {
-	spec := Spec{Prune: in.Prune}
+	underlay := cluster.Families{V4: in.Underlay4, V6: in.Underlay6}
+	spec := Spec{Prune: in.Prune, Underlay: underlay}
 	for _, l := range in.Devices {
 		d := Device{
 			Name: l.Name, Epoch: l.Epoch, Lane: l.Lane, ListenPort: l.ListenPort,
@@ -50,7 +51,7 @@ func Plan(in Inputs) Spec {
 				continue
 			}
 			// Without a common family the peer must initiate.
-			endpoint, _ := n.Endpoint(cluster.Families{V4: in.Underlay4, V6: in.Underlay6})
+			endpoint, _ := n.Endpoint(underlay)
 			p := Peer{
 				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(),
 				Keepalive: in.Keepalive,

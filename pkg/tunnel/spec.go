@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -16,6 +17,9 @@ type Spec struct {
 	// Prune removes our devices, and peers, that are not in the Spec. It is false until every
 	// source has synced.
 	Prune bool
+	// Underlay holds the families of the node's underlay. A peer whose endpoint is of another family
+	// gets its claimed endpoint. The zero value allows both.
+	Underlay cluster.Families
 }
 
 // Device is a WireGuard device. Several may reach the same nodes.
