@@ -40,6 +40,7 @@ type Inputs struct {
 func Plan(in Inputs) Spec {
 	underlay := cluster.Families{V4: in.Underlay4, V6: in.Underlay6}
 	spec := Spec{Prune: in.Prune, Underlay: underlay}
+
 	for _, l := range in.Devices {
 		d := Device{
 			Name: l.Name, Epoch: l.Epoch, Lane: l.Lane, ListenPort: l.ListenPort,
