@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/internal/tokenfile"
 )
 
 // The objects that decide where a copy is.
@@ -88,6 +89,8 @@ func NewPlacer(kubeconfig string, log *slog.Logger) (*Placer, error) {
 	if err != nil {
 		return nil, err
 	}
+	tokenfile.Renew(cfg)
+	reflector.ReportAtOnce(cfg)
 	cfg.UserAgent = "veil-csi-placement"
 	cfg.QPS, cfg.Burst = 10, 20
 	client, err := dynamic.NewForConfig(cfg)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/internal/tokenfile"
 )
 
@@ -59,6 +60,7 @@ func New(o Options) (*Store, error) {
 func NewForConfig(cfg *rest.Config, node string) (*Store, error) {
 	cfg = rest.CopyConfig(cfg)
 	tokenfile.Renew(cfg)
+	reflector.ReportAtOnce(cfg)
 	cfg.UserAgent = "veil-csi"
 	cfg.QPS, cfg.Burst = 50, 100
 	client, err := dynamic.NewForConfig(cfg)

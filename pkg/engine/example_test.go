@@ -2,8 +2,10 @@ package engine_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdh"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
@@ -66,19 +69,26 @@ func (e *end) set(format string, args ...any) {
 
 // port returns the UDP port that the device has opened.
 func (e *end) port() string {
-	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var port string
+	err := poll.Until(ctx, time.Millisecond, 10*time.Millisecond, func() error {
 		var b bytes.Buffer
 		if err := e.device.IpcGetOperation(&b); err != nil {
-			panic(err)
+			return poll.Stop(err)
 		}
 		for line := range strings.Lines(b.String()) {
-			if port, ok := strings.CutPrefix(strings.TrimSpace(line), "listen_port="); ok {
-				return port
+			var ok bool
+			if port, ok = strings.CutPrefix(strings.TrimSpace(line), "listen_port="); ok {
+				return nil
 			}
 		}
-		time.Sleep(time.Millisecond)
+		return errors.New("the device opens no socket")
+	})
+	if err != nil {
+		panic(err)
 	}
-	panic("the device opens no socket")
+	return port
 }
 
 // send writes an IP packet to the TUN, behind a vnet header.

@@ -124,6 +124,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 
 	cfg = rest.CopyConfig(cfg)
 	tokenfile.Renew(cfg)
+	reflector.ReportAtOnce(cfg)
 	cfg.UserAgent = "veild"
 	cfg.QPS, cfg.Burst = 20, 50
 	cfg.ContentType = runtime.ContentTypeJSON

@@ -148,11 +148,9 @@ func expect(d *json.Decoder, want json.Delim) error {
 	return nil
 }
 
-// request returns a request for the objects of a kind. The client library does not repeat it, so the
-// caller learns at once why it failed. Else the library would wait 40 s for a cache that lags.
+// request returns a request for the objects of a kind.
 func (c *Client) request(k kind, o metav1.ListOptions) *rest.Request {
-	r := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec).
-		MaxRetries(0)
+	r := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec)
 	if k.accept != "" {
 		r.SetHeader("Accept", k.accept)
 	}
