@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestManifests holds what kustomize renders of each kustomization that is applied as it is. One that
-// extends another is held as its difference.
+// TestManifests holds what kustomize renders of each kustomization that is applied as it is. One
+// that extends another is held as its difference.
 func TestManifests(t *testing.T) {
 	kubectl := "../../out/bin/kubectl"
 	if _, err := os.Stat(kubectl); err != nil {
@@ -145,7 +145,8 @@ func difference(t *testing.T, base, got string) string {
 			fmt.Fprintf(&b, "added %s\n%s", o.name, o.text)
 		default:
 			diff, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-				A: slices.Collect(strings.Lines(old)), B: slices.Collect(strings.Lines(o.text)), Context: 2})
+				A: slices.Collect(strings.Lines(old)), B: slices.Collect(strings.Lines(o.text)),
+				Context: 2})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +164,8 @@ func difference(t *testing.T, base, got string) string {
 // What difference returns shows each kind of change.
 func TestDifferenceShowsEachChange(t *testing.T) {
 	const same, gone = "kind: A\nmetadata:\n  name: same\n", "kind: A\nmetadata:\n  name: gone\n"
-	const old, changed = "kind: B\nmetadata:\n  name: b\nx: 1\n", "kind: B\nmetadata:\n  name: b\nx: 2\n"
+	const old = "kind: B\nmetadata:\n  name: b\nx: 1\n"
+	const changed = "kind: B\nmetadata:\n  name: b\nx: 2\n"
 	const added = "kind: C\nmetadata:\n  name: c\n  namespace: ns\n"
 	got := difference(t, strings.Join([]string{same, gone, old}, "---\n"),
 		strings.Join([]string{same, changed, added}, "---\n"))

@@ -7,8 +7,8 @@
 //	pods of this node ─► Member ─► Group ─► ingress Chain, egress Chain ─► Lines ─► Sets of peers
 //
 // It promises:
-//   - The same objects lead to the same Plan, regardless of the order of their arrival. Groups,
-//     chains and sets are named by the content that defines them, so equal names mean equal content.
+//   - The same objects lead to the same Plan, regardless of the order of their arrival. Names of
+//     groups, chains and sets come from their content, so equal names mean equal content.
 //   - A change of a pod changes only elements of sets. Chains change when policies do.
 //   - A policy that cannot be compiled, or that exceeds a bound, denies everything in the
 //     directions that it isolates, for the pods that it selects. Problems names it.

@@ -218,7 +218,7 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 }
 
 // A path is narrower than its links: the probe inside the tunnel finds it. What a router reports of
-// the tunnel's packets, which anybody can forge, changes nothing. The node informs its pods: large
+// the tunnel's packets, which any host can forge, changes nothing. The node informs its pods: large
 // transfers of both families go through.
 func TestNarrowPath(t *testing.T)     { narrowPath(t, lab.Dual, true) }
 func TestNarrowPathIPv6(t *testing.T) { narrowPath(t, lab.IPv6, true) }
@@ -275,9 +275,9 @@ func narrowPath(t *testing.T, family lab.Family, restart bool) {
 	nodetest.NoLeaks(t, l)
 }
 
-// tellTooBig forges reports of a router to each node: its tunnel's packets to the other node are too
-// big, and then, as the control, those of an echo server. The second MTU is larger, so the kernel has
-// it only if it did not believe the first.
+// tellTooBig forges reports of a router to each node: packets of its tunnel to the other node are
+// too big. As the control it then reports packets of an echo server. The second MTU is larger, so
+// the kernel has it only if it did not believe the first.
 func tellTooBig(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	const ofTunnel, ofOther = 1285, 1290
@@ -293,8 +293,8 @@ func tellTooBig(ctx context.Context, t *testing.T, l *lab.Lab) {
 			d.SrcPort, d.DstPort = lab.EchoPort, 123
 			nodetest.Inject(ctx, t, l.Outside, "eth0", d.TooBig(router, ofOther))
 			errtest.Must(t, lab.Until(ctx, 10*time.Second, func() error {
-				out := nodetest.Run(ctx, t, n, "ip", "route", "get", other.Addrs[j].String(), "mark",
-					fmt.Sprint(abi.TunnelMark))
+				out := nodetest.Run(ctx, t, n, "ip", "route", "get", other.Addrs[j].String(),
+					"mark", fmt.Sprint(abi.TunnelMark))
 				if !strings.Contains(out, fmt.Sprint(" mtu ", ofOther)) {
 					return fmt.Errorf("%s has the route %q, want MTU %d", n.Name, out, ofOther)
 				}
