@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -95,6 +97,9 @@ type seen struct {
 	asked    []netip.Addr
 	// guard is the settings in force.
 	guard *guard.Settings
+	// families has the families of the tunnels' underlay, changed the time of their last change.
+	families cluster.Families
+	changed  time.Time
 }
 
 // run makes turns until ctx ends: at once when the source or the configuration changed, soon after
@@ -180,8 +185,8 @@ func (l *loop) takeKernel() bool {
 		partUnderlay: c.Underlay,
 		partRouting:  c.Routing || l.host.Differs(c),
 		partGuard:    c.Guard,
-		// An endpoint that a peer moved to may have gone with an address of this node.
-		partTunnels: c.Tunnels || c.Underlay,
+		// Before Watch next looks, endpoints of peers may have moved back to the old family.
+		partTunnels: c.Tunnels || c.Underlay && time.Since(l.seen.changed) < 2*tunnel.WatchEvery,
 	} {
 		if concerned {
 			l.forget(p)

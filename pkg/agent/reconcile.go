@@ -206,6 +206,9 @@ func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 		}
 		l.based = true
 	}
+	if l.seen.families != d.tunnel.Underlay {
+		l.seen.families, l.seen.changed = d.tunnel.Underlay, time.Now()
+	}
 	changes, tunnelErr := l.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
 		l.log.Info("tunnels changed", "created", len(changes.Create),
