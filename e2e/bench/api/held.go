@@ -267,6 +267,10 @@ func (h *held) run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	h.wg.Wait()
+
+	// Connections outlive their clients, and are still counted.
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return json.NewEncoder(h.out).Encode(h.tally)
 }
 
