@@ -91,7 +91,7 @@ var Layers = map[string][]Layer{
 	"pkg": {
 		{"the loop of the daemon", []string{"pkg/agent"}},
 		{"verbs on a node without a daemon", []string{"pkg/node"}},
-		{"what keeps a table in force", []string{"pkg/policy/keeper", "pkg/service/proxy"}},
+		{"what keeps a table in force", []string{"pkg/policy/keeper", "pkg/service/keeper"}},
 		{"the API server; checks and benchmarks of a cluster",
 			[]string{"pkg/bench", "pkg/connectivity", "pkg/kube", "pkg/passage"}},
 		{"planners and their tables; the engine's process",

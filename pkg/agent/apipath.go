@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
@@ -57,7 +57,7 @@ func (a *Agent) removeServices() error {
 
 // apiFeed passes a feed of the API servers' own service to the proxy, reduced to what entry 0
 // replaces: its ClusterIPs. The other proxy serves what else it may have, such as NodePorts.
-type apiFeed struct{ *proxy.Proxy }
+type apiFeed struct{ *proxy.Keeper }
 
 // PutService adds or replaces a service.
 func (f apiFeed) PutService(s service.Service) {
@@ -66,5 +66,5 @@ func (f apiFeed) PutService(s service.Service) {
 		p.NodePort = 0
 		reduced.Ports = append(reduced.Ports, p)
 	}
-	f.Proxy.PutService(reduced)
+	f.Keeper.PutService(reduced)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // Beside another proxy the table has the ClusterIPs of the API servers' service. NodePorts and

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.

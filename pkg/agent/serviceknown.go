@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).

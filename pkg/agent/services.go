@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -28,7 +28,7 @@ import (
 type services struct {
 	table *table.Table
 	links *link.Links // nil if the table has entry 0 alone
-	proxy *proxy.Proxy
+	proxy *proxy.Keeper
 	vips  service.VIPs
 	// listed reports whether vips are complete.
 	listed atomic.Bool
@@ -56,14 +56,14 @@ func (t tableOf) Attach() error {
 // feed passes a feed to the proxy, and to the guard the addresses that pods reach by translation
 // only.
 type feed struct {
-	*proxy.Proxy
+	*proxy.Keeper
 	services *services
 	changed  func()
 }
 
 // PutService adds or replaces a service.
 func (f feed) PutService(s service.Service) {
-	f.Proxy.PutService(s)
+	f.Keeper.PutService(s)
 	if f.services.vips.Put(s, time.Now()) {
 		f.changed()
 	}
@@ -71,7 +71,7 @@ func (f feed) PutService(s service.Service) {
 
 // DeleteService removes a service.
 func (f feed) DeleteService(n service.Name) {
-	f.Proxy.DeleteService(n)
+	f.Keeper.DeleteService(n)
 	if f.services.vips.Delete(n, time.Now()) {
 		f.changed()
 	}
@@ -79,7 +79,7 @@ func (f feed) DeleteService(n service.Name) {
 
 // Listed says that every existing service has been put.
 func (f feed) Listed() {
-	f.Proxy.Listed()
+	f.Keeper.Listed()
 	f.services.listed.Store(true)
 	f.changed()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {

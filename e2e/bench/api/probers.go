@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	"github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 const (
@@ -200,7 +200,7 @@ func probe(ctx context.Context, addr string, n int, out io.Writer) error {
 	for range n {
 		first := true
 		wg.Go(func() {
-			proxy.Probe(ctx, to, n, func(up bool) {
+			keeper.Probe(ctx, to, n, func(up bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

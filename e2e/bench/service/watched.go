@@ -10,16 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+	"github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// watched is a table that is kept as veild keeps it: its client reads a feed, its proxy plans and
+// watched is a table that is kept as veild keeps it: its client reads a feed, its keeper plans and
 // writes.
 type watched struct {
-	feed  *feed
-	table *table.Table
-	proxy *proxy.Proxy
+	feed   *feed
+	table  *table.Table
+	keeper *keeper.Keeper
 	// writes holds the writes, in their order.
 	writes chan written
 	// began is the time of the request for the lists, listed the end of their decoding.
@@ -57,20 +57,20 @@ func newWatched(ctx context.Context, dir, config string,
 		return w, err
 	}
 
-	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits,
+	if w.keeper, err = keeper.New(keeper.Options{Node: "node", Limits: service.DefaultLimits,
 		Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
-	if err := w.proxy.Begin(); err != nil {
+	if err := w.keeper.Begin(); err != nil {
 		return w, err
 	}
 
-	w.proxy.SetNodeAddrs(nil)
+	w.keeper.SetNodeAddrs(nil)
 	ctx, w.end = context.WithCancel(ctx)
-	w.ended.Go(func() { w.proxy.Run(ctx) })
+	w.ended.Go(func() { w.keeper.Run(ctx) })
 	w.began = time.Now()
 	// It returns the error of ctx.
-	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) })
+	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.keeper, &w.listed}) })
 	return w, nil
 }
 
@@ -107,20 +107,20 @@ const writeLimit = time.Minute
 // problems returns the problems of the services.
 func (w *watched) problems(ctx context.Context) error {
 	var all []error
-	err := w.proxy.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
+	err := w.keeper.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
 	return errors.Join(append(all, err)...)
 }
 
-// sink is a proxy that notes when everything had been put.
+// sink is a keeper that notes when everything had been put.
 type sink struct {
-	*proxy.Proxy
+	*keeper.Keeper
 	listed *time.Time
 }
 
 // Listed notes the time.
 func (s sink) Listed() {
 	*s.listed = time.Now()
-	s.Proxy.Listed()
+	s.Keeper.Listed()
 }
 
 // timed is a table that reports each write. Its programs are attached nowhere.

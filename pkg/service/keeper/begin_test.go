@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -242,7 +242,7 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 // once.
 func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
-	p, probes, _ := begin(t, table, nil, func(p *Proxy) { p.retry = time.Hour })
+	p, probes, _ := begin(t, table, nil, func(p *Keeper) { p.retry = time.Hour })
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
@@ -292,7 +292,7 @@ func TestFreshTable(t *testing.T) {
 func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)
-	p, _, _ := begin(t, newFakeTable(), nil, func(p *Proxy) {
+	p, _, _ := begin(t, newFakeTable(), nil, func(p *Keeper) {
 		p.health.listen = func(string) (net.Listener, error) {
 			if taken.Load() {
 				return nil, errors.New("address in use")

@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -209,7 +209,7 @@ func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 }
 
 // closeDead closes connections to API servers that do not answer until ctx ends.
-func (p *Proxy) closeDead(ctx context.Context) {
+func (k *Keeper) closeDead(ctx context.Context) {
 	tick := time.NewTicker(stuckEvery)
 	defer tick.Stop()
 	warned := map[netip.AddrPort]bool{}
@@ -218,19 +218,19 @@ func (p *Proxy) closeDead(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-p.api.closing.wake:
+		case <-k.api.closing.wake:
 		}
 
-		for _, c := range p.api.due(time.Now()) {
-			n, took, err := p.closing(c)
-			p.api.closed(c, n, err, took)
+		for _, c := range k.api.due(time.Now()) {
+			n, took, err := k.closing(c)
+			k.api.closed(c, n, err, took)
 			if err != nil && !warned[c.Server] {
-				p.log.Warn("connections to an API server that does not answer stay until "+
+				k.log.Warn("connections to an API server that does not answer stay until "+
 					"their programs give up", "server", c.Server, "error", err)
 			}
 			warned[c.Server] = err != nil
 			if n > 0 {
-				p.log.Info("closed connections to an API server that does not answer",
+				k.log.Info("closed connections to an API server that does not answer",
 					"server", c.Server, "connections", n, "waiting", c.Stuck)
 			}
 		}

@@ -1,4 +1,4 @@
-// Package proxy is the service proxy of a node. It receives Services and EndpointSlices from a
+// Package keeper is the service proxy of a node. It receives Services and EndpointSlices from a
 // feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It probes the API
 // servers and keeps those that answer as the backends of entry 0, the API server's own service.
 //
@@ -17,11 +17,11 @@
 //   - The table stays in force when Run ends.
 //
 // It knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the feed, whose
-// sink is the Proxy.
+// sink is the Keeper.
 //
 // It is larger than most packages: services, API servers and health checks are changed by the one
 // goroutine that owns the Planner.
 //
-// Start with Proxy.Run in proxy.go, then turn.go and apiserver.go. health.go answers the health
+// Start with Keeper.Run in keeper.go, then turn.go and apiserver.go. health.go answers the health
 // checks of load balancers.
-package proxy
+package keeper

@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"net/netip"
@@ -61,45 +61,45 @@ const (
 )
 
 // Status returns the current state. Numbers and problems may be some seconds old.
-func (p *Proxy) Status() Status {
-	p.mu.Lock()
-	s := p.status
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	s := k.status
 	s.Problems = slices.Clone(s.Problems)
-	p.mu.Unlock()
-	s.APIServers, s.Closed = p.api.status()
-	s.APIFrontends = p.api.hostFrontends()
-	s.Problems = append(s.Problems, p.health.problems()...)
-	s.APIProblems = p.api.problems()
+	k.mu.Unlock()
+	s.APIServers, s.Closed = k.api.status()
+	s.APIFrontends = k.api.hostFrontends()
+	s.Problems = append(s.Problems, k.health.problems()...)
+	s.APIProblems = k.api.problems()
 	return s
 }
 
-func (p *Proxy) noteSizes() {
-	used, services := p.planner.Sizes(), p.planner.Services()
-	p.mu.Lock()
-	p.status.Used, p.status.Services = used, services
-	p.mu.Unlock()
+func (k *Keeper) noteSizes() {
+	used, services := k.planner.Sizes(), k.planner.Services()
+	k.mu.Lock()
+	k.status.Used, k.status.Services = used, services
+	k.mu.Unlock()
 }
 
 // findProblems logs each new problem once, and how many problems are over.
-func (p *Proxy) findProblems() {
+func (k *Keeper) findProblems() {
 	var now []string
-	for _, err := range p.planner.Problems() {
+	for _, err := range k.planner.Problems() {
 		now = append(now, err.Error())
 	}
-	p.mu.Lock()
-	before := p.status.Problems
-	p.status.Problems = now
-	p.mu.Unlock()
+	k.mu.Lock()
+	before := k.status.Problems
+	k.status.Problems = now
+	k.mu.Unlock()
 	const most = 20 // problems in the log at once; the status has all
 	for i, text := range newIn(now, before) {
 		if i == most {
-			p.log.Warn("more services have problems: see veilctl status")
+			k.log.Warn("more services have problems: see veilctl status")
 			break
 		}
-		p.log.Warn("a service is not served as it asks", "problem", text)
+		k.log.Warn("a service is not served as it asks", "problem", text)
 	}
 	if n := len(newIn(before, now)); n > 0 {
-		p.log.Info("problems of services are over", "number", n)
+		k.log.Info("problems of services are over", "number", n)
 	}
 }
 

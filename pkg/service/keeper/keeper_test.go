@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -82,9 +82,9 @@ func (f *fakeProbes) observe(t *testing.T, addr string, o observation) {
 	})
 }
 
-// begin makes a Proxy that runs until the test ends.
+// begin makes a Keeper that runs until the test ends.
 func begin(t *testing.T, table *fakeTable, change func(*Options),
-	tweaks ...func(*Proxy)) (*Proxy, *fakeProbes, func()) {
+	tweaks ...func(*Keeper)) (*Keeper, *fakeProbes, func()) {
 	t.Helper()
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
@@ -153,9 +153,9 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 // The last server takes itself out of the list when it ends, and is to be found when it is back:
 // those of the list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
-	for name, empty := range map[string]func(*Proxy){
-		"no endpoints": func(p *Proxy) { p.PutSlice(slice(apiService, "https", 6443)) },
-		"no slice":     func(p *Proxy) { p.DeleteSlice(apiService, "kubernetes-1") },
+	for name, empty := range map[string]func(*Keeper){
+		"no endpoints": func(p *Keeper) { p.PutSlice(slice(apiService, "https", 6443)) },
+		"no slice":     func(p *Keeper) { p.DeleteSlice(apiService, "kubernetes-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newFakeTable()
@@ -339,7 +339,7 @@ func TestAsk(t *testing.T) {
 	})
 	stop()
 	if err := p.Ask(t.Context(), func(*service.Planner) {}); err == nil {
-		t.Error("a Proxy that ended answers")
+		t.Error("a Keeper that ended answers")
 	}
 }
 
@@ -401,7 +401,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 			aborted <- struct{}{}
 			return 1, nil
 		}
-	}, func(p *Proxy) { p.abortRetry = time.Millisecond })
+	}, func(p *Keeper) { p.abortRetry = time.Millisecond })
 
 	s := webService()
 	s.Ports[0].Protocol = service.UDP

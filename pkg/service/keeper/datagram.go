@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -16,17 +16,17 @@ func tookDatagrams(c service.Changes) bool {
 }
 
 // findStale makes abortStale search once more.
-func (p *Proxy) findStale() {
+func (k *Keeper) findStale() {
 	select {
-	case p.stale <- struct{}{}:
+	case k.stale <- struct{}{}:
 	default:
 	}
 }
 
 // abortStale disconnects UDP sockets whose backend is gone, until ctx ends. Backends that go during
 // a search share the next one.
-func (p *Proxy) abortStale(ctx context.Context) {
-	if p.abort == nil {
+func (k *Keeper) abortStale(ctx context.Context) {
+	if k.abort == nil {
 		return
 	}
 
@@ -35,26 +35,26 @@ func (p *Proxy) abortStale(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.stale:
-			again = time.After(p.abortAgain)
+		case <-k.stale:
+			again = time.After(k.abortAgain)
 		case <-again:
 			again = nil
 		}
 
 		pause := abortPause
-		n, err := p.abort()
+		n, err := k.abort()
 		if err != nil {
 			if !failed {
-				p.log.Warn("programs that send datagrams to a backend that has gone may go on; "+
-					"looking again", "every", p.abortRetry, "error", err)
+				k.log.Warn("programs that send datagrams to a backend that has gone may go on; "+
+					"looking again", "every", k.abortRetry, "error", err)
 			}
-			pause = p.abortRetry
-			p.findStale()
+			pause = k.abortRetry
+			k.findStale()
 		}
 
 		failed = err != nil
 		if n > 0 {
-			p.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
+			k.log.Info("disconnected UDP sockets whose backend has gone", "sockets", n)
 		}
 
 		select {

@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -47,7 +47,7 @@ type Table interface {
 	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
-// Options are the settings and dependencies of a Proxy.
+// Options are the settings and dependencies of a Keeper.
 type Options struct {
 	// Node is this node's name in Kubernetes.
 	Node string
@@ -83,9 +83,9 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Proxy is the service proxy of one node. Make it with New, then call Begin once and Run once. All
+// Keeper is the service proxy of one node. Make it with New, then call Begin once and Run once. All
 // other methods may be called at any time from any goroutine.
-type Proxy struct {
+type Keeper struct {
 	table   Table
 	log     *slog.Logger
 	observe func(time.Duration)
@@ -135,14 +135,14 @@ type Proxy struct {
 	tunnelsNew bool
 }
 
-// New returns a Proxy that has neither read nor written the table. The error is service.ErrLimits.
-func New(o Options) (*Proxy, error) {
+// New returns a Keeper that has neither read nor written the table. The error is service.ErrLimits.
+func New(o Options) (*Keeper, error) {
 	planner, err := service.New(o.Node, o.Limits)
 	if err != nil {
 		return nil, err
 	}
 
-	p := &Proxy{
+	k := &Keeper{
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
 		abort: o.AbortDatagrams, retransmitting: o.Retransmitting, count: o.CountSockets,
 		stale: make(chan struct{}, 1), probe: probeServer,
@@ -151,171 +151,171 @@ func New(o Options) (*Proxy, error) {
 		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)),
 		done: make(chan struct{}),
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
+	if k.log == nil {
+		k.log = slog.New(slog.DiscardHandler)
 	}
 
-	if p.observe == nil {
-		p.observe = func(time.Duration) {}
+	if k.observe == nil {
+		k.observe = func(time.Duration) {}
 	}
-	if p.closing == nil {
-		p.closing = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
+	if k.closing == nil {
+		k.closing = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
 	}
 
-	p.api = newAPIServers(o.Node, o.APIServers)
-	p.api.verify, p.api.mark = o.VerifyServer, o.ProbeMark
-	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
+	k.api = newAPIServers(o.Node, o.APIServers)
+	k.api.verify, k.api.mark = o.VerifyServer, o.ProbeMark
+	k.health = newHealthPorts(o.Node, o.HealthAddress, k.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
-	p.status.Limits = o.Limits
-	return p, nil
+	k.status.Limits = o.Limits
+	return k, nil
 }
 
 // Begin adopts the content of the maps, writes entry 0 and attaches the programs. Then clients
 // reach the API servers at the address of their service. If the Table is Fresh, Run attaches the
 // programs after the first full write, and the attached ones serve until then. Call Begin once,
 // before Run.
-func (p *Proxy) Begin() error {
-	state, err := p.table.State()
+func (k *Keeper) Begin() error {
+	state, err := k.table.State()
 	if err != nil {
 		return fmt.Errorf("read the table of services: %w", err)
 	}
-	p.planner.Adopt(state)
-	p.planner.Hold(true)
-	p.api.adopt(state)
-	given, err := p.table.Given(p.api.frontends())
+	k.planner.Adopt(state)
+	k.planner.Hold(true)
+	k.api.adopt(state)
+	given, err := k.table.Given(k.api.frontends())
 	if err != nil {
-		p.log.Warn("connections to API servers that left the list before are left to "+
+		k.log.Warn("connections to API servers that left the list before are left to "+
 			"their programs", "error", err)
 	}
-	p.api.adoptLeft(given)
-	p.setAPIServer()
-	if err := p.write(); err != nil {
+	k.api.adoptLeft(given)
+	k.setAPIServer()
+	if err := k.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
-	p.api.written(p.entry)
-	if p.late = p.table.Fresh(); p.late {
-		p.log.Warn("the table of services in force is of another version and stays until the " +
+	k.api.written(k.entry)
+	if k.late = k.table.Fresh(); k.late {
+		k.log.Warn("the table of services in force is of another version and stays until the " +
 			"services are listed")
 		return nil
 	}
-	return p.attach(len(state.Frontends))
+	return k.attach(len(state.Frontends))
 }
 
 // Attached returns a channel that is closed once the programs are attached.
-func (p *Proxy) Attached() <-chan struct{} { return p.attached }
+func (k *Keeper) Attached() <-chan struct{} { return k.attached }
 
-func (p *Proxy) attach(adopted int) error {
-	if err := p.table.Attach(); err != nil {
+func (k *Keeper) attach(adopted int) error {
+	if err := k.table.Attach(); err != nil {
 		return fmt.Errorf("attach the programs of services: %w", err)
 	}
-	p.late = false
-	close(p.attached)
-	p.health.attached()
-	p.log.Info("the table of services is in force", "adopted", adopted)
+	k.late = false
+	close(k.attached)
+	k.health.attached()
+	k.log.Info("the table of services is in force", "adopted", adopted)
 	return nil
 }
 
 // Run keeps the table up to date until ctx ends. The table then stays in force.
-func (p *Proxy) Run(ctx context.Context) {
-	defer close(p.done)
-	defer p.health.close()
+func (k *Keeper) Run(ctx context.Context) {
+	defer close(k.done)
+	defer k.health.close()
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
-	p.api.start(ctx, &watching, p.probe, p.poke)
-	watching.Go(func() { p.closeDead(ctx) })
-	watching.Go(func() { p.abortStale(ctx) })
-	if p.retransmitting != nil {
-		watching.Go(func() { p.askByEvidence(ctx) })
+	k.api.start(ctx, &watching, k.probe, k.poke)
+	watching.Go(func() { k.closeDead(ctx) })
+	watching.Go(func() { k.abortStale(ctx) })
+	if k.retransmitting != nil {
+		watching.Go(func() { k.askByEvidence(ctx) })
 	}
-	if p.count != nil {
-		watching.Go(func() { p.countConnections(ctx) })
+	if k.count != nil {
+		watching.Go(func() { k.countConnections(ctx) })
 	}
-	p.poke()
-	p.loop(ctx)
+	k.poke()
+	k.loop(ctx)
 }
 
 // loop makes a turn after each change, and again after a failed turn, until ctx ends.
-func (p *Proxy) loop(ctx context.Context) {
+func (k *Keeper) loop(ctx context.Context) {
 	var retry, look, listen <-chan time.Time
-	pause, broken := p.retry, false
+	pause, broken := k.retry, false
 	for {
-		if listen == nil && p.health.lacking() {
-			listen = time.After(p.listen)
+		if listen == nil && k.health.lacking() {
+			listen = time.After(k.listen)
 		}
 
 		select {
 		case <-ctx.Done():
 			return
-		case f := <-p.asked:
-			f(p.planner)
+		case f := <-k.asked:
+			f(k.planner)
 			continue
 		case <-look:
 			look = nil
 			if !broken { // the planner may lack entries; the next successful turn looks again
-				p.noteSizes()
-				p.findProblems()
+				k.noteSizes()
+				k.findProblems()
 			}
 			continue
 
 		case <-listen:
 			listen = nil
-			p.health.update()
+			k.health.update()
 			continue
-		case <-p.wake:
-			if broken && reflect.DeepEqual(p.api.entry(), p.entry) {
+		case <-k.wake:
+			if broken && reflect.DeepEqual(k.api.entry(), k.entry) {
 				// Changes wait in the queue until the maps were read again. Entry 0 does not.
 				continue
 			}
 			if broken {
-				pause = p.retry
+				pause = k.retry
 			}
 
 		case <-retry:
 		}
 
-		if err := p.turn(broken); err != nil {
-			p.failed(err)
+		if err := k.turn(broken); err != nil {
+			k.failed(err)
 			broken, retry = true, time.After(pause)
 			pause = min(2*pause, retryMax)
 			continue
 		}
 
 		if broken {
-			p.failed(nil)
-			p.poke()
+			k.failed(nil)
+			k.poke()
 		}
 
-		broken, retry, pause = false, nil, p.retry
+		broken, retry, pause = false, nil, k.retry
 		if look == nil {
-			look = time.After(p.settled)
+			look = time.After(k.settled)
 		}
 	}
 }
 
 // SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
 // probe less often.
-func (p *Proxy) SetNodes(n int) { p.api.pace.nodes.Store(int64(n)) }
+func (k *Keeper) SetNodes(n int) { k.api.pace.nodes.Store(int64(n)) }
 
 // errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")
 
 // Ask calls f with the planner between two turns and returns after it. The error is that of ctx, or
 // says that Run has ended; then f was not called.
-func (p *Proxy) Ask(ctx context.Context, f func(*service.Planner)) error {
+func (k *Keeper) Ask(ctx context.Context, f func(*service.Planner)) error {
 	answered := make(chan struct{})
 	ask := func(planner *service.Planner) {
 		defer close(answered)
 		f(planner)
 	}
 	select {
-	case p.asked <- ask:
+	case k.asked <- ask:
 		<-answered
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-p.done:
+	case <-k.done:
 		return errEnded
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type Sockets struct {
 // askByEvidence looks for local connections that retransmit to a server, and has such a server
 // probed at once, until ctx ends. It looks only in clusters so large that pings alone would find a
 // lost server later than within a second.
-func (p *Proxy) askByEvidence(ctx context.Context) {
+func (k *Keeper) askByEvidence(ctx context.Context) {
 	pause, warned := lookEvery, false
 	for {
 		select {
@@ -37,16 +37,16 @@ func (p *Proxy) askByEvidence(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		pause = lookEvery
-		if p.api.pace.ping() <= leastPing {
+		if k.api.pace.ping() <= leastPing {
 			continue
 		}
 
 		began := time.Now()
-		silent, err := p.retransmitting(p.api.sockets(true))
-		p.api.ask(silent, time.Now())
+		silent, err := k.retransmitting(k.api.sockets(true))
+		k.api.ask(silent, time.Now())
 		pause = max(lookEvery, lookShare*time.Since(began))
 		if err != nil && !warned {
-			p.log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
+			k.log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
 				"error", err)
 		}
 		warned = err != nil
@@ -54,7 +54,7 @@ func (p *Proxy) askByEvidence(ctx context.Context) {
 }
 
 // countConnections counts the connections to each server until ctx ends.
-func (p *Proxy) countConnections(ctx context.Context) {
+func (k *Keeper) countConnections(ctx context.Context) {
 	pause, warned := time.Second, false // a count at the start tells askByEvidence where to look
 	for {
 		select {
@@ -63,13 +63,13 @@ func (p *Proxy) countConnections(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		count, err := p.count(p.api.sockets(false))
+		count, err := k.count(k.api.sockets(false))
 		pause = max(countEvery, countShare*time.Since(began))
 		if err != nil && !warned {
-			p.log.Warn("connections to API servers are counted in part", "error", err)
+			k.log.Warn("connections to API servers are counted in part", "error", err)
 		}
 		warned = err != nil
-		p.api.counted(count)
+		k.api.counted(count)
 	}
 }
 

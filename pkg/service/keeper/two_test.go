@@ -1,4 +1,4 @@
-package proxy
+package keeper
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// twoServers are two servers of HTTP/2 that a Proxy with the real prober balances. The first one
+// twoServers are two servers of HTTP/2 that a Keeper with the real prober balances. The first one
 // can be frozen.
 type twoServers struct {
 	first, second netip.AddrPort
@@ -51,10 +51,10 @@ func newTwoServers(t *testing.T) *twoServers {
 	return w
 }
 
-// begin begins a Proxy that knows both.
-func (w *twoServers) begin(t *testing.T, change func(*Options), tweaks ...func(*Proxy)) *Proxy {
+// begin begins a Keeper that knows both.
+func (w *twoServers) begin(t *testing.T, change func(*Options), tweaks ...func(*Keeper)) *Keeper {
 	t.Helper()
-	real := func(p *Proxy) {
+	real := func(p *Keeper) {
 		p.probe = func(ctx context.Context, one probe) {
 			if verify := w.verify[one.addr]; verify != nil {
 				one.verify = verify
@@ -68,7 +68,7 @@ func (w *twoServers) begin(t *testing.T, change func(*Options), tweaks ...func(*
 }
 
 // waitBoth waits until both servers have answered a probe and are backends.
-func (w *twoServers) waitBoth(t *testing.T, p *Proxy) {
+func (w *twoServers) waitBoth(t *testing.T, p *Keeper) {
 	t.Helper()
 	wait(t, "two servers that answer", func() error {
 		for _, s := range p.Status().APIServers {
@@ -170,7 +170,7 @@ func TestHeldConnectionsMove(t *testing.T) {
 					}
 					return n, 0, nil
 				}
-			}, func(p *Proxy) { p.api.closing.part = 0 })
+			}, func(p *Keeper) { p.api.closing.part = 0 })
 			w.waitBoth(t, p)
 			wait(t, "first request", func() error { return h.get(t.Context()) })
 
