@@ -12,30 +12,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// PolicySink receives the objects that policies depend on as they change. Its methods are called
-// from several goroutines and must not block. The sink must not change what it receives.
-//
-// A Pod's addresses are those that its status claims. The sink decides whether its node owns them.
-type PolicySink interface {
-	PutPod(p policy.Pod)
-	DeletePod(n policy.Name)
-	PutNamespace(n policy.Namespace)
-	DeleteNamespace(name string)
-	PutPolicy(p policy.Policy)
-	DeletePolicy(n policy.Name)
-	PutClusterPolicy(p policy.ClusterPolicy)
-	DeleteClusterPolicy(name string)
-	// SetNodeLabels is called with the labels of all Nodes, by name, when one changed. Nil means
-	// more labels than are kept; no labels are an empty map.
-	SetNodeLabels(labels map[string]map[string]string)
-	// Listed is called once, when everything there was has been put.
-	Listed()
-	// SetFailing reports whether policies or namespaces cannot be read. False means that they can
-	// be read again and were put. A watch that ends regularly and goes on does not count as a
-	// failure.
-	SetFailing(failing bool)
-}
-
 // policyRights is the manifest that lets veild read what policies need.
 const policyRights = "manifests/components/policy/rights.yaml"
 
@@ -67,7 +43,7 @@ var (
 // ClusterNetworkPolicies, and passes each change to sink until ctx ends; it returns ctx's error. A
 // list that is read again yields only its changes. While the API server is away there is a Problem,
 // and what was passed stays valid. The labels of Nodes are those that Run reads.
-func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
+func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(5)
 	r := &reading{node: c.node, tell: sink.SetFailing, failing: map[string]bool{}}
@@ -112,7 +88,7 @@ func sameLabels(a, b map[string]string) bool {
 
 // tellNodeLabels passes the labels of Nodes to sink, until ctx ends. It calls once after the first
 // time, or when ctx ends before.
-func (c *Client) tellNodeLabels(ctx context.Context, sink PolicySink, once func()) {
+func (c *Client) tellNodeLabels(ctx context.Context, sink policy.Sink, once func()) {
 	once = sync.OnceFunc(once)
 	defer once()
 	var told map[string]map[string]string

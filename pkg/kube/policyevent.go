@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// EventSink receives the objects of PutEvent; it is a part of PolicySink.
+// EventSink receives the objects of PutEvent; it is a part of policy.Sink.
 type EventSink interface {
 	PutPod(p policy.Pod)
 	PutPolicy(p policy.Policy)

@@ -9,17 +9,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// ServiceSink receives services and endpoints as they appear and disappear. Its methods are called
-// from several goroutines and must not block. The sink must not change what it receives.
-type ServiceSink interface {
-	PutService(s service.Service)
-	DeleteService(n service.Name)
-	PutSlice(s service.Slice)
-	DeleteSlice(owner service.Name, slice string)
-	// Listed is called once, when everything there was has been put.
-	Listed()
-}
-
 // theirs is a label selector that leaves out services of another proxy (by the label that
 // kube-proxy honours too) and headless services, whose slices the controllers label.
 const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
@@ -46,17 +35,17 @@ var (
 // RunServices watches Services and EndpointSlices and passes each change to sink until ctx ends; it
 // returns ctx's error. A list that is read again yields only its changes. While the API server is
 // away there is a Problem, and what was passed stays valid.
-func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
+func (c *Client) RunServices(ctx context.Context, sink service.Sink) error {
 	return c.runServices(ctx, sink, serviceKind, endpointsKind)
 }
 
 // RunAPIServers is RunServices for the API servers' own service, default/kubernetes. It reads no
 // other service.
-func (c *Client) RunAPIServers(ctx context.Context, sink ServiceSink) error {
+func (c *Client) RunAPIServers(ctx context.Context, sink service.Sink) error {
 	return c.runServices(ctx, sink, apiServiceKind, sliceKind)
 }
 
-func (c *Client) runServices(ctx context.Context, sink ServiceSink, ofServices,
+func (c *Client) runServices(ctx context.Context, sink service.Sink, ofServices,
 	ofEndpoints kind) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
