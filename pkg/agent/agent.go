@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -16,14 +15,13 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/conntrack"
+	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -46,8 +44,7 @@ type Options struct {
 }
 
 // Agent is the daemon of one node. Make one with New, then call Run once. New sets its fields, and
-// none changes after that, except those that synchronise themselves (kernel, guardCounts and view),
-// and services and noAPIPath before anything runs concurrently.
+// none changes after that, except those that synchronise themselves (kernel, guardCounts and view).
 // Only the loop uses host.
 type Agent struct {
 	log     *slog.Logger
@@ -64,18 +61,8 @@ type Agent struct {
 	pods    *podKeeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
-	// services is nil if another program translates services, without the API path. noAPIPath says
-	// why there is none although the configuration asks for it.
-	services      *services
-	noAPIPath     string
-	apiClients    apiClients
-	silentClients silentClients
-	// policies is nil if no policies are enforced.
-	policies *keeper.Keeper
-	// limiter keeps pods from filling the table of tracked connections.
-	limiter *conntrack.Limiter
-	// leftVIPs are addresses of services that the guard blocked when veild started.
-	leftVIPs []netip.Addr
+	// features plug into the agent, in the order in which they begin.
+	features []feature.Feature
 	table    *source.Writer
 	health   *telemetry.Health
 	metrics  *telemetry.Metrics
@@ -100,7 +87,7 @@ func New(o Options) (*Agent, error) {
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
 		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
 		wake:   make(chan struct{}, 1),
-		kernel: kernelChanges{told: make(chan struct{}, 1)}, silentClients: silentClients{},
+		kernel: kernelChanges{told: make(chan struct{}, 1)},
 	}
 	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
 	a.showGuard = a.guardStatus
@@ -130,13 +117,10 @@ func New(o Options) (*Agent, error) {
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
 
-	if err := a.openServices(); err != nil {
+	if err := a.openFeatures(); err != nil {
 		a.host.Close()
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
-	a.openPolicies()
-	a.limiter = a.newLimiter()
-
 	return a, nil
 }
 
@@ -212,10 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := l.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
-	if err := a.beginPolicies(); err != nil {
-		return errors.Join(err, a.closeListeners())
-	}
-	if err := l.beginServices(); err != nil {
+	if err := a.beginFeatures(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 
@@ -228,17 +209,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
 	g.Go(func() error { a.watchDrops(ctx); return nil })
-	a.runServices(ctx, g)
-	a.runPolicies(ctx, g)
-	a.runLimiter(ctx, g)
+	a.runFeatures(ctx, g)
 	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,
 		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
 			g.Go(func() error { a.sendSingly(ctx, p); return nil })
 		}}
-	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
+	g.Go(func() error { return feature.IgnoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return l.run(ctx) })
-	err := ignoreEnd(ctx, g.Wait())
-	return errors.Join(err, a.closeServices())
+	err := feature.IgnoreEnd(ctx, g.Wait())
+	return errors.Join(err, a.closeFeatures())
 }
 
 // guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
@@ -248,11 +227,10 @@ func (l *loop) guardFirst() error {
 	if err != nil {
 		return err
 	}
-	in := inputs{cfg: l.config()}
+	in := inputs{cfg: l.config(), vips: l.closedByFeatures()}
 	if l.lastGood != nil {
 		in.table.ServiceRanges = l.lastGood.ServiceRanges
 	}
-	l.gatherVIPs(&in)
 	s := decide(in).guard
 	s.NodeAddrs = have.Nodes
 	if l.lastGood != nil {
@@ -304,15 +282,6 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 				telemetry.MetricsHandler(a.metrics, a.health), a.log)
 		})
 	}
-}
-
-// ignoreEnd drops the error that only says that ctx ended.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) ||
-		errors.Is(err, context.DeadlineExceeded)) {
-		return nil
-	}
-	return err
 }
 
 func logOps[T fmt.Stringer](log *slog.Logger, what string, ops []T) {

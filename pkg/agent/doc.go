@@ -1,6 +1,8 @@
 // Package agent is the loop of veild, and the only package that knows all the
-// others: it takes what a source says of the cluster, decides what is believed,
-// plans what this node's kernel should look like, and makes it so.
+// others. It takes the state of the cluster from a source, decides what is believed,
+// plans what this node's kernel should look like, and makes it so. What is not the
+// way between nodes is a feature: services, policies, the limit of connections
+// (features.go, pkg/feature).
 //
 //	source ─► State ─► cluster.Resolve ─► Table ─► plan ─► guard, hostnet, tunnel, pods ─► snapshot, marker, conflist
 //

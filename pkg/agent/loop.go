@@ -81,13 +81,6 @@ type loop struct {
 	passage passageProof
 	// recalled reports whether the path MTU of an earlier veild was looked up.
 	recalled bool
-	// placed reports whether the table of services has the node's addresses.
-	placed bool
-	// noted is the source of translated packets that the table of services has.
-	noted struct {
-		podPrefixes []netip.Prefix
-		addrs       []netip.Addr
-	}
 }
 
 // seen is what the loop need not read again until the kernel changes.
@@ -249,7 +242,7 @@ func watchPause(last, lasted time.Duration) time.Duration {
 	return min(2*last, watchPauseMax)
 }
 
-// watchKernel tells the loop and the keeper of pods which changes of others may concern them.
+// watchKernel passes the changes of others to the loop, the keeper of pods and the features.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
@@ -279,6 +272,6 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 
 func (a *Agent) changedKernel(c hostnet.Change) {
 	a.pods.changed(c)
-	a.changedPolicies(c)
+	a.changedFeatures(c)
 	a.kernel.add(c)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
@@ -59,7 +60,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found,
 			Broken: p.broken, Traffic: p.traffic, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
-		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
+		p.run(func() error { return feature.IgnoreEnd(ctx, prober.Run(ctx)) })
 	}
 	p.prober.SetPeers(peers)
 }

@@ -28,16 +28,16 @@ func (l *loop) turn(ctx context.Context) error {
 		return l.finish(in, l.last, l.refusals, err)
 	}
 
+	var recallErr error
 	if in.complete {
-		l.tellPolicies(in.table)
-		if err := l.recall(&in); err != nil {
-			return l.finish(in, l.last, l.refusals, err)
-		}
+		recallErr = l.recall(&in)
 	}
 
+	// Features do not wait for the routes that recall could not read.
 	in, d := l.flap.hold(time.Now(), in, decide(in))
-	if err := l.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
-		d.notes = append(d.notes, err.Error())
+	l.turnFeatures(in, &d)
+	if recallErr != nil {
+		return l.finish(in, l.last, l.refusals, recallErr)
 	}
 
 	otherErr := l.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
@@ -67,7 +67,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	state, lastGood := told.state, l.lastGood
 	in.clockNote = l.checkClock(&in)
 
-	l.gatherVIPs(&in)
+	in.vips = l.closedByFeatures()
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
 	underlay, err := l.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
@@ -87,7 +87,6 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	in.table, refusals = cluster.Resolve(rules,
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
 	in.table.ServiceRanges, in.rangeProblems = added, problems
-	l.noteNodeAddrs(in.cfg, in.table, underlay, err == nil)
 	if !state.Synced {
 		have, err := l.guard.Read()
 		if err != nil {

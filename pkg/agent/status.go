@@ -25,15 +25,11 @@ func (a *Agent) Status() telemetry.Status {
 	defer cancel()
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
 	shownGuard, guardErr := a.showGuard()
-	services, serviceProblems := a.serviceStatus(v.cfg.Services.HostRouting)
-	policies, policyProblems := a.policyStatus()
-	connections, connectionProblem := a.connectionStatus()
 	pods := a.pods.seen.Load()
 
 	s := v.status()
 	s.Version, s.Started = a.version, a.started
-	s.Pods, s.Guard, s.Services, s.Policy = pods.count, shownGuard, services, policies
-	s.Connections = connections
+	s.Pods, s.Guard = pods.count, shownGuard
 	s.Devices, s.Peers = v.peerStatus(tunnels)
 	s.Problems = append(s.Problems, pods.problems...)
 	if v.configProblem != "" {
@@ -45,9 +41,8 @@ func (a *Agent) Status() telemetry.Status {
 	if tunnelErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
-	s.Problems = append(append(s.Problems, serviceProblems...), policyProblems...)
-	if connectionProblem != "" {
-		s.Problems = append(s.Problems, connectionProblem)
+	for _, f := range a.features {
+		f.Status(&s)
 	}
 	s.Problems = append(s.Problems, s.Faults(time.Now())...)
 	if guardErr != nil {

@@ -18,5 +18,7 @@
 //
 // Between two readings a pod may exceed the limit by what it opens in that time.
 //
+// A Feature (feature.go) is the Limiter as the agent drives it.
+//
 // Start reading at Limiter.step, then tracked.
 package conntrack

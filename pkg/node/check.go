@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/rootfs"
+	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
@@ -27,7 +28,7 @@ const capNetAdmin = 12
 func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
-		err = errors.Join(err, CheckServices(cfg))
+		err = errors.Join(err, services.Check(cfg))
 	}
 	return err
 }
@@ -61,8 +62,8 @@ func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy != config.ServiceProxyEBPF && cfg.APIPath() {
-		if err := CheckServices(cfg); err != nil {
-			notes = append(notes, "warning: "+NoAPIPath(err))
+		if err := services.Check(cfg); err != nil {
+			notes = append(notes, "warning: "+services.NoAPIPath(err))
 		}
 	}
 	h, err := hostnet.Open()

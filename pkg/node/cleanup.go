@@ -24,7 +24,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -62,7 +63,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	step(removePolicies)
 	step(removeLimit)
 	step(func() ([]string, error) { return nil, passage.Remove() })
-	step(RemoveServices)
+	step(services.Remove)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
 	if err := errors.Join(errs...); err != nil {
 		// The guard and its rules keep pods' packets from leaving in clear until here.
@@ -106,7 +107,7 @@ func checkStopped(ctx context.Context, socket string) error {
 }
 
 func removePolicies() ([]string, error) {
-	was, err := keeper.TurnOff(pod.DefaultPaths())
+	was, err := policies.TurnOff(pod.DefaultPaths())
 	if was && err == nil {
 		return []string{"nftables table " + abi.NFTPolicyTable,
 			"nftables table " + abi.NFTStampTable}, nil

@@ -20,5 +20,7 @@
 // It has more than 1,500 lines: what it shows, traces and waits for needs what is in force and what
 // it was told, under one lock.
 //
+// A Feature (feature.go) is the Keeper as the agent drives it, TurnOff the way back.
+//
 // Start reading at Keeper.Run, then step.
 package keeper

@@ -16,8 +16,11 @@
 //     before a restart: first those that wait for it, and the rest some seconds later (closing.go).
 //   - The table stays in force when Run ends.
 //
-// It knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the feed, whose
-// sink is the Keeper.
+// A Feature (feature.go) is the Keeper with a table in BPF maps, as the agent drives it. Beside
+// another proxy it has entry 0 alone (apipath.go). Check and Remove (machine.go) need no daemon.
+//
+// The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the
+// feed, whose sink is the Keeper. The Feature connects them.
 //
 // It is larger than most packages: services, API servers and health checks are changed by the one
 // goroutine that owns the Planner.

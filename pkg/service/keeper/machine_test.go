@@ -1,4 +1,4 @@
-package node
+package keeper
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	}
 	cfg := config.Config{}
 	cfg.Services.Cgroup = group
-	if path, err := ServiceCgroup(cfg); err != nil || path != group {
+	if path, err := cgroupOf(cfg); err != nil || path != group {
 		t.Errorf("a group that was configured: %q, %v", path, err)
 	}
 	if root, err := table.FindCgroup(); err == nil {

@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"context"
@@ -14,9 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -28,7 +27,7 @@ func TestLimitsAreNamedAsConfigured(t *testing.T) {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		want = append(want, strings.ToLower(upper.ReplaceAllString(key, "_$0")))
 	}
-	for _, table := range serviceTables(service.Limits{}, service.Limits{}) {
+	for _, table := range tableSizes(service.Limits{}, service.Limits{}) {
 		got = append(got, table.Limit)
 	}
 	if !slices.Equal(got, want) {
@@ -43,7 +42,7 @@ func TestAPIFrontendsHaveRoom(t *testing.T) {
 	}
 	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.5:6443")}
 	cfg := config.Config{Services: config.Services{APIFrontends: want}}
-	got := apiServers(cfg, netip.AddrPort{}, netip.AddrPort{}, nil).Host
+	got := knownAPIServers(cfg, netip.AddrPort{}, netip.AddrPort{}, nil).Host
 	if !slices.Equal(got, want) {
 		t.Errorf("the table gets %v, want %v", got, want)
 	}
@@ -77,7 +76,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host,
 					"KUBERNETES_SERVICE_PORT": c.port}[name]
 			})
-			got := apiServers(cfg, asked, told, nettest.Addrs("198.18.0.6"))
+			got := knownAPIServers(cfg, asked, told, nettest.Addrs("198.18.0.6"))
 			text := func(addrs []netip.AddrPort) string {
 				var out []string
 				for _, a := range addrs {
@@ -93,7 +92,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 
 			// A guess may be the address of a service that another proxy serves.
 			cfg.ServiceProxy = config.ServiceProxyNone
-			if got := apiServers(cfg, asked, told, nil); len(got.Guessed) > 0 ||
+			if got := knownAPIServers(cfg, asked, told, nil); len(got.Guessed) > 0 ||
 				text(got.Frontends) != c.fronts {
 				t.Errorf("beside another proxy: sure %v, guessed %v, want %q and none",
 					got.Frontends, got.Guessed, c.fronts)
@@ -114,17 +113,16 @@ func (emptyTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil
 
 // What is not known before the lists have come is not reported as unowned.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
-	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits,
-		Table: emptyTable{}})
+	k, err := New(Options{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); p.Run(ctx) }()
+	go func() { defer close(done); k.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	pages := (&Agent{services: &services{proxy: p}}).servicePages()
+	pages := (&Feature{keeper: k}).Pages()
 	ask := func(path string) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 		if err != nil {
@@ -142,7 +140,7 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		}
 	}
 
-	p.Listed()
+	k.Listed()
 	for _, path := range asked {
 		if err := ask(path); err == nil || errors.Is(err, errNotListed) {
 			t.Errorf("%s, once they are listed: %v", path, err)
@@ -160,8 +158,8 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 	self := &cluster.Node{Addresses: nettest.Addrs("198.18.0.11", "203.0.113.7", "fd42::b")}
 	// The second link is public; lo has an address for all.
-	u := hostnet.Underlay{
-		Addrs: nettest.Addrs("198.18.0.11", "fd42::b", "fd42::99"),
+	turn := feature.Turn{
+		LinkAddrs: nettest.Addrs("198.18.0.11", "fd42::b", "fd42::99"),
 		Assigned: nettest.Addrs("10.77.0.1", "198.18.0.11", "203.0.113.7", "203.0.113.8", "fd42::b",
 			"fd42::99"),
 	}
@@ -172,7 +170,7 @@ func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 		want   []netip.Addr
 	}{
 		"by default":               {self: self, want: nettest.Addrs("198.18.0.11", "fd42::b")},
-		"before the Node is known": {want: u.Addrs},
+		"before the Node is known": {want: turn.LinkAddrs},
 		"of a Node whose addresses are on another link": {
 			self: &cluster.Node{Addresses: nettest.Addrs("203.0.113.7")},
 			want: nettest.Addrs("203.0.113.7"),
@@ -187,7 +185,9 @@ func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := nodePortAddrs(c.ranges, c.self, u); !slices.Equal(got, c.want) {
+			one := turn
+			one.Table.Self = c.self
+			if got := nodePortAddrs(c.ranges, one); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})

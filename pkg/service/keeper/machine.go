@@ -1,4 +1,4 @@
-package node
+package keeper
 
 import (
 	"errors"
@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
-// ServiceCgroup returns the root of the cgroup tree of the node's processes. A root that it finds
-// itself must be the machine's root. A container sees only its own part of the tree, without the
-// processes whose sockets must be translated.
-func ServiceCgroup(cfg config.Config) (string, error) {
+// cgroupOf returns the root of the tree of cgroups that the node's processes are in. Without
+// services.cgroup it must be the root of the machine's tree: a container sees only its own part,
+// which has no process to translate for.
+func cgroupOf(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
 		return cfg.Services.Cgroup, nil
 	}
@@ -29,7 +29,7 @@ func ServiceCgroup(cfg config.Config) (string, error) {
 	return path, wholeTree(path)
 }
 
-// errPartOfTree matches a cgroup tree that is only a part of the machine's.
+// errPartOfTree matches a cgroup tree that is only a part of the machine's tree.
 var errPartOfTree = errors.New("only a part of the node's tree of cgroups: only veild's own " +
 	"sockets would be translated")
 
@@ -47,9 +47,9 @@ func wholeTree(path string) error {
 	return nil
 }
 
-// CheckServices returns what this machine lacks for the service table, and changes nothing.
-func CheckServices(cfg config.Config) error {
-	if _, err := ServiceCgroup(cfg); err != nil {
+// Check returns what this machine lacks for the table of services. It changes nothing.
+func Check(cfg config.Config) error {
+	if _, err := cgroupOf(cfg); err != nil {
 		return err
 	}
 	_, err := table.Probe()
@@ -62,14 +62,15 @@ func NoAPIPath(err error) string {
 		"node: %v", err)
 }
 
-// ServicesTranslated reports whether a veild that translated all services left its table.
-func ServicesTranslated() bool {
+// leftAll reports whether a veild that translated all services left its table.
+func leftAll() bool {
 	_, err := os.Stat(filepath.Join(abi.BPFDir, table.MapFlows))
 	return err == nil
 }
 
-// RemoveServices removes the table, if there is one.
-func RemoveServices() ([]string, error) {
+// Remove removes the table of services and its programs from this node, and returns what it
+// removed. Without a table it does nothing.
+func Remove() ([]string, error) {
 	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, table.PinPrefix+"*"))
 	if err != nil || len(pins) == 0 {
 		return nil, err

@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"errors"
@@ -10,40 +10,38 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // ownNamespace is the path of the node's network namespace.
 const ownNamespace = "/proc/self/ns/net"
 
-// namespaces are the paths of the network namespaces of this node and its pods.
-func (a *Agent) namespaces() ([]string, error) {
+// namespaces returns the paths of the network namespaces of this node and its pods.
+func (f *Feature) namespaces() ([]string, error) {
 	paths := []string{ownNamespace}
-	records, err := a.pods.paths.List()
+	records, err := f.o.Paths.List()
 	for _, r := range records {
 		paths = append(paths, r.Netns)
 	}
 	return paths, err
 }
 
-// silentClients are, by server, the network namespaces that had connections to it when stuck ones
-// were first closed. They are forgotten when all are closed. One goroutine uses them.
+// silentClients has, by server, the network namespaces that had connections to it when stuck ones
+// were first closed. It forgets them when all are closed. One goroutine uses it.
 type silentClients map[netip.AddrPort][]string
 
 // closeSockets closes TCP connections of this node and of its pods to a server. It returns how many,
 // and how long that took of a core.
-func (a *Agent) closeSockets(c proxy.Closing) (closed int, took time.Duration, err error) {
+func (f *Feature) closeSockets(c Closing) (closed int, took time.Duration, err error) {
 	var paths []string
 	if !c.Again {
-		paths, err = a.namespaces()
+		paths, err = f.namespaces()
 	}
-	closed, took, closeErr := a.silentClients.close(c, paths)
+	closed, took, closeErr := f.silent.close(c, paths)
 	return closed, took, errors.Join(err, closeErr)
 }
 
 // close closes connections to a server, in all network namespaces or again in those that had some.
-func (all silentClients) close(c proxy.Closing, paths []string) (closed int, took time.Duration,
+func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
 	err error) {
 	if c.Again {
 		paths = all[c.Server]
@@ -105,8 +103,8 @@ func closeIn(paths []string, still func() bool,
 }
 
 // abortDatagrams disconnects the UDP sockets of this node and its pods whose backend has gone.
-func (a *Agent) abortDatagrams(t *table.Table) (int, error) {
-	paths, err := a.namespaces()
-	n, abortErr := t.AbortUDP(paths...)
+func (f *Feature) abortDatagrams() (int, error) {
+	paths, err := f.namespaces()
+	n, abortErr := f.table.AbortUDP(paths...)
 	return n, errors.Join(err, abortErr)
 }

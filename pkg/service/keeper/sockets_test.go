@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
@@ -67,7 +66,7 @@ func TestStuckConnectionsAreClosedWhereTheyAre(t *testing.T) {
 
 	all := silentClients{}
 	paths := []string{ownNamespace, "/nowhere", client.Path(), other.Path()}
-	c := proxy.Closing{Server: to, Stuck: true, Spare: func(uint64) bool { return false },
+	c := Closing{Server: to, Stuck: true, Spare: func(uint64) bool { return false },
 		Still: func() bool { return true }}
 	for i, want := range [][]string{{client.Path()}, {client.Path()}} {
 		c.Again = i > 0

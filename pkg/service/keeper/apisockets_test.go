@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"maps"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // A client in a namespace of its own is counted, and seen to retransmit once its server has gone.
@@ -38,7 +37,7 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 
 	other := netip.MustParseAddrPort("192.0.2.3:6443")
 	paths := []string{ownNamespace, "/nowhere", client.Path()}
-	s := proxy.Sockets{Servers: []netip.AddrPort{other, to}, Spare: func(uint64) bool { return false }}
+	s := Sockets{Servers: []netip.AddrPort{other, to}, Spare: func(uint64) bool { return false }}
 	count, clients, err := countIn(paths, s)
 	if want := map[netip.AddrPort]int{to: 1}; err != nil || !maps.Equal(count, want) ||
 		!slices.Equal(clients, paths[2:]) {

@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"net/netip"
@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
@@ -26,13 +25,14 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(port))
 }
 
-// apiServers returns what is known of the API servers before they are listed. Their service's
+// knownAPIServers returns what is known of the API servers before they are listed. Their service's
 // address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
 // Otherwise it is the first address of the first service range, which kube-apiserver takes by
 // default; beside another proxy nothing is guessed. The servers are those of the configuration, of
 // veild's credentials, and of the last good table.
-func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
-	known := proxy.APIServers{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
+func knownAPIServers(cfg config.Config, asked, told netip.AddrPort,
+	last []netip.Addr) APIServers {
+	known := APIServers{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
 	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.ServiceRanges) > 0 {
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}

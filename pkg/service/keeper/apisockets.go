@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"errors"
@@ -11,13 +11,12 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.
 const mostAPISockets = 1 << 14
 
-// apiClients are the network namespaces of pods that had connections to API servers when they were
+// apiClients has the network namespaces of pods that had connections to API servers when they were
 // last counted.
 type apiClients struct {
 	mu    sync.Mutex
@@ -26,17 +25,17 @@ type apiClients struct {
 
 // countAPISockets returns the number of connections to each server, of the node and its pods. In one
 // namespace it counts to 16,384.
-func (a *Agent) countAPISockets(s proxy.Sockets) (map[netip.AddrPort]int, error) {
-	paths, err := a.namespaces()
+func (f *Feature) countAPISockets(s Sockets) (map[netip.AddrPort]int, error) {
+	paths, err := f.namespaces()
 	count, clients, countErr := countIn(paths, s)
-	a.apiClients.mu.Lock()
-	defer a.apiClients.mu.Unlock()
-	a.apiClients.paths = slices.DeleteFunc(clients, func(p string) bool { return p == ownNamespace })
+	f.clients.mu.Lock()
+	defer f.clients.mu.Unlock()
+	f.clients.paths = slices.DeleteFunc(clients, func(p string) bool { return p == ownNamespace })
 	return count, errors.Join(err, countErr)
 }
 
 // countIn counts connections in network namespaces. clients are those that have connections.
-func countIn(paths []string, s proxy.Sockets) (count map[netip.AddrPort]int, clients []string,
+func countIn(paths []string, s Sockets) (count map[netip.AddrPort]int, clients []string,
 	err error) {
 	count = map[netip.AddrPort]int{}
 	for _, path := range paths {
@@ -57,16 +56,16 @@ func countIn(paths []string, s proxy.Sockets) (count map[netip.AddrPort]int, cli
 
 // retransmittingTo returns the servers to which a connection retransmits, of the node and of the
 // pods that had connections when they were last counted.
-func (a *Agent) retransmittingTo(s proxy.Sockets) ([]netip.AddrPort, error) {
-	a.apiClients.mu.Lock()
-	paths := append([]string{ownNamespace}, a.apiClients.paths...)
-	a.apiClients.mu.Unlock()
+func (f *Feature) retransmittingTo(s Sockets) ([]netip.AddrPort, error) {
+	f.clients.mu.Lock()
+	paths := append([]string{ownNamespace}, f.clients.paths...)
+	f.clients.mu.Unlock()
 	return retransmittingIn(paths, s)
 }
 
 // retransmittingIn returns the servers to which a connection in one of some network namespaces
 // retransmits.
-func retransmittingIn(paths []string, s proxy.Sockets) (silent []netip.AddrPort, err error) {
+func retransmittingIn(paths []string, s Sockets) (silent []netip.AddrPort, err error) {
 	for _, path := range paths {
 		n := 0
 		findErr := findIn(path, s, func(found sockdiag.Socket) bool {
@@ -81,7 +80,7 @@ func retransmittingIn(paths []string, s proxy.Sockets) (silent []netip.AddrPort,
 }
 
 // findIn finds connections in a network namespace. One that is gone has none.
-func findIn(path string, s proxy.Sockets, found func(sockdiag.Socket) bool) error {
+func findIn(path string, s Sockets, found func(sockdiag.Socket) bool) error {
 	err := netns.Do(path, func() error {
 		return sockdiag.Find(unix.IPPROTO_TCP, s.Servers, func(one sockdiag.Socket) bool {
 			return s.Spare(one.Cookie) || found(one)

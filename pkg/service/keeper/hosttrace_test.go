@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"net/http"

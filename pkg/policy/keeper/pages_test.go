@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"context"
@@ -12,11 +12,10 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
 
 func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
-	pages := policyPages(nil, nil)
+	pages := (&Feature{}).Pages()
 	if len(pages) == 0 {
 		t.Fatal("there are no pages")
 	}
@@ -29,8 +28,8 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 }
 
 func TestPolicyPagesRefuseBadNames(t *testing.T) {
-	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
-	page := policyPages(k, nil)["/v1/policy/pod"]
+	k := New(Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
+	page := (&Feature{keeper: k}).Pages()["/v1/policy/pod"]
 	for _, name := range []string{"", "web", "shop/", "/web", "a/b/c"} {
 		_, err := page(httptest.NewRequest(http.MethodGet, "/?pod="+url.QueryEscape(name), nil))
 		if err == nil || !strings.Contains(err.Error(), "write NAMESPACE/NAME") {
@@ -39,20 +38,26 @@ func TestPolicyPagesRefuseBadNames(t *testing.T) {
 	}
 }
 
+// awayServer is an API server that cannot be reached.
+type awayServer struct{ Source }
+
+func (awayServer) ListPolicies(context.Context) (policy.Policies, error) {
+	return policy.Policies{}, errors.New("the API server cannot be reached")
+}
+
 func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
-	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
-	page := policyPages(k, func(context.Context) (policy.Policies, error) {
-		return policy.Policies{}, errors.New("the API server cannot be reached")
-	})["/v1/policy/progress"]
+	k := New(Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
+	f := &Feature{keeper: k, o: FeatureOptions{Source: awayServer{}}}
+	page := f.Pages()["/v1/policy/progress"]
 	got, err := page(httptest.NewRequest(http.MethodGet, "/", nil))
-	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced ||
+	if p, ok := got.(Progress); err != nil || !ok || p.Enforced ||
 		!slices.Equal(p.Missing, []string{"the API server cannot be reached"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 
 	// A revision is compared without a list.
 	got, err = page(httptest.NewRequest(http.MethodGet, "/?revision=r1", nil))
-	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced || len(p.Missing) != 1 ||
+	if p, ok := got.(Progress); err != nil || !ok || p.Enforced || len(p.Missing) != 1 ||
 		!strings.Contains(p.Missing[0], "not listed since veild started") {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// errNoServices is what is shown of the table where there is none.
+// errNoServices is the answer of all pages where there is no table.
 var errNoServices = errors.New("services are not translated by veild on this node: " +
 	"serviceProxy is none")
 
@@ -23,35 +23,35 @@ var errAPIOnly = errors.New("serviceProxy is none: veild translates the API serv
 var errNotListed = errors.New("services are not listed since veild started: the former table " +
 	"is in force; only API servers are shown")
 
-// servicePages are the admin socket's pages about services.
-func (a *Agent) servicePages() map[string]telemetry.Page {
+// Pages returns the admin socket's pages about services.
+func (f *Feature) Pages() map[string]telemetry.Page {
 	ask := func(look func(*service.Planner, *http.Request) (any, error)) telemetry.Page {
 		return func(r *http.Request) (answer any, err error) {
-			if a.services == nil {
+			if f.keeper == nil {
 				return nil, errNoServices
 			}
-			asked := a.services.proxy.Ask(r.Context(),
+			asked := f.keeper.Ask(r.Context(),
 				func(p *service.Planner) { answer, err = look(p, r) })
 			switch {
 			case err == nil:
-			case !a.services.proxy.Status().Listed:
+			case !f.keeper.Status().Listed:
 				err = errors.Join(err, errNotListed)
-			case a.links() == nil:
+			case f.links == nil:
 				err = errors.Join(err, errAPIOnly)
 			}
 			return answer, errors.Join(asked, err)
 		}
 	}
 	return map[string]telemetry.Page{
-		telemetry.ServicesPath: a.listServices,
+		telemetry.ServicesPath: f.listServices,
 		telemetry.ServicePath:  ask(showService),
 		telemetry.TracePath:    ask(traceService),
 	}
 }
 
 // listServices returns the services after the named one.
-func (a *Agent) listServices(r *http.Request) (any, error) {
-	if a.services == nil {
+func (f *Feature) listServices(r *http.Request) (any, error) {
+	if f.keeper == nil {
 		return nil, errNoServices
 	}
 	var after service.Name
@@ -60,8 +60,8 @@ func (a *Agent) listServices(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	return service.List(after, func(f func(*service.Planner)) error {
-		return a.services.proxy.Ask(r.Context(), f)
+	return service.List(after, func(look func(*service.Planner)) error {
+		return f.keeper.Ask(r.Context(), look)
 	})
 }
 

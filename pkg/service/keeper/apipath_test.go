@@ -1,4 +1,4 @@
-package agent
+package keeper
 
 import (
 	"context"
@@ -7,13 +7,12 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	proxy "github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
 // Beside another proxy the table has the ClusterIPs of the API servers' service. NodePorts and
 // external addresses stay the other proxy's.
 func TestAPIFeedTakesClusterIPsOnly(t *testing.T) {
-	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
+	p, err := New(Options{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,36 +1,23 @@
-package agent
+package keeper
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// errNoPolicies is what is shown of policies where none are enforced.
+// errNoPolicies is the answer of all pages where no policies are enforced.
 var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: " +
 	"add manifests/components/policy, or set policy: kubernetes")
 
-// pages are all pages of the admin socket but the status.
-func (a *Agent) pages() map[string]telemetry.Page {
-	all := a.servicePages()
-	maps.Copy(all, policyPages(a.policies, func(ctx context.Context) (policy.Policies, error) {
-		return a.kube.ListPolicies(ctx)
-	}))
-	return all
-}
-
-// policyPages are the admin socket's pages about policies. The keeper is nil where none are
-// enforced; list asks the API server for all policies.
-func policyPages(k *keeper.Keeper,
-	list func(context.Context) (policy.Policies, error)) map[string]telemetry.Page {
+// Pages returns the admin socket's pages about policies.
+func (f *Feature) Pages() map[string]telemetry.Page {
+	k := f.keeper
 	pages := map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) { return k.List(), nil },
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
@@ -52,9 +39,9 @@ func policyPages(k *keeper.Keeper,
 			if revision := r.FormValue("revision"); revision != "" {
 				return k.ProgressTo(revision), nil
 			}
-			policies, err := list(r.Context())
+			policies, err := f.o.Source.ListPolicies(r.Context())
 			if err != nil {
-				return keeper.Progress{Missing: []string{err.Error()}}, nil
+				return Progress{Missing: []string{err.Error()}}, nil
 			}
 			return k.Progress(policies), nil
 		},
@@ -78,8 +65,8 @@ func podName(text string) (policy.Name, error) {
 }
 
 // questionOf reads a question for Keeper.Trace.
-func questionOf(r *http.Request) (keeper.Question, error) {
-	q := keeper.Question{From: r.FormValue("from"), To: r.FormValue("to"),
+func questionOf(r *http.Request) (Question, error) {
+	q := Question{From: r.FormValue("from"), To: r.FormValue("to"),
 		About: r.FormValue("about")}
 	proto, err := strconv.ParseUint(r.FormValue("protocol"), 10, 8)
 	if err != nil {

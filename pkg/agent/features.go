@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/pkg/conntrack"
+	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// openFeatures makes the list of features, in the order in which they begin. A new feature is one
+// more entry.
+func (a *Agent) openFeatures() error {
+	cfg, paths := a.config(), a.pods.paths
+	have, err := a.guard.Read()
+	if err != nil {
+		return err
+	}
+
+	s, err := services.Open(services.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
+		Last: a.view.Load().lastGood, Closed: have.VIPs, StopFlows: a.host.StopFlows, Changed: a.poke,
+		Observe: a.metrics.ObserveProgramming, Log: a.log})
+	if err != nil {
+		return err
+	}
+	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
+		Programmed: a.metrics.ObservePolicy, Log: a.log}
+	if links := s.Links(); links != nil {
+		p.Links = links
+	}
+
+	a.features = []feature.Feature{
+		policies.NewFeature(p),
+		s,
+		conntrack.NewFeature(cfg.PodConnections, paths, a.log),
+	}
+	return nil
+}
+
+// beginFeatures puts in force what features know before any source has spoken.
+func (a *Agent) beginFeatures() error {
+	for _, f := range a.features {
+		if err := f.Begin(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runFeatures keeps features in force until ctx ends.
+func (a *Agent) runFeatures(ctx context.Context, g *errgroup.Group) {
+	for _, f := range a.features {
+		g.Go(func() error { return feature.IgnoreEnd(ctx, f.Run(ctx)) })
+	}
+}
+
+// closeFeatures closes features once nothing uses them any more.
+func (a *Agent) closeFeatures() (err error) {
+	for _, f := range a.features {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// closedByFeatures returns the addresses that the guard blocks for features.
+func (a *Agent) closedByFeatures() (addrs []netip.Addr) {
+	for _, f := range a.features {
+		addrs = append(addrs, f.Closed()...)
+	}
+	return addrs
+}
+
+// turnFeatures passes what this turn believes to features. Their errors become notes of d.
+func (l *loop) turnFeatures(in inputs, d *decision) {
+	t := feature.Turn{Table: in.table, Complete: in.complete, LinkAddrs: l.underlay.Addrs,
+		Assigned: l.underlay.Assigned, Certain: l.seen.underlay, PodPrefixes: d.podPrefixes,
+		SelfAddrs: d.host.SelfAddrs}
+	for _, f := range l.features {
+		if err := f.Turn(t); err != nil {
+			d.notes = append(d.notes, err.Error())
+		}
+	}
+}
+
+// changedFeatures passes a notification of the kernel to features.
+func (a *Agent) changedFeatures(c hostnet.Change) {
+	k := feature.KernelChange{PolicyTable: c.Policy,
+		Pods: c.AllPods || c.PodLinks || len(c.Pods) > 0}
+	if k == (feature.KernelChange{}) {
+		return
+	}
+	for _, f := range a.features {
+		f.KernelChanged(k)
+	}
+}
+
+// pages returns all pages of the admin socket but the status.
+func (a *Agent) pages() map[string]telemetry.Page {
+	all := map[string]telemetry.Page{}
+	for _, f := range a.features {
+		maps.Copy(all, f.Pages())
+	}
+	return all
+}

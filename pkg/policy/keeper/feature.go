@@ -1,0 +1,169 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/internal/sysctl"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// liberalPath is the setting by which conntrack accepts segments outside the window that it knows.
+const liberalPath = "netfilter/nf_conntrack_tcp_be_liberal"
+
+// Source is the API server as a Feature needs it. kube.Client implements it.
+type Source interface {
+	// RunPolicies passes policies, and the objects that they depend on, to sink until ctx ends.
+	RunPolicies(ctx context.Context, sink policy.Sink) error
+	// ListPolicies returns the policies that the API server has now.
+	ListPolicies(ctx context.Context) (policy.Policies, error)
+	// Deny takes the policies that deny more than is written, for which RunDenials creates Events
+	// until ctx ends. Deny returns at once.
+	Deny(denials []policy.Denial)
+	RunDenials(ctx context.Context) error
+}
+
+// FeatureOptions are the settings and dependencies of a Feature.
+type FeatureOptions struct {
+	Config config.Config
+	// Source must be set if the configuration asks for policies.
+	Source Source
+	Paths  pod.Paths
+	// Links have a fast path past netfilter. Confine closes it to all pods but those of Allow. Nil
+	// means that there is no fast path.
+	Links interface {
+		FastPath
+		Confine()
+	}
+	// Programmed receives the time from a change of the source until it is in force.
+	Programmed func(time.Duration)
+	Log        *slog.Logger
+}
+
+// Feature is NetworkPolicy as the agent drives it. Make it with NewFeature.
+type Feature struct {
+	feature.None
+	o      FeatureOptions
+	keeper *Keeper // nil if the configuration asks for no policies
+}
+
+// NewFeature returns a Feature that has changed nothing but the confinement of the fast path.
+func NewFeature(o FeatureOptions) *Feature {
+	f := &Feature{o: o}
+	if o.Config.Policy != config.PolicyKubernetes {
+		return f
+	}
+	k := Options{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
+		AllowOwnNode: o.Config.PolicyOwnNode == config.OwnNodeAllow, Denials: o.Source.Deny,
+		Programmed: o.Programmed}
+	if o.Links != nil {
+		o.Links.Confine()
+		k.FastPath = o.Links
+	}
+	f.keeper = New(k)
+	return f
+}
+
+// Begin puts in force what is known before any source has spoken. Without policies in the
+// configuration it takes those of an earlier veild out of force, since no process maintains them.
+func (f *Feature) Begin() error {
+	if f.keeper == nil {
+		was, err := TurnOff(f.o.Paths)
+		if err != nil {
+			return fmt.Errorf("turn NetworkPolicy off: %w", err)
+		}
+		if was {
+			f.o.Log.Warn("NetworkPolicy is not enforced any more, as configured")
+		}
+		return nil
+	}
+	if err := f.keeper.Begin(); err != nil {
+		return fmt.Errorf("put NetworkPolicy in force: %w", err)
+	}
+	if f.o.Config.Services.HostRouting != config.HostRoutingEBPF {
+		return nil
+	}
+
+	// Pods change between the fast path, which conntrack does not see, and the kernel's. It would
+	// take the windows of their open connections for wrong.
+	if err := sysctl.Write(liberalPath, "1"); err != nil {
+		return fmt.Errorf("let connections come back from the fast path: %w", err)
+	}
+	return nil
+}
+
+// Run keeps policies in force until ctx ends.
+func (f *Feature) Run(ctx context.Context) error {
+	if f.keeper == nil {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer f.keeper.Close()
+		return f.keeper.Run(ctx)
+	})
+	for _, run := range []func(context.Context) error{
+		func(ctx context.Context) error { return f.o.Source.RunPolicies(ctx, f.keeper) },
+		f.o.Source.RunDenials, f.keeper.LogDrops,
+	} {
+		g.Go(func() error { return feature.IgnoreEnd(ctx, run(ctx)) })
+	}
+	return g.Wait()
+}
+
+// Turn passes the addresses and prefixes of nodes, as they are believed, to the Keeper.
+func (f *Feature) Turn(t feature.Turn) error {
+	if f.keeper == nil || !t.Complete {
+		return nil
+	}
+	nodes := slices.Concat(t.Table.Peers, t.Table.Keyless)
+	if t.Table.Self != nil {
+		nodes = append(nodes, *t.Table.Self)
+	}
+	prefixes := make(map[string][]netip.Prefix, len(nodes))
+	addrs := make(map[string][]netip.Addr, len(nodes))
+	for _, n := range nodes {
+		prefixes[n.Name], addrs[n.Name] = n.PodPrefixes, n.Addresses
+	}
+	f.keeper.SetNodeAddrs(addrs)
+	f.keeper.SetPrefixes(prefixes)
+	return nil
+}
+
+// KernelChanged has the Keeper compare what may have changed.
+func (f *Feature) KernelChanged(c feature.KernelChange) {
+	if f.keeper == nil {
+		return
+	}
+	if c.PolicyTable {
+		f.keeper.TableChanged()
+	}
+	if c.Pods {
+		f.keeper.AttachmentsChanged()
+	}
+}
+
+// Status adds the status of policies and their problems. It adds nothing where none are enforced.
+func (f *Feature) Status(s *telemetry.Status) {
+	if f.keeper == nil {
+		return
+	}
+	shown := f.keeper.Status()
+	s.Problems = append(s.Problems, f.keeper.Problems()...)
+	drops, err := f.keeper.Drops()
+	if err != nil {
+		s.Problems = append(s.Problems, err.Error())
+	}
+	shown.Drops = drops
+	s.Policy = &shown
+}

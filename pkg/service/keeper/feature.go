@@ -1,0 +1,304 @@
+package keeper
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// Source is the API server as a Feature needs it. kube.Client implements it.
+type Source interface {
+	// Server returns the API server's address in the credentials. It is not valid if they have a
+	// host name.
+	Server() netip.AddrPort
+	// ServerVerifier returns a function that verifies the certificate of an API server. Nil means
+	// that none can be verified.
+	ServerVerifier() func(tls.ConnectionState) error
+	// RunServices passes services and their endpoints to sink until ctx ends. RunAPIServers does so
+	// for the API servers' own service alone.
+	RunServices(ctx context.Context, sink service.Sink) error
+	RunAPIServers(ctx context.Context, sink service.Sink) error
+}
+
+// FeatureOptions are the settings and dependencies of a Feature.
+type FeatureOptions struct {
+	Config config.Config
+	// Source must be set if the configuration asks for services or the API path.
+	Source Source
+	Paths  pod.Paths
+	// Last is the last good table. Nil means that there is none.
+	Last *cluster.Table
+	// Closed are the addresses of services that the guard of an earlier veild blocks.
+	Closed []netip.Addr
+	// StopFlows ends the kernel's flow table of an earlier veild.
+	StopFlows func() error
+	// Changed is called when the result of Closed may have changed. It must not block.
+	Changed func()
+	// Observe receives the time from the arrival of a change until it is in force.
+	Observe func(time.Duration)
+	Log     *slog.Logger
+}
+
+// Feature is the translation of services, or the API path beside another proxy, as the agent drives
+// it. Make it with Open.
+type Feature struct {
+	feature.None
+	o FeatureOptions
+
+	// table and keeper are nil if another program translates services, without the API path. links
+	// is also nil if the table has entry 0 alone. noAPIPath says why there is no API path although
+	// the configuration asks for it. None of them changes after Begin.
+	table     *table.Table
+	links     *link.Links
+	keeper    *Keeper
+	noAPIPath string
+
+	vips service.VIPs
+	// listed reports whether vips are complete.
+	listed  atomic.Bool
+	clients apiClients
+	silent  silentClients
+
+	// turn belongs to the goroutine that calls Begin and Turn.
+	turn struct {
+		// placed reports whether the keeper has the node's addresses.
+		placed bool
+		// podPrefixes and selfAddrs are the arguments of the last SetSelf.
+		podPrefixes []netip.Prefix
+		selfAddrs   []netip.Addr
+	}
+}
+
+// Open opens the table if the configuration asks for it: all of it, or entry 0 alone. It removes
+// what another configuration left and no process would maintain.
+func Open(o FeatureOptions) (*Feature, error) {
+	f := &Feature{o: o, silent: silentClients{}}
+	cfg := o.Config
+	if cfg.ServiceProxy != config.ServiceProxyEBPF {
+		return f, f.openAPIPath()
+	}
+	return f, f.open(table.Config{Limits: limitsOf(cfg.Services.Limits), Links: true,
+		TunnelPort:  uint16(cfg.Tunnel.Port),
+		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
+}
+
+// open opens a table. One without programs at links is for entry 0 alone.
+func (f *Feature) open(t table.Config) error {
+	cfg, log := f.o.Config, f.o.Log
+	cgroup, err := cgroupOf(cfg)
+	if err != nil {
+		return err
+	}
+
+	t.Dir, t.Log = abi.BPFDir, log
+	opened, err := table.Open(t)
+	if err != nil {
+		return err
+	}
+
+	var last []netip.Addr
+	if f.o.Last != nil {
+		last = f.o.Last.APIServers
+	}
+	o := Options{
+		Node: cfg.Node, Limits: t.Limits,
+		APIServers:   knownAPIServers(cfg, f.o.Source.Server(), serviceOfPod(os.Getenv), last),
+		CloseSockets: f.closeSockets, Log: log, VerifyServer: f.o.Source.ServerVerifier(),
+		Retransmitting: f.retransmittingTo, CountSockets: f.countAPISockets,
+		ProbeMark: abi.ProbeMark,
+	}
+
+	var links *link.Links
+	if t.Links {
+		links = link.New(opened, log)
+		o.HealthAddress, o.Observe = cfg.Services.HealthAddress, f.o.Observe
+		o.AbortDatagrams = f.abortDatagrams
+	}
+
+	o.Table = tableOf{opened, links, cgroup}
+	log.Info("services are translated by eBPF", "apiServersOnly", !t.Links,
+		"hostRouting", cfg.Services.HostRouting, "cgroup", cgroup,
+		"apiServers", o.APIServers.Configured, "remembered", o.APIServers.Remembered)
+	k, err := New(o)
+	if err != nil {
+		return errors.Join(err, opened.Close())
+	}
+
+	f.table, f.links, f.keeper = opened, links, k
+	f.vips.Left(f.o.Closed, time.Now())
+	return nil
+}
+
+func limitsOf(c config.ServiceLimits) service.Limits {
+	or := func(n int, normal uint32) uint32 {
+		if n == 0 {
+			return normal
+		}
+		return uint32(n)
+	}
+	d := service.DefaultLimits
+	return service.Limits{
+		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
+		Members: or(c.Members, d.Members), SourceRanges: or(c.SourceRanges, d.SourceRanges),
+	}
+}
+
+// Links returns the programs at links. It returns nil if another program translates services, with
+// or without the API path.
+func (f *Feature) Links() *link.Links { return f.links }
+
+// Begin puts the table in force as the last veild left it.
+func (f *Feature) Begin() error {
+	if f.keeper == nil {
+		return nil
+	}
+	if f.links == nil {
+		if err := f.keeper.Begin(); err != nil {
+			return f.goWithoutAPIPath(err)
+		}
+		return nil
+	}
+
+	// Its programs judge by marks, which the fast path of an earlier veild does not set.
+	if err := f.o.StopFlows(); err != nil {
+		return err
+	}
+	if last := f.o.Last; last != nil && last.Self != nil {
+		if err := f.setSelf(last.Self.PodPrefixes, last.Self.Addresses); err != nil {
+			return err
+		}
+	}
+	return f.keeper.Begin()
+}
+
+// Run maintains the table until ctx ends.
+func (f *Feature) Run(ctx context.Context) error {
+	if f.keeper == nil {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		f.keeper.Run(ctx)
+		return nil
+	})
+	if f.links == nil {
+		g.Go(func() error {
+			return feature.IgnoreEnd(ctx, f.o.Source.RunAPIServers(ctx, apiFeed{f.keeper}))
+		})
+		return g.Wait()
+	}
+
+	g.Go(func() error {
+		select {
+		case <-f.keeper.Attached(): // until then links have the settings of the last veild
+			return feature.IgnoreEnd(ctx, f.links.WatchLinks(ctx))
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	g.Go(func() error {
+		return feature.IgnoreEnd(ctx, f.o.Source.RunServices(ctx, feed{f.keeper, f}))
+	})
+	return g.Wait()
+}
+
+// Close closes the table, which stays in force.
+func (f *Feature) Close() error {
+	if f.table == nil {
+		return nil
+	}
+	return f.table.Close()
+}
+
+// Turn passes the addresses of NodePorts, the endpoints of tunnels and the number of nodes to the
+// table, and this node's sources to the programs at links. An uncertain link between nodes counts
+// only at the start. Later the addresses of the last certain one stay.
+func (f *Feature) Turn(t feature.Turn) error {
+	if f.keeper == nil {
+		return nil
+	}
+	cfg := f.o.Config
+	if t.Certain || !f.turn.placed {
+		f.keeper.SetNodeAddrs(nodePortAddrs(cfg.Services.NodePortAddresses, t))
+		f.turn.placed = true
+	}
+	f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))
+	f.keeper.SetNodes(len(t.Table.Peers) + 1)
+	return f.setSelf(t.PodPrefixes, t.SelfAddrs)
+}
+
+// setSelf sets the sources of the programs at links: an address of the pod prefixes, which peers
+// know as this node's, and a node address.
+func (f *Feature) setSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
+	if f.links == nil || len(podPrefixes) == 0 ||
+		slices.Equal(f.turn.podPrefixes, podPrefixes) && slices.Equal(f.turn.selfAddrs, addrs) {
+		return nil
+	}
+	if err := f.links.SetSelf(podPrefixes, addrs); err != nil {
+		return err
+	}
+	f.turn.podPrefixes, f.turn.selfAddrs = slices.Clone(podPrefixes), slices.Clone(addrs)
+	return nil
+}
+
+// nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
+// ranges the primary ones. Primary are the addresses in the Node object; for a family with several,
+// those on the link to the other nodes.
+func nodePortAddrs(ranges []netip.Prefix, t feature.Turn) []netip.Addr {
+	if len(ranges) > 0 {
+		return slices.DeleteFunc(slices.Clone(t.Assigned), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+		})
+	}
+	self := t.Table.Self
+	if self == nil {
+		return t.LinkAddrs
+	}
+	var primary []netip.Addr
+	for _, v6 := range []bool{false, true} {
+		named := slices.DeleteFunc(slices.Clone(t.Assigned), func(a netip.Addr) bool {
+			return a.Is6() != v6 || !slices.Contains(self.Addresses, a)
+		})
+		onLink := slices.DeleteFunc(slices.Clone(named), func(a netip.Addr) bool {
+			return !slices.Contains(t.LinkAddrs, a)
+		})
+		if len(onLink) > 0 {
+			named = onLink
+		}
+		primary = append(primary, named...)
+	}
+	return primary
+}
+
+// tunnelEndpoints returns the possible endpoints of all nodes of t: the published ones, and this
+// node's port at every node address.
+func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
+	all := make([]netip.AddrPort, 0, len(t.NodeAddrs)+len(t.Peers))
+	for _, addr := range t.NodeAddrs {
+		all = append(all, netip.AddrPortFrom(addr, port))
+	}
+	for _, p := range t.Peers {
+		if p.Claim != nil {
+			all = append(all, p.Claim.Endpoints...)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}

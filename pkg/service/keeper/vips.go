@@ -1,0 +1,88 @@
+package keeper
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// tableOf is the table as the Keeper sees it.
+type tableOf struct {
+	*table.Table
+	links  *link.Links
+	cgroup string
+}
+
+// Attach attaches to the node's links and then to its sockets: sockets find most backends before
+// there is a packet.
+func (t tableOf) Attach() error {
+	if t.links != nil {
+		if _, err := t.links.AttachLinks(); err != nil {
+			return err
+		}
+	}
+	_, err := t.AttachSockets(t.cgroup)
+	return err
+}
+
+// feed passes a feed to the Keeper, and to the guard the addresses that pods reach by translation
+// only.
+type feed struct {
+	*Keeper
+	feature *Feature
+}
+
+// PutService adds or replaces a service.
+func (f feed) PutService(s service.Service) {
+	f.Keeper.PutService(s)
+	if f.feature.vips.Put(s, time.Now()) {
+		f.feature.o.Changed()
+	}
+}
+
+// DeleteService removes a service.
+func (f feed) DeleteService(n service.Name) {
+	f.Keeper.DeleteService(n)
+	if f.feature.vips.Delete(n, time.Now()) {
+		f.feature.o.Changed()
+	}
+}
+
+// Listed records that every existing service has been put.
+func (f feed) Listed() {
+	f.Keeper.Listed()
+	f.feature.listed.Store(true)
+	f.feature.o.Changed()
+}
+
+// Closed returns the addresses of services that the guard blocks for pods. Addresses that it
+// blocked before count as recently deleted, and stay blocked at least until services are listed. If
+// another program now translates services, they stay until the machine reboots, as long as flows of
+// the old table may remain.
+func (f *Feature) Closed() []netip.Addr {
+	if f.links == nil {
+		return f.o.Closed
+	}
+	known := f.vips.Addrs(time.Now(), f.inUse)
+	if f.listed.Load() {
+		return known
+	}
+	all := slices.Concat(known, f.o.Closed)
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// inUse returns those of some addresses that have flows. It returns all if that is unknown.
+func (f *Feature) inUse(addrs []netip.Addr) []netip.Addr {
+	used, err := f.links.InUse(addrs)
+	if err != nil {
+		f.o.Log.Warn("addresses of services that went stay closed to pods, since it is not known "+
+			"whether they have flows", "addresses", addrs, "error", err)
+		return addrs
+	}
+	return used
+}
