@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	turns "github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
@@ -30,7 +31,7 @@ type podKeeper struct {
 	log   *slog.Logger
 	// observe receives how long the ADD of a new pod took.
 	observe func(time.Duration)
-	wake    chan struct{}
+	loop    *turns.Loop
 	seen    atomic.Pointer[podsSeen]
 
 	mu    sync.Mutex // guards the fields below: loop and watch add to the work that run takes
@@ -65,7 +66,8 @@ type podsSeen struct {
 }
 
 func newPodKeeper(paths pod.Paths, log *slog.Logger, observe func(time.Duration)) *podKeeper {
-	k := &podKeeper{paths: paths, log: log, observe: observe, wake: make(chan struct{}, 1)}
+	k := &podKeeper{paths: paths, log: log, observe: observe,
+		loop: turns.New(turns.Options{Resync: resync, RetryMin: retry, RetryMax: retry})}
 	k.seen.Store(&podsSeen{})
 	return k
 }
@@ -79,7 +81,7 @@ func (k *podKeeper) begin(mtu int) {
 		return
 	}
 	k.began, k.mtu, k.todo.all = true, mtu, true
-	k.poke()
+	k.loop.Poke()
 }
 
 // changed passes the kernel's notifications to the keeper.
@@ -88,7 +90,7 @@ func (k *podKeeper) changed(c hostnet.Change) {
 		return
 	}
 	k.want(podWork{all: c.AllPods}, c.Pods...)
-	k.poke()
+	k.loop.Poke()
 }
 
 func (k *podKeeper) want(w podWork, links ...string) {
@@ -99,39 +101,27 @@ func (k *podKeeper) want(w podWork, links ...string) {
 	k.todo.add(slices.Collect(maps.Keys(w.links))...)
 }
 
-func (k *podKeeper) poke() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
 // run keeps pods until ctx ends. It then waits only for the attachment that it works on.
 func (k *podKeeper) run(ctx context.Context) error {
-	due := time.Now().Add(resync)
-	for pause := resync; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-k.wake:
-		case <-time.After(pause):
-		}
-		if now := time.Now(); !now.Before(due) {
-			due = now.Add(resync)
+	k.loop.Run(ctx, func(r turns.Reason) error {
+		if r.Resync {
 			k.want(podWork{all: true})
 		}
 		work, mtu, began := k.take()
 		if !began {
-			continue
+			return nil
 		}
-		again := k.keep(ctx, work, mtu)
-		pause = time.Until(due)
-		if again.all || len(again.links) > 0 {
+		if again := k.keep(ctx, work, mtu); again.all || len(again.links) > 0 {
 			k.want(again)
-			pause = min(pause, retry)
+			return errAgain
 		}
-	}
+		return nil
+	})
+	return nil
 }
+
+// errAgain has the loop try again what keep returned.
+var errAgain = errors.New("some pods must be tried again")
 
 // take returns the work; it stays until the keeper may start.
 func (k *podKeeper) take() (work podWork, mtu int, began bool) {

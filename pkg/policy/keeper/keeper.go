@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -53,7 +54,7 @@ type Keeper struct {
 	denials    func([]policy.Denial)
 	fast       FastPath
 	table      table.Table
-	wake       chan struct{}
+	loop       *loop.Loop
 	revoker    revoker
 
 	mu      sync.Mutex // guards what follows
@@ -110,7 +111,9 @@ func New(o Options) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
 		denials: o.Denials, fast: o.FastPath,
-		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
+		loop: loop.New(loop.Options{Gather: gather, Resync: resync, RetryMin: retry,
+			RetryMax: retry}),
+		planner: policy.NewPlanner(o.Node),
 		revoker: revoker{wake: make(chan struct{}, 1)},
 		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
 		outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{},
@@ -191,13 +194,6 @@ func (k *Keeper) Close() error { return errors.Join(k.table.Close(), k.closeConn
 // Drops returns the packets that were dropped, by reason.
 func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
 
-func (k *Keeper) poke() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
 // Run keeps policies in force until ctx ends. What is in force then stays so.
 func (k *Keeper) Run(ctx context.Context) error {
 	ended, err := k.revoker.begin(ctx)
@@ -205,34 +201,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-ended }()
-	due := time.Now().Add(resync)
-	pause := resync
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-k.wake:
-			// A change seldom comes alone.
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(gather):
-			}
-		case <-time.After(pause):
-		}
-
-		if now := time.Now(); !now.Before(due) {
-			due = now.Add(resync)
+	k.loop.Run(ctx, func(r loop.Reason) error {
+		if r.Resync {
 			k.mu.Lock()
 			k.compare = true
 			k.mu.Unlock()
 		}
-		err := k.step()
-		pause = time.Until(due)
-		if err != nil {
-			pause = min(pause, retry)
-		}
-	}
+		return k.step()
+	})
+	return nil
 }
 
 // step brings the node to what is known now.

@@ -18,7 +18,7 @@ func (k *Keeper) do(f func()) {
 		k.changed = time.Now()
 	}
 	k.mu.Unlock()
-	k.poke()
+	k.loop.Poke()
 }
 
 // PutPod takes a pod with the addresses that its status claims.
@@ -169,7 +169,7 @@ func (k *Keeper) AttachmentsChanged() {
 	k.mu.Lock()
 	k.attachments = true
 	k.mu.Unlock()
-	k.poke()
+	k.loop.Poke()
 }
 
 // TableChanged says that another program may have changed the table.
@@ -177,5 +177,5 @@ func (k *Keeper) TableChanged() {
 	k.mu.Lock()
 	k.compare = true
 	k.mu.Unlock()
-	k.poke()
+	k.loop.Poke()
 }

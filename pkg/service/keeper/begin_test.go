@@ -242,7 +242,7 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 // once.
 func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
-	p, probes, _ := begin(t, table, nil, func(p *Keeper) { p.retry = time.Hour })
+	p, probes, _ := begin(t, table, nil, func(p *Keeper) { p.loop.RetryMin = time.Hour })
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()

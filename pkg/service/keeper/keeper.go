@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -101,7 +102,6 @@ type Keeper struct {
 	stale          chan struct{} // UDP backends were removed; capacity 1
 	probe          prober
 	settled        time.Duration
-	retry          time.Duration // the first pause after a failed write
 	listen         time.Duration // the pause between tries to listen on a port
 	// abortRetry is the pause after a failed search for stale UDP sockets. abortAgain is the time
 	// to the second search.
@@ -115,10 +115,12 @@ type Keeper struct {
 	// Run uses it
 	looked bool
 
+	// broken reports whether the last turn failed. looking and listening report whether look and
+	// another try to listen are due. Only the loop uses them.
+	broken, looking, listening bool
+
 	attached chan struct{}
-	wake     chan struct{}
-	asked    chan func(*service.Planner)
-	done     chan struct{}
+	loop     *loop.Loop
 
 	mu     sync.Mutex // guards the fields below
 	queue  changes
@@ -146,11 +148,12 @@ func New(o Options) (*Keeper, error) {
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
 		abort: o.AbortDatagrams, retransmitting: o.Retransmitting, count: o.CountSockets,
 		stale: make(chan struct{}, 1), probe: probeServer,
-		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax,
-		abortAgain: abortAgain, attached: make(chan struct{}),
-		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)),
-		done: make(chan struct{}),
+		settled: settled, listen: listenEvery, abortRetry: retryMax, abortAgain: abortAgain,
+		attached: make(chan struct{}),
 	}
+	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does not.
+	k.loop = loop.New(loop.Options{RetryMin: retryMin, RetryMax: retryMax,
+		Wait: func() bool { return reflect.DeepEqual(k.api.entry(), k.entry) }})
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
@@ -217,13 +220,12 @@ func (k *Keeper) attach(adopted int) error {
 
 // Run keeps the table up to date until ctx ends. The table then stays in force.
 func (k *Keeper) Run(ctx context.Context) {
-	defer close(k.done)
 	defer k.health.close()
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
-	k.api.start(ctx, &watching, k.probe, k.poke)
+	k.api.start(ctx, &watching, k.probe, k.loop.Poke)
 	watching.Go(func() { k.closeDead(ctx) })
 	watching.Go(func() { k.abortStale(ctx) })
 	if k.retransmitting != nil {
@@ -232,66 +234,52 @@ func (k *Keeper) Run(ctx context.Context) {
 	if k.count != nil {
 		watching.Go(func() { k.countConnections(ctx) })
 	}
-	k.poke()
-	k.loop(ctx)
+	k.loop.Poke()
+	k.loop.Run(ctx, k.step)
 }
 
-// loop makes a turn after each change, and again after a failed turn, until ctx ends.
-func (k *Keeper) loop(ctx context.Context) {
-	var retry, look, listen <-chan time.Time
-	pause, broken := k.retry, false
-	for {
-		if listen == nil && k.health.lacking() {
-			listen = time.After(k.listen)
-		}
-
-		select {
-		case <-ctx.Done():
-			return
-		case f := <-k.asked:
-			f(k.planner)
-			continue
-		case <-look:
-			look = nil
-			if !broken { // the planner may lack entries; the next successful turn looks again
-				k.noteSizes()
-				k.findProblems()
-			}
-			continue
-
-		case <-listen:
-			listen = nil
-			k.health.update()
-			continue
-		case <-k.wake:
-			if broken && reflect.DeepEqual(k.api.entry(), k.entry) {
-				// Changes wait in the queue until the maps were read again. Entry 0 does not.
-				continue
-			}
-			if broken {
-				pause = k.retry
-			}
-
-		case <-retry:
-		}
-
-		if err := k.turn(broken); err != nil {
-			k.failed(err)
-			broken, retry = true, time.After(pause)
-			pause = min(2*pause, retryMax)
-			continue
-		}
-
-		if broken {
-			k.failed(nil)
-			k.poke()
-		}
-
-		broken, retry, pause = false, nil, k.retry
-		if look == nil {
-			look = time.After(k.settled)
-		}
+// step makes a turn, and records whether the table could be written.
+func (k *Keeper) step(r loop.Reason) error {
+	defer k.listenLater()
+	k.broken = true
+	if err := k.turn(r.Failed); err != nil {
+		k.failed(err)
+		return err
 	}
+	k.broken = false
+	if r.Failed {
+		k.failed(nil)
+		k.loop.Poke()
+	}
+	if !k.looking {
+		k.looking = true
+		k.loop.After(k.settled, k.look)
+	}
+	return nil
+}
+
+// look reads problems and sizes. After a failed turn the planner may lack entries, so the next turn
+// that succeeds looks again.
+func (k *Keeper) look() {
+	k.looking = false
+	if k.broken {
+		return
+	}
+	k.noteSizes()
+	k.findProblems()
+}
+
+// listenLater tries later to listen on health ports that are in use.
+func (k *Keeper) listenLater() {
+	if k.listening || !k.health.lacking() {
+		return
+	}
+	k.listening = true
+	k.loop.After(k.listen, func() {
+		k.listening = false
+		k.health.update()
+		k.listenLater()
+	})
 }
 
 // SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
@@ -301,21 +289,12 @@ func (k *Keeper) SetNodes(n int) { k.api.pace.nodes.Store(int64(n)) }
 // errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")
 
-// Ask calls f with the planner between two turns and returns after it. The error is that of ctx, or
-// says that Run has ended; then f was not called.
+// Ask calls f with the planner between two turns and returns after it. The error is the error of
+// ctx, or reports that Run has ended; then f was not called.
 func (k *Keeper) Ask(ctx context.Context, f func(*service.Planner)) error {
-	answered := make(chan struct{})
-	ask := func(planner *service.Planner) {
-		defer close(answered)
-		f(planner)
-	}
-	select {
-	case k.asked <- ask:
-		<-answered
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-k.done:
+	err := k.loop.Do(ctx, func() { f(k.planner) })
+	if errors.Is(err, loop.ErrEnded) {
 		return errEnded
 	}
+	return err
 }

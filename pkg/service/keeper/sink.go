@@ -8,13 +8,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-func (k *Keeper) poke() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
-
 // object names a service, or a slice of it if slice is not empty.
 type object struct {
 	service service.Name
@@ -51,7 +44,7 @@ func (k *Keeper) add(o object, f func()) {
 	listed := k.listed
 	k.mu.Unlock()
 	if listed {
-		k.poke()
+		k.loop.Poke()
 	}
 }
 
@@ -93,7 +86,7 @@ func (k *Keeper) Listed() {
 	k.mu.Lock()
 	k.listed, k.status.Listed = true, true
 	k.mu.Unlock()
-	k.poke()
+	k.loop.Poke()
 }
 
 // SetNodeAddrs sets the addresses of this node that serve NodePorts.
@@ -105,7 +98,7 @@ func (k *Keeper) SetNodeAddrs(addrs []netip.Addr) {
 	}
 	k.mu.Unlock()
 	if !same {
-		k.poke()
+		k.loop.Poke()
 	}
 }
 
@@ -118,6 +111,6 @@ func (k *Keeper) SetTunnels(endpoints []netip.AddrPort) {
 	}
 	k.mu.Unlock()
 	if !same {
-		k.poke()
+		k.loop.Poke()
 	}
 }

@@ -108,7 +108,7 @@ func (k *Keeper) write() error {
 			return nil
 		}
 	}
-	k.poke()
+	k.loop.Poke()
 	return nil
 }
 

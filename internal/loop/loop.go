@@ -1,0 +1,136 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrEnded is the error of Do after Run has returned.
+var ErrEnded = errors.New("the loop has ended")
+
+// Options are the times of a Loop.
+type Options struct {
+	// Gather is the time from a poke to its turn, in which further changes are gathered. Zero makes
+	// the turn at once.
+	Gather time.Duration
+	// Resync is the interval of turns without a reason. Zero makes none.
+	Resync time.Duration
+	// RetryMin and RetryMax bound the pause after a failed turn. Both must be more than zero.
+	RetryMin, RetryMax time.Duration
+	// Wait reports whether a poke after a failed turn waits for the retry. The goroutine of Run
+	// calls it. If it is nil, no poke waits.
+	Wait func() bool
+}
+
+// Reason says why a turn is made.
+type Reason struct {
+	// Resync reports that the turn has no other reason than the interval.
+	Resync bool
+	// Failed reports whether the last turn failed.
+	Failed bool
+}
+
+// Loop makes turns. Make it with New, then call Run once. Poke, Do and After may be called at any
+// time from any goroutine. Options must not change after Run was called.
+type Loop struct {
+	Options
+	wake  chan struct{} // capacity 1
+	jobs  chan func()
+	ended chan struct{}
+}
+
+// New returns a Loop that has not begun.
+func New(o Options) *Loop {
+	return &Loop{Options: o, wake: make(chan struct{}, 1), jobs: make(chan func()),
+		ended: make(chan struct{})}
+}
+
+// Poke causes a turn. It returns at once.
+func (l *Loop) Poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run makes turns until ctx ends. A turn returns an error if it must be retried.
+func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
+	defer close(l.ended)
+	var resync <-chan time.Time
+	if l.Resync > 0 {
+		tick := time.NewTicker(l.Resync)
+		defer tick.Stop()
+		resync = tick.C
+	}
+
+	var retry <-chan time.Time
+	pause, failed := l.RetryMin, false
+	for {
+		reason := Reason{Failed: failed}
+		select {
+		case <-ctx.Done():
+			return
+		case job := <-l.jobs:
+			job()
+			continue
+		case <-l.wake:
+			if failed && l.Wait != nil && l.Wait() {
+				continue
+			}
+			if !l.gather(ctx) {
+				return
+			}
+			pause = l.RetryMin
+		case <-retry:
+		case <-resync:
+			reason.Resync = true
+		}
+
+		if err := turn(reason); err != nil {
+			failed, retry = true, time.After(pause)
+			pause = min(2*pause, l.RetryMax)
+			continue
+		}
+		failed, retry, pause = false, nil, l.RetryMin
+	}
+}
+
+// gather waits for changes that come soon after a poke: a change seldom comes alone. It returns
+// false if ctx ended.
+func (l *Loop) gather(ctx context.Context) bool {
+	if l.Gather == 0 {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(l.Gather):
+		return true
+	}
+}
+
+// Do runs job between two turns and returns after it. The error is the error of ctx or ErrEnded;
+// then job did not run.
+func (l *Loop) Do(ctx context.Context, job func()) error {
+	finished := make(chan struct{})
+	select {
+	case l.jobs <- func() { defer close(finished); job() }:
+		<-finished
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.ended:
+		return ErrEnded
+	}
+}
+
+// After runs job once, between two turns, when d is over. If Run ends first, job does not run.
+func (l *Loop) After(d time.Duration, job func()) {
+	time.AfterFunc(d, func() {
+		select {
+		case l.jobs <- job:
+		case <-l.ended:
+		}
+	})
+}

@@ -1,0 +1,166 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errTurn = errors.New("the kernel refuses")
+
+// world is a loop in a bubble of its own time, which records when it made turns.
+type world struct {
+	*Loop
+	began time.Time
+	turns []time.Duration
+	// reasons are those of the turns.
+	reasons []Reason
+	// fails is how many of the next turns fail.
+	fails int
+	stop  func()
+}
+
+// run calls f with a loop that runs.
+func run(t *testing.T, o Options, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Loop: New(o), began: time.Now()}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.Run(ctx, w.turn)
+		}()
+		w.stop = func() { cancel(); <-done }
+		defer w.stop()
+		f(t, w)
+	})
+}
+
+func (w *world) turn(r Reason) error {
+	w.turns = append(w.turns, time.Since(w.began))
+	w.reasons = append(w.reasons, r)
+	if w.fails > 0 {
+		w.fails--
+		return errTurn
+	}
+	return nil
+}
+
+// until lets d pass and compares the turns that were made.
+func (w *world) until(t *testing.T, d time.Duration, want ...time.Duration) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	if !slices.Equal(w.turns, want) {
+		t.Errorf("turns at %v, want %v", w.turns, want)
+	}
+}
+
+func TestPokesBeforeATurnCountAsOne(t *testing.T) {
+	run(t, Options{Gather: time.Millisecond, RetryMin: time.Second, RetryMax: time.Second},
+		func(t *testing.T, w *world) {
+			w.Poke()
+			w.Poke()
+			w.until(t, time.Minute, time.Millisecond)
+			w.Poke()
+			w.until(t, time.Minute, time.Millisecond, time.Minute+time.Millisecond)
+		})
+}
+
+func TestRetriesPauseLongerUntilATurnSucceeds(t *testing.T) {
+	const ms = time.Millisecond
+	run(t, Options{RetryMin: 100 * ms, RetryMax: 300 * ms}, func(t *testing.T, w *world) {
+		w.fails = 4
+		w.Poke()
+		w.until(t, time.Minute, 0, 100*ms, 300*ms, 600*ms, 900*ms)
+		if want := []Reason{{}, {Failed: true}, {Failed: true}, {Failed: true}, {Failed: true}}; !slices.
+			Equal(w.reasons, want) {
+			t.Errorf("reasons %+v, want %+v", w.reasons, want)
+		}
+
+		w.turns, w.began, w.fails = nil, time.Now(), 1
+		w.Poke()
+		w.until(t, time.Minute, 0, 100*ms)
+	})
+}
+
+func TestPokeAfterAFailureBeginsWithTheShortestPause(t *testing.T) {
+	const ms = time.Millisecond
+	run(t, Options{RetryMin: 100 * ms, RetryMax: time.Second}, func(t *testing.T, w *world) {
+		w.fails = 4
+		w.Poke()
+		w.until(t, 350*ms, 0, 100*ms, 300*ms)
+		w.Poke()
+		w.until(t, 150*ms, 0, 100*ms, 300*ms, 350*ms, 450*ms)
+	})
+}
+
+func TestPokeWaitsForTheRetryWhereTheOwnerSaysSo(t *testing.T) {
+	waits := true
+	o := Options{RetryMin: time.Second, RetryMax: time.Second, Wait: func() bool { return waits }}
+	run(t, o, func(t *testing.T, w *world) {
+		w.Poke() // no turn has failed
+		w.until(t, 0, 0)
+		w.fails = 2
+		w.Poke()
+		w.until(t, 0, 0, 0)
+		w.Poke()
+		w.until(t, time.Second/2, 0, 0)
+		waits = false
+		w.Poke()
+		w.until(t, 0, 0, 0, time.Second/2)
+	})
+}
+
+func TestResyncMakesTurnsWithoutAReason(t *testing.T) {
+	o := Options{Resync: 30 * time.Second, RetryMin: time.Second, RetryMax: time.Second}
+	run(t, o, func(t *testing.T, w *world) {
+		time.Sleep(10 * time.Second)
+		w.Poke()
+		w.until(t, 60*time.Second, 10*time.Second, 30*time.Second, 60*time.Second)
+		if want := []Reason{{}, {Resync: true}, {Resync: true}}; !slices.Equal(w.reasons, want) {
+			t.Errorf("reasons %+v, want %+v", w.reasons, want)
+		}
+	})
+}
+
+func TestJobsRunBetweenTurns(t *testing.T) {
+	run(t, Options{RetryMin: time.Second, RetryMax: time.Second}, func(t *testing.T, w *world) {
+		var ran atomic.Int32
+		job := func() { ran.Add(1) }
+		w.After(time.Minute, job)
+		if err := w.Do(t.Context(), job); err != nil || ran.Load() != 1 {
+			t.Errorf("ran %d jobs, %v, want 1", ran.Load(), err)
+		}
+		w.until(t, time.Minute)
+		if ran.Load() != 2 {
+			t.Errorf("ran %d jobs after the minute, want 2", ran.Load())
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		w.After(time.Minute, job)
+		w.stop()
+		if err := w.Do(ctx, job); !errors.Is(err, ErrEnded) {
+			t.Errorf("after the end: %v", err)
+		}
+		cancel()
+		w.until(t, time.Hour)
+		if ran.Load() != 2 {
+			t.Errorf("ran %d jobs, the last one after the end", ran.Load())
+		}
+	})
+}
+
+func TestDoEndsWithItsContextBeforeRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := New(Options{}).Do(ctx, func() { t.Error("it ran") }); !errors.Is(err,
+		context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
