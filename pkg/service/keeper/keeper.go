@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/loop"
@@ -86,12 +87,14 @@ type Options struct {
 
 // Keeper is the service proxy of one node. Make it with New, then call Begin once and Run once. All
 // other methods may be called at any time from any goroutine.
+//
+// What it knows is in three parts: the inbox, with a mutex; what its loop owns, without; and what is
+// shown, which never changes once it is published. The other fields do not change after Begin, or
+// have locks of their own.
 type Keeper struct {
 	table   Table
 	log     *slog.Logger
 	observe func(time.Duration)
-	planner *service.Planner  // only Run uses it
-	entry   service.APIServer // the entry 0 that the planner has; only Run uses it
 	api     *apiServers
 	health  *healthPorts
 	closing func(Closing) (int, time.Duration, error)
@@ -106,35 +109,30 @@ type Keeper struct {
 	// abortRetry is the pause after a failed search for stale UDP sockets. abortAgain is the time
 	// to the second search.
 	abortRetry, abortAgain time.Duration
-	// late reports whether the programs wait for the first full table; only Run uses it
+	attached               chan struct{}
+	loop                   *loop.Loop
+
+	inbox inbox
+	own   owned
+	// shown has the fields of Status that the loop knows. Only the loop replaces it.
+	shown atomic.Pointer[Status]
+}
+
+// owned is what only the goroutine of Begin, and then the loop of Run, may use.
+type owned struct {
+	planner *service.Planner
+	entry   service.APIServer // the entry 0 that the planner has
+	// late reports whether the programs wait for the first full table.
 	late  bool
-	taken bool // the planner has all listed services; only Run uses it
-	// pending is the arrival of the oldest planned change that is not in force; only Run uses it
+	taken bool // the planner has all listed services
+	// pending is the arrival of the oldest planned change that is not in force. Zero means that all
+	// are.
 	pending time.Time
-	// looked reports whether stale UDP sockets were searched for after the first full write; only
-	// Run uses it
+	// looked reports whether stale UDP sockets were searched for after the first full write.
 	looked bool
-
 	// broken reports whether the last turn failed. looking and listening report whether look and
-	// another try to listen are due. Only the loop uses them.
+	// another try to listen are due.
 	broken, looking, listening bool
-
-	attached chan struct{}
-	loop     *loop.Loop
-
-	mu     sync.Mutex // guards the fields below
-	queue  changes
-	since  time.Time // the arrival of the oldest change in queue
-	listed bool
-	status Status
-	// nodes are the addresses of the last SetNodeAddrs. nodesSeen reports whether there was one,
-	// nodesNew whether the planner lacks them.
-	nodes               []netip.Addr
-	nodesSeen, nodesNew bool
-	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
-	// lacks them.
-	tunnels    []netip.AddrPort
-	tunnelsNew bool
 }
 
 // New returns a Keeper that has neither read nor written the table. The error is service.ErrLimits.
@@ -145,15 +143,16 @@ func New(o Options) (*Keeper, error) {
 	}
 
 	k := &Keeper{
-		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
+		table: o.Table, log: o.Log, observe: o.Observe, closing: o.CloseSockets,
 		abort: o.AbortDatagrams, retransmitting: o.Retransmitting, count: o.CountSockets,
 		stale: make(chan struct{}, 1), probe: probeServer,
 		settled: settled, listen: listenEvery, abortRetry: retryMax, abortAgain: abortAgain,
-		attached: make(chan struct{}),
+		attached: make(chan struct{}), own: owned{planner: planner},
 	}
+	k.shown.Store(&Status{Limits: o.Limits})
 	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does not.
 	k.loop = loop.New(loop.Options{RetryMin: retryMin, RetryMax: retryMax,
-		Wait: func() bool { return reflect.DeepEqual(k.api.entry(), k.entry) }})
+		Wait: func() bool { return reflect.DeepEqual(k.api.entry(), k.own.entry) }})
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
@@ -169,7 +168,6 @@ func New(o Options) (*Keeper, error) {
 	k.api.verify, k.api.mark = o.VerifyServer, o.ProbeMark
 	k.health = newHealthPorts(o.Node, o.HealthAddress, k.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
-	k.status.Limits = o.Limits
 	return k, nil
 }
 
@@ -182,8 +180,8 @@ func (k *Keeper) Begin() error {
 	if err != nil {
 		return fmt.Errorf("read the table of services: %w", err)
 	}
-	k.planner.Adopt(state)
-	k.planner.Hold(true)
+	k.own.planner.Adopt(state)
+	k.own.planner.Hold(true)
 	k.api.adopt(state)
 	given, err := k.table.Given(k.api.frontends())
 	if err != nil {
@@ -195,8 +193,8 @@ func (k *Keeper) Begin() error {
 	if err := k.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
-	k.api.written(k.entry)
-	if k.late = k.table.Fresh(); k.late {
+	k.api.written(k.own.entry)
+	if k.own.late = k.table.Fresh(); k.own.late {
 		k.log.Warn("the table of services in force is of another version and stays until the " +
 			"services are listed")
 		return nil
@@ -211,7 +209,7 @@ func (k *Keeper) attach(adopted int) error {
 	if err := k.table.Attach(); err != nil {
 		return fmt.Errorf("attach the programs of services: %w", err)
 	}
-	k.late = false
+	k.own.late = false
 	close(k.attached)
 	k.health.attached()
 	k.log.Info("the table of services is in force", "adopted", adopted)
@@ -241,18 +239,18 @@ func (k *Keeper) Run(ctx context.Context) {
 // step makes a turn, and records whether the table could be written.
 func (k *Keeper) step(r loop.Reason) error {
 	defer k.listenLater()
-	k.broken = true
+	k.own.broken = true
 	if err := k.turn(r.Failed); err != nil {
 		k.failed(err)
 		return err
 	}
-	k.broken = false
+	k.own.broken = false
 	if r.Failed {
 		k.failed(nil)
 		k.loop.Poke()
 	}
-	if !k.looking {
-		k.looking = true
+	if !k.own.looking {
+		k.own.looking = true
 		k.loop.After(k.settled, k.look)
 	}
 	return nil
@@ -261,8 +259,8 @@ func (k *Keeper) step(r loop.Reason) error {
 // look reads problems and sizes. After a failed turn the planner may lack entries, so the next turn
 // that succeeds looks again.
 func (k *Keeper) look() {
-	k.looking = false
-	if k.broken {
+	k.own.looking = false
+	if k.own.broken {
 		return
 	}
 	k.noteSizes()
@@ -271,12 +269,12 @@ func (k *Keeper) look() {
 
 // listenLater tries later to listen on health ports that are in use.
 func (k *Keeper) listenLater() {
-	if k.listening || !k.health.lacking() {
+	if k.own.listening || !k.health.lacking() {
 		return
 	}
-	k.listening = true
+	k.own.listening = true
 	k.loop.After(k.listen, func() {
-		k.listening = false
+		k.own.listening = false
 		k.health.update()
 		k.listenLater()
 	})
@@ -292,7 +290,7 @@ var errEnded = errors.New("the table of services is not kept any more")
 // Ask calls f with the planner between two turns and returns after it. The error is the error of
 // ctx, or reports that Run has ended; then f was not called.
 func (k *Keeper) Ask(ctx context.Context, f func(*service.Planner)) error {
-	err := k.loop.Do(ctx, func() { f(k.planner) })
+	err := k.loop.Do(ctx, func() { f(k.own.planner) })
 	if errors.Is(err, loop.ErrEnded) {
 		return errEnded
 	}

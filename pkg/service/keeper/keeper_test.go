@@ -189,9 +189,9 @@ func TestChangesDoNotPileUp(t *testing.T) {
 		p.DeleteService(web)
 	}
 	p.PutService(webService())
-	p.mu.Lock()
-	n := len(p.queue.all)
-	p.mu.Unlock()
+	p.inbox.mu.Lock()
+	n := len(p.inbox.queue.all)
+	p.inbox.mu.Unlock()
 	if n != 2 {
 		t.Errorf("%d changes wait, want that of the service and of its slice", n)
 	}

@@ -3,6 +3,7 @@ package keeper
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -33,17 +34,94 @@ func (c *changes) put(o object, f func()) {
 	c.all = append(c.all, f)
 }
 
+// inbox is what a Keeper has received and its planner lacks. Any goroutine adds to it, and the loop
+// takes it.
+type inbox struct {
+	mu sync.Mutex // guards the fields below
+	delivery
+	// listed reports whether all existing services and slices have been put, nodesSeen whether
+	// SetNodeAddrs was called. Before that the planner gets nothing.
+	listed, nodesSeen bool
+}
+
+// delivery is what one turn takes from the inbox.
+type delivery struct {
+	queue changes
+	since time.Time // the arrival of the oldest change in queue
+	// nodes are the addresses of the last SetNodeAddrs. nodesNew reports whether the planner lacks
+	// them.
+	nodes    []netip.Addr
+	nodesNew bool
+	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner lacks
+	// them.
+	tunnels    []netip.AddrPort
+	tunnelsNew bool
+}
+
+// add queues a change of an object, and reports whether a turn can take it.
+func (i *inbox) add(o object, f func()) bool {
+	now := time.Now()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.queue.all) == 0 {
+		i.since = now
+	}
+	i.queue.put(o, f)
+	return i.listed
+}
+
+// list records that everything that existed has been put.
+func (i *inbox) list() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.listed = true
+}
+
+func (i *inbox) isListed() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.listed
+}
+
+// setNodes records the addresses of NodePorts, and reports whether they differ.
+func (i *inbox) setNodes(addrs []netip.Addr) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.nodesSeen && slices.Equal(i.nodes, addrs) {
+		return false
+	}
+	i.nodes, i.nodesSeen, i.nodesNew = slices.Clone(addrs), true, true
+	return true
+}
+
+// setTunnels records the endpoints of tunnels, and reports whether they differ.
+func (i *inbox) setTunnels(endpoints []netip.AddrPort) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if slices.Equal(i.tunnels, endpoints) {
+		return false
+	}
+	i.tunnels, i.tunnelsNew = slices.Clone(endpoints), true
+	return true
+}
+
+// take returns what is new. It returns false until everything is listed and the node's addresses are
+// known.
+func (i *inbox) take() (delivery, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.listed || !i.nodesSeen {
+		return delivery{}, false
+	}
+	d := i.delivery
+	i.queue, i.since = changes{}, time.Time{}
+	i.nodesNew, i.tunnelsNew = false, false
+	return d, true
+}
+
 // add queues a change of an object.
 func (k *Keeper) add(o object, f func()) {
-	now := time.Now()
-	k.mu.Lock()
-	if len(k.queue.all) == 0 {
-		k.since = now
-	}
-	k.queue.put(o, f)
-	listed := k.listed
-	k.mu.Unlock()
-	if listed {
+	if k.inbox.add(o, f) {
 		k.loop.Poke()
 	}
 }
@@ -52,7 +130,7 @@ func (k *Keeper) add(o object, f func()) {
 // feed.
 func (k *Keeper) PutService(s service.Service) {
 	k.add(object{service: s.Name}, func() {
-		k.planner.PutService(s)
+		k.own.planner.PutService(s)
 		k.health.putService(s)
 		k.api.putService(s)
 	})
@@ -60,13 +138,13 @@ func (k *Keeper) PutService(s service.Service) {
 
 // DeleteService removes a service.
 func (k *Keeper) DeleteService(n service.Name) {
-	k.add(object{service: n}, func() { k.planner.DeleteService(n); k.health.deleteService(n) })
+	k.add(object{service: n}, func() { k.own.planner.DeleteService(n); k.health.deleteService(n) })
 }
 
 // PutSlice adds or replaces a slice of endpoints.
 func (k *Keeper) PutSlice(s service.Slice) {
 	k.add(object{s.Service, s.Name}, func() {
-		k.planner.PutSlice(s)
+		k.own.planner.PutSlice(s)
 		k.health.putSlice(s)
 		k.api.putSlice(s)
 	})
@@ -75,7 +153,7 @@ func (k *Keeper) PutSlice(s service.Slice) {
 // DeleteSlice removes a slice of endpoints.
 func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
 	k.add(object{owner, slice}, func() {
-		k.planner.DeleteSlice(owner, slice)
+		k.own.planner.DeleteSlice(owner, slice)
 		k.health.deleteSlice(owner, slice)
 		k.api.deleteSlice(owner, slice)
 	})
@@ -83,34 +161,20 @@ func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
 
 // Listed records that all existing services and slices have been put.
 func (k *Keeper) Listed() {
-	k.mu.Lock()
-	k.listed, k.status.Listed = true, true
-	k.mu.Unlock()
+	k.inbox.list()
 	k.loop.Poke()
 }
 
 // SetNodeAddrs sets the addresses of this node that serve NodePorts.
 func (k *Keeper) SetNodeAddrs(addrs []netip.Addr) {
-	k.mu.Lock()
-	same := k.nodesSeen && slices.Equal(k.nodes, addrs)
-	if !same {
-		k.nodes, k.nodesSeen, k.nodesNew = slices.Clone(addrs), true, true
-	}
-	k.mu.Unlock()
-	if !same {
+	if k.inbox.setNodes(addrs) {
 		k.loop.Poke()
 	}
 }
 
 // SetTunnels reserves the UDP endpoints of the nodes' tunnels, which no service may claim.
 func (k *Keeper) SetTunnels(endpoints []netip.AddrPort) {
-	k.mu.Lock()
-	same := slices.Equal(k.tunnels, endpoints)
-	if !same {
-		k.tunnels, k.tunnelsNew = slices.Clone(endpoints), true
-	}
-	k.mu.Unlock()
-	if !same {
+	if k.inbox.setTunnels(endpoints) {
 		k.loop.Poke()
 	}
 }

@@ -62,34 +62,36 @@ const (
 
 // Status returns the current state. Numbers and problems may be some seconds old.
 func (k *Keeper) Status() Status {
-	k.mu.Lock()
-	s := k.status
-	s.Problems = slices.Clone(s.Problems)
-	k.mu.Unlock()
+	s := *k.shown.Load()
+	s.Listed = k.inbox.isListed()
 	s.APIServers, s.Closed = k.api.status()
 	s.APIFrontends = k.api.hostFrontends()
-	s.Problems = append(s.Problems, k.health.problems()...)
+	s.Problems = slices.Concat(s.Problems, k.health.problems())
 	s.APIProblems = k.api.problems()
 	return s
 }
 
+// show publishes a Status with the changes that f makes. Only the loop calls it. What was published
+// never changes.
+func (k *Keeper) show(f func(*Status)) {
+	next := *k.shown.Load()
+	f(&next)
+	k.shown.Store(&next)
+}
+
 func (k *Keeper) noteSizes() {
-	used, services := k.planner.Sizes(), k.planner.Services()
-	k.mu.Lock()
-	k.status.Used, k.status.Services = used, services
-	k.mu.Unlock()
+	used, services := k.own.planner.Sizes(), k.own.planner.Services()
+	k.show(func(s *Status) { s.Used, s.Services = used, services })
 }
 
 // findProblems logs each new problem once, and how many problems are over.
 func (k *Keeper) findProblems() {
 	var now []string
-	for _, err := range k.planner.Problems() {
+	for _, err := range k.own.planner.Problems() {
 		now = append(now, err.Error())
 	}
-	k.mu.Lock()
-	before := k.status.Problems
-	k.status.Problems = now
-	k.mu.Unlock()
+	before := k.shown.Load().Problems
+	k.show(func(s *Status) { s.Problems = now })
 	const most = 20 // problems in the log at once; the status has all
 	for i, text := range newIn(now, before) {
 		if i == most {

@@ -18,39 +18,39 @@ func (k *Keeper) turn(broken bool) error {
 		if err != nil {
 			return fmt.Errorf("read the table: %w", err)
 		}
-		k.planner.Adopt(state)
+		k.own.planner.Adopt(state)
 	}
 
 	if k.setAPIServer() || broken {
 		// Entry 0 is written on its own, so a failed write of another service cannot hold it back.
-		if err := k.apply(k.planner.PlanAPIServer()); err != nil {
+		if err := k.apply(k.own.planner.PlanAPIServer()); err != nil {
 			return err
 		}
-		k.api.written(k.entry)
+		k.api.written(k.own.entry)
 	}
 
-	if since := k.take(); k.pending.IsZero() {
-		k.pending = since
+	if since := k.take(); k.own.pending.IsZero() {
+		k.own.pending = since
 	}
 
 	changed := k.setAPIServer()
 	err := k.write()
 	if changed && err == nil {
-		k.api.written(k.entry)
+		k.api.written(k.own.entry)
 	}
-	if err == nil && k.late && k.taken {
+	if err == nil && k.own.late && k.own.taken {
 		err = k.attach(0)
 	}
 
 	k.health.update()
-	if err == nil && k.taken && !k.looked {
-		k.looked = true
+	if err == nil && k.own.taken && !k.own.looked {
+		k.own.looked = true
 		k.findStale() // the last process may have ended before its own search
 	}
 
-	if err == nil && !k.pending.IsZero() {
-		k.observe(time.Since(k.pending))
-		k.pending = time.Time{}
+	if err == nil && !k.own.pending.IsZero() {
+		k.observe(time.Since(k.own.pending))
+		k.own.pending = time.Time{}
 	}
 
 	return err
@@ -59,11 +59,11 @@ func (k *Keeper) turn(broken bool) error {
 // setAPIServer hands the planner the current entry 0, and reports whether it changed.
 func (k *Keeper) setAPIServer() bool {
 	e := k.api.entry()
-	if reflect.DeepEqual(e, k.entry) {
+	if reflect.DeepEqual(e, k.own.entry) {
 		return false
 	}
-	k.planner.SetAPIServer(e)
-	k.entry = e
+	k.own.planner.SetAPIServer(e)
+	k.own.entry = e
 	k.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends,
 		"host", e.Host)
 	return true
@@ -72,35 +72,28 @@ func (k *Keeper) setAPIServer() bool {
 // take hands the queued changes to the planner and returns the arrival of the oldest one. It does
 // nothing until all services are listed and the node's addresses are known.
 func (k *Keeper) take() (since time.Time) {
-	k.mu.Lock()
-	if !k.listed || !k.nodesSeen {
-		k.mu.Unlock()
+	d, ok := k.inbox.take()
+	if !ok {
 		return time.Time{}
 	}
-	queue, since := k.queue, k.since
-	k.queue, k.since = changes{}, time.Time{}
-	nodes, tell := k.nodes, k.nodesNew
-	tunnels, reserve := k.tunnels, k.tunnelsNew
-	k.nodesNew, k.tunnelsNew = false, false
-	k.mu.Unlock()
-	k.planner.Hold(false)
-	k.taken = true
-	if tell {
-		k.planner.SetNodeAddrs(nodes)
+	k.own.planner.Hold(false)
+	k.own.taken = true
+	if d.nodesNew {
+		k.own.planner.SetNodeAddrs(d.nodes)
 	}
-	if reserve {
-		k.planner.SetTunnels(tunnels)
+	if d.tunnelsNew {
+		k.own.planner.SetTunnels(d.tunnels)
 	}
-	for _, f := range queue.all {
+	for _, f := range d.queue.all {
 		f()
 	}
-	return since
+	return d.since
 }
 
 // write plans and writes until no service waits for room that the last plan freed.
 func (k *Keeper) write() error {
 	for range rounds {
-		changes := k.planner.Plan()
+		changes := k.own.planner.Plan()
 		if err := k.apply(changes); err != nil {
 			return err
 		}
@@ -129,14 +122,14 @@ func (k *Keeper) apply(changes service.Changes) error {
 
 // failed records and logs the error of a write. A nil err records that writes succeed again.
 func (k *Keeper) failed(err error) {
-	k.mu.Lock()
-	was := k.status.Failed
-	k.status.Failed = ""
-	if err != nil {
-		k.status.Failed = err.Error()
-		k.status.Failures++
-	}
-	k.mu.Unlock()
+	was := k.shown.Load().Failed
+	k.show(func(s *Status) {
+		s.Failed = ""
+		if err != nil {
+			s.Failed = err.Error()
+			s.Failures++
+		}
+	})
 	k.health.follows(err == nil)
 	switch {
 	case err != nil && was == "":
