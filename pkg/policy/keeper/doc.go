@@ -18,7 +18,7 @@
 //     packets: it loses the path before the table changes, and gets it afterwards.
 //
 // It has more than 1,500 lines: what it shows, traces and waits for needs what is in force and what
-// it was told, under one lock.
+// it has received.
 //
 // A Feature (feature.go) is the Keeper as the agent drives it, TurnOff the way back.
 //

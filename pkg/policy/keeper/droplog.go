@@ -83,7 +83,8 @@ func (k *Keeper) logDrop(d table.Dropped, skipped int) {
 // explainLocked says which side denies, and by which policies and rule. It says nothing where the
 // plan in force does not deny for the same reason: it has changed since.
 func (k *Keeper) explainLocked(d table.Dropped) []any {
-	if k.plan == nil {
+	plan := k.shown.Load().plan
+	if plan == nil {
 		return nil
 	}
 	for _, direction := range []policy.Direction{policy.Egress, policy.Ingress} {
@@ -93,7 +94,7 @@ func (k *Keeper) explainLocked(d table.Dropped) []any {
 		}
 		f.FromPod, f.ToPod = direction == policy.Egress, direction == policy.Ingress
 		f.ToNode = f.ToNode && f.FromPod
-		if !k.planner.Attached(own) || k.plan.Judge(f).String() != d.Reason {
+		if !k.planner.Attached(own) || plan.Judge(f).String() != d.Reason {
 			continue
 		}
 
@@ -101,11 +102,11 @@ func (k *Keeper) explainLocked(d table.Dropped) []any {
 		if whose := k.planner.Whose(own); len(whose) == 1 {
 			fields = append(fields, "pod", whose[0].Name.String())
 		}
-		if name, _ := k.planner.Decider(k.plan, direction, f); name != "" {
+		if name, _ := k.planner.Decider(plan, direction, f); name != "" {
 			return append(fields, "policies", []string{name},
-				"rule", k.planner.DecidingRule(k.plan, direction, f))
+				"rule", k.planner.DecidingRule(plan, direction, f))
 		}
-		isolating, _ := k.planner.Explain(k.plan, direction, f)
+		isolating, _ := k.planner.Explain(plan, direction, f)
 		return append(fields, "policies", isolating, "rule", "no rule of these allows it")
 	}
 	return nil

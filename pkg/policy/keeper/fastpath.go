@@ -32,29 +32,29 @@ func (k *Keeper) fastLinks() map[string]bool {
 	return k.fast.Fast()
 }
 
-// hasFastLocked reports whether all links of a pod have the fast path.
-func (k *Keeper) hasFastLocked(key policy.Key, fast map[string]bool) bool {
-	links := k.links[key]
+// hasFast reports whether all links of a pod have the fast path.
+func (f *inForce) hasFast(key policy.Key, fast map[string]bool) bool {
+	links := f.links[key]
 	return len(links) > 0 &&
 		!slices.ContainsFunc(links, func(name string) bool { return !fast[name] })
 }
 
-// showFastLocked returns whether a pod has the fast path, and if not, the reason.
-func (k *Keeper) showFastLocked(key policy.Key, fast map[string]bool) *policy.FastPathView {
-	if k.hasFastLocked(key, fast) {
+// showFast returns whether a pod has the fast path, and if not, the reason.
+func (f *inForce) showFast(key policy.Key, fast map[string]bool) *policy.FastPathView {
+	if f.hasFast(key, fast) {
 		return &policy.FastPathView{Has: true}
 	}
 	v := &policy.FastPathView{}
 	var m *policy.Member
-	if k.plan != nil {
-		m = k.plan.Members[key]
+	if f.plan != nil {
+		m = f.plan.Members[key]
 	}
 	switch {
-	case len(k.links[key]) == 0:
+	case len(f.links[key]) == 0:
 		v.Why = "it is not attached yet"
 	case m == nil:
 		v.Why = "the plan in force does not know it yet"
-	case !k.plan.Unjudged(m):
+	case !f.plan.Unjudged(m):
 		v.Why = "policies judge its packets"
 	default:
 		v.Why = "it is new, or what it sends is limited, or others have programs at its link"

@@ -201,10 +201,10 @@ func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
 		n.PutPolicy(p)
 		n.step()
 		if i == 0 {
-			first = n.conntrack
+			first = n.own.conntrack
 		}
-		if first == nil || n.conntrack != first {
-			t.Errorf("change %d: socket %p, want %p that is not nil", i, n.conntrack, first)
+		if first == nil || n.own.conntrack != first {
+			t.Errorf("change %d: socket %p, want %p that is not nil", i, n.own.conntrack, first)
 		}
 		n.DeletePolicy(p.Name)
 		n.step()
@@ -217,7 +217,7 @@ func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
 	for _, want := range []bool{false, true} {
 		n.PutPolicy(p)
 		n.step()
-		if got := n.conntrack != nil; got != want || n.conntrack == first {
+		if got := n.own.conntrack != nil; got != want || n.own.conntrack == first {
 			t.Errorf("after an error: socket %t, want %t", got, want)
 		}
 		n.DeletePolicy(p.Name)

@@ -28,9 +28,8 @@ func (k *Keeper) revisionLocked() string {
 
 // force brings a plan in force, which has at least the first told changes of the source.
 func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
-	k.mu.Lock()
-	k.writes++
-	k.mu.Unlock()
+	k.writes.Add(1)
+	defer k.writes.Add(1)
 
 	var result table.Result
 	unjudged, losing := k.unjudged(plan), k.losing(plan)
@@ -41,7 +40,7 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 				return err
 			}
 		}
-		result, err = k.table.Apply(plan)
+		result, err = k.own.table.Apply(plan)
 		return err
 	})
 	if err == nil && k.fast != nil {
@@ -49,11 +48,8 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 		// Those that were opened meanwhile.
 		k.forget(k.track(plan, losing, tracked))
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.writes++
 	if err == nil {
-		k.plan, k.enforced = plan, told
+		k.publish(func(f *inForce) { f.plan, f.enforced = plan, told })
 	}
 	return result, err
 }
@@ -71,9 +67,7 @@ func (k *Keeper) again(changed time.Time, forced bool) {
 
 // unchangedSince reports whether the Keeper wrote nothing since then, and writes nothing now.
 func (k *Keeper) unchangedSince(writes uint64) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return writes == k.writes && writes%2 == 0
+	return writes == k.writes.Load() && writes%2 == 0
 }
 
 // unjudged returns the links of the pods that no policy of the plan judges.
@@ -81,12 +75,12 @@ func (k *Keeper) unjudged(plan *policy.Plan) map[string]bool {
 	if k.fast == nil {
 		return nil
 	}
-	names := map[string]bool{}
+	names, links := map[string]bool{}, k.shown.Load().links
 	for key, m := range plan.Members {
 		if !plan.Unjudged(m) {
 			continue
 		}
-		for _, name := range k.links[key] {
+		for _, name := range links[key] {
 			names[name] = true
 		}
 	}
@@ -99,12 +93,12 @@ func (k *Keeper) losing(plan *policy.Plan) map[netip.Addr]bool {
 	if k.fast == nil {
 		return nil
 	}
-	addrs := map[netip.Addr]bool{}
+	addrs, last := map[netip.Addr]bool{}, k.shown.Load().plan
 	for key, m := range plan.Members {
 		if plan.Unjudged(m) {
 			continue
 		}
-		if k.plan != nil && (k.plan.Members[key] == nil || !k.plan.Unjudged(k.plan.Members[key])) {
+		if last != nil && (last.Members[key] == nil || !last.Unjudged(last.Members[key])) {
 			continue
 		}
 		for _, a := range m.Addrs {
@@ -122,11 +116,11 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	if len(losing) == 0 {
 		return nil
 	}
-	pods := map[netip.Addr]string{}
+	pods, links := map[netip.Addr]string{}, k.shown.Load().links
 	for key, m := range plan.Members {
 		for _, a := range m.Addrs {
-			if links := k.links[key]; len(links) == 1 {
-				pods[a] = links[0]
+			if names := links[key]; len(names) == 1 {
+				pods[a] = names[0]
 			}
 		}
 	}
@@ -163,12 +157,12 @@ func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
 	if len(connections) == 0 {
 		return nil
 	}
-	if k.conntrack == nil {
-		if k.conntrack, err = nfnl.Open(); err != nil {
+	if k.own.conntrack == nil {
+		if k.own.conntrack, err = nfnl.Open(); err != nil {
 			return err
 		}
 	}
-	if err = nl.TrackOpened(k.conntrack, connections); err != nil {
+	if err = nl.TrackOpened(k.own.conntrack, connections); err != nil {
 		err = errors.Join(err, k.closeConntrack())
 	}
 	return err
@@ -176,11 +170,11 @@ func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
 
 // closeConntrack closes what trackOpened has open. It must not run beside it.
 func (k *Keeper) closeConntrack() error {
-	if k.conntrack == nil {
+	if k.own.conntrack == nil {
 		return nil
 	}
-	c := k.conntrack
-	k.conntrack = nil
+	c := k.own.conntrack
+	k.own.conntrack = nil
 	return c.Close()
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/loop"
@@ -46,6 +47,10 @@ type Options struct {
 
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
 // methods are for any goroutine.
+//
+// What it knows is in three parts: what it has received, with a mutex; what its loop owns, without;
+// and what is in force, which never changes once it is published. The other fields do not change, or
+// have locks of their own.
 type Keeper struct {
 	node       string
 	paths      pod.Paths
@@ -53,15 +58,24 @@ type Keeper struct {
 	programmed func(time.Duration)
 	denials    func([]policy.Denial)
 	fast       FastPath
-	table      table.Table
 	loop       *loop.Loop
 	revoker    revoker
+	// writes counts the beginnings and the ends of writing the kernel's table.
+	writes atomic.Uint64
 
-	mu      sync.Mutex // guards what follows
+	received
+	own owned
+	// shown is what is in force. Only the loop replaces it.
+	shown atomic.Pointer[inForce]
+}
+
+// received is what a source and the agent have passed to the Keeper.
+type received struct {
+	mu      sync.Mutex // guards the fields below
 	planner *policy.Planner
 	// pods are the pods as the source has them, with all addresses that they claim.
 	pods map[policy.Name]policy.Pod
-	// prefixes are the pod prefixes of each node; nil is not known yet.
+	// prefixes are the pod prefixes of each node. Nil means that they are not known yet.
 	prefixes map[string][]netip.Prefix
 	// outside are the addresses that pods claim and that their nodes do not own.
 	outside map[policy.Name][]netip.Addr
@@ -73,37 +87,51 @@ type Keeper struct {
 	// node that were first seen since then.
 	failing bool
 	held    map[policy.Name]bool
-	// bare reports whether Begin made a table in which all pods are mute.
-	bare bool
-	// changed is since when there is something that is not in force; zero is nothing.
+	// changed is the time of the oldest change that is not in force. Zero means that all are.
 	changed time.Time
-	// told counts the changes that the source told of; enforced is how many of them are in force.
-	told, enforced uint64
-	// policyTold is told as of the last change of a policy.
-	policyTold uint64
+	// told counts the changes. policyTold is told as of the last change of a policy.
+	told, policyTold uint64
 	// revision is the planner's as of the change revisionTold; empty is not computed yet.
 	revision     string
 	revisionTold uint64
-	// writes counts the beginnings and the ends of writing the kernel's table.
-	writes uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
-	status               telemetry.Policy
-	problems             []string
-	// failed is why the last step did not bring all that is known in force.
-	failed error
+}
 
-	// plan is what is in force. Run alone writes it, with mu held, and reads it without.
-	plan *policy.Plan
-	// attached are the keys that the planner was told of. Run's alone.
+// owned is what only the goroutine of Begin, then of Run, then of Close may use.
+type owned struct {
+	table table.Table
+	// bare reports whether Begin made a table in which all pods are mute.
+	bare bool
+	// attached are the keys whose addresses the planner has.
 	attached  map[policy.Key]bool
-	conntrack *nfnl.Conn // trackOpened's, and so Run's alone; nil until it needs one
-	// touched is when records and reservations were last touched before attach read them, and records
-	// are what it read. Run's alone.
+	conntrack *nfnl.Conn // of trackOpened; nil until it needs one
+	// touched is when records and reservations were last touched before attach read them. records
+	// are what it read.
 	touched pod.Touched
 	records []pod.Record
-	// links are those of attached pods. Run alone writes it, with mu held, and reads it without.
-	links map[policy.Key][]string
+}
+
+// inForce is what the loop brought in force, and what is shown of it. One that was published never
+// changes.
+type inForce struct {
+	// plan is nil before the first one. A plan never changes.
+	plan *policy.Plan
+	// enforced is how many of received.told the plan has.
+	enforced uint64
+	// links are the links of attached pods.
+	links    map[policy.Key][]string
+	status   telemetry.Policy
+	problems []string
+	// failed is why the last step did not bring all that is known in force.
+	failed error
+}
+
+// publish publishes what is in force with the changes that f makes. Only the loop calls it.
+func (k *Keeper) publish(f func(*inForce)) {
+	next := *k.shown.Load()
+	f(&next)
+	k.shown.Store(&next)
 }
 
 // New makes a Keeper.
@@ -113,11 +141,12 @@ func New(o Options) *Keeper {
 		denials: o.Denials, fast: o.FastPath,
 		loop: loop.New(loop.Options{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
-		planner: policy.NewPlanner(o.Node),
 		revoker: revoker{wake: make(chan struct{}, 1)},
-		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
-		outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{},
+		received: received{planner: policy.NewPlanner(o.Node), pods: map[policy.Name]policy.Pod{},
+			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{}},
+		own: owned{attached: map[policy.Key]bool{}},
 	}
+	k.shown.Store(&inForce{})
 	if o.AllowOwnNode {
 		k.planner.AllowOwnNode()
 	}
@@ -148,10 +177,10 @@ func (k *Keeper) Begin() error {
 		}
 	}
 	if !exists {
-		if _, err := k.table.Apply(k.empty()); err != nil {
+		if _, err := k.own.table.Apply(k.empty()); err != nil {
 			return err
 		}
-		k.bare = true
+		k.own.bare = true
 	}
 	return k.paths.OpenPolicy()
 }
@@ -159,13 +188,13 @@ func (k *Keeper) Begin() error {
 // empty is a plan that makes all pods mute.
 func (k *Keeper) empty() *policy.Plan {
 	p := policy.NewPlanner(k.node)
-	p.SetOwn(k.own())
+	p.SetOwn(k.firstAddrs())
 	return p.Plan()
 }
 
-// own are the first addresses of the node's prefixes, which no pod gets: package passage proves
-// with them that pods' packets pass.
-func (k *Keeper) own() (addrs []netip.Addr) {
+// firstAddrs returns the first addresses of the node's prefixes. No pod gets them: package passage
+// proves with them that pods' packets pass.
+func (k *Keeper) firstAddrs() (addrs []netip.Addr) {
 	for _, p := range k.prefixes[k.node] {
 		addrs = append(addrs, p.Masked().Addr())
 	}
@@ -189,7 +218,7 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 }
 
 // Close closes what the Keeper has open; what is in force stays so. It must not run beside Run.
-func (k *Keeper) Close() error { return errors.Join(k.table.Close(), k.closeConntrack()) }
+func (k *Keeper) Close() error { return errors.Join(k.own.table.Close(), k.closeConntrack()) }
 
 // Drops returns the packets that were dropped, by reason.
 func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
@@ -216,40 +245,40 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) step() error {
 	k.mu.Lock()
 	if !k.listed || k.prefixes == nil {
-		bare, empty := k.bare, k.empty()
+		empty := k.empty()
 		k.mu.Unlock()
-		if !bare {
+		if !k.own.bare {
 			return nil
 		}
-		_, err := k.table.Apply(empty)
+		_, err := k.own.table.Apply(empty)
 		return err
 	}
-	k.bare = false
 	changed, attachments, compare, told := k.changed, k.attachments, k.compare, k.told
 	k.changed, k.attachments, k.compare = time.Time{}, false, false
 	plan := k.planLocked()
 	k.mu.Unlock()
 
+	k.own.bare = false
+	last := k.shown.Load().plan
 	if compare {
-		k.table.Forget()
+		k.own.table.Forget()
 	}
 	var errs []error
 	unknown := 0
-	if attachments || k.plan == nil || !maps.Equal(plan.Members, k.plan.Members) ||
+	if attachments || last == nil || !maps.Equal(plan.Members, last.Members) ||
 		compare && !k.unchanged() {
 		var err error
 		plan, unknown, err = k.attach()
 		errs = append(errs, err)
 	} else {
-		unknown = k.pendingBefore()
+		unknown = k.shown.Load().status.Pending
 	}
 
-	first := k.plan == nil
 	result, err := k.force(plan, told)
 	errs = append(errs, err)
 	if err == nil {
 		errs = append(errs, k.paths.OpenPolicy())
-		if result.Shrinks || first {
+		if result.Shrinks || last == nil {
 			k.revoker.ask()
 		}
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
@@ -271,36 +300,30 @@ func (k *Keeper) step() error {
 // unchanged reports whether no record, no reservation and nothing in the kernel's ruleset changed
 // since attach read them, and each record was of a known pod.
 func (k *Keeper) unchanged() bool {
-	return k.touched.Same(k.paths.Touched()) &&
-		k.pendingBefore() == 0 && k.table.Stands()
-}
-
-func (k *Keeper) pendingBefore() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.status.Pending
+	return k.own.touched.Same(k.paths.Touched()) &&
+		k.shown.Load().status.Pending == 0 && k.own.table.Stands()
 }
 
 // attach reads the members that plugins wrote, then the records of attachments, and writes the
 // reservations of the plan that follows from them. A plugin writes its record before it writes
 // members, so each member has a record by then.
 func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
-	errs := []error{k.table.Refresh()}
+	errs := []error{k.own.table.Refresh()}
 	touched := k.paths.Touched() // A record that comes later is of a member that Refresh did not see.
-	if !k.touched.SameRecords(touched) {
-		k.records, err = k.paths.List()
+	if !k.own.touched.SameRecords(touched) {
+		k.own.records, err = k.paths.List()
 		errs = append(errs, err)
 	}
 	defer func() {
-		if k.touched = touched; err != nil {
-			k.touched = pod.Touched{}
+		if k.own.touched = touched; err != nil {
+			k.own.touched = pod.Touched{}
 		}
 	}()
 
 	k.mu.Lock()
 	addrs := map[policy.Key][]netip.Addr{}
 	links := map[policy.Key][]string{}
-	for _, r := range k.records {
+	for _, r := range k.own.records {
 		key, known := k.keyOf(r)
 		if !known {
 			unknown++
@@ -309,21 +332,21 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 		addrs[key] = append(addrs[key], r.Addrs...)
 		links[key] = append(links[key], r.HostLink)
 	}
-	k.links = links
-	for key := range k.attached {
+	for key := range k.own.attached {
 		if addrs[key] == nil {
 			k.planner.SetAttached(key, nil)
-			delete(k.attached, key)
+			delete(k.own.attached, key)
 		}
 	}
 	for key, a := range addrs {
 		slices.SortFunc(a, netip.Addr.Compare)
 		k.planner.SetAttached(key, a)
-		k.attached[key] = true
+		k.own.attached[key] = true
 	}
 	plan = k.planLocked()
 	k.mu.Unlock()
 
+	k.publish(func(f *inForce) { f.links = links })
 	groups := make(map[pod.Workload]string, len(plan.Members))
 	for key, m := range plan.Members {
 		groups[pod.Workload{Namespace: key.Namespace, Name: key.Name.Name, UID: key.UID}] = m.Group

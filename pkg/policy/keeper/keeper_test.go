@@ -191,7 +191,7 @@ func TestNodeProvesPassageBeforeAnythingWasListed(t *testing.T) {
 		return err
 	})
 	n.listed()
-	if v := n.plan.Judge(f); v != policy.Allow {
+	if v := n.shown.Load().plan.Judge(f); v != policy.Allow {
 		t.Errorf("listed: %s", v)
 	}
 }
@@ -314,7 +314,7 @@ func TestAddressThatANodeDoesNotOwnIsNoPeer(t *testing.T) {
 	n.SetPrefixes(map[string][]netip.Prefix{"there": {prefixes["here"][0], prefixes["here"][1]}})
 	n.DeletePod(policy.Name{Namespace: "shop", Name: "liar"})
 	n.step()
-	if plan := n.plan; plan.Sets.Len() != 1 {
+	if plan := n.shown.Load().plan; plan.Sets.Len() != 1 {
 		t.Errorf("%d sets", plan.Sets.Len())
 	} else {
 		for _, s := range plan.Sets.All() {

@@ -13,20 +13,21 @@ func (k *Keeper) Status() telemetry.Policy {
 	fast := k.fastLinks()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.status
+	now := k.shown.Load()
+	s := now.status
 	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
 	s.Ignored = k.ignoredLocked()
 	if k.listed {
 		s.Told = k.revisionLocked()
 	}
-	if k.plan != nil {
-		s.Revision = k.plan.Revision
+	if now.plan != nil {
+		s.Revision = now.plan.Revision
 	}
 
 	if fast != nil {
 		n := 0
-		for key := range k.links {
-			if k.hasFastLocked(key, fast) {
+		for key := range now.links {
+			if now.hasFast(key, fast) {
 				n++
 			}
 		}
@@ -39,7 +40,7 @@ func (k *Keeper) Status() telemetry.Policy {
 func (k *Keeper) Problems() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	problems := slices.Clone(k.problems)
+	problems := slices.Clone(k.shown.Load().problems)
 	if n := len(k.held); n > 0 {
 		problems = append(problems, fmt.Sprintf("%d new pods are mute until policies and namespaces "+
 			"can be read again", n))
@@ -78,10 +79,8 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 		problems = append(problems, fmt.Sprintf("NetworkPolicy: %v", err))
 	}
 
-	k.mu.Lock()
-	old := k.problems
-	k.status, k.problems, k.failed = s, problems, err
-	k.mu.Unlock()
+	old := k.shown.Load().problems
+	k.publish(func(f *inForce) { f.status, f.problems, f.failed = s, problems, err })
 	for _, p := range problems {
 		if !slices.Contains(old, p) {
 			k.log.Warn("not as it should be", "problem", p)
@@ -123,14 +122,15 @@ func (k *Keeper) List() List {
 		return l
 	}
 
-	l.Policies = k.planner.List(k.plan)
-	if n := k.status.Pending; n > 0 {
+	now := k.shown.Load()
+	l.Policies = k.planner.List(now.plan)
+	if n := now.status.Pending; n > 0 {
 		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute: the daemon does "+
 			"not know yet how to judge them; veilctl policy show says whether one is", n))
 	}
-	if k.failed != nil {
+	if now.failed != nil {
 		l.Problems = append(l.Problems, fmt.Sprintf("the kernel did not take the last change: %v",
-			k.failed))
+			now.failed))
 	}
 	return l
 }
@@ -143,9 +143,10 @@ func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
 	if problem := k.notKnownLocked(); problem != "" {
 		return nil, fmt.Errorf("%s", problem)
 	}
-	v, err := k.planner.ShowPod(name, k.plan)
+	now := k.shown.Load()
+	v, err := k.planner.ShowPod(name, now.plan)
 	if p := k.pods[name]; err == nil && fast != nil && !p.HostNetwork {
-		v.FastPath = k.showFastLocked(policy.Key{Name: name, UID: p.UID}, fast)
+		v.FastPath = now.showFast(policy.Key{Name: name, UID: p.UID}, fast)
 	}
 	return v, err
 }

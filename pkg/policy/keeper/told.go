@@ -120,7 +120,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 		if k.prefixes == nil {
 			k.prefixes = map[string][]netip.Prefix{}
 		}
-		k.planner.SetOwn(k.own())
+		k.planner.SetOwn(k.firstAddrs())
 		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
 		for _, p := range k.pods {
 			if !k.held[p.Name] && (old == nil || !slices.Equal(old[p.Node], prefixes[p.Node])) {

@@ -116,7 +116,10 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 	if problem := k.notKnownLocked(); problem != "" {
 		return nil, 0, errors.New(problem)
 	}
-	if k.plan == nil {
+	// Before the plan: of a plan that is written meanwhile, unchangedSince returns false.
+	writes = k.writes.Load()
+	now := k.shown.Load()
+	if now.plan == nil {
 		return nil, 0, errors.New("no policies are in force yet: see veilctl status")
 	}
 	from, err := k.endLocked(q.From, node)
@@ -148,17 +151,18 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 			f := policy.Flow{Src: src, Dst: dst, Proto: protoOf(q.Proto, src), Port: q.Port,
 				Quotes: quotes}
 			t.Paths = append(t.Paths, Path{From: src, To: dst, Sides: []Side{
-				k.sideLocked(policy.Egress, f, from, to), k.sideLocked(policy.Ingress, f, to, from),
+				k.sideLocked(now.plan, policy.Egress, f, from, to),
+				k.sideLocked(now.plan, policy.Ingress, f, to, from),
 			}})
 		}
 	}
 	if len(t.Paths) == 0 {
 		return nil, 0, fmt.Errorf("%s and %s have no addresses of one family", q.From, q.To)
 	}
-	if k.enforced != k.told {
+	if now.enforced != k.told {
 		t.Note = "a change is not in force yet"
 	}
-	return t, k.writes, nil
+	return t, writes, nil
 }
 
 // ofFamily returns the first of the addresses that is of the family of a, or not valid.
@@ -238,8 +242,9 @@ func elsewhere(ends ...end) string {
 	return strings.Join(words, ", ") + ": run this on the node of the pod"
 }
 
-// sideLocked judges one side by the plan in force.
-func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) Side {
+// sideLocked judges one side by a plan.
+func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow,
+	own, other end) Side {
 	s := Side{Direction: d.String(), Pod: own.pod, Here: own.here}
 	switch {
 	case own.here:
@@ -258,21 +263,21 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 	f.ToNode = d == policy.Egress && other.self
 	if f.Quotes.IsValid() && d == policy.Ingress {
 		f.FromPod = other.here
-		f.FromTunnel = !other.here && k.plan.IsInside(f.Src)
+		f.FromTunnel = !other.here && plan.IsInside(f.Src)
 	}
 	s.packet = table.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
 	if s.packet.FromNode {
 		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
 		return s
 	}
-	verdict := k.plan.Judge(f)
+	verdict := plan.Judge(f)
 	s.Plan = verdict.String()
 	if f.Quotes.IsValid() {
 		s.Why = whyOf(verdict, s, f)
 		return s
 	}
-	s.Isolating, s.Allowing = k.planner.Explain(k.plan, d, f)
-	s.Cluster, _ = k.planner.Decider(k.plan, d, f)
+	s.Isolating, s.Allowing = k.planner.Explain(plan, d, f)
+	s.Cluster, _ = k.planner.Decider(plan, d, f)
 	s.Why = whyOf(verdict, s, f)
 	return s
 }

@@ -173,7 +173,7 @@ func TestTraceRefusesWhatItCannotAnswer(t *testing.T) {
 
 func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 	n := traced(t)
-	for name := range n.plan.Sets.All() {
+	for name := range n.shown.Load().plan.Sets.All() {
 		n.nft("flush", "set", "inet", abi.NFTPolicyTable, name+"_4")
 	}
 	got, err := n.ask("shop/client", "shop/server", 80)

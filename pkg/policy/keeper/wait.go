@@ -65,10 +65,10 @@ func (k *Keeper) ProgressTo(revision string) Progress {
 
 // inForceLocked completes p for a node that knows the right policies.
 func (k *Keeper) inForceLocked(p Progress) Progress {
-	switch {
-	case k.failed != nil:
-		p.Missing = []string{fmt.Sprintf("the kernel did not take the last change: %v", k.failed)}
-	case k.plan == nil || k.enforced < k.policyTold:
+	switch now := k.shown.Load(); {
+	case now.failed != nil:
+		p.Missing = []string{fmt.Sprintf("the kernel did not take the last change: %v", now.failed)}
+	case now.plan == nil || now.enforced < k.policyTold:
 		p.Missing = []string{"the last change of policies is being put in force"}
 	default:
 		p.Enforced, p.Revision = true, k.revisionLocked()
