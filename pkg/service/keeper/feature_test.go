@@ -210,3 +210,55 @@ func TestTunnelEndpointsAreReserved(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// An uncertain link between nodes may lack addresses. Those of NodePorts stay then.
+func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
+	k, err := New(Options{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Feature{keeper: k}
+	for _, step := range []struct {
+		situation string
+		addrs     []netip.Addr
+		certain   bool
+		want      []netip.Addr
+	}{
+		{"at the start, without a link", nil, false, nil},
+		{"a link", nettest.Addrs("198.18.0.11"), true, nettest.Addrs("198.18.0.11")},
+		{"the link went away", nil, false, nettest.Addrs("198.18.0.11")},
+		{"another address", nettest.Addrs("198.18.0.12"), true, nettest.Addrs("198.18.0.12")},
+	} {
+		turn := feature.Turn{LinkAddrs: step.addrs, Assigned: step.addrs, Certain: step.certain}
+		if err := f.Turn(turn); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.inbox.nodes; !slices.Equal(got, step.want) || !k.inbox.nodesSeen {
+			t.Errorf("%s: addresses %v, want %v", step.situation, got, step.want)
+		}
+	}
+}
+
+// Without a table nothing is shown but the reason.
+func TestFeatureWithoutATable(t *testing.T) {
+	f := &Feature{noAPIPath: NoAPIPath(errBroken), o: FeatureOptions{
+		Closed: nettest.Addrs("198.19.199.1")}}
+	var s telemetry.Status
+	f.Status(&s)
+	if s.Services != nil || !slices.Equal(s.Problems, []string{f.noAPIPath}) {
+		t.Errorf("status %+v", s)
+	}
+	if err := errors.Join(f.Begin(), f.Turn(feature.Turn{}), f.Run(t.Context()),
+		f.Close()); err != nil {
+		t.Error(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, page := range f.Pages() {
+		if _, err := page(r); !errors.Is(err, errNoServices) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
