@@ -17,7 +17,7 @@ type world struct {
 	*Loop
 	began time.Time
 	turns []time.Duration
-	// reasons are those of the turns.
+	// reasons has the reason of each turn.
 	reasons []Reason
 	// fails is how many of the next turns fail.
 	fails int

@@ -143,7 +143,7 @@ func (ending) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func TestTheEndOfAFeatureIsNoError(t *testing.T) {
+func TestTheEndOfAFeatureIsNotReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &Agent{features: []feature.Feature{ending{}, feature.None{}}}
 	g, runs := errgroup.WithContext(ctx)
