@@ -111,7 +111,7 @@ func (l *Loop) gather(ctx context.Context) bool {
 }
 
 // Do runs job between two turns and returns after it. The error is the error of ctx or ErrEnded;
-// then job did not run.
+// then job did not run. A turn or a job must not call Do, which would wait for its caller.
 func (l *Loop) Do(ctx context.Context, job func()) error {
 	finished := make(chan struct{})
 	select {

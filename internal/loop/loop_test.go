@@ -78,8 +78,8 @@ func TestRetriesPauseLongerUntilATurnSucceeds(t *testing.T) {
 		w.fails = 4
 		w.Poke()
 		w.until(t, time.Minute, 0, 100*ms, 300*ms, 600*ms, 900*ms)
-		if want := []Reason{{}, {Failed: true}, {Failed: true}, {Failed: true}, {Failed: true}}; !slices.
-			Equal(w.reasons, want) {
+		again := Reason{Failed: true}
+		if want := []Reason{{}, again, again, again, again}; !slices.Equal(w.reasons, want) {
 			t.Errorf("reasons %+v, want %+v", w.reasons, want)
 		}
 

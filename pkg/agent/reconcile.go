@@ -28,18 +28,17 @@ func (l *loop) turn(ctx context.Context) error {
 		return l.finish(in, l.last, l.refusals, err)
 	}
 
-	var recallErr error
 	if in.complete {
-		recallErr = l.recall(&in)
+		if err := l.recall(&in); err != nil {
+			// Features do not wait for routes that cannot be read.
+			d := decide(in)
+			l.turnFeatures(in, &d)
+			return l.finish(in, l.last, l.refusals, err)
+		}
 	}
 
-	// Features do not wait for the routes that recall could not read.
 	in, d := l.flap.hold(time.Now(), in, decide(in))
 	l.turnFeatures(in, &d)
-	if recallErr != nil {
-		return l.finish(in, l.last, l.refusals, recallErr)
-	}
-
 	otherErr := l.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
 		// A restarted veild that does not know its peers yet must not remove them.

@@ -15,7 +15,8 @@
 //   - Begin puts in force what an earlier veild left, before any pod can be attached.
 //   - A feature that the configuration turns off takes out of force what an earlier veild left.
 //   - What is in force stays so when Run ends.
-//   - Turn and KernelChanged return at once. The work belongs to the goroutine of Run.
+//   - Turn and KernelChanged wait neither for the API server nor for what the goroutine of Run
+//     writes to the kernel.
 //
 // The package knows neither the kernel nor Kubernetes.
 package feature

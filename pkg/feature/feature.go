@@ -25,7 +25,7 @@ type Feature interface {
 	// KernelChanged receives what others may have changed in the kernel.
 	KernelChanged(c KernelChange)
 	// Closed returns addresses that the guard must block for pods. They may be addresses of
-	// nodes, which the guard leaves open.
+	// nodes, which the guard leaves open. The first call comes before Begin.
 	Closed() []netip.Addr
 	// Status adds the feature's part, and its problems, to a status.
 	Status(s *telemetry.Status)

@@ -43,7 +43,7 @@ type FeatureOptions struct {
 	// Source must be set if the configuration asks for services or the API path.
 	Source Source
 	Paths  pod.Paths
-	// Last is the last good table. Nil means that there is none.
+	// Last is the last good table. Nil means that there is none. Begin forgets it.
 	Last *cluster.Table
 	// Closed are the addresses of services that the guard of an earlier veild blocks.
 	Closed []netip.Addr
@@ -166,6 +166,8 @@ func (f *Feature) Links() *link.Links { return f.links }
 
 // Begin puts the table in force as the last veild left it.
 func (f *Feature) Begin() error {
+	last := f.o.Last
+	f.o.Last = nil // the agent replaces its own, and this one may have thousands of nodes
 	if f.keeper == nil {
 		return nil
 	}
@@ -180,7 +182,7 @@ func (f *Feature) Begin() error {
 	if err := f.o.StopFlows(); err != nil {
 		return err
 	}
-	if last := f.o.Last; last != nil && last.Self != nil {
+	if last != nil && last.Self != nil {
 		if err := f.setSelf(last.Self.PodPrefixes, last.Self.Addresses); err != nil {
 			return err
 		}

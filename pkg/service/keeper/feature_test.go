@@ -239,10 +239,30 @@ func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
 	}
 }
 
+// lostSource is an API server whose feed ends with an error.
+type lostSource struct{ Source }
+
+func (lostSource) RunAPIServers(context.Context, service.Sink) error { return errBroken }
+
+// An error of the feed ends veild, and the Keeper with it.
+func TestFeatureEndsWithItsFeed(t *testing.T) {
+	k, err := New(Options{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Feature{keeper: k, o: FeatureOptions{Source: lostSource{}}}
+	if err := f.Run(t.Context()); !errors.Is(err, errBroken) {
+		t.Errorf("error %v, want %v", err, errBroken)
+	}
+	if err := k.Ask(t.Context(), func(*service.Planner) {}); !errors.Is(err, errEnded) {
+		t.Errorf("the Keeper goes on: %v", err)
+	}
+}
+
 // Without a table nothing is shown but the reason.
 func TestFeatureWithoutATable(t *testing.T) {
 	f := &Feature{noAPIPath: NoAPIPath(errBroken), o: FeatureOptions{
-		Closed: nettest.Addrs("198.19.199.1")}}
+		Closed: nettest.Addrs("198.19.199.1"), Last: &cluster.Table{}}}
 	var s telemetry.Status
 	f.Status(&s)
 	if s.Services != nil || !slices.Equal(s.Problems, []string{f.noAPIPath}) {
@@ -251,6 +271,9 @@ func TestFeatureWithoutATable(t *testing.T) {
 	if err := errors.Join(f.Begin(), f.Turn(feature.Turn{}), f.Run(t.Context()),
 		f.Close()); err != nil {
 		t.Error(err)
+	}
+	if f.o.Last != nil {
+		t.Error("the last good table of the start stays in memory")
 	}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	if err != nil {
