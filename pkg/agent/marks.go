@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -73,7 +73,7 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 
 	var unknown uint64
 	for _, d := range s.Guard.Drops {
-		if d.Name == guard.TunnelUnknownSource {
+		if d.Name == chains.TunnelUnknownSource {
 			unknown = d.Packets
 		}
 	}

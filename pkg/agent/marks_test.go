@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -49,7 +49,7 @@ func TestDatagramsOfUnknownSourcesAreAProblemOfSilentPeers(t *testing.T) {
 	} {
 		s := telemetry.Status{
 			Peers: []telemetry.Peer{{Name: "b", State: step.state}},
-			Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: guard.TunnelUnknownSource,
+			Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: chains.TunnelUnknownSource,
 				Packets: step.dropped}}},
 		}
 		if got := c.problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {

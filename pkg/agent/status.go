@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
@@ -173,7 +174,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	if err != nil {
 		return out, err
 	}
-	out.MarksRestored = counts[guard.MarksRestored]
+	out.MarksRestored = counts[chains.MarksRestored]
 	for _, r := range guard.Reasons() {
 		out.Drops = append(out.Drops, telemetry.Drop{Number: r.Number, Name: r.Name,
 			Sentence: r.Sentence, Packets: counts[r.Name], Harmless: guard.Harmless(r.Name)})

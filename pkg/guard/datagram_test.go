@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // datagramEnds are the addresses of a node and a peer, and further addresses of theirs that no Node
@@ -83,13 +84,13 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 					continue
 				}
 
-				before := n.counters(t)[TunnelUnknownSource]
+				before := n.counters(t)[chains.TunnelUnknownSource]
 				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted",
 					func() bool {
 						if err := send(); err != nil {
 							t.Fatal(err)
 						}
-						return n.counters(t)[TunnelUnknownSource] > before
+						return n.counters(t)[chains.TunnelUnknownSource] > before
 					})
 			}
 		}
@@ -171,12 +172,12 @@ func TestDatagramsWithoutANodesAddressStay(t *testing.T) {
 				}
 				continue
 			}
-			before := n.counters(t)[TunnelUnknownSource]
+			before := n.counters(t)[chains.TunnelUnknownSource]
 			if err := udp(n, e.ownOther, e.peer, abi.TunnelMark); !errors.Is(err, unix.EPERM) {
 				t.Errorf("%s: a datagram from %s: %v, want %v", step.situation, e.ownOther, err,
 					unix.EPERM)
 			}
-			if now := n.counters(t)[TunnelUnknownSource]; now != before+1 {
+			if now := n.counters(t)[chains.TunnelUnknownSource]; now != before+1 {
 				t.Errorf("%s: %d datagrams were counted", step.situation, now-before)
 			}
 		}

@@ -2,10 +2,7 @@
 // tc to every link that belongs to neither a tunnel nor a pod. An nftables table that does not
 // depend on links covers the moment until a new link has its programs.
 //
-// That table also keeps the replies of nodes to pods inside tunnels (translate.go) and refuses
-// pods' connections without a route (refuse.go). A second table marks packets from pods and drops
-// forged ones (pods.go). A packet's input link decides its owner, regardless of a mark that another
-// program set (origin.go). Tunnel datagrams are accepted from believed nodes only (datagram.go).
+// Package chains plans that table, and a second one that marks packets from pods.
 //
 // The guard stays in force without this process: programs and maps are pinned, and attachments
 // belong to the links. Open adopts what an earlier process left. Programs of a new version are
@@ -20,9 +17,6 @@
 // group (pod veths, tunnels), as lo, or as an ifb.
 //
 // All calls work on the network namespace of the calling thread.
-//
-// It is larger than most packages: the BPF programs and the nftables tables are one Plan, one State
-// and one Diff, because Apply orders the changes of both.
 //
 // Start with Apply in guard.go, then Plan and Diff in plan.go.
 package guard

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // Sentinels for callers. Each is wrapped in a message with a remedy.
@@ -29,29 +29,10 @@ var (
 )
 
 // Settings are the addresses and links that the guard protects.
-type Settings struct {
-	// Ranges are the cluster and service ranges. A packet from or to them never passes a guarded
-	// link.
-	Ranges []netip.Prefix
-	// NodeAddrs are the addresses of all known nodes. A pod's packet to one never leaves by a
-	// guarded link.
-	NodeAddrs []netip.Addr
-	// VIPs are addresses of services outside Ranges: LoadBalancer IPs and external IPs. A pod's
-	// packet to one that was not translated does not leave by a guarded link, unless it is a reply
-	// to a client there.
-	VIPs []netip.Addr
-	// PodPrefixes are this node's own prefixes. Connections of other nodes' pods that are
-	// translated here to a node are sent from the first address of the first prefix of each family
-	// (translate_self.go). Nil keeps the addresses in force.
-	PodPrefixes []netip.Prefix
-	// SelfAddrs are this node's addresses that peers accept packets from, the preferred one of each
-	// family first. The node's own packets into a tunnel have one of them as source
-	// (translate_own.go). Nil keeps what is in force.
-	SelfAddrs []netip.Addr
-	// Datagrams sets which sources of tunnel datagrams are accepted (datagram.go). Nil keeps the
-	// setting in force.
-	Datagrams *Datagrams
-}
+type Settings = chains.Settings
+
+// Datagrams sets which sources of tunnel datagrams are accepted.
+type Datagrams = chains.Datagrams
 
 // Guard holds the pinned maps and programs of one node. Its methods may be called concurrently;
 // they work on the network namespace of the calling thread.
@@ -115,7 +96,7 @@ func (g *Guard) Close() error {
 // error everything else is in force. Unguarded reports a problem of one link; Apply returns no
 // error for it. A link that disappears meanwhile is ignored.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 
@@ -133,14 +114,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	}
 
 	want := Plan(s, have.Links)
-	if s.PodPrefixes == nil {
-		keep(want.Table, have.Table, setSelf4, setSelf6)
-	}
-	if s.SelfAddrs == nil {
-		keep(want.Table, have.Table, setOwn4, setOwn6, setSource4, setSource6)
-	}
-
-	keepDatagrams(want.Table, have.Table, s.Datagrams)
+	s.Keep(want.Table, have.Table)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
 	return done, err
@@ -208,7 +182,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 // Counters returns the packets dropped since the guard was first loaded, by the name of every
 // reason.
 func (g *Guard) Counters() (map[string]uint64, error) {
-	sums, err := nft.Counters(tableNames...) // no reason is counted in both
+	sums, err := nft.Counters(chains.TableNames...) // no reason is counted in both
 	if err != nil {
 		return nil, err
 	}
@@ -224,24 +198,3 @@ func (g *Guard) Counters() (map[string]uint64, error) {
 	}
 	return sums, nil
 }
-
-func (s Settings) validate() error {
-	var errs []error
-	for _, p := range s.Ranges {
-		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
-			errs = append(errs, fmt.Errorf("range %s: not a prefix without host bits", p))
-		}
-	}
-	for what, addrs := range map[string][]netip.Addr{
-		"node address": s.NodeAddrs, "service address": s.VIPs, "own address": s.SelfAddrs,
-	} {
-		for _, a := range addrs {
-			if !plain(a) {
-				errs = append(errs, fmt.Errorf("%s %s: not a plain address", what, a))
-			}
-		}
-	}
-	return errors.Join(append(errs, s.Datagrams.validate())...)
-}
-
-func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }

@@ -18,8 +18,6 @@ import (
 
 const (
 	loopback = net.FlagLoopback
-	// loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
-	loIndex = 1
 	// progNameLen is how much of a program's name the kernel keeps (BPF_OBJ_NAME_LEN without the
 	// final zero).
 	progNameLen = 15

@@ -28,6 +28,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 const pinDir = "/sys/fs/bpf/kubeveil"
@@ -262,7 +263,7 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 			if err := n.g.Close(); err != nil {
 				return err
 			}
-			for _, name := range tableNames { // so that only the programs are left
+			for _, name := range chains.TableNames { // so that only the programs are left
 				if _, err := nft.Delete(name); err != nil {
 					return err
 				}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // Pods and other nodes do not reach programs on the node's loopback, with a route to them or
@@ -52,10 +53,10 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			before := n.counters(t)[toLoopback]
+			before := n.counters(t)[chains.ToLoopback]
 			send()
 			nettest.Until(t, patience, "a packet to loopback is counted",
-				func() bool { return n.counters(t)[toLoopback] > before })
+				func() bool { return n.counters(t)[chains.ToLoopback] > before })
 			if arrives(100 * time.Millisecond) {
 				t.Error("it arrived all the same")
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // leaving is a node with a pod, a tunnel to another node's pod, and the network outside:
@@ -208,16 +209,16 @@ func (n leaving) wire(t *testing.T) func(text string) bool {
 // counts waits until more packets are counted for picking up a connection in its midst.
 func (n leaving) counts(t *testing.T, situation string, do func()) {
 	t.Helper()
-	before := n.counters(t)[midstream]
+	before := n.counters(t)[chains.Midstream]
 	do()
 	nettest.Until(t, patience, situation+" is counted",
-		func() bool { return n.counters(t)[midstream] > before })
+		func() bool { return n.counters(t)[chains.Midstream] > before })
 }
 
 // wantNone fails if a connection was picked up in its midst.
 func (n leaving) wantNone(t *testing.T, situation string) {
 	t.Helper()
-	if c := n.counters(t); c[midstream] > 0 {
+	if c := n.counters(t); c[chains.Midstream] > 0 {
 		t.Errorf("%s: dropped %v", situation, c)
 	}
 }

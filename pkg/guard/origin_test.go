@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // marking are rules of other programs that overwrite marks, before and after routing.
@@ -55,7 +56,7 @@ func TestForeignMarkKeepsThePodsSource(t *testing.T) {
 			n.Run(t, func() error { return runNFT("delete table inet others") })
 			n.masquerade(t, "80")
 			for _, f := range podAndNode {
-				n.loses(t, "a translated packet to "+f.node, translated, n.pod, f.node, 0)
+				n.loses(t, "a translated packet to "+f.node, chains.Translated, n.pod, f.node, 0)
 			}
 		})
 	}
@@ -77,14 +78,14 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 			"p0": func() error { return udp(n.pod, "", f.node, 0) },
 			"u0": func() error { return udp(n.peer, "", f.self, 0) },
 		} {
-			before := n.counters(t)[MarksRestored]
+			before := n.counters(t)[chains.MarksRestored]
 			was := n.count(t, "others", link)
 			if err := send(); err != nil {
 				t.Fatal(err)
 			}
 			nettest.Until(t, patience, "the mark of what came by "+link+" is restored",
 				func() bool {
-					return n.counters(t)[MarksRestored] > before && n.count(t, "others", link) > was
+					return n.counters(t)[chains.MarksRestored] > before && n.count(t, "others", link) > was
 				})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // outsideCases are rules of other programs for what another node sends to a host outside by way of
@@ -29,12 +30,12 @@ func TestWhatComesOutOfATunnelStaysInTheCluster(t *testing.T) {
 			onWire := n.wire(t)
 			for i, e := range leavingEnds {
 				from := []string{"198.19.9.2", "fd42:99::2"}[i] // a process of the other node
-				before := n.counters(t)[tunnelToOutside]
+				before := n.counters(t)[chains.TunnelToOutside]
 				nettest.Until(t, patience, "a datagram to "+e.outside+" is counted", func() bool {
 					if err := udp(n.far, from, e.outside, 0); err != nil {
 						t.Fatal(err)
 					}
-					return n.counters(t)[tunnelToOutside] > before
+					return n.counters(t)[chains.TunnelToOutside] > before
 				})
 			}
 			if onWire("kubeveil") {
@@ -61,7 +62,7 @@ func TestServicesOfTheNodeCrossItsTunnels(t *testing.T) {
 			n.connect(t, n.peer, e.outside, own)
 		})
 	}
-	if dropped := n.counters(t)[tunnelToOutside]; dropped > 0 {
+	if dropped := n.counters(t)[chains.TunnelToOutside]; dropped > 0 {
 		t.Errorf("%d packets dropped", dropped)
 	}
 }

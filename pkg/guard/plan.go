@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // Hook is the direction in which a program is attached to a link.
@@ -93,9 +94,7 @@ func Plan(s Settings, links []Link) *State {
 		Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	s.Ranges, s.NodeAddrs, s.VIPs, s.SelfAddrs = want.Ranges, want.Nodes, want.VIPs,
-		inOrder(s.SelfAddrs)
-	want.Table, want.Pods = planTable(s), planPods()
+	want.Table, want.Pods = s.Table(), chains.Pods()
 	return want
 }
 
@@ -104,16 +103,6 @@ func distinct(addrs []netip.Addr) []netip.Addr {
 	all := slices.Clone(addrs)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
-}
-
-// inOrder returns each address once, in the order given.
-func inOrder(addrs []netip.Addr) (once []netip.Addr) {
-	for _, a := range addrs {
-		if !slices.Contains(once, a) {
-			once = append(once, a)
-		}
-	}
-	return once
 }
 
 func planPoints(links []Link) map[Point]Attached {

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // addPod adds to the node a pod behind p0, whose addresses are in the sets:
@@ -155,7 +156,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 						func() bool { return seen() == i+1 })
 				}
 
-				n.forge(t, pod, spoofed)
+				n.forge(t, pod, chains.Spoofed)
 				if got := seen(); got != 2 {
 					t.Errorf("%d packets passed, want 2", got)
 				}
@@ -185,7 +186,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 			nettest.Until(t, patience, to+" passes", func() bool { return seen() == count })
 		}
 		for _, to := range step.mute {
-			n.loses(t, "a packet to "+to, spoofed, pod, to, 0)
+			n.loses(t, "a packet to "+to, chains.Spoofed, pod, to, 0)
 		}
 	}
 }
@@ -194,8 +195,8 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
-	n.forge(t, pod, spoofed)
-	before := n.counters(t)[spoofed]
+	n.forge(t, pod, chains.Spoofed)
+	before := n.counters(t)[chains.Spoofed]
 
 	seen := n.seen(t, abi.PodMark)
 	for i, damage := range []string{
@@ -216,7 +217,7 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 		nettest.Until(t, patience, "a packet after "+damage, func() bool { return seen() == i+1 })
 	}
 
-	if got := n.counters(t)[spoofed]; got < before {
+	if got := n.counters(t)[chains.Spoofed]; got < before {
 		t.Errorf("counted %d, before %d", got, before)
 	}
 }
@@ -228,11 +229,11 @@ func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n.Run(t, func() error { return runNFT("delete table inet kubeveil_pods") })
 	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1",
 		"fd42:9::2"} {
-		n.loses(t, "a packet to "+to, unmarked, pod, to, 0)
+		n.loses(t, "a packet to "+to, chains.Unmarked, pod, to, 0)
 	}
-	n.forge(t, pod, unmarked)
+	n.forge(t, pod, chains.Unmarked)
 	n.apply(t)
-	n.loses(t, "a packet before the addresses are back", spoofed, pod, "198.19.0.1", 0)
+	n.loses(t, "a packet before the addresses are back", chains.Spoofed, pod, "198.19.0.1", 0)
 }
 
 // While all of nftables is flushed, pods' packets to nodes are dropped by their input link, and
@@ -310,17 +311,17 @@ func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
 		routerHop  bool // a hop-by-hop header with a router alert comes first, RFC 2711
 		reason     string
 	}{
-		{"router solicitation", "fe80::9", 133, false, podLinkLocal},
-		{"router solicitation without an address", "::", 133, false, podLinkLocal},
-		{"multicast listener report", "fe80::9", 143, true, podLinkLocal},
-		{"multicast listener report without an address", "::", 143, true, podLinkLocal},
-		{"multicast listener report, version 1", "fe80::9", 131, true, podLinkLocal},
-		{"duplicate address detection", "::", 135, false, podLinkLocal},
-		{"neighbour advertisement", "fe80::9", 136, false, podLinkLocal},
-		{"router advertisement", "fe80::9", 134, false, spoofed},
-		{"redirect", "fe80::9", 137, false, spoofed},
-		{"echo request", "fe80::9", 128, false, spoofed},
-		{"neighbour solicitation from another pod's address", "fd42:1::6", 135, false, spoofed},
+		{"router solicitation", "fe80::9", 133, false, chains.PodLinkLocal},
+		{"router solicitation without an address", "::", 133, false, chains.PodLinkLocal},
+		{"multicast listener report", "fe80::9", 143, true, chains.PodLinkLocal},
+		{"multicast listener report without an address", "::", 143, true, chains.PodLinkLocal},
+		{"multicast listener report, version 1", "fe80::9", 131, true, chains.PodLinkLocal},
+		{"duplicate address detection", "::", 135, false, chains.PodLinkLocal},
+		{"neighbour advertisement", "fe80::9", 136, false, chains.PodLinkLocal},
+		{"router advertisement", "fe80::9", 134, false, chains.Spoofed},
+		{"redirect", "fe80::9", 137, false, chains.Spoofed},
+		{"echo request", "fe80::9", 128, false, chains.Spoofed},
+		{"neighbour solicitation from another pod's address", "fd42:1::6", 135, false, chains.Spoofed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := n.counters(t)
@@ -336,8 +337,8 @@ func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
 				return after[tt.reason] > before[tt.reason]
 			})
 			// The pod's kernel may send such packets of its own meanwhile.
-			if tt.reason == podLinkLocal && after[spoofed] != before[spoofed] {
-				t.Errorf("%s rose from %d to %d", spoofed, before[spoofed], after[spoofed])
+			if tt.reason == chains.PodLinkLocal && after[chains.Spoofed] != before[chains.Spoofed] {
+				t.Errorf("%s rose from %d to %d", chains.Spoofed, before[chains.Spoofed], after[chains.Spoofed])
 			}
 		})
 	}

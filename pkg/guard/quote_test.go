@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // icmpMessage returns an ICMP message of a type that carries a UDP packet. The kernel computes its
@@ -64,7 +65,7 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 			{"about another packet", icmpMessage(f.unreachable, f.host, f.other, 53), false},
 			{"that is an echo of the same bytes", icmpMessage(f.echo, f.host, f.pod, 53), false},
 		} {
-			before := n.counters(t)[quotedInError]
+			before := n.counters(t)[chains.QuotedInError]
 			err := n.Do(func() error { return sendICMP(f.to, c.message) })
 			if err != nil && !errors.Is(err, unix.EPERM) {
 				t.Fatal(err)
@@ -72,9 +73,9 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 			what := fmt.Sprintf("%s error %s", f.name, c.situation)
 			if c.dropped {
 				nettest.Until(t, patience, what+" is counted", func() bool {
-					return n.counters(t)[quotedInError] > before
+					return n.counters(t)[chains.QuotedInError] > before
 				})
-			} else if err != nil || n.counters(t)[quotedInError] != before {
+			} else if err != nil || n.counters(t)[chains.QuotedInError] != before {
 				t.Errorf("%s was dropped: %v", what, err)
 			}
 		}

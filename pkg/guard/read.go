@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 func (g *Guard) read(h *nl.Handle) (*State, error) {
@@ -35,7 +36,7 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
 	}
-	tables, err := nft.ReadAll(planTable(Settings{}), planPods())
+	tables, err := nft.ReadAll(Settings{}.Table(), chains.Pods())
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // Remove removes everything of the guard, of any version: attachments to links, pods' included, the
@@ -28,7 +29,7 @@ func Remove(dir string) ([]string, error) {
 func remove(dir string, hooks hooks) ([]string, error) {
 	taken, err := detachAll(hooks)
 	errs := []error{err}
-	for _, name := range tableNames {
+	for _, name := range chains.TableNames {
 		had, err := nft.Delete(name)
 		errs = append(errs, err)
 		if had {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // balancers are addresses of the peer that a service has and no node.
@@ -51,7 +52,7 @@ func withVIPs(addrs ...string) Settings {
 func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	n, pod := newBalanced(t)
 	for _, to := range balancers {
-		n.loses(t, "a datagram to a balancer", untranslated, pod, to, 0)
+		n.loses(t, "a datagram to a balancer", chains.Untranslated, pod, to, 0)
 		err := pod.Do(func() error {
 			c, err := net.DialTimeout("tcp", net.JoinHostPort(to, "7780"), patience)
 			if err == nil {
@@ -67,7 +68,7 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	// Without the table the programs at links have it.
 	n.Run(t, func() error { return runNFT("delete table inet kubeveil_guard") })
 	for _, to := range balancers {
-		n.loses(t, "a datagram to a balancer, without the table", untranslated, pod, to, 0)
+		n.loses(t, "a datagram to a balancer, without the table", chains.Untranslated, pod, to, 0)
 	}
 	// An address that no service has any more is open again.
 	n.apply(t)
@@ -85,7 +86,7 @@ func TestPodsAnswerBalancers(t *testing.T) {
 		if err != nil {
 			t.Errorf("a connection from %s: %v; dropped %v", from, err, n.counters(t))
 		}
-		n.loses(t, "a datagram to a balancer", untranslated, pod, from, 0)
+		n.loses(t, "a datagram to a balancer", chains.Untranslated, pod, from, 0)
 	}
 }
 

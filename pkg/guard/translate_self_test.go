@@ -3,42 +3,12 @@ package guard
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
-
-func TestSelfAddrs(t *testing.T) {
-	for _, c := range []struct {
-		situation      string
-		prefixes, want []string
-	}{
-		{"nothing is known", nil, nil},
-		{"dual-stack", []string{"198.18.7.0/24", "fd42:1:0:7::/64"},
-			[]string{"198.18.7.1", "fd42:1:0:7::1"}},
-		{"several of a family", []string{"198.18.7.0/24", "fd42:1:0:7::/64", "198.18.6.0/24"},
-			[]string{"198.18.7.1", "fd42:1:0:7::1"}},
-		{"host bits", []string{"198.18.7.9/24"}, []string{"198.18.7.1"}},
-		{"of one address", []string{"198.18.7.1/32", "fd42:1:0:7::1/128"}, nil},
-		{"of one address, then another", []string{"198.18.7.1/32", "198.18.6.0/24"},
-			[]string{"198.18.6.1"}},
-		{"the end of the address space", []string{"255.255.255.255/32"}, nil},
-		{"IPv4 in IPv6", []string{"::ffff:198.18.7.0/120"}, nil},
-	} {
-		t.Run(c.situation, func(t *testing.T) {
-			if got, want := selfAddrs(prefixes(c.prefixes...)), addrs(c.want...); !slices.Equal(got,
-				want) {
-				t.Errorf("got %v, want %v", got, want)
-			}
-		})
-	}
-
-	if got := selfAddrs([]netip.Prefix{{}}); got != nil {
-		t.Errorf("of no prefix: got %v", got)
-	}
-}
 
 // relay is a node between two others, with tunnels to both and a pod:
 //
@@ -181,12 +151,12 @@ func TestPacketsNotSentFromSelfStayHere(t *testing.T) {
 	n := newRelay(t)
 	n.Run(t, func() error { return runNFT("flush chain inet kubeveil_guard keep_source") })
 	for _, f := range relayed {
-		before := n.counters(t)[translated]
+		before := n.counters(t)[chains.Translated]
 		nettest.Until(t, patience, "a packet to "+f.host+" is counted", func() bool {
 			if err := udp(n.peer, f.pod, f.host, 0); err != nil {
 				t.Fatal(err)
 			}
-			return n.counters(t)[translated] > before
+			return n.counters(t)[chains.Translated] > before
 		})
 	}
 }

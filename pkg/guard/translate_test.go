@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // tunnelled is a node whose cable u0 is its tunnel to another node, with a pod:
@@ -97,13 +98,13 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	n := newTunnelled(t)
 	n.masquerade(t, "80")
 	for _, f := range podAndNode {
-		n.loses(t, "a translated packet to "+f.node, translated, n.pod, f.node, 0)
+		n.loses(t, "a translated packet to "+f.node, chains.Translated, n.pod, f.node, 0)
 	}
 	// The node's own packets, probes among them, may carry the mark.
 	for _, f := range podAndNode {
-		before := n.counters(t)[translated]
+		before := n.counters(t)[chains.Translated]
 		if err := udp(n, "", f.node, abi.PodMark); err != nil ||
-			n.counters(t)[translated] != before {
+			n.counters(t)[chains.Translated] != before {
 			t.Errorf("the node's own packet to %s was dropped: %v", f.node, err)
 		}
 	}
@@ -142,7 +143,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	n.Run(t, func() error { return runNFT("delete table inet served; " + mark("p0")) })
 	n.masquerade(t, "80")
 	for _, f := range podAndNode {
-		n.loses(t, "a translated packet of a flow to "+f.node, translated, n.pod, f.node, 0)
+		n.loses(t, "a translated packet of a flow to "+f.node, chains.Translated, n.pod, f.node, 0)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -105,7 +105,7 @@ func quiet(before, after telemetry.Status, pods int) error {
 	}
 	for _, d := range after.Guard.Drops {
 		// Datagrams of others on the underlay belong to no pod.
-		if d.Harmless || d.Name == guard.TunnelUnknownSource {
+		if d.Harmless || d.Name == chains.TunnelUnknownSource {
 			continue
 		}
 		if d.Packets != had[d.Name] {

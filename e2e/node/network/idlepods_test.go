@@ -8,7 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
-	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -48,7 +48,7 @@ func TestIdlePodsAreNotSpoofers(t *testing.T) {
 // blockedPods returns how many packets of pods the guard dropped, without harmless ones.
 func blockedPods(g telemetry.Guard) (packets uint64) {
 	for _, d := range g.Drops {
-		if !d.Harmless && d.Name != guard.TunnelUnknownSource {
+		if !d.Harmless && d.Name != chains.TunnelUnknownSource {
 			packets += d.Packets
 		}
 	}

@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"net/netip"
@@ -58,12 +58,5 @@ func (f family) sourceFrom(name string) nft.Rule {
 		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
 		nft.Value(name),
 		nft.SourceNAT(f.saddr.Family),
-	}
-}
-
-// keep keeps the elements in force of these sets, while their content is not known.
-func keep(t, have *nft.Table, sets ...string) {
-	for _, name := range sets {
-		t.Set(name).Elements = have.Set(name).Elements
 	}
 }

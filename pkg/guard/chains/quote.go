@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"encoding/binary"
@@ -36,7 +36,7 @@ func (i icmp) dropQuotes() []nft.Rule {
 	for _, t := range i.types {
 		drop := func(quotes ...nft.Rule) {
 			rules = append(rules, nft.All(typed(t), nft.All(quotes...),
-				nft.CountDrop(quotedInError)))
+				nft.CountDrop(QuotedInError)))
 		}
 		for _, addr := range []uint32{i.src, i.dst} {
 			drop(nft.Rule{nft.Load(nft.Transport, addr, i.len), nft.In(i.set)})

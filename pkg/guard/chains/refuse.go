@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"github.com/google/nftables"
@@ -41,7 +41,7 @@ func refuseChain() nft.Chain {
 			&expr.Cmp{Register: 1, Data: nft.Native(0)},
 		}, nft.Reset),
 	}
-	for _, f := range families { // Packets that would open a connection to a service untranslated.
+	for _, f := range families { // Packets that would open a connection to a service Untranslated.
 		rules = append(rules, nft.All(unserved(), f.daddr.In(f.vips), nft.Reset))
 	}
 	return nft.Base("refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,

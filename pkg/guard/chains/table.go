@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"net/netip"
@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tableNames are the names of our tables.
-var tableNames = []string{abi.NFTPodTable, abi.NFTGuardTable}
+// TableNames are the names of our tables.
+var TableNames = []string{abi.NFTPodTable, abi.NFTGuardTable}
 
 // Sets of the table.
 const (
@@ -51,8 +51,8 @@ var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, s
 
 // tableCounters are the drop reasons of the table, and MarksRestored.
 var tableCounters = []string{
-	srcInRange, dstInRange, podToRange, podToNode, quotedInError, translated, unmarked,
-	untranslated, midstream, tunnelToOutside, TunnelUnknownSource, toLoopback, MarksRestored,
+	SrcInRange, DstInRange, PodToRange, PodToNode, QuotedInError, Translated, Unmarked,
+	Untranslated, Midstream, TunnelToOutside, TunnelUnknownSource, ToLoopback, MarksRestored,
 }
 
 // Names of chains that are jump targets.
@@ -66,6 +66,9 @@ const (
 	chainAnswers   = "of_pods_outside"
 	chainOutside   = "from_tunnels_outside"
 )
+
+// loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
+const loIndex = 1
 
 // afterSourceNAT is after priority srcnat (100), where translations are visible.
 const afterSourceNAT = 110
@@ -131,7 +134,7 @@ func encrypted() nft.Rule {
 // dropSources drops packets from the ranges, of those that match before.
 func dropSources(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), nft.CountDrop(srcInRange)))
+		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), nft.CountDrop(SrcInRange)))
 	}
 	return rules
 }
@@ -139,7 +142,7 @@ func dropSources(before nft.Rule) (rules []nft.Rule) {
 // dropDestinations drops packets to the ranges, of those that match before.
 func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), nft.CountDrop(dstInRange)))
+		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), nft.CountDrop(DstInRange)))
 	}
 	return rules
 }
@@ -148,39 +151,10 @@ func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 func dropMarked() []nft.Rule {
 	var toRanges, toNodes []nft.Rule
 	for _, f := range families {
-		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), nft.CountDrop(podToRange)))
-		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), nft.CountDrop(podToNode)))
+		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), nft.CountDrop(PodToRange)))
+		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), nft.CountDrop(PodToNode)))
 	}
 	return append(toRanges, toNodes...)
-}
-
-// planTable plans the table. It is pure.
-func planTable(s Settings) *nft.Table {
-	t := &nft.Table{Name: abi.NFTGuardTable, Chains: chains(), Counters: tableCounters}
-	for _, name := range setNames {
-		t.Sets = append(t.Sets, newSet(name))
-	}
-
-	for _, p := range s.Ranges {
-		if slices.ContainsFunc(s.Ranges, func(q netip.Prefix) bool {
-			return q.Bits() < p.Bits() && q.Overlaps(p)
-		}) {
-			continue // the kernel refuses intervals that overlap
-		}
-		set := t.Set(setRanges6)
-		if p.Addr().Is4() {
-			set = t.Set(setRanges4)
-		}
-		set.Elements = append(set.Elements, nft.Interval(p))
-	}
-
-	put(t, s.NodeAddrs, setNodes4, setNodes6)
-	put(t, s.VIPs, setVIPs4, setVIPs6)
-	put(t, selfAddrs(s.PodPrefixes), setSelf4, setSelf6)
-	put(t, s.SelfAddrs, setOwn4, setOwn6)
-	put(t, sourceAddrs(s.SelfAddrs), setSource4, setSource6)
-	putDatagrams(t, s.Datagrams, s.SelfAddrs)
-	return t
 }
 
 // newSet returns a set of the table without elements.

@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"github.com/google/nftables"
@@ -33,15 +33,15 @@ var podSets = []struct {
 	{abi.NFTPodSet6, nft.Source6, nftables.TypeIP6Addr},
 }
 
-// planPods plans the pods' table. A change of its rules keeps sets and counter, so no pod loses its
+// Pods plans the pods' table. A change of its rules keeps sets and counter, so no pod loses its
 // addresses, and a concurrent ADD is not lost. Only if a set has another shape, everything is
 // replaced, and the daemon's repair of pods fills the sets.
-func planPods() *nft.Table {
+func Pods() *nft.Table {
 	rules := []nft.Rule{
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
 		nft.SetMark(abi.TunnelMark, abi.PodMark),
 	}
-	t := &nft.Table{Name: abi.NFTPodTable, Counters: []string{podLinkLocal, spoofed}}
+	t := &nft.Table{Name: abi.NFTPodTable, Counters: []string{PodLinkLocal, Spoofed}}
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))
 		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: s.name,
@@ -53,7 +53,7 @@ func planPods() *nft.Table {
 		nft.Target(forgedChain,
 			nft.All(nft.Source6.Begins(0xfe, 0x80, 0, 0, 0, 0, 0, 0), nft.Jump(linkLocalChain)),
 			nft.All(nft.Source6.Begins(make([]byte, 16)...), nft.Jump(linkLocalChain)),
-			nft.CountDrop(spoofed)),
+			nft.CountDrop(Spoofed)),
 		nft.Target(linkLocalChain, dropLinkLocal()...),
 	}
 	return t
@@ -73,7 +73,7 @@ func dropLinkLocal() (rules []nft.Rule) {
 			nft.Load(nft.Transport, 0, 1),
 			&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: types[:1]},
 			&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: types[1:]},
-		}, nft.CountDrop(podLinkLocal)))
+		}, nft.CountDrop(PodLinkLocal)))
 	}
 	return rules
 }
@@ -93,6 +93,6 @@ func dropForged(saddr nft.Field, set string) nft.Rule {
 func passMarked() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), marked(), nft.Return),
-		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.CountDrop(unmarked)),
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.CountDrop(Unmarked)),
 	}
 }

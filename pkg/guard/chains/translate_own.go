@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"encoding/binary"
@@ -89,7 +89,7 @@ func keepDatagrams(t, have *nft.Table, d *Datagrams) {
 			if len(t.Set(setTunnelPort).Elements) == 0 {
 				set.Elements = nil
 			}
-			set.Elements = append(set.Elements, minus(old, set.Elements)...)
+			set.Elements = distinct(append(set.Elements, old...))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package guard
+package chains
 
 import (
 	"github.com/kubeveil/kubeveil/internal/nft"
@@ -41,7 +41,7 @@ func markAnswers() (rules []nft.Rule) {
 // passed before.
 func dropUntranslated() (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(f.daddr.In(f.vips), nft.CountDrop(untranslated)))
+		rules = append(rules, nft.All(f.daddr.In(f.vips), nft.CountDrop(Untranslated)))
 	}
 	return rules
 }
