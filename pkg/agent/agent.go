@@ -1,27 +1,17 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
-	"github.com/kubeveil/kubeveil/pkg/node"
-	"github.com/kubeveil/kubeveil/pkg/pathmtu"
-	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -79,208 +69,11 @@ type Agent struct {
 	view atomic.Pointer[view]
 }
 
-// New opens everything that can fail before it changes anything: the source and the machine, then
-// the key and the last good table, then the guard's directory. It reports all problems at once:
-// first those of what changes nothing, then those of the files.
-func New(o Options) (*Agent, error) {
-	a := &Agent{
-		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
-		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
-		wake:   make(chan struct{}, 1),
-		kernel: kernelChanges{told: make(chan struct{}, 1)},
-	}
-	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
-	a.showGuard = a.guardStatus
-	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
-	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
-
-	// Read-only checks come first: an unfit machine stays as it is, without a key.
-	if err := errors.Join(node.Check(o.Config), a.openSource(), a.openTunnels()); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
-		return nil, err
-	}
-	if last := a.view.Load().lastGood; a.kube != nil && last != nil {
-		a.kube.Recall(*last)
-	}
-
-	// Before the guard: a second veild on the node ends here.
-	if err := a.listen(); err != nil {
-		return nil, err
-	}
-	var err error
-	if a.guard, err = guard.Open(abi.BPFDir, o.Log); err != nil {
-		return nil, errors.Join(err, a.closeListeners())
-	}
-	if a.host, err = hostnet.Open(); err != nil {
-		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
-	}
-
-	if err := a.openFeatures(); err != nil {
-		a.host.Close()
-		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
-	}
-	return a, nil
-}
-
-func (a *Agent) openKey() error {
-	if err := os.MkdirAll(abi.RunDir, 0o700); err != nil {
-		return fmt.Errorf("make %s: %w", abi.RunDir, err)
-	}
-	cfg := a.config()
-	key, created, err := wgkey.LoadOrCreate(cfg.KeyFile, cfg.TrustDisk)
-	if err != nil {
-		return err
-	}
-	if created {
-		a.log.Info("made a private key", "file", cfg.KeyFile, "public", key.Public())
-	}
-	a.key = key
-	a.keyMade, err = keyMade(cfg.KeyFile)
-	return err
-}
-
-func (a *Agent) openTable() (err error) {
-	cfg := a.config()
-	if a.table, err = source.NewWriter(cfg.SnapshotFile, cfg.TrustDisk); err != nil {
-		return err
-	}
-	last, err := source.Read(cfg.SnapshotFile, cfg.TrustDisk)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-	case errors.Is(err, source.ErrCorrupt):
-		return a.moveTableAside(err)
-	case err != nil:
-		return err
+// poke wakes the loop; several pokes before a turn count as one.
+func (a *Agent) poke() {
+	select {
+	case a.wake <- struct{}{}:
 	default:
-		a.change(func(v *view) { v.lastGood = &last })
-	}
-	return nil
-}
-
-// moveTableAside makes room for a new last good table. Until the source has spoken, the node keeps
-// the peers and the closed addresses in its kernel.
-func (a *Agent) moveTableAside(corrupt error) error {
-	aside, err := source.MoveAside(a.config().SnapshotFile)
-	if err != nil {
-		return errors.Join(corrupt, err)
-	}
-	a.log.Warn("last good table is corrupt and not used; inspect the moved file, then delete it",
-		"moved", aside, "error", corrupt)
-	return nil
-}
-
-func (a *Agent) openSource() (err error) {
-	a.source, a.kube, err = node.NewSource(a.config(), a.log)
-	return err
-}
-
-func (a *Agent) openTunnels() error {
-	mode := tunnel.Mode(a.config().Tunnel.Mode)
-	h, err := tunnel.NewHost(tunnel.Options{Mode: mode, Log: a.log})
-	if err != nil {
-		return err
-	}
-	a.tunnels = tunnel.NewManager(h, time.Now)
-	return nil
-}
-
-// Run keeps the node as the table demands until ctx ends. Tunnels, guard, routes and the CNI
-// configuration stay in force after that.
-func (a *Agent) Run(ctx context.Context) error {
-	defer a.guard.Close()
-	defer a.host.Close()
-	l := &loop{Agent: a, outcome: a.view.Load().outcome, key: a.key,
-		clock: clock{now: systemClock, latest: a.keyMade}}
-	if err := l.guardFirst(); err != nil {
-		return errors.Join(err, a.closeListeners())
-	}
-	if err := a.beginFeatures(); err != nil {
-		return errors.Join(err, a.closeListeners())
-	}
-
-	g, ctx := errgroup.WithContext(ctx)
-	a.serve(ctx, g)
-	g.Go(func() error { return a.guard.Watch(ctx, a.poke) })
-	g.Go(func() error { return a.watchKernel(ctx) })
-	g.Go(func() error { return a.pods.run(ctx) })
-	g.Go(func() error { return a.watchConfig(ctx) })
-	g.Go(func() error { return a.watchPeers(ctx) })
-	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
-	g.Go(func() error { a.watchDrops(ctx); return nil })
-	a.runFeatures(ctx, g)
-	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,
-		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
-			g.Go(func() error { a.sendSingly(ctx, p); return nil })
-		}}
-	g.Go(func() error { return feature.IgnoreEnd(ctx, a.source.Run(ctx, a.yield)) })
-	g.Go(func() error { return l.run(ctx) })
-	err := feature.IgnoreEnd(ctx, g.Wait())
-	return errors.Join(err, a.closeFeatures())
-}
-
-// guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
-// that the guard already has stay.
-func (l *loop) guardFirst() error {
-	have, err := l.guard.Read()
-	if err != nil {
-		return err
-	}
-	in := inputs{cfg: l.config(), vips: l.closedByFeatures()}
-	if l.lastGood != nil {
-		in.table.ServiceRanges = l.lastGood.ServiceRanges
-	}
-	s := decide(in).guard
-	s.NodeAddrs = have.Nodes
-	if l.lastGood != nil {
-		s.NodeAddrs = slices.Concat(s.NodeAddrs, l.lastGood.NodeAddrs)
-	}
-	_, err = l.guard.Apply(s)
-	if err != nil {
-		return fmt.Errorf("put the guard in force: %w", err)
-	}
-	if len(l.guard.Unguarded()) == 0 {
-		l.health.Done(stepGuard)
-	}
-	return nil
-}
-
-// listen opens the admin socket, and the metrics address if there is one.
-func (a *Agent) listen() (err error) {
-	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
-		return err
-	}
-	address := a.config().MetricsAddress
-	if address == "" {
-		return nil
-	}
-	if a.metricsSocket, err = telemetry.ListenMetrics(address); err != nil {
-		return errors.Join(err, a.closeListeners())
-	}
-	return nil
-}
-
-// closeListeners closes the listeners of a veild that ends before it serves.
-func (a *Agent) closeListeners() error {
-	err := a.adminSocket.Close()
-	if a.metricsSocket != nil {
-		err = errors.Join(err, a.metricsSocket.Close())
-	}
-	return err
-}
-
-// serve serves the listeners until ctx ends.
-func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
-	g.Go(func() error {
-		return telemetry.Serve(ctx, a.adminSocket,
-			telemetry.AdminHandler(a.Status, a.health, a.pages()), a.log)
-	})
-	if a.metricsSocket != nil {
-		g.Go(func() error {
-			return telemetry.Serve(ctx, a.metricsSocket,
-				telemetry.MetricsHandler(a.metrics, a.health), a.log)
-		})
 	}
 }
 

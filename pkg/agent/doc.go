@@ -27,7 +27,7 @@
 // It is larger than most packages: one goroutine changes the kernel, and every step of a turn
 // works on its state.
 //
-// Start reading at agent.go (Run), then reconcile.go (one turn), plan.go (pure
+// Start reading at run.go (Run), then reconcile.go (one turn), plan.go (pure
 // decisions), and view.go with status.go (what is shown). pkg/node has the way
 // back, and the checks before the start.
 package agent
