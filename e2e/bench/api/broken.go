@@ -50,7 +50,7 @@ func serverFlags() []string {
 }
 
 // inLab runs a part in a lab of the family, which the next part uses again unless this one fails.
-func (s *suite) inLab(ctx context.Context, family lab.Family,
+func (s *run) inLab(ctx context.Context, family lab.Family,
 	part func(context.Context, *broken) error) error {
 	if s.lab != nil && s.lab.family != family {
 		if err := s.closeLab(); err != nil {
@@ -70,7 +70,7 @@ func (s *suite) inLab(ctx context.Context, family lab.Family,
 	return nil
 }
 
-func (s *suite) closeLab() error {
+func (s *run) closeLab() error {
 	if s.lab == nil {
 		return nil
 	}

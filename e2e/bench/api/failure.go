@@ -45,12 +45,12 @@ func caseFailure(part string, f fault, kind string) string {
 // 45 s.
 const servedWithin = 75 * time.Second
 
-func (s *suite) failure(ctx context.Context) error { return s.fail(ctx, partFailure, lab.IPv4) }
+func (s *run) failure(ctx context.Context) error { return s.fail(ctx, partFailure, lab.IPv4) }
 
-func (s *suite) failure6(ctx context.Context) error { return s.fail(ctx, partFailure6, lab.IPv6) }
+func (s *run) failure6(ctx context.Context) error { return s.fail(ctx, partFailure6, lab.IPv6) }
 
 // fail measures how long clients that hold connections wait after each fault.
-func (s *suite) fail(ctx context.Context, part string, family lab.Family) error {
+func (s *run) fail(ctx context.Context, part string, family lab.Family) error {
 	return s.inLab(ctx, family, func(ctx context.Context, b *broken) error {
 		return b.whileWritten(ctx, func(ctx context.Context) error {
 			for _, f := range faults {
@@ -64,7 +64,7 @@ func (s *suite) fail(ctx context.Context, part string, family lab.Family) error 
 }
 
 // suffer lets a fault happen again and again, and adds its cases.
-func (s *suite) suffer(ctx context.Context, part string, b *broken, f fault) error {
+func (s *run) suffer(ctx context.Context, part string, b *broken, f fault) error {
 	missed, waits := 0, map[string][]float64{}
 	for i := range s.Faults {
 		took, sum, err := b.suffer(ctx, f)
@@ -100,7 +100,7 @@ func over(part string) string {
 }
 
 // add adds a case without a base.
-func (s *suite) add(name, label string, unit bench.Unit, values ...float64) {
+func (s *run) add(name, label string, unit bench.Unit, values ...float64) {
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 	s.labels[name] = label

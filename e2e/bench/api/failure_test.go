@@ -349,7 +349,7 @@ func TestDelay(t *testing.T) {
 
 // Each case of the labs is in a table, whose rows have as many cells as its head.
 func TestTablesOfLabs(t *testing.T) {
-	s := &suite{result: &bench.Result{}, labels: map[string]string{}}
+	s := &run{result: &bench.Result{}, labels: map[string]string{}}
 	for _, part := range []string{partFailure, partFailure6} {
 		for _, f := range faults {
 			for kind := range heldKinds() {

@@ -20,7 +20,7 @@ const (
 )
 
 // hang measures until when new connections reach a server whose handlers hang.
-func (s *suite) hang(ctx context.Context) error {
+func (s *run) hang(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
 		var waits []float64
 		closed := 0

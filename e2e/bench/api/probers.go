@@ -45,7 +45,7 @@ type probed struct {
 }
 
 // probers measures an API server alone, and then with probes as from so many nodes.
-func (s *suite) probers(ctx context.Context) error {
+func (s *run) probers(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
 		if err := b.good(ctx); err != nil {
 			return err
@@ -87,13 +87,13 @@ func (s *suite) probers(ctx context.Context) error {
 }
 
 // joining bounds how long all probers may need until they have answers.
-func (s *suite) joining() time.Duration {
+func (s *run) joining() time.Duration {
 	return 3*time.Minute + 4*time.Duration(s.Probers)*proberPause
 }
 
 // measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own
 // namespace: the lab's network, which looks at each frame, is not measured.
-func (s *suite) measureProbed(ctx context.Context, b *broken, server *lab.Process) (m probed,
+func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process) (m probed,
 	err error) {
 	l, err := json.Marshal(load{Dir: b.dir, To: []netip.AddrPort{b.lab.Control.ServerAddr(0)},
 		Connections: connections, Rate: probedRate, Warm: warm, Duration: s.Steady, Path: probedPath})
@@ -133,7 +133,7 @@ func (s *suite) measureProbed(ctx context.Context, b *broken, server *lab.Proces
 }
 
 // addProbed adds the cases.
-func (s *suite) addProbed(alone, with probed, sum tally) error {
+func (s *run) addProbed(alone, with probed, sum tally) error {
 	title := fmt.Sprintf("An API server that %d nodes probe: ", s.Probers)
 	for _, c := range []struct {
 		name, label string

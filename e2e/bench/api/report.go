@@ -10,7 +10,7 @@ import (
 )
 
 // label names the cases of a side at a rate.
-func (s *suite) label(name string, side side, rate int) {
+func (s *run) label(name string, side side, rate int) {
 	text := fmt.Sprintf("%s, %d GET/s", side.title, rate)
 	for suffix, what := range map[string]string{"": ": P50", suffixP99: ": P99", suffixP90: ": P90",
 		suffixMean: ": mean", suffixCPU: ": CPU per 10,000 requests",
@@ -19,7 +19,7 @@ func (s *suite) label(name string, side side, rate int) {
 	}
 }
 
-func (s *suite) report() *report.Report {
+func (s *run) report() *report.Report {
 	return &report.Report{
 		Title: "The way to the API servers: entry 0 beside the direct way and proxies, and when " +
 			"servers fail",
@@ -34,7 +34,7 @@ func (s *suite) report() *report.Report {
 }
 
 // notes are the notes of the parts that were chosen.
-func (s *suite) notes() (notes []string) {
+func (s *run) notes() (notes []string) {
 	all := []struct{ parts, notes []string }{
 		{latencies, s.latencyNotes()},
 		{[]string{partFailure, partFailure6}, []string{
@@ -76,7 +76,7 @@ func (s *suite) notes() (notes []string) {
 	return notes
 }
 
-func (s *suite) latencyNotes() []string {
+func (s *run) latencyNotes() []string {
 	return []string{
 		fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
 			"at which its request was due, so waiting for anything counts.", connections),
@@ -99,7 +99,7 @@ func (s *suite) latencyNotes() []string {
 }
 
 // tables returns the tables that have rows.
-func (s *suite) tables() (all []report.Table) {
+func (s *run) tables() (all []report.Table) {
 	if sides := s.sides(); len(sides.Rows) > 0 {
 		all = append(all, sides, s.published())
 	}
@@ -112,7 +112,7 @@ func (s *suite) tables() (all []report.Table) {
 }
 
 // sides is a row for each side and rate.
-func (s *suite) sides() report.Table {
+func (s *run) sides() report.Table {
 	t := report.Table{Title: "All sides",
 		Note: "Medians of the rounds, and of the rounds' ratios to direct. CPU covers all " +
 			"parties, per 10,000 requests. The last column is by how many requests the " +
@@ -133,7 +133,7 @@ func (s *suite) sides() report.Table {
 }
 
 // row is nil of what was not measured.
-func (s *suite) row(part string, rate int, side side) []string {
+func (s *run) row(part string, rate int, side side) []string {
 	group := fmt.Sprintf("%s_%d_", part, rate)
 	row := []string{fmt.Sprint(rate), side.title}
 
@@ -165,7 +165,7 @@ func (s *suite) row(part string, rate int, side side) []string {
 }
 
 // published shows the figures of KubeGateway's document beside the ratios of this run.
-func (s *suite) published() report.Table {
+func (s *run) published() report.Table {
 	t := report.Table{Title: "Beside the table that KubeGateway published",
 		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, "+
 			"one gateway, one API server and three etcd on machines of their own, TLS client certificates; "+

@@ -32,7 +32,7 @@ const (
 
 // restart restarts the API servers one after the other under clients, and looks how their
 // connections are spread when some time has passed.
-func (s *suite) restart(ctx context.Context) error {
+func (s *run) restart(ctx context.Context) error {
 	err := s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
 		if err := b.good(ctx); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (b *broken) roll(ctx context.Context) error {
 }
 
 // settle waits until connections have had their time, and adds the cases.
-func (s *suite) settle(ctx context.Context, b *broken, clients *lab.Process) error {
+func (s *run) settle(ctx context.Context, b *broken, clients *lab.Process) error {
 	first, err := s.look(ctx, b, 0)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (s *suite) settle(ctx context.Context, b *broken, clients *lab.Process) err
 }
 
 // look returns how the clients' connections are spread.
-func (s *suite) look(ctx context.Context, b *broken, after time.Duration) ([]int, error) {
+func (s *run) look(ctx context.Context, b *broken, after time.Duration) ([]int, error) {
 	counts, err := b.spread(ctx)
 	if err != nil {
 		return nil, err

@@ -16,17 +16,17 @@ import (
 // Suite is its name in gates.json.
 const Suite = "bench-api"
 
-var all = []parts.Part[*suite]{
-	{Name: partPod, Run: (*suite).pod},
-	{Name: partHost, Run: (*suite).host},
-	{Name: partPod6, Run: (*suite).pod6},
-	{Name: partHost6, Run: (*suite).host6},
-	{Name: partFailure, Run: (*suite).failure},
-	{Name: partHang, Run: (*suite).hang},
-	{Name: partWell, Run: (*suite).well},
-	{Name: partProbers, Run: (*suite).probers},
-	{Name: partRestart, Run: (*suite).restart},
-	{Name: partFailure6, Run: (*suite).failure6},
+var all = []parts.Part[*run]{
+	{Name: partPod, Run: (*run).pod},
+	{Name: partHost, Run: (*run).host},
+	{Name: partPod6, Run: (*run).pod6},
+	{Name: partHost6, Run: (*run).host6},
+	{Name: partFailure, Run: (*run).failure},
+	{Name: partHang, Run: (*run).hang},
+	{Name: partWell, Run: (*run).well},
+	{Name: partProbers, Run: (*run).probers},
+	{Name: partRestart, Run: (*run).restart},
+	{Name: partFailure6, Run: (*run).failure6},
 }
 
 // Parts with rates and rounds, over IPv4 and over IPv6.
@@ -140,8 +140,8 @@ func (o Options) ratesOf(part string) []int {
 	return o.Rates
 }
 
-// suite is a run.
-type suite struct {
+// run is one run of the suite.
+type run struct {
 	Options
 	runner bench.Runner
 	result *bench.Result
@@ -157,7 +157,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &suite{Options: o, labels: map[string]string{},
+	s := &run{Options: o, labels: map[string]string{},
 		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
 	var err error
 	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
@@ -177,20 +177,20 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 }
 
 // skips reports whether a gate is of a rate that was not chosen.
-func (s *suite) skips(gate string) bool {
+func (s *run) skips(gate string) bool {
 	words := strings.Split(gate, "_")
 	return slices.Contains(latencies, words[0]) && !slices.ContainsFunc(s.ratesOf(words[0]),
 		func(rate int) bool { return words[1] == fmt.Sprint(rate) })
 }
 
-func (s *suite) pod(ctx context.Context) error  { return s.measure(ctx, partPod) }
-func (s *suite) host(ctx context.Context) error { return s.measure(ctx, partHost) }
+func (s *run) pod(ctx context.Context) error  { return s.measure(ctx, partPod) }
+func (s *run) host(ctx context.Context) error { return s.measure(ctx, partHost) }
 
-func (s *suite) pod6(ctx context.Context) error  { return s.measure(ctx, partPod6) }
-func (s *suite) host6(ctx context.Context) error { return s.measure(ctx, partHost6) }
+func (s *run) pod6(ctx context.Context) error  { return s.measure(ctx, partPod6) }
+func (s *run) host6(ctx context.Context) error { return s.measure(ctx, partHost6) }
 
 // measure measures the sides of a part at each rate.
-func (s *suite) measure(ctx context.Context, part string) error {
+func (s *run) measure(ctx context.Context, part string) error {
 	if s.ground == nil {
 		g, err := newGround(ctx, s.HAProxy)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // failures is a row for each fault and kind of client.
-func (s *suite) failures() report.Table {
+func (s *run) failures() report.Table {
 	t := report.Table{Title: "API servers that fail: how long clients with a connection wait",
 		Note: "Milliseconds until the first good request, or the first event of a watch. The worst " +
 			"is over all clients and all times.",
@@ -57,7 +57,7 @@ func titleOf(kind string) string {
 }
 
 // others is a row for each other case of a lab.
-func (s *suite) others() report.Table {
+func (s *run) others() report.Table {
 	t := report.Table{Title: "API servers in trouble, restarted, and probed",
 		Note: "The last column is what the same server costs that no node probes. A server without " +
 			"connections counts as one with one.",

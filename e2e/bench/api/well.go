@@ -53,7 +53,7 @@ var troubles = []trouble{
 func caseWell(t trouble) string { return partWell + "_" + t.name + suffixClosed }
 
 // well counts connections that are closed while they are well.
-func (s *suite) well(ctx context.Context) error {
+func (s *run) well(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
 		return b.whileWritten(ctx, func(ctx context.Context) error {
 			var errs []error

@@ -23,7 +23,7 @@ const (
 )
 
 // add counts the elements that ADD writes for one pod, without policies and with.
-func (s *suite) add(ctx context.Context) error {
+func (s *run) add(ctx context.Context) error {
 	bare, err := attached(ctx, false)
 	if err != nil {
 		return err

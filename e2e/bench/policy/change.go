@@ -22,7 +22,7 @@ const (
 const pace = 5 * time.Millisecond
 
 // changes measures changes through the Keeper, one after the other.
-func (s *suite) changes(ctx context.Context) error {
+func (s *run) changes(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
 		if err := s.changeRound(ctx, s.scales.node, casePod, v); err != nil {
@@ -47,7 +47,7 @@ func (s *suite) changes(ctx context.Context) error {
 	return nil
 }
 
-func (s *suite) changeRound(ctx context.Context, z scale, name string, v values) (err error) {
+func (s *run) changeRound(ctx context.Context, z scale, name string, v values) (err error) {
 	n, err := newNode(cluster{z})
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func (q quantity) caseOf(lane string) string { return prefixConnections + q.name
 //
 // All lanes take turns in each round, in a random order. Other work of the machine then affects all
 // lanes, and affects the mean of a round's turns less than one long turn.
-func (s *suite) connections(ctx context.Context) (err error) {
+func (s *run) connections(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp(memory, folderPrefix)
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (s *suite) connections(ctx context.Context) (err error) {
 }
 
 // takeRounds measures all quantities of all lanes. With an error v has the rounds before it.
-func (s *suite) takeRounds(ctx context.Context, lanes []*lane, rng *rand.Rand, v values) error {
+func (s *run) takeRounds(ctx context.Context, lanes []*lane, rng *rand.Rand, v values) error {
 	for round := range s.Rounds {
 		for _, q := range quantities {
 			if err := s.takeTurns(ctx, q, lanes, rng, v); err != nil {
@@ -128,7 +128,7 @@ func newLanes(dir string, pins *bpffs.FS) (lanes []*lane, err error) {
 }
 
 // takeTurns measures a quantity of all lanes for a round.
-func (s *suite) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *rand.Rand,
+func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *rand.Rand,
 	v values) error {
 	spent, took := map[string]float64{}, map[string]float64{}
 	for range s.scales.turns {
@@ -238,7 +238,7 @@ func (q quantity) lastRound(v values) string {
 
 // compareLanes adds the cases: each lane against that without a policy, by the rounds that there
 // are.
-func (s *suite) compareLanes(v values) error {
+func (s *run) compareLanes(v values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])
 		if done < s.Rounds {

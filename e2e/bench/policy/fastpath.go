@@ -114,7 +114,7 @@ func (f *fastPath) open(n *node, count int) error {
 
 // fastPaths measures how long a policy that takes the fast path from pods needs until it is in
 // force. By then conntrack must track each of their open connections that it allows, and no other.
-func (s *suite) fastPaths(ctx context.Context, v values) (err error) {
+func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 	if err := room(s.scales.opened); err != nil {
 		return err
 	}

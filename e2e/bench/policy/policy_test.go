@@ -268,7 +268,7 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	nettest.NeedRoot(t)
 	o := options(t)
-	s := &suite{Options: o, scales: *o.scales}
+	s := &run{Options: o, scales: *o.scales}
 	s.scales.large, s.scales.changes = ofGates.large, 3
 	v := values{}
 	if err := s.sizeRound(t.Context(), v); err != nil {

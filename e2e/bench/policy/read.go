@@ -134,7 +134,7 @@ var readWays = []readWay{
 func caseRead(field, way string) string { return "read_" + field + "_" + way }
 
 // read measures veild beside objects that are as large as etcd takes.
-func (s *suite) read(ctx context.Context) (err error) {
+func (s *run) read(ctx context.Context) (err error) {
 	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
 		"policy": "kubernetes", "logLevel": "info"}})
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *suite) read(ctx context.Context) (err error) {
 }
 
 // readField measures beside the objects of one field, which are gone afterwards.
-func (s *suite) readField(ctx context.Context, control *lab.Control, n *lab.Node,
+func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField) error {
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (s *suite) readField(ctx context.Context, control *lab.Control, n *lab.Node
 
 // readBy starts veild, writes some large objects again and edits another namespace's policy, and ends veild. A
 // veild that ended by itself is an error.
-func (s *suite) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
+func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField, way readWay) error {
 	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
 	if err != nil {

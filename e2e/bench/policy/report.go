@@ -100,7 +100,7 @@ var peers = report.Table{
 	},
 }
 
-func (s *suite) report() *report.Report {
+func (s *run) report() *report.Report {
 	z := s.scales
 	labels := z.labels()
 	for _, c := range s.result.Cases {

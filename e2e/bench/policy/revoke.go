@@ -44,7 +44,7 @@ func access(ports ...uint16) policy.Policy {
 }
 
 // revoke measures from a policy that allows less until the last connection is gone that it denies.
-func (s *suite) revoke(ctx context.Context) (err error) {
+func (s *run) revoke(ctx context.Context) (err error) {
 	if err := room(s.scales.connections); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func room(n int) error {
 
 // revokeRound revokes the connections of one port, then those of the other. With behind, another
 // revocation has just begun.
-func (s *suite) revokeRound(ctx context.Context, n *node, behind string, v values) error {
+func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values) error {
 	count := s.scales.connections
 	if err := n.do(func() error { return n.connect(ctx, count) }); err != nil {
 		return err

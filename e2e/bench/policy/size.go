@@ -21,7 +21,7 @@ const (
 )
 
 // size plans the large cluster, writes it to the kernel, and measures what its pods weigh.
-func (s *suite) size(ctx context.Context) error {
+func (s *run) size(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
 		if err := s.sizeRound(ctx, v); err != nil {
@@ -44,7 +44,7 @@ func (s *suite) size(ctx context.Context) error {
 	return nil
 }
 
-func (s *suite) sizeRound(ctx context.Context, v values) (err error) {
+func (s *run) sizeRound(ctx context.Context, v values) (err error) {
 	c := cluster{s.scales.large}
 	runtime.GC()
 	began := time.Now()
@@ -129,7 +129,7 @@ const perMove = 4
 
 // weigh compares the heap of a Keeper that holds the pods of all nodes with the heap of one that
 // holds the pods of its own node only.
-func (s *suite) weigh(ctx context.Context, v values) error {
+func (s *run) weigh(ctx context.Context, v values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (s *suite) weigh(ctx context.Context, v values) error {
 
 // heapOf returns the number of bytes by which the heap grows for a Keeper that holds the pods of
 // the first nodes and enforces the policies of its own node.
-func (s *suite) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
+func (s *run) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
 	before := heap()
 	n, err := newNode(cluster{s.scales.node})
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 // Suite is its name in gates.json.
 const Suite = "bench-policy"
 
-var all = []parts.Part[*suite]{
-	{Name: "size", Run: (*suite).size},
-	{Name: "change", Run: (*suite).changes},
-	{Name: "revoke", Run: (*suite).revoke},
-	{Name: "add", Run: (*suite).add},
-	{Name: "connections", Run: (*suite).connections},
-	{Name: "tenant", Run: (*suite).tenant},
-	{Name: "read", Run: (*suite).read},
+var all = []parts.Part[*run]{
+	{Name: "size", Run: (*run).size},
+	{Name: "change", Run: (*run).changes},
+	{Name: "revoke", Run: (*run).revoke},
+	{Name: "add", Run: (*run).add},
+	{Name: "connections", Run: (*run).connections},
+	{Name: "tenant", Run: (*run).tenant},
+	{Name: "read", Run: (*run).read},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
@@ -73,8 +73,8 @@ func (o Options) Check() error {
 	return parts.Check(o.Parts, Parts())
 }
 
-// suite is a run.
-type suite struct {
+// run is one run of the suite.
+type run struct {
 	Options
 	scales scales
 	result *bench.Result
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &suite{Options: o, scales: ofGates}
+	s := &run{Options: o, scales: ofGates}
 	if o.scales != nil {
 		s.scales = *o.scales
 	}
@@ -104,7 +104,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 }
 
 // one adds a case.
-func (s *suite) one(name string, unit bench.Unit, values []float64) {
+func (s *run) one(name string, unit bench.Unit, values []float64) {
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 }

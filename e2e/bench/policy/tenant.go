@@ -58,7 +58,7 @@ const (
 func caseTenant(shape, suffix string) string { return "tenant_" + shape + suffix }
 
 // tenant measures what the policies of one namespace cost the others on a node.
-func (s *suite) tenant(ctx context.Context) error {
+func (s *run) tenant(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
 		for _, sh := range shapes {
@@ -85,7 +85,7 @@ func (s *suite) tenant(ctx context.Context) error {
 	return nil
 }
 
-func (s *suite) tenantRound(ctx context.Context, sh shape, v values) (err error) {
+func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	add := func(suffix string, x float64) { v.add(caseTenant(sh.name, suffix), x) }
 	p99 := func(suffix string, all []float64) { add(suffix+suffixP99, bench.Quantile(all, 0.99)) }
 

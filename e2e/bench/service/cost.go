@@ -24,7 +24,7 @@ const prefixCost = "cost_"
 // first and the last size. The statistics are on for as long as that takes, and cost something
 // themselves. Only new connections and a byte each way are made, so a program that runs for each
 // packet meets many that are the first.
-func (s *suite) cost(ctx context.Context) error {
+func (s *run) cost(ctx context.Context) error {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return fmt.Errorf("statistics of programs: %w", err)
@@ -60,7 +60,7 @@ func (s *suite) cost(ctx context.Context) error {
 const hostsEnd = "service_pod_out"
 
 // costRound makes connections and notes what a run of each program took on the average.
-func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[string][]float64) error {
+func (s *run) costRound(ctx context.Context, l *lane, r reach, nanos map[string][]float64) error {
 	before, err := s.stats(l, r)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[strin
 type runs struct{ runs, nanos uint64 }
 
 // stats reads the statistics of the programs that a client of TCP over IPv4 meets, by their names.
-func (s *suite) stats(l *lane, r reach) (map[string]runs, error) {
+func (s *run) stats(l *lane, r reach) (map[string]runs, error) {
 	out := map[string]runs{}
 	if r == pod {
 		const name = "service_connect4"

@@ -41,7 +41,7 @@ const suffixMissing = "_missing_to_" + sideIPVS
 
 // missingToIPVS adds, for each quantity of a reach that was measured beside IPVS, how many per cent
 // are missing of what there is to gain over it: the direct way gains all.
-func (s *suite) missingToIPVS(r reach) {
+func (s *run) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
 		ours, theirs := s.result.Find(group+"_to_"+sideDirect, 0),

@@ -31,7 +31,7 @@ const (
 )
 
 // programming measures how fast tables are written: ours, and beside it the same rules by nft(8).
-func (s *suite) programming(ctx context.Context) error {
+func (s *run) programming(ctx context.Context) error {
 	plan := manyServices(fillServices, fillEndpoints/fillServices)
 	l, err := s.ground.newLane(ctx, "programming", size{fillServices, fillEndpoints / fillServices})
 	if err != nil {
@@ -99,7 +99,7 @@ type filled struct {
 
 // fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
 // endpoint after another.
-func (s *suite) fillOurs(ctx context.Context, round int,
+func (s *run) fillOurs(ctx context.Context, round int,
 	plan []rules.Service) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
 	w, err := newWatched(ctx, dir, config, plan)

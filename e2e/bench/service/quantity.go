@@ -17,7 +17,7 @@ type quantity struct {
 	unit        bench.Unit
 	// published is loxilb's ratio over IPVS, or 0 where loxilb published none.
 	published float64
-	measure   func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, error)
+	measure   func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error)
 	// extras are the names and titles of what else comes of it.
 	extras []extra
 }
@@ -57,7 +57,7 @@ var quantities = []quantity{
 	{
 		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
 		published: 1.16,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
 			return bench.Sample{Value: v}, err
@@ -66,7 +66,7 @@ var quantities = []quantity{
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
 		unit: bench.PerSecond, published: 1.18,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			res, err := s.ground.openLoop(ctx, l, r,
 				openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
@@ -77,7 +77,7 @@ var quantities = []quantity{
 	{
 		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
 		unit: bench.Microsecond,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate,
 				Slots: openMax})
@@ -87,7 +87,7 @@ var quantities = []quantity{
 	{
 		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
 		published: 1.12,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
 			return bench.Sample{Value: v}, err
@@ -96,7 +96,7 @@ var quantities = []quantity{
 	{
 		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
 		published: 0.60,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate,
 				Slots: rrSlots})
@@ -105,7 +105,7 @@ var quantities = []quantity{
 	},
 	{
 		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			p, err := s.ground.sockperf(ctx, l, r, s.Sample)
 			return bench.Sample{Value: p.mean,
@@ -116,7 +116,7 @@ var quantities = []quantity{
 	{
 		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps,
 		published: 1.20,
-		measure: func(ctx context.Context, s *suite, l *lane,
+		measure: func(ctx context.Context, s *run, l *lane,
 			r reach) (bench.Sample, error) {
 			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
 			return bench.Sample{Value: v}, err
@@ -125,7 +125,7 @@ var quantities = []quantity{
 }
 
 // latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
-func (s *suite) latency(ctx context.Context, l *lane, r reach,
+func (s *run) latency(ctx context.Context, l *lane, r reach,
 	o openloop.Load) (bench.Sample, error) {
 	o.Rate /= float64(s.Slower)
 	o.To, o.Warm, o.Duration = []netip.AddrPort{l.target(r, 1)}, warm, s.Sample

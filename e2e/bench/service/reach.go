@@ -53,7 +53,7 @@ func pairs(group string, sides []string) []bench.Pair {
 }
 
 // reach measures all quantities of all sides by one of the services' addresses.
-func (s *suite) reach(ctx context.Context, r reach) error {
+func (s *run) reach(ctx context.Context, r reach) error {
 	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool {
 		return len(s.sides) > 0 && !slices.Contains(s.sides, side)
 	})

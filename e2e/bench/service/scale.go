@@ -87,7 +87,7 @@ const (
 )
 
 // scale measures new connections with tables of many sizes.
-func (s *suite) scale(ctx context.Context) error {
+func (s *run) scale(ctx context.Context) error {
 	for _, r := range reaches() {
 		sides := s.scaleSides(r)
 		lanes := map[string]*lane{}
@@ -131,7 +131,7 @@ func (s *suite) scale(ctx context.Context) error {
 // losses adds, for each size, the loss in new connections per second of ours against the first
 // size, in per cent. It is 0 where it is at most the difference between two tables of the first
 // size.
-func (s *suite) losses(r reach) {
+func (s *run) losses(r reach) {
 	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
 	twice := s.result.Find(group+suffixTwice, 0)
 	if twice == nil {

@@ -23,13 +23,13 @@ const (
 	partCost        = "cost"
 )
 
-var all = []parts.Part[*suite]{
-	{Name: partPod, Run: func(s *suite, ctx context.Context) error { return s.reach(ctx, pod) }},
+var all = []parts.Part[*run]{
+	{Name: partPod, Run: func(s *run, ctx context.Context) error { return s.reach(ctx, pod) }},
 	{Name: partOutside,
-		Run: func(s *suite, ctx context.Context) error { return s.reach(ctx, outside) }},
-	{Name: partScale, Run: (*suite).scale},
-	{Name: partProgramming, Run: (*suite).programming},
-	{Name: partCost, Run: (*suite).cost},
+		Run: func(s *run, ctx context.Context) error { return s.reach(ctx, outside) }},
+	{Name: partScale, Run: (*run).scale},
+	{Name: partProgramming, Run: (*run).programming},
+	{Name: partCost, Run: (*run).cost},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
@@ -42,8 +42,8 @@ func reachOf(part string) reach {
 	return outside
 }
 
-// suite is a run.
-type suite struct {
+// run is one run of the suite.
+type run struct {
 	Options
 	runner bench.Runner
 	result *bench.Result
@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := findPrograms(o.HAProxy); err != nil {
 		return nil, err
 	}
-	s := &suite{Options: o, built: map[string]*lane{}, labels: ownLabels(),
+	s := &run{Options: o, built: map[string]*lane{}, labels: ownLabels(),
 		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
 	var err error
 	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 
 // lane returns the lane of a side, and makes it at its first use. number distinguishes lanes of one
 // side and size. Before lane returns it the first time for a reach, its service must answer.
-func (s *suite) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
+func (s *run) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
 	if side == sideOurs || side == sideRouted || side == sideGuarded {
 		key += ", " + r.String()
@@ -114,14 +114,14 @@ func (s *suite) lane(ctx context.Context, side string, z size, number int, r rea
 }
 
 // side makes a side of a group from a quantity of a lane.
-func (s *suite) side(name string, l *lane, r reach, q quantity) bench.Side {
+func (s *run) side(name string, l *lane, r reach, q quantity) bench.Side {
 	return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
 		return q.measure(ctx, s, l, r)
 	}}
 }
 
 // measure runs groups and adds their cases. quantityOf has the quantity of each group.
-func (s *suite) measure(ctx context.Context, groups []bench.Group,
+func (s *run) measure(ctx context.Context, groups []bench.Group,
 	quantityOf map[string]quantity) error {
 	for i := range groups {
 		for _, e := range quantityOf[groups[i].Name].extras {
@@ -137,7 +137,7 @@ func (s *suite) measure(ctx context.Context, groups []bench.Group,
 }
 
 // one adds a case without another side.
-func (s *suite) one(name string, unit bench.Unit, values ...float64) {
+func (s *run) one(name string, unit bench.Unit, values ...float64) {
 	s.result.Cases = append(s.result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 }

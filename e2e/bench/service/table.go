@@ -24,7 +24,7 @@ func ownLabels() map[string]string {
 }
 
 // label names the cases of a group.
-func (s *suite) label(g bench.Group, q quantity) {
+func (s *run) label(g bench.Group, q quantity) {
 	for _, p := range g.Pairs {
 		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title,
 			where(g.Name))
@@ -43,7 +43,7 @@ func where(text string) string {
 	return "pod to ClusterIP"
 }
 
-func (s *suite) report() *report.Report {
+func (s *run) report() *report.Report {
 	for _, c := range s.result.Cases {
 		if strings.HasSuffix(c.Name, suffixLoss) {
 			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_",
@@ -72,7 +72,7 @@ func withRows(tables ...report.Table) []report.Table {
 }
 
 // published is a line for each quantity for which loxilb has published a ratio.
-func (s *suite) published() report.Table {
+func (s *run) published() report.Table {
 	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect, sideGuarded, sideIPVS}
 	t := report.Table{
 		Title: "Beside the ratios that loxilb published over IPVS",
@@ -111,7 +111,7 @@ func (s *suite) published() report.Table {
 }
 
 // ratio returns the ratio of a case for a table, or a dash where there is none.
-func (s *suite) ratio(name string) string {
+func (s *run) ratio(name string) string {
 	c := s.result.Find(name, 0)
 	if c == nil || c.Ratio == nil {
 		return "–"
@@ -121,7 +121,7 @@ func (s *suite) ratio(name string) string {
 
 // sizes is new connections per second by the number of services, each side against itself with the
 // first number.
-func (s *suite) sizes() report.Table {
+func (s *run) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",
 		Note: "Each against its own with the first number of services; the lines \"again\" are " +

@@ -142,6 +142,6 @@ func (t timed) Apply(c service.Changes) error {
 }
 
 // folder returns the paths for the table and the credentials of a round.
-func (s *suite) folder(name string) (pins, config string) {
+func (s *run) folder(name string) (pins, config string) {
 	return s.ground.pins.Dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
 }
