@@ -53,7 +53,7 @@
 // proxies and kernel.
 //
 // The rest is as in e2e/bench/service: nothing is touched but what the run has made, and all of it
-// goes with the process (e2e/bench/sandbox).
+// goes with the process (pkg/bench/suite).
 //
 // veild's probes of the servers are not in the latencies. They run regardless of the address that a
 // client dials.

@@ -17,13 +17,13 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // own begins the names of the suite's cgroups and folders.
-const own = sandbox.Prefix("kubeveil-bench-api-")
+const own = suite.Prefix("kubeveil-bench-api-")
 
 // Numbers of the nodes.
 const (
@@ -118,15 +118,15 @@ func wire(node, server int) (near, far netip.Addr) {
 
 // ground is the servers and the nodes.
 type ground struct {
-	servers [serverCount]*sandbox.Space
+	servers [serverCount]*suite.Space
 	nodes   [nodeCount]*node
-	groups  *sandbox.Groups
+	groups  *suite.Groups
 	pins    *bpffs.FS
 	// dir has certificates, sockets and files of programs.
 	dir string
 	// self is this executable.
 	self    string
-	daemons []*sandbox.Daemon
+	daemons []*suite.Daemon
 }
 
 // newGround makes all of it. The ground must be closed also after an error.
@@ -150,7 +150,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	}
 
 	for i := range g.servers {
-		if g.servers[i], err = sandbox.New(serverName(i)); err != nil {
+		if g.servers[i], err = suite.NewSpace(serverName(i)); err != nil {
 			return g, err
 		}
 		if err := g.servers[i].IP(ctx, addresses("lo", serverAddr(i), 32)...); err != nil {
@@ -189,8 +189,8 @@ func (g *ground) certificates() error {
 }
 
 // start starts a program that lives as long as the ground.
-func (g *ground) start(ctx context.Context, s *sandbox.Space, port uint16, argv ...string) error {
-	d, err := s.Start(ctx, sandbox.Program{Argv: argv, Env: childEnv + "=1",
+func (g *ground) start(ctx context.Context, s *suite.Space, port uint16, argv ...string) error {
+	d, err := s.Start(ctx, suite.Program{Argv: argv, Env: childEnv + "=1",
 		Ports: []uint16{port}})
 	if err == nil {
 		g.daemons = append(g.daemons, d)
@@ -230,7 +230,7 @@ func (g *ground) load(ctx context.Context, s side, l load) (outcome, error) {
 	}
 	cmd := g.command(ctx, s, g.self, "load", string(arg))
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	text, err := sandbox.Run(cmd)
+	text, err := suite.Output(cmd)
 	if err != nil {
 		return outcome{}, err
 	}

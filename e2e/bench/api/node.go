@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -21,7 +21,7 @@ import (
 // node is a node with one pod and a link to each server.
 type node struct {
 	number     int
-	space, pod *sandbox.Space
+	space, pod *suite.Space
 	// group has the clients in it.
 	group *os.File
 	undo  []func() error
@@ -34,10 +34,10 @@ func (g *ground) node(ctx context.Context, i int) (err error) {
 	if n.group, err = g.groups.Add(fmt.Sprintf("node%d", i)); err != nil {
 		return err
 	}
-	if n.space, err = sandbox.New(fmt.Sprintf("node %d", i)); err != nil {
+	if n.space, err = suite.NewSpace(fmt.Sprintf("node %d", i)); err != nil {
 		return err
 	}
-	if n.pod, err = sandbox.New(fmt.Sprintf("pod of node %d", i)); err != nil {
+	if n.pod, err = suite.NewSpace(fmt.Sprintf("pod of node %d", i)); err != nil {
 		return err
 	}
 
@@ -95,7 +95,7 @@ func (n *node) ours(ctx context.Context, pins string) error {
 	element := "add element inet %s %s { \"pod\" . %s }\n"
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(element, abi.NFTPodTable, abi.NFTPodSet4, pod) +
 		fmt.Sprintf(element, abi.NFTPodTable, abi.NFTPodSet6, six(pod)))
-	_, err = sandbox.Run(cmd)
+	_, err = suite.Output(cmd)
 	return err
 }
 
@@ -151,7 +151,7 @@ func (n *node) close() error {
 	if n.group != nil {
 		errs = append(errs, n.group.Close())
 	}
-	for _, s := range []*sandbox.Space{n.pod, n.space} {
+	for _, s := range []*suite.Space{n.pod, n.space} {
 		if s != nil {
 			s.Close()
 		}

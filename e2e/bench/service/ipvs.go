@@ -8,9 +8,9 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the
@@ -33,7 +33,7 @@ func (l *lane) ipvs(ctx context.Context) error {
 	}
 	cmd := l.node.Command(ctx, nil, "ipvsadm", "-R")
 	cmd.Stdin = &b
-	_, err := sandbox.Run(cmd)
+	_, err := suite.Output(cmd)
 	return err
 }
 

@@ -12,24 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // own begins the names of the suite's cgroups and folders.
-const own = sandbox.Prefix("kubeveil-bench-service-")
+const own = suite.Prefix("kubeveil-bench-service-")
 
 // ground is the endpoints and the lanes.
 type ground struct {
-	ends   [endpoints]*sandbox.Space
+	ends   [endpoints]*suite.Space
 	lanes  []*lane
-	groups *sandbox.Groups
+	groups *suite.Groups
 	pins   *bpffs.FS
 	// dir has files of programs.
 	dir string
 	// self is this executable, haproxyPath that of haproxy.
 	self, haproxyPath string
 
-	daemons []*sandbox.Daemon
+	daemons []*suite.Daemon
 }
 
 // lane is a client and a node of its own.
@@ -37,8 +37,8 @@ type lane struct {
 	side   string
 	size   size
 	number int
-	client *sandbox.Space
-	node   *sandbox.Space
+	client *suite.Space
+	node   *suite.Space
 	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may
 	// consider cgroups; only in ours sockets are translated.
 	group *os.File
@@ -64,7 +64,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	}
 
 	for i := range g.ends {
-		if g.ends[i], err = sandbox.New(endpointName(i)); err != nil {
+		if g.ends[i], err = suite.NewSpace(endpointName(i)); err != nil {
 			return g, err
 		}
 		if err := g.ends[i].IP(ctx, fmt.Sprintf("route add local %s dev lo", block(i)),
@@ -82,7 +82,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 func endpointName(i int) string { return fmt.Sprintf("endpoint-%d", i+1) }
 
 // serve starts the servers of an endpoint.
-func (g *ground) serve(ctx context.Context, s *sandbox.Space) error {
+func (g *ground) serve(ctx context.Context, s *suite.Space) error {
 	for _, p := range []struct {
 		ports []uint16
 		argv  []string
@@ -100,8 +100,8 @@ func (g *ground) serve(ctx context.Context, s *sandbox.Space) error {
 }
 
 // daemon starts a program that lives as long as the ground.
-func (g *ground) daemon(ctx context.Context, s *sandbox.Space, ports []uint16, argv ...string) error {
-	d, err := s.Start(ctx, sandbox.Program{Argv: argv, Env: childEnv + "=1", Ports: ports})
+func (g *ground) daemon(ctx context.Context, s *suite.Space, ports []uint16, argv ...string) error {
+	d, err := s.Start(ctx, suite.Program{Argv: argv, Env: childEnv + "=1", Ports: ports})
 	if err != nil {
 		return err
 	}
@@ -147,10 +147,10 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	if l.group, err = g.groups.Add(fmt.Sprintf("lane%d", l.number)); err != nil {
 		return nil, err
 	}
-	if l.client, err = sandbox.New("client of " + l.String()); err != nil {
+	if l.client, err = suite.NewSpace("client of " + l.String()); err != nil {
 		return nil, err
 	}
-	if l.node, err = sandbox.New("node of " + l.String()); err != nil {
+	if l.node, err = suite.NewSpace("node of " + l.String()); err != nil {
 		return nil, err
 	}
 
@@ -226,7 +226,7 @@ func (l *lane) close() error {
 	if l.group != nil {
 		errs = append(errs, l.group.Close())
 	}
-	for _, s := range []*sandbox.Space{l.client, l.node} {
+	for _, s := range []*suite.Space{l.client, l.node} {
 		if s != nil {
 			s.Close()
 		}

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const (
@@ -165,7 +165,7 @@ func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, e
 		cmd := l.node.Command(ctx, nil, "nft", "-f", "-")
 		cmd.Stdin = b
 		start := time.Now()
-		_, err := sandbox.Run(cmd)
+		_, err := suite.Output(cmd)
 		return millis(time.Since(start)), err
 	}
 	var b bytes.Buffer

@@ -11,8 +11,8 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -68,7 +68,7 @@ func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rul
 	}
 	cmd := l.node.Command(ctx, nil, name, args...)
 	cmd.Stdin = &b
-	if _, err := sandbox.Run(cmd); err != nil {
+	if _, err := suite.Output(cmd); err != nil {
 		return err
 	}
 	// What has been closed is forgotten soon, so that its number stays that of a cluster with less
@@ -149,7 +149,7 @@ func apply(p *service.Planner, t *table.Table) error {
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	out, err := sandbox.Run(cmd)
+	out, err := suite.Output(cmd)
 	if err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // openLoop runs the tool of ours at the client.
@@ -27,7 +27,7 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	}
 	cmd := l.command(ctx, r, g.self, "load", string(arg))
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	out, err := sandbox.Run(cmd)
+	out, err := suite.Output(cmd)
 	if err != nil {
 		return openloop.Result{}, err
 	}
@@ -64,7 +64,7 @@ func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool,
 	if short {
 		args = append(args, "-H", "Connection: close")
 	}
-	out, err := sandbox.Run(l.command(ctx, r, "wrk",
+	out, err := suite.Output(l.command(ctx, r, "wrk",
 		append(args, fmt.Sprintf("http://%s/", l.target(r, 0)))...))
 	if err != nil {
 		return 0, err
@@ -91,7 +91,7 @@ func parseWrk(out string) (perSecond float64, err error) {
 	}
 	v, err := number(wrkRate, out)
 	if err != nil || v <= 0 {
-		return 0, fmt.Errorf("wrk printed no rate: %q", sandbox.Tail(out, 300))
+		return 0, fmt.Errorf("wrk printed no rate: %q", suite.Tail(out, 300))
 	}
 	return v, nil
 }
@@ -104,7 +104,7 @@ func (g *ground) sockperf(ctx context.Context, l *lane, r reach,
 	d time.Duration) (pingPong, error) {
 	to := l.target(r, 2)
 	for try := 1; ; try++ {
-		out, err := sandbox.Run(l.command(ctx, r, "sockperf", "ping-pong", "--tcp", "--full-rtt",
+		out, err := suite.Output(l.command(ctx, r, "sockperf", "ping-pong", "--tcp", "--full-rtt",
 			"-i", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t",
 			fmt.Sprint(int(d.Seconds()))))
 		if err != nil {
@@ -131,7 +131,7 @@ func parseSockperf(out string) (pingPong, error) {
 	mean, err1 := number(sockperfMean, out)
 	least, err2 := number(sockperfLeast, out)
 	if err1 != nil || err2 != nil || mean <= 0 || least <= 0 {
-		return pingPong{}, fmt.Errorf("sockperf printed no round trips: %q", sandbox.Tail(out, 300))
+		return pingPong{}, fmt.Errorf("sockperf printed no round trips: %q", suite.Tail(out, 300))
 	}
 	return pingPong{mean, least}, nil
 }
@@ -157,7 +157,7 @@ func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			if err != nil {
-				err = fmt.Errorf("%w: %s", err, sandbox.Tail(stderr.String(), 300))
+				err = fmt.Errorf("%w: %s", err, suite.Tail(stderr.String(), 300))
 			}
 			return out, err
 		}}

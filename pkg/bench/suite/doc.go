@@ -1,4 +1,4 @@
-// Package sandbox holds what a benchmark in namespaces of this machine is made in: network
+// Package suite holds what a benchmark in namespaces of this machine is made in: network
 // namespaces, cgroups, a folder, and programs that listen there.
 //
 // It promises that all of it goes with this process: namespaces are held by descriptors, and
@@ -6,4 +6,4 @@
 // process is killed, and taken away by the next run of the suite.
 //
 // Start reading at Space, then Prefix.
-package sandbox
+package suite
