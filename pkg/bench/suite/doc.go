@@ -1,9 +1,25 @@
-// Package suite holds what a benchmark in namespaces of this machine is made in: network
-// namespaces, cgroups, a folder, and programs that listen there.
+// Package suite is the frame of all benchmarks that measure in network namespaces of this machine.
+// It measures the parts that were chosen, judges them and makes the report, and it has the
+// namespaces, cgroups, folders and processes that parts measure in.
 //
-// It promises that all of it goes with this process: namespaces are held by descriptors, and
-// programs die with it. A cgroup, which is an empty directory, and the folder are left when the
-// process is killed, and taken away by the next run of the suite.
+//	Suite.Run ── look around ── begin ── parts ── Close ── gates.json ── Report
+//	                              │        │
+//	                   a Subject: a struct of the suite that embeds *Run
 //
-// Start reading at Space, then Prefix.
+// # What it promises
+//
+// A part that cannot be measured is a missed gate with the reason, and the other parts are still
+// measured. An interrupted run, and one that did not end within its limit, has a report of what was
+// measured until then. Gates of parts that were not chosen are left out.
+//
+// What a run makes ends with this process: descriptors hold the namespaces, and programs die with
+// the process. If it is killed, a cgroup, which is an empty directory, and a folder remain. The
+// next run of the suite removes them.
+//
+// It refuses parts that the suite does not have, and runs without a round.
+//
+// A suite keeps what is its own: its sides, its quantities, its tables and its notes. Programs of a
+// suite that are written in Go are this executable again (Child, Self).
+//
+// Start reading at Suite.Run, then Space, then Prefix.
 package suite

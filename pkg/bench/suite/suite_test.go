@@ -1,33 +1,207 @@
 package suite
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
+	"context"
+	"errors"
 	"slices"
-	"strconv"
+	"strings"
 	"testing"
+	"time"
 
-	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+// subject is a run that notes what happens to it.
+type subject struct {
+	*Run
+	measured []string
+	closed   int
+}
 
-func TestWhatTheDeadLeftIsFound(t *testing.T) {
-	const own = Prefix("kubeveil-bench-test-")
-	root := t.TempDir()
-	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
+func (s *subject) Close() error {
+	s.closed++
+	return nil
+}
+
+func (s *subject) Skips(gate string) bool { return gate == "revoke_few" }
+
+func (s *subject) Report() *report.Report { return &report.Report{Title: "a test", Notes: s.Notes} }
+
+// note returns a part that measures the case size_plan, and returns what end returns.
+func note(name string, end func(context.Context) error) Part[*subject] {
+	return Part[*subject]{Name: name, Run: func(s *subject, ctx context.Context) error {
+		s.measured = append(s.measured, name)
+		s.Add(name+"_plan", "planned", bench.Millisecond, 1, 2, 3)
+		return end(ctx)
+	}}
+}
+
+func good(context.Context) error { return nil }
+
+var errBroken = errors.New("broken")
+
+func broken(context.Context) error { return errBroken }
+
+// choice returns the choice of parts for a run of one round.
+func choice(t *testing.T, parts ...string) Choice {
+	t.Helper()
+	return Choice{Rounds: 1, Seed: 1, Parts: parts, Root: ".", Progress: t.Logf}
+}
+
+// runParts runs parts as a suite that has gates, and returns the subject beside what Run returns.
+func runParts(ctx context.Context, c Choice, began error,
+	parts ...Part[*subject]) (*subject, *report.Report, error) {
+	s := &subject{}
+	rep, err := Suite[*subject]{Name: "bench-policy", Parts: parts}.Run(ctx, c,
+		func(_ context.Context, r *Run) (*subject, error) {
+			s.Run = r
+			return s, began
+		})
+	return s, rep, err
+}
+
+// A part that fails is a missed gate, and the others are measured. Gates of parts and quantities
+// that were not chosen are left out.
+func TestFailedPartIsMissedGate(t *testing.T) {
+	s, rep, err := runParts(t.Context(), choice(t, "revoke", "size"), nil,
+		note("size", broken), note("change", good), note("revoke", good))
+	if err != nil {
 		t.Fatal(err)
 	}
-	left := filepath.Join(root, string(own)+strconv.Itoa(dead.Process.Pid))
-	for _, dir := range []string{left, filepath.Join(root, own.Name()),
-		filepath.Join(root, string(own)+"other"), filepath.Join(root, "else")} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
+	if want := []string{"size", "revoke"}; !slices.Equal(s.measured, want) {
+		t.Errorf("measured %q, want %q", s.measured, want)
+	}
+	if s.closed != 1 {
+		t.Errorf("closed %d times, want 1", s.closed)
+	}
+
+	gates := map[string]bench.Gate{}
+	for _, g := range rep.Result.Gates {
+		gates[g.Name] = g
+	}
+	if g := gates["part size"]; g.OK || g.Got != "broken" {
+		t.Errorf("gate of the part that failed: %+v", g)
+	}
+	if g := gates["size_plan"]; !g.OK {
+		t.Errorf("gate of what was measured before: %+v", g)
+	}
+	if g, judged := gates["revoke_all"]; !judged || g.OK {
+		t.Errorf("gate of what was not measured: %+v", g)
+	}
+	for name := range gates {
+		if strings.HasPrefix(name, "change") || name == "revoke_few" {
+			t.Errorf("gate %s is of what was not chosen", name)
 		}
 	}
-	if got := own.OfDead(root); !slices.Equal(got, []string{left}) {
-		t.Errorf("%v, want %s alone", got, left)
+	if rep.Labels["size_plan"] != "planned" {
+		t.Errorf("labels %v", rep.Labels)
+	}
+}
+
+// A run that is interrupted, or does not end within its limit, has a report, and no further part.
+func TestInterruptedRunHasReport(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit time.Duration
+		want  string
+	}{
+		"interrupted": {0, "part size: context canceled"},
+		"limit":       {time.Millisecond, "part size: it did not end within 1ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c := choice(t, "size", "change")
+			c.Limit = tt.limit
+
+			s, rep, err := runParts(ctx, c, nil,
+				note("size", func(ctx context.Context) error {
+					if tt.limit == 0 {
+						cancel()
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				}), note("change", good))
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("error %v, want %s", err, tt.want)
+			}
+			if rep == nil || rep.Result.Find("size_plan", 0) == nil {
+				t.Errorf("report %+v, want the case that was measured", rep)
+			}
+			if len(s.measured) != 1 || s.closed != 1 {
+				t.Errorf("measured %q, closed %d times", s.measured, s.closed)
+			}
+		})
+	}
+}
+
+// A run that cannot begin has a report without cases, and is closed.
+func TestRunThatCannotBegin(t *testing.T) {
+	s, rep, err := runParts(t.Context(), choice(t, "size"), errBroken, note("size", good))
+	if !errors.Is(err, errBroken) || rep == nil {
+		t.Fatalf("report %v, error %v", rep, err)
+	}
+	if len(s.measured) != 0 || s.closed != 1 {
+		t.Errorf("measured %q, closed %d times", s.measured, s.closed)
+	}
+}
+
+// Other work of the machine is noted before a part is measured.
+func TestOtherWorkIsNoted(t *testing.T) {
+	s := &subject{}
+	rep, err := Suite[*subject]{Name: "bench-of-a-test", Parts: []Part[*subject]{note("size", good)},
+		Look: 20 * time.Millisecond}.Run(t.Context(), choice(t, "size"),
+		func(_ context.Context, r *Run) (*subject, error) {
+			s.Run = r
+			return s, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Notes) != 1 || !strings.HasPrefix(rep.Notes[0], "Before the run others kept") {
+		t.Errorf("notes %q", rep.Notes)
+	}
+}
+
+func TestCheckOfChoice(t *testing.T) {
+	s := Suite[*subject]{Parts: []Part[*subject]{note("size", good), note("change", good)}}
+	for want, spoil := range map[string]func(*Choice){
+		"":                                   func(*Choice) {},
+		"0 rounds: want at least 1":          func(c *Choice) { c.Rounds = 0 },
+		"no part is chosen":                  func(c *Choice) { c.Parts = nil },
+		`part "a": want some of size,change`: func(c *Choice) { c.Parts = []string{"size", "a"} },
+	} {
+		c := choice(t, "change", "size")
+		spoil(&c)
+		got := ""
+		if err := s.Check(c); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("error %q, want %q", got, want)
+		}
+	}
+}
+
+// Cases of one side and of two have their figures and labels.
+func TestCasesAreAdded(t *testing.T) {
+	r := &Run{Result: &bench.Result{}, Labels: map[string]string{}}
+	r.Add("one", "", bench.Count, 4)
+	if err := r.Compare("two", "beside", bench.Count, []float64{4}, []float64{2}, "base"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Compare("bad", "", bench.Count, []float64{4}, []float64{0}, "base"); err == nil {
+		t.Error("a base of 0 was accepted")
+	}
+
+	if one := r.Result.Find("one", 0); one == nil || one.Ours.Median != 4 || one.Base != nil {
+		t.Errorf("%+v", one)
+	}
+	if two := r.Result.Find("two", 0); two == nil || two.Ratio.Median != 2 ||
+		two.BaseName != "base" {
+		t.Errorf("%+v", two)
+	}
+	if len(r.Result.Cases) != 2 || len(r.Labels) != 1 || r.Labels["two"] != "beside" {
+		t.Errorf("%d cases, labels %v", len(r.Result.Cases), r.Labels)
 	}
 }

@@ -1,0 +1,92 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// Run is what the runs of all suites have. The struct of a suite's run embeds it.
+type Run struct {
+	Result *bench.Result
+	// Labels name cases for people, by the name of the case.
+	Labels map[string]string
+	// Notes are for the report.
+	Notes []string
+
+	choice Choice
+	runner bench.Runner
+}
+
+// newRun begins a run on this machine, whose nodes are namespaces.
+func newRun(c Choice) (*Run, error) {
+	result, err := bench.New(bench.Namespaces, c.Root)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{Result: result, Labels: map[string]string{}, choice: c,
+		runner: bench.Runner{Rounds: c.Rounds, Seed: c.Seed, Progress: c.Progress}}, nil
+}
+
+// Interleave measures the sides of groups directly after one another in each round, in an order
+// that is drawn (bench.Runner). It adds their cases, also those of an interrupted run.
+func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
+	cases, err := r.runner.RunGroups(ctx, groups)
+	r.Result.Cases = append(r.Result.Cases, cases...)
+	return err
+}
+
+// Add adds a case without another side. An empty label means that the report shows its name.
+func (r *Run) Add(name, label string, unit bench.Unit, values ...float64) {
+	r.add(bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)}, label)
+}
+
+// Compare adds a case of two sides with one value per round each.
+func (r *Run) Compare(name, label string, unit bench.Unit, ours, base []float64,
+	baseName string) error {
+	c, err := bench.NewCase(name, 0, unit, ours, base, baseName)
+	if err == nil {
+		r.add(c, label)
+	}
+	return err
+}
+
+func (r *Run) add(c bench.Case, label string) {
+	r.Result.Cases = append(r.Result.Cases, c)
+	if label != "" {
+		r.Labels[c.Name] = label
+	}
+}
+
+// lookAround notes for d how busy the machine is with other work.
+func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
+	cores, err := load.Others(ctx, d)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, r.Result.CPUs)
+	if cores > 0.1*float64(r.Result.CPUs) {
+		text += " That is too much: figures and gates are not to be trusted."
+	}
+	r.Notes = append(r.Notes, text)
+	r.choice.Progress("%s", text)
+	return nil
+}
+
+// judge adds the gates of a suite. It leaves out the gates of parts that were not chosen, and those
+// for which skips returns true.
+func (r *Run) judge(suite string, skips func(gate string) bool) error {
+	gates, err := bench.Judge(r.Result, suite)
+	for _, g := range gates {
+		part, _, _ := strings.Cut(g.Name, "_")
+		if slices.Contains(r.choice.Parts, part) && !skips(g.Name) {
+			r.Result.Gates = append(r.Result.Gates, g)
+		}
+	}
+	return err
+}
