@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 func TestMain(m *testing.M) {
@@ -26,10 +27,9 @@ func options(t *testing.T) Options {
 	t.Helper()
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
-	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Faults: 1, Probers: 1,
-		Steady: time.Second, Parts: latencies, Rates: []int{500},
-		HAProxy: nettest.NeedProgram(t, "haproxy"), Root: ".",
-		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
+	return Options{Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: latencies, Root: ".",
+		Progress: t.Logf}, Sample: 200 * time.Millisecond, Faults: 1, Probers: 1,
+		Steady: time.Second, Rates: []int{500}, HAProxy: nettest.NeedProgram(t, "haproxy")}
 }
 
 // A short run measures each side, names each case for people, counts each request once, and leaves
@@ -154,8 +154,8 @@ func TestEachGateIsThere(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates, Faults: 10,
-		Settle: 10 * time.Minute, Probers: 10_000, Steady: time.Minute}
+	good := Options{Choice: suite.Choice{Rounds: 7, Parts: Parts()}, Sample: time.Second,
+		Rates: Rates, Faults: 10, Settle: 10 * time.Minute, Probers: 10_000, Steady: time.Minute}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -234,11 +235,12 @@ func (b *broken) start(ctx context.Context, verb string) error {
 
 // child starts this executable as one of Child.
 func (b *broken) child(ctx context.Context, at lab.Place, args ...string) (*lab.Process, error) {
-	self, err := os.Executable()
+	self, err := suite.NewSelf(Suite)
 	if err != nil {
 		return nil, err
 	}
-	return at.Start(ctx, "env", append([]string{childEnv + "=1", self}, args...)...)
+	argv := self.Argv(args...)
+	return at.Start(ctx, argv[0], argv[1:]...)
 }
 
 // mark makes requests count that begin from now on.

@@ -5,30 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// childEnv is set for processes of this program that run one of the functions below.
-const childEnv = "KUBEVEIL_BENCH_API_CHILD"
-
 // Child does what Run starts its own executable for, and returns its exit status. It returns false,
-// and has done nothing, when this process was not started by Run. The first thing that a program
-// that calls Run must do.
-func Child() (status int, is bool) {
-	if os.Getenv(childEnv) == "" {
-		return 0, false
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := child(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1, true
-	}
-	return 0, true
-}
+// and does nothing, in a process that Run did not start. A program that calls Run must call it
+// first.
+func Child() (status int, is bool) { return suite.Child(Suite, child) }
 
 func child(ctx context.Context, args []string, out io.Writer) error {
 	switch {

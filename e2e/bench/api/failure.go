@@ -82,10 +82,10 @@ func (s *run) suffer(ctx context.Context, part string, b *broken, f fault) error
 
 	for kind, title := range heldKinds() {
 		name, label := caseFailure(part, f, kind), fmt.Sprintf("%s: %s%s", title, f.title, over(part))
-		s.add(name, label, bench.Millisecond, waits[kind]...)
-		s.add(name+suffixWorst, label+", the worst", bench.Millisecond, slices.Max(waits[kind]))
+		s.Add(name, label, bench.Millisecond, waits[kind]...)
+		s.Add(name+suffixWorst, label+", the worst", bench.Millisecond, slices.Max(waits[kind]))
 	}
-	s.add(caseFailure(part, f, kindWatch)+suffixMissed,
+	s.Add(caseFailure(part, f, kindWatch)+suffixMissed,
 		fmt.Sprintf("Events that watches missed: %s%s", f.title, over(part)), bench.Count,
 		float64(missed))
 	return nil
@@ -97,13 +97,6 @@ func over(part string) string {
 		return ", over IPv6"
 	}
 	return ""
-}
-
-// add adds a case without a base.
-func (s *run) add(name, label string, unit bench.Unit, values ...float64) {
-	s.result.Cases = append(s.result.Cases,
-		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
-	s.labels[name] = label
 }
 
 // heldKinds returns what clients are held, with titles for people, in order.

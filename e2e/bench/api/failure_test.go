@@ -26,6 +26,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const patient = 30 * time.Second
@@ -349,21 +350,21 @@ func TestDelay(t *testing.T) {
 
 // Each case of the labs is in a table, whose rows have as many cells as its head.
 func TestTablesOfLabs(t *testing.T) {
-	s := &run{result: &bench.Result{}, labels: map[string]string{}}
+	s := &run{Run: &suite.Run{Result: &bench.Result{}, Labels: map[string]string{}}}
 	for _, part := range []string{partFailure, partFailure6} {
 		for _, f := range faults {
 			for kind := range heldKinds() {
-				s.add(caseFailure(part, f, kind), "label", bench.Millisecond, 1, 2)
+				s.Add(caseFailure(part, f, kind), "label", bench.Millisecond, 1, 2)
 			}
-			s.add(caseFailure(part, f, kindWatch)+suffixMissed, "label", bench.Count, 0)
+			s.Add(caseFailure(part, f, kindWatch)+suffixMissed, "label", bench.Count, 0)
 		}
 	}
 	for _, name := range []string{caseHang + suffixWorst, caseHangClosed, caseSpread,
 		caseSpreadBefore, caseRestartClosed, caseRestartDone, caseRestartLost} {
-		s.add(name, "label", bench.Count, 1)
+		s.Add(name, "label", bench.Count, 1)
 	}
 	for _, trouble := range troubles {
-		s.add(caseWell(trouble), "label", bench.Count, 0)
+		s.Add(caseWell(trouble), "label", bench.Count, 0)
 	}
 	if err := s.addProbed(probed{1, 2, 3}, probed{4, 5, 6}, tally{}); err != nil {
 		t.Fatal(err)

@@ -123,9 +123,8 @@ type ground struct {
 	groups  *suite.Groups
 	pins    *bpffs.FS
 	// dir has certificates, sockets and files of programs.
-	dir string
-	// self is this executable.
-	self    string
+	dir     string
+	self    suite.Self
 	daemons []*suite.Daemon
 }
 
@@ -133,7 +132,7 @@ type ground struct {
 func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	g := &ground{}
 	var err error
-	if g.self, err = os.Executable(); err != nil {
+	if g.self, err = suite.NewSelf(Suite); err != nil {
 		return g, err
 	}
 	if g.dir, err = own.Folder(); err != nil {
@@ -156,8 +155,8 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 		if err := g.servers[i].IP(ctx, addresses("lo", serverAddr(i), 32)...); err != nil {
 			return g, err
 		}
-		if err := g.start(ctx, g.servers[i], serverPort, g.self, "serve", g.dir, serverName(i),
-			servers()[i].String(), servers6()[i].String()); err != nil {
+		if err := g.start(ctx, g.servers[i], serverPort, g.self.Argv("serve", g.dir,
+			serverName(i), servers()[i].String(), servers6()[i].String())...); err != nil {
 			return g, err
 		}
 	}
@@ -190,8 +189,7 @@ func (g *ground) certificates() error {
 
 // start starts a program that lives as long as the ground.
 func (g *ground) start(ctx context.Context, s *suite.Space, port uint16, argv ...string) error {
-	d, err := s.Start(ctx, suite.Program{Argv: argv, Env: childEnv + "=1",
-		Ports: []uint16{port}})
+	d, err := s.Start(ctx, suite.Program{Argv: argv, Ports: []uint16{port}})
 	if err == nil {
 		g.daemons = append(g.daemons, d)
 	}
@@ -216,9 +214,10 @@ func (g *ground) proxies(ctx context.Context, haproxy string) error {
 
 	at := g.nodes[nodeOurs].space
 	return errors.Join(
-		g.start(ctx, at, proxyTCP.Port(), g.self, "copy", proxyTCP.String()),
+		g.start(ctx, at, proxyTCP.Port(), g.self.Argv("copy", proxyTCP.String())...),
 		g.start(ctx, at, proxyHAProxy.Port(), haproxy, "-db", "-f", file),
-		g.start(ctx, at, proxyReTLS.Port(), g.self, "impersonate", g.dir, proxyReTLS.String()))
+		g.start(ctx, at, proxyReTLS.Port(),
+			g.self.Argv("impersonate", g.dir, proxyReTLS.String())...))
 }
 
 // load runs the clients of a side.
@@ -228,9 +227,7 @@ func (g *ground) load(ctx context.Context, s side, l load) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	cmd := g.command(ctx, s, g.self, "load", string(arg))
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	text, err := suite.Output(cmd)
+	text, err := suite.Output(g.command(ctx, s, g.self.Argv("load", string(arg))...))
 	if err != nil {
 		return outcome{}, err
 	}
@@ -242,12 +239,12 @@ func (g *ground) load(ctx context.Context, s side, l load) (outcome, error) {
 }
 
 // command prepares a program where the clients of a side are.
-func (g *ground) command(ctx context.Context, s side, name string, args ...string) *exec.Cmd {
+func (g *ground) command(ctx context.Context, s side, argv ...string) *exec.Cmd {
 	n := g.nodes[s.node]
 	if s.pod {
-		return n.pod.Command(ctx, n.group, name, args...)
+		return n.pod.Command(ctx, n.group, argv[0], argv[1:]...)
 	}
-	return n.space.Command(ctx, n.group, name, args...)
+	return n.space.Command(ctx, n.group, argv[0], argv[1:]...)
 }
 
 // requests returns how many requests the servers have had.

@@ -35,9 +35,9 @@ func (s *run) hang(ctx context.Context) error {
 		}
 
 		label := "Last new connection to an API server whose handlers hang"
-		s.add(caseHang, label, bench.Millisecond, waits...)
-		s.add(caseHang+suffixWorst, label+", the worst", bench.Millisecond, slices.Max(waits))
-		s.add(caseHangClosed, "Connections closed while handlers hang", bench.Count, float64(closed))
+		s.Add(caseHang, label, bench.Millisecond, waits...)
+		s.Add(caseHang+suffixWorst, label+", the worst", bench.Millisecond, slices.Max(waits))
+		s.Add(caseHangClosed, "Connections closed while handlers hang", bench.Count, float64(closed))
 		return nil
 	})
 }

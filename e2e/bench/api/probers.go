@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
@@ -100,17 +101,18 @@ func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process)
 	if err != nil {
 		return m, err
 	}
-	self, err := os.Executable()
+	self, err := suite.NewSelf(Suite)
 	if err != nil {
 		return m, err
 	}
+	argv := self.Argv("load", string(l))
 
 	began := time.Now()
 	before, err := cpu.ProcessCPU(server.PID())
 	if err != nil {
 		return m, err
 	}
-	text, err := b.lab.Control.Host().Exec(ctx, "env", childEnv+"=1", self, "load", string(l))
+	text, err := b.lab.Control.Host().Exec(ctx, argv[0], argv[1:]...)
 	if err != nil {
 		return m, err
 	}
@@ -145,15 +147,12 @@ func (s *run) addProbed(alone, with probed, sum tally) error {
 		{caseProbersCPU, "its CPU, of a core", bench.Percent, with.cpu, alone.cpu},
 		{caseProbersMemory, "its memory", bench.MiB, with.mib, alone.mib},
 	} {
-		made, err := bench.NewCase(c.name, 0, c.unit, []float64{c.with}, []float64{c.alone},
-			"without probers")
-		if err != nil {
+		if err := s.Compare(c.name, title+c.label, c.unit, []float64{c.with}, []float64{c.alone},
+			"without probers"); err != nil {
 			return err
 		}
-		s.result.Cases = append(s.result.Cases, made)
-		s.labels[c.name] = title + c.label
 	}
-	s.add(caseProbersSilent, title+"times that a prober found it silent", bench.Count,
+	s.Add(caseProbersSilent, title+"times that a prober found it silent", bench.Count,
 		float64(sum.Failed))
 	return nil
 }

@@ -15,11 +15,12 @@ func (s *run) label(name string, side side, rate int) {
 	for suffix, what := range map[string]string{"": ": P50", suffixP99: ": P99", suffixP90: ": P90",
 		suffixMean: ": mean", suffixCPU: ": CPU per 10,000 requests",
 		suffixMore: ": requests that only servers or only clients counted"} {
-		s.labels[name+suffix] = text + what
+		s.Labels[name+suffix] = text + what
 	}
 }
 
-func (s *run) report() *report.Report {
+// Report has the tables and notes of the parts that were chosen.
+func (s *run) Report() *report.Report {
 	return &report.Report{
 		Title: "The way to the API servers: entry 0 beside the direct way and proxies, and when " +
 			"servers fail",
@@ -27,9 +28,7 @@ func (s *run) report() *report.Report {
 			"with client certificates, from three servers in memory. All sides of a row were measured "+
 			"directly after one another, in random order, in each round. Servers that fail are two "+
 			"kube-apiservers with one etcd, in a lab with the whole veild.", len(object)),
-		Banner: "Namespaces", Result: s.result, Labels: s.labels,
-		Tables: s.tables(),
-		Notes:  append(s.parts.Notes, s.notes()...),
+		Banner: "Namespaces", Tables: s.tables(), Notes: append(s.Notes, s.notes()...),
 	}
 }
 
@@ -139,9 +138,9 @@ func (s *run) row(part string, rate int, side side) []string {
 
 	for _, suffix := range []string{"", suffixP99, suffixCPU} {
 		// What direct took is the base of each other side.
-		c, of := s.result.Find(group+side.name+suffix, 0), (*bench.Stat)(nil)
+		c, of := s.Result.Find(group+side.name+suffix, 0), (*bench.Stat)(nil)
 		if side.name == sideDirect {
-			if c = s.result.Find(group+sideAgain+suffix, 0); c != nil {
+			if c = s.Result.Find(group+sideAgain+suffix, 0); c != nil {
 				of = c.Base
 			}
 		} else if c != nil {
@@ -158,7 +157,7 @@ func (s *run) row(part string, rate int, side side) []string {
 	}
 
 	more := "–"
-	if c := s.result.Find(group+side.name+suffixMore, 0); c != nil {
+	if c := s.Result.Find(group+side.name+suffixMore, 0); c != nil {
 		more = fmt.Sprintf("%.0f", c.Ours.Median)
 	}
 	return append(row, more)
@@ -183,7 +182,7 @@ func (s *run) published() report.Table {
 			var ratios []string
 			for _, rate := range s.Rates {
 				text := "–"
-				if c := s.result.Find(fmt.Sprintf("%s_%d_%s%s", of[0], rate, of[1], line.suffix),
+				if c := s.Result.Find(fmt.Sprintf("%s_%d_%s%s", of[0], rate, of[1], line.suffix),
 					0); c != nil {
 					text = fmt.Sprintf("%.2f", c.Ratio.Median)
 				}

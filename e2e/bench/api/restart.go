@@ -100,13 +100,13 @@ func (s *run) settle(ctx context.Context, b *broken, clients *lab.Process) error
 	}
 	const label = "Rolling restart: "
 	ratio := label + "most connections of a server to fewest, "
-	s.add(caseSpread, ratio+s.Settle.String()+" later", bench.Count, ratioOf(last))
-	s.add(caseSpreadBefore, ratio+"at once", bench.Count, ratioOf(first))
-	s.add(caseRestartClosed, label+"connections that veild closed in this time", bench.Count,
+	s.Add(caseSpread, ratio+s.Settle.String()+" later", bench.Count, ratioOf(last))
+	s.Add(caseSpreadBefore, ratio+"at once", bench.Count, ratioOf(first))
+	s.Add(caseRestartClosed, label+"connections that veild closed in this time", bench.Count,
 		float64(after-before))
-	s.add(caseRestartDone, label+"requests that were answered, from its begin on", bench.Count,
+	s.Add(caseRestartDone, label+"requests that were answered, from its begin on", bench.Count,
 		float64(sum.Done))
-	s.add(caseRestartLost, label+"requests that failed, from its begin on", bench.Count,
+	s.Add(caseRestartLost, label+"requests that failed, from its begin on", bench.Count,
 		float64(sum.Failed))
 	return nil
 }

@@ -8,25 +8,33 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Suite is its name in gates.json.
 const Suite = "bench-api"
 
-var all = []parts.Part[*run]{
-	{Name: partPod, Run: (*run).pod},
-	{Name: partHost, Run: (*run).host},
-	{Name: partPod6, Run: (*run).pod6},
-	{Name: partHost6, Run: (*run).host6},
+// benchmark has the parts, in the order in which they are run.
+var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []suite.Part[*run]{
+	latency(partPod),
+	latency(partHost),
+	latency(partPod6),
+	latency(partHost6),
 	{Name: partFailure, Run: (*run).failure},
 	{Name: partHang, Run: (*run).hang},
 	{Name: partWell, Run: (*run).well},
 	{Name: partProbers, Run: (*run).probers},
 	{Name: partRestart, Run: (*run).restart},
 	{Name: partFailure6, Run: (*run).failure6},
+}}
+
+// latency returns a part with rates and rounds.
+func latency(name string) suite.Part[*run] {
+	return suite.Part[*run]{Name: name, Run: func(s *run, ctx context.Context) error {
+		return s.measure(ctx, name)
+	}}
 }
 
 // Parts with rates and rounds, over IPv4 and over IPv6.
@@ -51,21 +59,18 @@ const (
 )
 
 // Parts are the names of the parts, in the order in which they are run.
-func Parts() []string { return parts.Names(all) }
+func Parts() []string { return benchmark.Names() }
 
 // Rates are the default rates, GET/s.
 var Rates = []int{500, 1000, 2000}
 
 // Options choose the measurements. The zero value is not valid.
 type Options struct {
-	// Rounds is how often each side is measured at each rate.
-	Rounds int
-	// Seed determines the order.
-	Seed uint64
+	// Choice has Rounds, which is how often each side is measured at each rate.
+	suite.Choice
 	// Sample is the duration of each measurement.
 	Sample time.Duration
-	// Parts are some of Parts, Rates some numbers of GET/s.
-	Parts []string
+	// Rates are some numbers of GET/s.
 	Rates []int
 	// Faults is the number of times that each fault of parts failure, failure6 and hang happens.
 	Faults int
@@ -75,10 +80,8 @@ type Options struct {
 	// measurement.
 	Probers int
 	Steady  time.Duration
-	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
-	HAProxy, Root string
-	// Progress receives a line per step.
-	Progress func(format string, args ...any)
+	// HAProxy is the path of haproxy.
+	HAProxy string
 }
 
 // most is the highest rate that Options may have, mostProbers the highest number: each has two
@@ -88,8 +91,6 @@ const most, mostProbers = 20_000, 20_000
 // Check returns what is wrong with the options.
 func (o Options) Check() error {
 	switch {
-	case o.Rounds < 1:
-		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
 	case o.Faults < 1:
 		return fmt.Errorf("%d faults: want at least 1", o.Faults)
 	case o.Settle < 0:
@@ -105,7 +106,7 @@ func (o Options) Check() error {
 	case len(slices.Compact(slices.Sorted(slices.Values(o.Rates)))) < len(o.Rates):
 		return fmt.Errorf("rates %v: want each once", o.Rates)
 	}
-	return parts.Check(o.Parts, Parts())
+	return benchmark.Check(o.Choice)
 }
 
 // overhead is the cost of a measurement besides its sample.
@@ -143,12 +144,9 @@ func (o Options) ratesOf(part string) []int {
 // run is one run of the suite.
 type run struct {
 	Options
-	runner bench.Runner
-	result *bench.Result
-	parts  parts.Run
+	*suite.Run
 	ground *ground
 	lab    *broken
-	labels map[string]string
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside
@@ -157,37 +155,26 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &run{Options: o, labels: map[string]string{},
-		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
-	var err error
-	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
-		return nil, err
-	}
-	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
-	if err := s.parts.LookAround(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
+	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
+		return &run{Options: o, Run: r}, nil
+	})
+}
 
-	err = parts.Measure(ctx, &s.parts, s, all)
-	err = errors.Join(err, s.closeLab())
+// Close removes the lab and the namespaces.
+func (s *run) Close() error {
+	err := s.closeLab()
 	if s.ground != nil {
 		err = errors.Join(err, s.ground.close())
 	}
-	return s.report(), errors.Join(err, s.parts.Judge(Suite, s.skips))
+	return err
 }
 
-// skips reports whether a gate is of a rate that was not chosen.
-func (s *run) skips(gate string) bool {
+// Skips reports whether a gate is for a rate that was not chosen.
+func (s *run) Skips(gate string) bool {
 	words := strings.Split(gate, "_")
 	return slices.Contains(latencies, words[0]) && !slices.ContainsFunc(s.ratesOf(words[0]),
 		func(rate int) bool { return words[1] == fmt.Sprint(rate) })
 }
-
-func (s *run) pod(ctx context.Context) error  { return s.measure(ctx, partPod) }
-func (s *run) host(ctx context.Context) error { return s.measure(ctx, partHost) }
-
-func (s *run) pod6(ctx context.Context) error  { return s.measure(ctx, partPod6) }
-func (s *run) host6(ctx context.Context) error { return s.measure(ctx, partHost6) }
 
 // measure measures the sides of a part at each rate.
 func (s *run) measure(ctx context.Context, part string) error {
@@ -229,14 +216,12 @@ func (s *run) measure(ctx context.Context, part string) error {
 		groups = append(groups, g)
 	}
 
-	cases, err := s.runner.RunGroups(ctx, groups)
-	s.result.Cases = append(s.result.Cases, cases...)
+	err := s.Interleave(ctx, groups)
 	for _, g := range groups {
 		for _, side := range sides {
-			if v, measured := more[g.Name+"_"+side.name]; measured {
-				s.result.Cases = append(s.result.Cases, bench.Case{Unit: bench.Count,
-					Name: g.Name + "_" + side.name + suffixMore,
-					Ours: bench.Summarize([]float64{v})})
+			name := g.Name + "_" + side.name
+			if v, measured := more[name]; measured {
+				s.Add(name+suffixMore, s.Labels[name+suffixMore], bench.Count, v)
 			}
 		}
 	}

@@ -20,14 +20,14 @@ func (s *run) failures() report.Table {
 			row := []string{f.title, titleOf(kind)}
 			missed, measured := "", false
 			for _, part := range []string{partFailure, partFailure6} {
-				c := s.result.Find(caseFailure(part, f, kind), 0)
+				c := s.Result.Find(caseFailure(part, f, kind), 0)
 				if c == nil {
 					row = append(row, "–", "–")
 					continue
 				}
 				measured = true
 				row = append(row, fmt.Sprintf("%.0f", c.Ours.Median), fmt.Sprintf("%.0f", c.Ours.Max))
-				if m := s.result.Find(caseFailure(part, f, kind)+suffixMissed, 0); m != nil {
+				if m := s.Result.Find(caseFailure(part, f, kind)+suffixMissed, 0); m != nil {
 					missed = joined(missed, fmt.Sprintf("%.0f", m.Ours.Median))
 				}
 			}
@@ -71,7 +71,7 @@ func (s *run) others() report.Table {
 		caseProbersP99, caseProbersCPU, caseProbersMemory, caseProbersSilent)
 
 	for _, name := range names {
-		c := s.result.Find(name, 0)
+		c := s.Result.Find(name, 0)
 		if c == nil {
 			continue
 		}
@@ -79,7 +79,7 @@ func (s *run) others() report.Table {
 		if c.Base != nil {
 			without = c.Unit.Format(c.Base.Median)
 		}
-		t.Rows = append(t.Rows, []string{s.labels[name], value(c), without})
+		t.Rows = append(t.Rows, []string{s.Labels[name], value(c), without})
 	}
 	return t
 }

@@ -65,7 +65,7 @@ func (s *run) well(ctx context.Context) error {
 					continue
 				}
 				s.Progress("%s: %d connections closed; %s", t.name, closed, what)
-				s.add(caseWell(t), "Connections closed that were well: "+t.title, bench.Count,
+				s.Add(caseWell(t), "Connections closed that were well: "+t.title, bench.Count,
 					float64(closed))
 			}
 			return errors.Join(errs...)

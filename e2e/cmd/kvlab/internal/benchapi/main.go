@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `kvlab bench api measures what a request to the API servers costs by entry 0 of the
@@ -67,9 +68,9 @@ func Command() *cobra.Command {
 
 	return program.Command("measure requests to the API servers beside the direct way and proxies",
 		flags, usage, func() (program.Run, error) {
-			o := api.Options{Rounds: *rounds, Seed: *seed, Sample: *sample, Faults: *faults,
-				Settle: *settle, Probers: *probers, Steady: *steady,
-				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)}
+			o := api.Options{Choice: suite.Choice{Rounds: *rounds, Seed: *seed, Limit: *limit,
+				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
+				Sample: *sample, Faults: *faults, Settle: *settle, Probers: *probers, Steady: *steady}
 			var err error
 			if o.Rates, err = program.Numbers(*rates); err != nil {
 				return nil, fmt.Errorf("-rates %s: %w", *rates, err)
@@ -77,13 +78,13 @@ func Command() *cobra.Command {
 			if err := o.Check(); err != nil {
 				return nil, err
 			}
-			return program.Within(*limit, func(ctx context.Context) error {
+			return func(ctx context.Context) error {
 				return program.Measure(*out, func(root, folder string) (*report.Report, error) {
 					o.Root, o.HAProxy = root, program.HAProxy(root)
 					o.Progress("results go to %s; it takes about %v", folder,
 						o.Estimate().Round(time.Minute))
 					return api.Run(ctx, o)
 				})
-			}), nil
+			}, nil
 		})
 }
