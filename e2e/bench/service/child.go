@@ -9,16 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
-
-// childEnv is set for processes of this program that run one of the functions below.
-const childEnv = "KUBEVEIL_BENCH_SERVICE_CHILD"
 
 // Ports on which endpoints listen. Services have the same ports.
 const (
@@ -31,21 +26,13 @@ const (
 // Child runs the verb for which Run started its own executable, and returns its exit status. It
 // returns false without doing anything when Run did not start this process. A program that calls
 // Run must call Child first.
-func Child() (status int, is bool) {
-	if os.Getenv(childEnv) == "" || len(os.Args) < 3 {
-		return 0, false
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := child(ctx, os.Args[1], os.Args[2], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1, true
-	}
-	return 0, true
-}
+func Child() (status int, is bool) { return suite.Child(Suite, child) }
 
-func child(ctx context.Context, what, arg string, out io.Writer) error {
-	switch what {
+func child(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) != 2 {
+		return fmt.Errorf("%q: want a verb and its argument", args)
+	}
+	switch what, arg := args[0], args[1]; what {
 	case "serve":
 		return serve(ctx, arg)
 	case "load":
@@ -61,7 +48,7 @@ func child(ctx context.Context, what, arg string, out io.Writer) error {
 	case "who":
 		return who(ctx, arg, out)
 	}
-	return fmt.Errorf("%s: want serve, load or who", what)
+	return fmt.Errorf("%s: want serve, load or who", args[0])
 }
 
 // serve runs an endpoint: an empty answer to HTTP, its name on /who, an echo.

@@ -45,9 +45,8 @@ func (s *run) cost(ctx context.Context) error {
 			}
 			for _, name := range slices.Sorted(maps.Keys(nanos)) {
 				text := fmt.Sprintf("%s%s_%s_%d_services", prefixCost, r, name, n)
-				s.labels[text] = fmt.Sprintf("A run of %s with %d services (%s)", name, n,
-					where(r.String()))
-				s.one(text, bench.Nanosecond, nanos[name]...)
+				s.Add(text, fmt.Sprintf("A run of %s with %d services (%s)", name, n,
+					where(r.String())), bench.Nanosecond, nanos[name]...)
 			}
 		}
 	}

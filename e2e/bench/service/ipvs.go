@@ -44,14 +44,14 @@ const suffixMissing = "_missing_to_" + sideIPVS
 func (s *run) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
-		ours, theirs := s.result.Find(group+"_to_"+sideDirect, 0),
-			s.result.Find(group+"_"+sideIPVS+"_to_direct", 0)
+		ours, theirs := s.Result.Find(group+"_to_"+sideDirect, 0),
+			s.Result.Find(group+"_"+sideIPVS+"_to_direct", 0)
 		if ours == nil || theirs == nil {
 			continue
 		}
-		s.one(group+suffixMissing, bench.Percent, missing(ours.Ratio.Median, theirs.Ratio.Median))
-		s.labels[group+suffixMissing] = q.title + " (" + where(group) +
-			"): missing of what there is to gain over IPVS"
+		s.Add(group+suffixMissing,
+			q.title+" ("+where(group)+"): missing of what there is to gain over IPVS",
+			bench.Percent, missing(ours.Ratio.Median, theirs.Ratio.Median))
 	}
 }
 

@@ -25,9 +25,10 @@ type ground struct {
 	groups *suite.Groups
 	pins   *bpffs.FS
 	// dir has files of programs.
-	dir string
-	// self is this executable, haproxyPath that of haproxy.
-	self, haproxyPath string
+	dir  string
+	self suite.Self
+	// haproxyPath is the path of haproxy.
+	haproxyPath string
 
 	daemons []*suite.Daemon
 }
@@ -50,7 +51,7 @@ type lane struct {
 func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	g := &ground{haproxyPath: haproxy}
 	var err error
-	if g.self, err = os.Executable(); err != nil {
+	if g.self, err = suite.NewSelf(Suite); err != nil {
 		return g, err
 	}
 	if g.dir, err = own.Folder(); err != nil {
@@ -87,7 +88,7 @@ func (g *ground) serve(ctx context.Context, s *suite.Space) error {
 		ports []uint16
 		argv  []string
 	}{
-		{[]uint16{portHTTP, portEcho}, []string{g.self, "serve", s.Name}},
+		{[]uint16{portHTTP, portEcho}, g.self.Argv("serve", s.Name)},
 		{[]uint16{portIperf}, []string{"iperf3", "-s", "-p", fmt.Sprint(portIperf)}},
 		{[]uint16{portSockperf}, []string{"sockperf", "server", "--tcp", "-i", "0.0.0.0", "-p",
 			fmt.Sprint(portSockperf)}},
@@ -101,7 +102,7 @@ func (g *ground) serve(ctx context.Context, s *suite.Space) error {
 
 // daemon starts a program that lives as long as the ground.
 func (g *ground) daemon(ctx context.Context, s *suite.Space, ports []uint16, argv ...string) error {
-	d, err := s.Start(ctx, suite.Program{Argv: argv, Env: childEnv + "=1", Ports: ports})
+	d, err := s.Start(ctx, suite.Program{Argv: argv, Ports: ports})
 	if err != nil {
 		return err
 	}

@@ -5,28 +5,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/parts"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Options choose the measurements of a run. The zero value is not valid.
 type Options struct {
-	// Rounds is the number of rounds, and Turns the number of measurements of each side per round.
-	// The mean of the turns counts.
-	Rounds, Turns int
+	suite.Choice
+	// Turns is the number of measurements of each side per round. Their mean counts.
+	Turns int
 	// Slower divides the rates of open loops, for machines that cannot do as many.
 	Slower int
-	// Seed determines the order; bench.NewSeed returns one.
-	Seed uint64
 	// Sample is the duration of each measurement in whole seconds.
 	Sample time.Duration
-	// Parts are names of Parts, in any order. Sizes are numbers of services in a table, ascending;
-	// the others are compared with the first.
-	Parts []string
+	// Sizes are numbers of services in a table, ascending. The others are compared with the first.
 	Sizes []int
-	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
-	HAProxy, Root string
-	// Progress receives each step.
-	Progress func(format string, args ...any)
+	// HAProxy is the path of haproxy.
+	HAProxy string
 
 	// only are names of the quantities of parts pod and outside, sides names of their sides; empty
 	// selects all.
@@ -51,7 +45,7 @@ func (o Options) Check() error {
 		return fmt.Errorf("sizes %v: want different numbers from %d to %d, ascending", o.Sizes,
 			len(measured), maxServices)
 	}
-	return parts.Check(o.Parts, Parts())
+	return benchmark.Check(o.Choice)
 }
 
 // overhead is the cost of a measurement besides its sample.

@@ -59,19 +59,17 @@ func (s *run) programming(ctx context.Context) error {
 			append(theirChange99, quantile99(t.changes))
 	}
 
-	s.one(caseRead, bench.Millisecond, read...)
-	s.one(caseEntry, bench.Microsecond, entry...)
+	s.Add(caseRead, "", bench.Millisecond, read...)
+	s.Add(caseEntry, "", bench.Microsecond, entry...)
 	for _, c := range []struct {
 		name       string
 		ours, base []float64
 	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange},
 		{caseChange + suffixP99, change99, theirChange99}} {
-		made, err := bench.NewCase(c.name+toNFTables, 0, bench.Millisecond, c.ours, c.base,
-			sideNFTables)
-		if err != nil {
+		if err := s.Compare(c.name+toNFTables, "", bench.Millisecond, c.ours, c.base,
+			sideNFTables); err != nil {
 			return err
 		}
-		s.result.Cases = append(s.result.Cases, made)
 	}
 
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
@@ -19,10 +20,10 @@ func TestRun(t *testing.T) {
 
 	// The value does not matter: no part of this test starts it.
 	o := Options{
-		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second,
-		Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
-		Progress: func(format string, args ...any) { t.Logf(format, args...) },
-		only:     []string{qCPS, qCRRLatency, qRTT},
+		Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: []string{partPod, partCost}, Root: ".",
+			Progress: t.Logf},
+		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: "true",
+		only: []string{qCPS, qCRRLatency, qRTT},
 	}
 	rep, err := Run(t.Context(), o)
 	if err != nil {
@@ -71,14 +72,15 @@ func TestInterruptedRun(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Rounds: 99, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod},
-		Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
-		Progress: func(format string, args ...any) {
-			t.Logf(format, args...)
-			if strings.HasPrefix(format, "round") {
-				cancel()
-			}
-		},
+		Choice: suite.Choice{Rounds: 99, Seed: 1, Parts: []string{partPod}, Root: ".",
+			Progress: func(format string, args ...any) {
+				t.Logf(format, args...)
+				if strings.HasPrefix(format, "round") {
+					cancel()
+				}
+			}},
+		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: "true",
+		only: []string{qCRRLatency},
 	}
 
 	start := time.Now()

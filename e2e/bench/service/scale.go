@@ -133,14 +133,14 @@ func (s *run) scale(ctx context.Context) error {
 // size.
 func (s *run) losses(r reach) {
 	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
-	twice := s.result.Find(group+suffixTwice, 0)
+	twice := s.Result.Find(group+suffixTwice, 0)
 	if twice == nil {
 		return
 	}
 	for _, n := range s.Sizes[1:] {
-		if c := s.result.Find(fmt.Sprintf("%s_%s_%d_services_to_%d", group, sideOurs, n,
+		if c := s.Result.Find(fmt.Sprintf("%s_%s_%d_services_to_%d", group, sideOurs, n,
 			s.Sizes[0]), 0); c != nil {
-			s.one(fmt.Sprintf("%s_%d_services%s", group, n, suffixLoss), bench.Percent,
+			s.Add(fmt.Sprintf("%s_%d_services%s", group, n, suffixLoss), "", bench.Percent,
 				loss(c.Ratio.Median, twice.Ratio.Median))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -223,8 +224,8 @@ func TestLoss(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 1, Turns: 1, Slower: 1, Sample: time.Second, Parts: Parts(),
-		Sizes: Sizes}
+	good := Options{Choice: suite.Choice{Rounds: 1, Parts: Parts()}, Turns: 1, Slower: 1,
+		Sample: time.Second, Sizes: Sizes}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
@@ -331,17 +332,17 @@ func TestPairs(t *testing.T) {
 }
 
 func TestChildSaysWhatItDoesNotKnow(t *testing.T) {
-	if err := child(t.Context(), "other", "", nil); err == nil {
+	if err := child(t.Context(), []string{"other", ""}, nil); err == nil {
 		t.Error("no error")
 	}
-	if err := child(t.Context(), "load", "{", nil); err == nil {
+	if err := child(t.Context(), []string{"load", "{"}, nil); err == nil {
 		t.Error("no error for half an object")
 	}
 	b, err := json.Marshal(openloop.Load{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := child(t.Context(), "load", string(b), nil); err == nil {
+	if err := child(t.Context(), []string{"load", string(b)}, nil); err == nil {
 		t.Error("no error for a load of nothing")
 	}
 }

@@ -147,9 +147,8 @@ func apply(p *service.Planner, t *table.Table) error {
 // proof requires answers from all three endpoints, about as many from each. A node of ours whose
 // kernel routes must also track connections, as a node in use does.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
-	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	out, err := suite.Output(cmd)
+	argv := g.self.Argv("who", l.target(r, 0).String())
+	out, err := suite.Output(l.command(ctx, r, argv[0], argv[1:]...))
 	if err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}

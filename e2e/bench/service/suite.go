@@ -2,13 +2,12 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Suite is its name in gates.json.
@@ -23,17 +22,18 @@ const (
 	partCost        = "cost"
 )
 
-var all = []parts.Part[*run]{
+// benchmark has the parts, in the order in which they are run.
+var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []suite.Part[*run]{
 	{Name: partPod, Run: func(s *run, ctx context.Context) error { return s.reach(ctx, pod) }},
 	{Name: partOutside,
 		Run: func(s *run, ctx context.Context) error { return s.reach(ctx, outside) }},
 	{Name: partScale, Run: (*run).scale},
 	{Name: partProgramming, Run: (*run).programming},
 	{Name: partCost, Run: (*run).cost},
-}
+}}
 
 // Parts are the names of the parts, in the order in which they are run.
-func Parts() []string { return parts.Names(all) }
+func Parts() []string { return benchmark.Names() }
 
 func reachOf(part string) reach {
 	if part == partPod {
@@ -45,14 +45,10 @@ func reachOf(part string) reach {
 // run is one run of the suite.
 type run struct {
 	Options
-	runner bench.Runner
-	result *bench.Result
-	parts  parts.Run
+	*suite.Run
 	ground *ground
 	// built are lanes by side, size and number.
 	built map[string]*lane
-	// labels name cases for people.
-	labels map[string]string
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside
@@ -64,26 +60,20 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := findPrograms(o.HAProxy); err != nil {
 		return nil, err
 	}
-	s := &run{Options: o, built: map[string]*lane{}, labels: ownLabels(),
-		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
-	var err error
-	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
-		return nil, err
-	}
-	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
-	if err := s.parts.LookAround(ctx, 2*time.Second); err != nil {
-		return nil, err
-	}
-	s.ground, err = newGround(ctx, o.HAProxy)
-	if err == nil {
-		err = parts.Measure(ctx, &s.parts, s, all)
-	}
-	err = errors.Join(err, s.ground.close())
-	if e := s.parts.Judge(Suite, nil); err == nil {
-		err = e
-	}
-	return s.report(), err
+	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
+		s := &run{Options: o, Run: r, built: map[string]*lane{}}
+		s.Labels = ownLabels()
+		var err error
+		s.ground, err = newGround(ctx, o.HAProxy)
+		return s, err
+	})
 }
+
+// Close removes the endpoints and the lanes.
+func (s *run) Close() error { return s.ground.close() }
+
+// Skips skips no gate: each part measures all of its quantities.
+func (s *run) Skips(string) bool { return false }
 
 // lane returns the lane of a side, and makes it at its first use. number distinguishes lanes of one
 // side and size. Before lane returns it the first time for a reach, its service must answer.
@@ -128,16 +118,9 @@ func (s *run) measure(ctx context.Context, groups []bench.Group,
 			groups[i].Extras = append(groups[i].Extras, bench.Extra{Suffix: e.suffix, Unit: e.unit})
 		}
 	}
-	cases, ended := s.runner.RunGroups(ctx, groups)
-	s.result.Cases = append(s.result.Cases, cases...)
+	err := s.Interleave(ctx, groups)
 	for _, g := range groups {
 		s.label(g, quantityOf[g.Name])
 	}
-	return ended
-}
-
-// one adds a case without another side.
-func (s *run) one(name string, unit bench.Unit, values ...float64) {
-	s.result.Cases = append(s.result.Cases,
-		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
+	return err
 }

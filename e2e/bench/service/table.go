@@ -28,9 +28,9 @@ func (s *run) label(g bench.Group, q quantity) {
 	for _, p := range g.Pairs {
 		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title,
 			where(g.Name))
-		s.labels[p.Name], s.labels[p.Name+suffixP99] = text, text+", 99th percentile"
+		s.Labels[p.Name], s.Labels[p.Name+suffixP99] = text, text+", 99th percentile"
 		for _, e := range q.extras {
-			s.labels[p.Name+e.suffix] = text + ", " + e.title
+			s.Labels[p.Name+e.suffix] = text + ", " + e.title
 		}
 	}
 }
@@ -43,10 +43,11 @@ func where(text string) string {
 	return "pod to ClusterIP"
 }
 
-func (s *run) report() *report.Report {
-	for _, c := range s.result.Cases {
+// Report has the tables of the parts that were chosen.
+func (s *run) Report() *report.Report {
+	for _, c := range s.Result.Cases {
 		if strings.HasSuffix(c.Name, suffixLoss) {
-			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_",
+			s.Labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_",
 				" ") + ": loss against the first size beyond the noise"
 		}
 	}
@@ -55,11 +56,11 @@ func (s *run) report() *report.Report {
 			"direct way",
 		Lead: fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of "+
 			"a row were measured directly after one another, in random order, in each round.",
-			s.result.Kernel, s.result.CPUs),
-		Banner: "Namespaces", Result: s.result, Labels: s.labels,
+			s.Result.Kernel, s.Result.CPUs),
+		Banner: "Namespaces",
 		Tables: withRows(s.published(), s.sizes()),
 		Notes: append(append([]string{}, notes...),
-			append(s.parts.Notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests "+
+			append(s.Notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests "+
 				"a second.", float64(crrRate)/float64(s.Slower), float64(rrRate)/float64(s.Slower)),
 				fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds,
 					s.Turns, s.Sample, s.Seed))...),
@@ -89,7 +90,7 @@ func (s *run) published() report.Table {
 			rows := append([]extra{{"", "", q.unit, q.published}}, q.extras...)
 			for _, e := range rows {
 				group := fmt.Sprintf("%s_%s", r, q.name)
-				if e.published == 0 || s.result.Find(group+"_to_"+sideDirect+e.suffix, 0) == nil {
+				if e.published == 0 || s.Result.Find(group+"_to_"+sideDirect+e.suffix, 0) == nil {
 					continue
 				}
 				title := q.title
@@ -112,7 +113,7 @@ func (s *run) published() report.Table {
 
 // ratio returns the ratio of a case for a table, or a dash where there is none.
 func (s *run) ratio(name string) string {
-	c := s.result.Find(name, 0)
+	c := s.Result.Find(name, 0)
 	if c == nil || c.Ratio == nil {
 		return "–"
 	}
@@ -132,7 +133,7 @@ func (s *run) sizes() report.Table {
 
 	for _, r := range reaches() {
 		group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
-		if s.result.Find(group+suffixTwice, 0) == nil {
+		if s.Result.Find(group+suffixTwice, 0) == nil {
 			continue
 		}
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -25,9 +24,8 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	if err != nil {
 		return openloop.Result{}, err
 	}
-	cmd := l.command(ctx, r, g.self, "load", string(arg))
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	out, err := suite.Output(cmd)
+	argv := g.self.Argv("load", string(arg))
+	out, err := suite.Output(l.command(ctx, r, argv[0], argv[1:]...))
 	if err != nil {
 		return openloop.Result{}, err
 	}

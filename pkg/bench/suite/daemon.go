@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -22,8 +21,6 @@ type Daemon struct {
 // Program is a process that Start starts.
 type Program struct {
 	Argv []string
-	// Env is a variable that the program has beside those of this process; may be empty.
-	Env string
 	// Ports are the TCP ports on which it listens.
 	Ports []uint16
 }
@@ -34,9 +31,6 @@ func (s *Space) Start(ctx context.Context, p Program) (*Daemon, error) {
 	d := &Daemon{cmd: s.Command(context.WithoutCancel(ctx), nil, name, p.Argv[1:]...),
 		done: make(chan struct{})}
 	d.cmd.Stderr = &d.out
-	if p.Env != "" {
-		d.cmd.Env = append(os.Environ(), p.Env)
-	}
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: start %s: %w", s.Name, name, err)
 	}

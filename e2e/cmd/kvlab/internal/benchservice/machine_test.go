@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 func TestLibraries(t *testing.T) {
@@ -74,8 +75,9 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestFlagsOfARunElsewhere(t *testing.T) {
-	o := service.Options{Rounds: 3, Turns: 2, Slower: 5, Seed: 7, Sample: 4 * time.Second,
-		Parts: []string{"pod", "outside"}, Sizes: []int{10, 1000}}
+	o := service.Options{
+		Choice: suite.Choice{Rounds: 3, Seed: 7, Parts: []string{"pod", "outside"}},
+		Turns:  2, Slower: 5, Sample: 4 * time.Second, Sizes: []int{10, 1000}}
 	const want = "-out=results -rounds=3 -turns=2 -slower=5 -seconds=4 -seed=7 " +
 		"-parts=pod,outside " +
 		"-sizes=10,1000"

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the
@@ -73,9 +74,9 @@ func Command() *cobra.Command {
 			}
 
 			o := service.Options{
-				Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed,
-				Sample: time.Duration(*seconds) * time.Second,
-				Parts:  strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
+				Choice: suite.Choice{Rounds: *rounds, Seed: *seed,
+					Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
+				Turns: *turns, Slower: *slower, Sample: time.Duration(*seconds) * time.Second,
 			}
 			var err error
 			if o.Sizes, err = program.Numbers(*sizes); err != nil {
