@@ -40,7 +40,7 @@ func (s *run) add(ctx context.Context) error {
 		name string
 		n    int
 	}{{caseAddBare, bare}, {caseAdd, judged}, {caseAddMore, judged - bare}} {
-		s.one(c.name, bench.Count, []float64{float64(c.n)})
+		s.Add(c.name, "", bench.Count, float64(c.n))
 	}
 	return nil
 }

@@ -39,10 +39,10 @@ func (s *run) changes(ctx context.Context) error {
 	if err := s.fastPaths(ctx, v); err != nil {
 		return err
 	}
-	s.one(caseFastPath, bench.Millisecond, v[caseFastPath])
+	s.Add(caseFastPath, "", bench.Millisecond, v[caseFastPath]...)
 	for _, name := range []string{casePod, casePodLarge, caseEdit} {
-		s.one(name, bench.Millisecond, v[name])
-		s.one(name+suffixP99, bench.Millisecond, v[name+suffixP99])
+		s.Add(name, "", bench.Millisecond, v[name]...)
+		s.Add(name+suffixP99, "", bench.Millisecond, v[name+suffixP99]...)
 	}
 	return nil
 }

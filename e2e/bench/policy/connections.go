@@ -83,7 +83,7 @@ func (s *run) connections(ctx context.Context) (err error) {
 	}
 	for _, l := range lanes {
 		if l.rules > 0 {
-			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf(
+			s.Notes = append(s.Notes, fmt.Sprintf(
 				"Lane %s has %d rules for the server, of which one "+
 					"allows the client or one in ten. All are for one port, so the plan joins them: "+
 					"lines %d.", l.name, l.rules, l.lines))
@@ -242,7 +242,7 @@ func (s *run) compareLanes(v values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])
 		if done < s.Rounds {
-			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf(
+			s.Notes = append(s.Notes, fmt.Sprintf(
 				"Incomplete: the run ended after %d of %d rounds of "+
 					"%s connections. Their gates are missed.", done, s.Rounds, q.name))
 		}
@@ -260,7 +260,7 @@ func (s *run) compareLanes(v values) error {
 					return err
 				}
 				one.Incomplete = done < s.Rounds
-				s.result.Cases = append(s.result.Cases, one)
+				s.Result.Cases = append(s.Result.Cases, one)
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -44,8 +45,8 @@ func small() *scales {
 // options returns the options for all parts except read, which needs the built programs.
 func options(t *testing.T) Options {
 	parts := slices.DeleteFunc(Parts(), func(p string) bool { return p == "read" })
-	return Options{Root: ".", Rounds: 1, Parts: parts, scales: small(),
-		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
+	return Options{Choice: suite.Choice{Root: ".", Rounds: 1, Parts: parts, Progress: t.Logf},
+		scales: small()}
 }
 
 // A small run measures each case that has a gate, names each for people, and leaves nothing.
@@ -231,8 +232,10 @@ func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 
 func TestOptionsThatAreWrong(t *testing.T) {
 	for name, o := range map[string]Options{
-		"no round": {Parts: Parts()}, "no part": {Rounds: 1},
-		"another part": {Rounds: 1, Parts: []string{"size", "nonsense"}},
+		"no round": {Choice: suite.Choice{Parts: Parts()}},
+		"no part":  {Choice: suite.Choice{Rounds: 1}},
+		"another part": {Choice: suite.Choice{Rounds: 1,
+			Parts: []string{"size", "nonsense"}}},
 	} {
 		if err := o.Check(); err == nil {
 			t.Errorf("%s is accepted", name)

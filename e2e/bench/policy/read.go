@@ -235,8 +235,8 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	v.add(name, peak)
 	s.Progress("%s: peak %.0f MiB, edit p50 %.0f ms, most %.0f ms", name, peak,
 		bench.Quantile(v[name+suffixEdit], 0.5), bench.Quantile(v[name+suffixEdit], 1))
-	s.one(name, bench.MiB, v[name])
-	s.one(name+suffixEdit, bench.Millisecond, v[name+suffixEdit])
+	s.Add(name, "", bench.MiB, v[name]...)
+	s.Add(name+suffixEdit, "", bench.Millisecond, v[name+suffixEdit]...)
 	return p.Kill(ctx)
 }
 

@@ -100,20 +100,20 @@ var peers = report.Table{
 	},
 }
 
-func (s *run) report() *report.Report {
+// Report has the notes of all parts.
+func (s *run) Report() *report.Report {
 	z := s.scales
-	labels := z.labels()
-	for _, c := range s.result.Cases {
+	for _, c := range s.Result.Cases {
 		if c.Incomplete {
-			labels[c.Name] += fmt.Sprintf(", incomplete: %d of %d rounds", c.Ours.N, s.Rounds)
+			s.Labels[c.Name] += fmt.Sprintf(", incomplete: %d of %d rounds", c.Ours.N, s.Rounds)
 		}
 	}
 	return &report.Report{
 		Title: "NetworkPolicy: what it costs a node",
 		Lead: "Planning, writing, changing and revoking, by the packages that veild runs, in network " +
 			"namespaces of this machine.",
-		Result: s.result, Labels: labels, Tables: []report.Table{peers},
-		Notes: append(s.parts.Notes,
+		Tables: []report.Table{peers},
+		Notes: append(s.Notes,
 			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
 				"families. A rule of a policy becomes a rule of nftables for each family.", z.large.nodes,
 				z.large.pods),

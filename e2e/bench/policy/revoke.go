@@ -71,8 +71,8 @@ func (s *run) revoke(ctx context.Context) (err error) {
 			v.last(caseRevokeFew+suffixBehind), v.last(caseRevokeAll), v.last(caseRevokeAll+suffixBehind))
 	}
 	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
-		s.one(name, bench.Millisecond, v[name])
-		s.one(name+suffixBehind, bench.Millisecond, v[name+suffixBehind])
+		s.Add(name, "", bench.Millisecond, v[name]...)
+		s.Add(name+suffixBehind, "", bench.Millisecond, v[name+suffixBehind]...)
 	}
 	return nil
 }

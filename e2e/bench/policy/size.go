@@ -38,9 +38,9 @@ func (s *run) size(ctx context.Context) error {
 	}
 	for _, name := range []string{
 		casePlan, caseKernel, caseAdopt, caseDirect, caseDirect + suffixP99} {
-		s.one(name, bench.Millisecond, v[name])
+		s.Add(name, "", bench.Millisecond, v[name]...)
 	}
-	s.one(caseMemory, bench.MiB, v[caseMemory])
+	s.Add(caseMemory, "", bench.MiB, v[caseMemory]...)
 	return nil
 }
 

@@ -2,19 +2,18 @@ package policy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Suite is its name in gates.json.
 const Suite = "bench-policy"
 
-var all = []parts.Part[*run]{
+// benchmark has the parts, in the order in which they are run.
+var benchmark = suite.Suite[*run]{Name: Suite, Look: time.Second, Parts: []suite.Part[*run]{
 	{Name: "size", Run: (*run).size},
 	{Name: "change", Run: (*run).changes},
 	{Name: "revoke", Run: (*run).revoke},
@@ -22,17 +21,14 @@ var all = []parts.Part[*run]{
 	{Name: "connections", Run: (*run).connections},
 	{Name: "tenant", Run: (*run).tenant},
 	{Name: "read", Run: (*run).read},
-}
+}}
 
 // Parts are the names of the parts, in the order in which they are run.
-func Parts() []string { return parts.Names(all) }
+func Parts() []string { return benchmark.Names() }
 
 // Options choose the measurements.
 type Options struct {
-	Root     string
-	Rounds   int
-	Parts    []string
-	Progress func(format string, args ...any)
+	suite.Choice
 	// scales are the sizes of the measurements; nil means the sizes that the gates are for.
 	scales *scales
 }
@@ -66,48 +62,33 @@ var ofGates = scales{
 }
 
 // Check returns what is wrong with the options.
-func (o Options) Check() error {
-	if o.Rounds < 1 {
-		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
-	}
-	return parts.Check(o.Parts, Parts())
-}
+func (o Options) Check() error { return benchmark.Check(o.Choice) }
 
 // run is one run of the suite.
 type run struct {
 	Options
+	*suite.Run
 	scales scales
-	result *bench.Result
-	parts  parts.Run
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside
 // an error. Missed gates are not an error. It needs root.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
-	if err := o.Check(); err != nil {
-		return nil, err
-	}
-	s := &run{Options: o, scales: ofGates}
-	if o.scales != nil {
-		s.scales = *o.scales
-	}
-	var err error
-	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
-		return nil, err
-	}
-	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
-	if err := s.parts.LookAround(ctx, time.Second); err != nil {
-		return nil, err
-	}
-	err = parts.Measure(ctx, &s.parts, s, all)
-	return s.report(), errors.Join(err, s.parts.Judge(Suite, nil))
+	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
+		s := &run{Options: o, Run: r, scales: ofGates}
+		if o.scales != nil {
+			s.scales = *o.scales
+		}
+		s.Labels = s.scales.labels()
+		return s, nil
+	})
 }
 
-// one adds a case.
-func (s *run) one(name string, unit bench.Unit, values []float64) {
-	s.result.Cases = append(s.result.Cases,
-		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
-}
+// Close does nothing: each part removes what it has made.
+func (s *run) Close() error { return nil }
+
+// Skips skips no gate: each part measures all of its quantities.
+func (s *run) Skips(string) bool { return false }
 
 // values are the values of each round, by the name of the case.
 type values map[string][]float64

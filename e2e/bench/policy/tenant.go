@@ -79,7 +79,7 @@ func (s *run) tenant(ctx context.Context) error {
 		for _, suffix := range []string{suffixApply, suffixAdd + suffixP99, suffixDel + suffixP99,
 			suffixOther + suffixP99, suffixEdit + suffixP99, suffixEvent, suffixIdle} {
 			name := caseTenant(sh.name, suffix)
-			s.one(name, bench.Millisecond, v[name])
+			s.Add(name, "", bench.Millisecond, v[name]...)
 		}
 	}
 	return nil

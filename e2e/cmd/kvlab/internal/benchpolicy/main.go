@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/policy"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `kvlab bench policy measures what NetworkPolicy costs a node: to plan 100,000 rules
@@ -42,16 +43,16 @@ func Command() *cobra.Command {
 	parts := flags.String("parts", strings.Join(policy.Parts(), ","), "`parts` to measure")
 	return program.Command("measure what NetworkPolicy costs a node",
 		flags, usage, func() (program.Run, error) {
-			o := policy.Options{Rounds: *rounds, Parts: strings.Split(*parts, ","),
-				Progress: program.Progress(os.Stdout)}
+			o := policy.Options{Choice: suite.Choice{Rounds: *rounds, Limit: *limit,
+				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)}}
 			if err := o.Check(); err != nil {
 				return nil, err
 			}
-			return program.Within(*limit, func(ctx context.Context) error {
+			return func(ctx context.Context) error {
 				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
 					o.Root = root
 					return policy.Run(ctx, o)
 				})
-			}), nil
+			}, nil
 		})
 }
