@@ -84,12 +84,6 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	})
 }
 
-// Close does nothing: each part removes what it has made.
-func (s *run) Close() error { return nil }
-
-// Skips skips no gate: each part measures all of its quantities.
-func (s *run) Skips(string) bool { return false }
-
 // values are the values of each round, by the name of the case.
 type values map[string][]float64
 

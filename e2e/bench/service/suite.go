@@ -72,9 +72,6 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 // Close removes the endpoints and the lanes.
 func (s *run) Close() error { return s.ground.close() }
 
-// Skips skips no gate: each part measures all of its quantities.
-func (s *run) Skips(string) bool { return false }
-
 // lane returns the lane of a side, and makes it at its first use. number distinguishes lanes of one
 // side and size. Before lane returns it the first time for a reach, its service must answer.
 func (s *run) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// Run is what the runs of all suites have. The struct of a suite's run embeds it.
+// Run is what the runs of all suites have. The struct of a suite's run embeds it, and so is a
+// Subject once it has a Report.
 type Run struct {
 	Result *bench.Result
 	// Labels name cases for people, by the name of the case.
@@ -32,6 +33,12 @@ func newRun(c Choice) (*Run, error) {
 	return &Run{Result: result, Labels: map[string]string{}, choice: c,
 		runner: bench.Runner{Rounds: c.Rounds, Seed: c.Seed, Progress: c.Progress}}, nil
 }
+
+// Close removes nothing. The run of a suite whose parts share what they make has its own Close.
+func (r *Run) Close() error { return nil }
+
+// Skips skips no gate. The run of a suite that measures only some quantities of a part has its own.
+func (r *Run) Skips(string) bool { return false }
 
 // Interleave measures the sides of groups directly after one another in each round, in an order
 // that is drawn (bench.Runner). It adds their cases, also those of an interrupted run.
