@@ -48,6 +48,13 @@ func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
 	return err
 }
 
+// Both is Interleave for comparisons of two sides.
+func (r *Run) Both(ctx context.Context, comparisons []bench.Comparison) error {
+	cases, err := r.runner.Run(ctx, comparisons)
+	r.Result.Cases = append(r.Result.Cases, cases...)
+	return err
+}
+
 // Add adds a case without another side. An empty label means that the report shows its name.
 func (r *Run) Add(name, label string, unit bench.Unit, values ...float64) {
 	r.add(bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)}, label)
@@ -85,10 +92,19 @@ func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// judge adds the gates of a suite. It leaves out the gates of parts that were not chosen, and those
-// for which skips returns true.
-func (r *Run) judge(suite string, skips func(gate string) bool) error {
+// judge adds the gates of a suite to the gates that parts have added. Unless whole is set, it
+// leaves out the gates of parts that were not chosen, and those for which skips returns true.
+func (r *Run) judge(suite string, whole bool, skips func(gate string) bool) error {
 	gates, err := bench.Judge(r.Result, suite)
+	if whole {
+		for _, own := range r.Result.Gates {
+			if !slices.ContainsFunc(gates, func(g bench.Gate) bool { return g.Name == own.Name }) {
+				gates = append(gates, own)
+			}
+		}
+		r.Result.Gates = gates
+		return err
+	}
 	for _, g := range gates {
 		part, _, _ := strings.Cut(g.Name, "_")
 		if slices.Contains(r.choice.Parts, part) && !skips(g.Name) {

@@ -18,6 +18,9 @@ type Suite[R Subject] struct {
 	Name string
 	// Parts are measured in this order.
 	Parts []Part[R]
+	// Whole reports whether each run is judged by all gates, because the names of cases do not
+	// begin with a part. Otherwise gates of parts that were not chosen are left out.
+	Whole bool
 	// Look is for how long the other work of the machine is measured before a run. Zero means that
 	// it is not measured.
 	Look time.Duration
@@ -113,7 +116,7 @@ func (s Suite[R]) Run(ctx context.Context, c Choice,
 	if err == nil {
 		err = s.measure(ctx, r, m)
 	}
-	err = errors.Join(err, m.Close(), r.judge(s.Name, m.Skips))
+	err = errors.Join(err, m.Close(), r.judge(s.Name, s.Whole, m.Skips))
 
 	rep := m.Report()
 	rep.Result, rep.Labels = r.Result, r.Labels

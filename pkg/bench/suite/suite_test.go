@@ -99,6 +99,26 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 	}
 }
 
+// A suite whose cases do not begin with its parts is judged by all gates, and by those of parts.
+func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
+	s := &subject{}
+	rep, err := Suite[*subject]{Name: "bench-policy", Whole: true,
+		Parts: []Part[*subject]{note("size", broken)}}.Run(t.Context(), choice(t, "size"),
+		func(_ context.Context, r *Run) (*subject, error) {
+			s.Run = r
+			return s, nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"part size", "size_plan", "change_pod_p99", "revoke_few"} {
+		if n := len(slices.DeleteFunc(slices.Clone(rep.Result.Gates),
+			func(g bench.Gate) bool { return g.Name != name })); n != 1 {
+			t.Errorf("gate %s is there %d times, want once", name, n)
+		}
+	}
+}
+
 // A run that is interrupted, or does not end within its limit, has a report, and no further part.
 func TestInterruptedRunHasReport(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -149,8 +169,8 @@ func TestRunThatCannotBegin(t *testing.T) {
 // Other work of the machine is noted before a part is measured.
 func TestOtherWorkIsNoted(t *testing.T) {
 	s := &subject{}
-	rep, err := Suite[*subject]{Name: "bench-of-a-test", Parts: []Part[*subject]{note("size", good)},
-		Look: 20 * time.Millisecond}.Run(t.Context(), choice(t, "size"),
+	rep, err := Suite[*subject]{Name: "bench-of-a-test", Look: 20 * time.Millisecond,
+		Parts: []Part[*subject]{note("size", good)}}.Run(t.Context(), choice(t, "size"),
 		func(_ context.Context, r *Run) (*subject, error) {
 			s.Run = r
 			return s, nil
@@ -187,7 +207,8 @@ func TestCheckOfChoice(t *testing.T) {
 func TestCasesAreAdded(t *testing.T) {
 	r := &Run{Result: &bench.Result{}, Labels: map[string]string{}}
 	r.Add("one", "", bench.Count, 4)
-	if err := r.Compare("two", "beside", bench.Count, []float64{4}, []float64{2}, "base"); err != nil {
+	if err := r.Compare("two", "beside", bench.Count, []float64{4}, []float64{2},
+		"base"); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Compare("bad", "", bench.Count, []float64{4}, []float64{0}, "base"); err == nil {

@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func (r *run) known(ctx context.Context) (err error) {
 	if err := s.waitPeers(ctx, r.nodes); err != nil {
 		return err
 	}
-	r.say("%d nodes registered and configured one after the other in %.1f s", r.nodes,
+	r.Progress("%d nodes registered and configured one after the other in %.1f s", r.nodes,
 		time.Since(start).Seconds())
 	for _, step := range []func(context.Context) error{s.memory, s.idleCPU, s.changes, s.fills} {
 		if err := step(ctx); err != nil {
@@ -103,14 +103,14 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 
 // one adds a case with a value per round, and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
-	s.result.Cases = append(s.result.Cases,
+	s.Result.Cases = append(s.Result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
-	c := &s.result.Cases[len(s.result.Cases)-1]
-	s.say("%s: %s", labels[name], unit.Format(c.Ours.Median))
+	c := &s.Result.Cases[len(s.Result.Cases)-1]
+	s.Progress("%s: %s", labels[name], unit.Format(c.Ours.Median))
 	return c
 }
 
-func (s *scaled) gate(g ...bench.Gate) { s.result.Gates = append(s.result.Gates, g...) }
+func (s *scaled) gate(g ...bench.Gate) { s.Result.Gates = append(s.Result.Gates, g...) }
 
 func (s *scaled) memory(context.Context) error {
 	mib, err := load.ResidentMiB(s.node.Program("veild").PID())
@@ -216,8 +216,8 @@ func (s *scaled) changes(ctx context.Context) error {
 		mean, n := after.millisSince(before)
 		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean),
 			max(most, touched)
-		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; "+
-			"%.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
+		s.Progress("round %d/%d  one changed peer: %v from the table to the device, %d peers "+
+			"touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
 	}
 
 	s.one(caseTurn, bench.Millisecond, whole...)
@@ -272,8 +272,8 @@ func (s *scaled) fills(ctx context.Context) error {
 		}
 
 		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
-		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; "+
-			"on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds,
+		s.Progress("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole "+
+			"turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds,
 			t.count, wall.Seconds()*1000)
 	}
 

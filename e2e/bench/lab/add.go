@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"context"
@@ -27,16 +27,15 @@ func (r *run) add(ctx context.Context) (err error) {
 		defer l.Close()
 		labs[i] = l
 	}
-	cases, err := r.runner.Run(ctx, []bench.Comparison{{
+	err = r.Both(ctx, []bench.Comparison{{
 		Name: caseAdd, Unit: bench.Millisecond, Ours: r.addP50(labs[0].Nodes()[0]),
 		Base: r.addP50(labs[1].Nodes()[0]), BaseName: basePTP,
 	}})
 	if err != nil {
 		return err
 	}
-	r.result.Cases = append(r.result.Cases, cases...)
-	r.result.Gates = append(r.result.Gates,
-		bench.AtMost(labels[caseAdd]+", against "+basePTP, r.result.Find(caseAdd, 0), 1.3))
+	r.Result.Gates = append(r.Result.Gates,
+		bench.AtMost(labels[caseAdd]+", against "+basePTP, r.Result.Find(caseAdd, 0), 1.3))
 	return r.addMany(ctx, labs[0].Nodes()[0])
 }
 
@@ -91,20 +90,19 @@ func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 	}
 
 	took := float64(time.Since(start)) / float64(time.Millisecond)
-	r.say("%d pods by %d workers in %s, %d errors", r.pods, workers, bench.Millisecond.Format(took),
-		len(errs))
+	r.Progress("%d pods by %d workers in %s, %d errors", r.pods, workers,
+		bench.Millisecond.Format(took), len(errs))
 	for _, err := range errs[:min(3, len(errs))] {
-		r.say("  %v", err)
+		r.Progress("  %v", err)
 	}
 
-	r.result.Cases = append(r.result.Cases, bench.Case{Name: caseAddWorkers,
-		Unit: bench.Millisecond, Ours: bench.Summarize([]float64{took})})
+	r.Add(caseAddWorkers, "", bench.Millisecond, took)
 	gate := bench.Exactly(fmt.Sprintf("%d pods added by %d workers", r.pods, workers), len(errs), 0,
 		"errors")
 	if len(errs) > 0 {
 		gate.Got += ", the first: " + errors.Join(errs[0]).Error()
 	}
 
-	r.result.Gates = append(r.result.Gates, gate)
+	r.Result.Gates = append(r.Result.Gates, gate)
 	return nil
 }

@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"context"
@@ -55,15 +55,15 @@ func (r *run) endOracle(l *lab.Lab, control bool) error {
 	if err != nil {
 		return err
 	}
-	if r.result.Leaks == nil {
-		r.result.Leaks = &bench.Leaks{}
+	if r.Result.Leaks == nil {
+		r.Result.Leaks = &bench.Leaks{}
 	}
 	if control {
-		r.result.Leaks.ControlPlaintext += seen.Plaintext
+		r.Result.Leaks.ControlPlaintext += seen.Plaintext
 		return nil
 	}
-	r.result.Leaks.Frames += seen.Frames
-	r.result.Leaks.Plaintext += seen.Plaintext
+	r.Result.Leaks.Frames += seen.Frames
+	r.Result.Leaks.Plaintext += seen.Plaintext
 	return seen.Err()
 }
 
@@ -175,17 +175,16 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 		}
 	}
 
-	cases, err := r.runner.Run(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)),
+	err = r.Both(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)),
 		comp(caseTCP4, tcp(4)), comp(caseUDP, r.udp(p, want, search, &hint))})
 	if err != nil {
 		return err
 	}
 
-	r.result.Cases = append(r.result.Cases, cases...)
 	for _, name := range []string{caseTCP1, caseTCP4, caseUDP} {
-		r.result.Gates = append(r.result.Gates,
+		r.Result.Gates = append(r.Result.Gates,
 			bench.AtLeast(fmt.Sprintf("%s, MTU %d, against %s", labels[name], mtu, baseBare),
-				r.result.Find(name, mtu), 0.95))
+				r.Result.Find(name, mtu), 0.95))
 	}
 
 	return nil

@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 		pairs[i] = p
 	}
 
-	if r.result.Leaks.ControlPlaintext == 0 {
+	if r.Result.Leaks.ControlPlaintext == 0 {
 		return errors.New("the oracle saw no plaintext on the network in clear: it cannot see")
 	}
 	podMTU, err := pairs[0].podMTU(ctx)
@@ -50,7 +50,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 	}
 	hint := 185.0
 	search := load.Search{Floor: 10, Ceiling: 250, Loss: maxLoss, Step: 1.01}
-	cases, err := r.runner.Run(ctx, []bench.Comparison{
+	err = r.Both(ctx, []bench.Comparison{
 		{Name: caseTCPCapped, MTU: mtu, Unit: bench.Mbps, Ours: tcp(pairs[0]), Base: tcp(pairs[1]),
 			BaseName: baseClear},
 		{Name: caseUDPCapped, MTU: mtu, Unit: bench.Mbps, BaseName: baseClear,
@@ -61,12 +61,11 @@ func (r *run) capped(ctx context.Context) (err error) {
 		return err
 	}
 
-	r.result.Cases = append(r.result.Cases, cases...)
-	r.result.Gates = append(r.result.Gates,
+	r.Result.Gates = append(r.Result.Gates,
 		bench.AtLeast(labels[caseTCPCapped]+", against "+baseClear+": loses ≤ 6 %",
-			r.result.Find(caseTCPCapped, mtu), 0.94),
+			r.Result.Find(caseTCPCapped, mtu), 0.94),
 		bench.AtLeast(labels[caseUDPCapped]+", against "+baseClear+": loses ≤ 8 %",
-			r.result.Find(caseUDPCapped, mtu), 0.92))
+			r.Result.Find(caseUDPCapped, mtu), 0.92))
 	return nil
 }
 

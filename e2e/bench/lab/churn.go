@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"bufio"
@@ -40,10 +40,10 @@ func (r *run) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.say("%d pods attached by %d workers in %.1f s", len(pods), workers,
+	r.Progress("%d pods attached by %d workers in %.1f s", len(pods), workers,
 		time.Since(began).Seconds())
 	if _, err := s.quiet(ctx); err != nil {
-		r.say("%v: measured nevertheless", err)
+		r.Progress("%v: measured nevertheless", err)
 	}
 	return s.measureChurn(ctx, pods)
 }
@@ -123,7 +123,8 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	}
 
 	turns := after.minus(before)
-	s.say("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, median %.1f ms",
+	s.Progress("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, "+
+		"median %.1f ms",
 		beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since),
 		bench.Quantile(waits, 0.5))
 	s.one(caseChurnCPU, bench.Percent, 100*(cpuAfter-cpu).Seconds()/elapsed.Seconds())

@@ -1,4 +1,4 @@
-package benchlab
+package lab
 
 import (
 	"bufio"

@@ -1,0 +1,14 @@
+// Package lab measures Kubeveil in the namespace lab and reports which of its limits are kept:
+//
+//	bare    pod to pod against a hand-configured wireguard-go, over the same pods, veths and routes
+//	capped  pod to pod against the network in clear, over a link of limited rate
+//	add     the CNI plugin against the reference plugins ptp and host-local
+//	scale   1,000 nodes: from the table to the device, memory, idle CPU; then churn
+//	churn   1,000 nodes and 250 pods, of both a change a second: CPU, turns, waiting
+//
+// The frame of the run is pkg/bench/suite. All gates are judged, whichever parts were chosen.
+//
+// It is larger than most packages: the parts share the labs, the samples and the report.
+//
+// Start reading at Run in suite.go.
+package lab

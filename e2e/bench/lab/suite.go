@@ -1,0 +1,105 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
+)
+
+// Suite is its name in gates.json.
+const Suite = "bench-lab"
+
+// partChurn is the second half of the part scale. It is a part for a look at it alone.
+const partChurn = "churn"
+
+// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
+// a part.
+var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Look: 2 * time.Second,
+	Parts: []suite.Part[*run]{
+		{Name: "bare", Run: (*run).bare},
+		{Name: "capped", Run: (*run).capped},
+		{Name: "add", Run: (*run).add},
+		{Name: "scale", Run: (*run).scale},
+		{Name: partChurn, Run: (*run).churn},
+	}}
+
+// Options choose the measurements. NewOptions makes them.
+type Options struct {
+	suite.Choice
+	settings
+}
+
+// NewOptions returns the options of all parts, with fewer rounds and seconds if quick is set. The
+// caller sets the other fields of Choice.
+func NewOptions(quick bool) Options {
+	o := Options{settings: full}
+	if quick {
+		o.settings = short
+	}
+	o.Rounds = o.rounds
+	o.Parts = slices.DeleteFunc(benchmark.Names(),
+		func(name string) bool { return name == partChurn })
+	return o
+}
+
+// Check returns what is wrong with the options.
+func (o Options) Check() error { return benchmark.Check(o.Choice) }
+
+// run is one run of the suite.
+type run struct {
+	Options
+	*suite.Run
+	// bin is the folder of the built programs.
+	bin string
+}
+
+// settings are how long and how often.
+type settings struct {
+	rounds int
+	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
+	tcp, probe time.Duration
+	// adds is the number of ADDs whose median is one sample; pods that of those added at once by
+	// workers.
+	adds, pods int
+	// nodes known in the part scale; idle is for how long it is watched.
+	nodes int
+	idle  time.Duration
+	// attached are the pods of churn, churned is for how long it is watched.
+	attached int
+	churned  time.Duration
+}
+
+var (
+	full = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200,
+		nodes: 1000, idle: 30 * time.Second,
+		attached: 250, churned: 2 * time.Minute}
+	short = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24,
+		nodes: 1000, idle: 10 * time.Second,
+		attached: 250, churned: 30 * time.Second}
+)
+
+// Run measures. It returns a report with the results so far whenever measuring began, also beside
+// an error. Missed gates are not an error. It needs root and the programs of make build.
+func Run(ctx context.Context, o Options) (*report.Report, error) {
+	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
+		o.Progress("%s", r.Result.Caveat())
+		r.Labels = labels
+		return &run{Options: o, Run: r, bin: filepath.Join(o.Root, "out/bin")}, nil
+	})
+}
+
+// Report has the notes of all parts.
+func (r *run) Report() *report.Report {
+	return &report.Report{
+		Title: "Kubeveil in the namespace lab: speed and size",
+		Lead: "Each comparison was measured in one run, both sides directly after one another, " +
+			"in random order.",
+		Notes: slices.Concat(notes, r.Notes, []string{
+			fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed)}),
+	}
+}
