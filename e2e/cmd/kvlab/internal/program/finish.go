@@ -57,6 +57,24 @@ func Measure(out string, measure func(root, folder string) (*report.Report, erro
 	return errors.Join(err, Finish(folder, rep, os.Stdout))
 }
 
+// Show is Measure for a demonstration. If there is a report, it ends with a line that names the page
+// and what that shows.
+func Show(out, shows string, progress func(format string, args ...any),
+	measure func(root, folder string) (*report.Report, error)) error {
+	page := ""
+	err := Measure(out, func(root, folder string) (*report.Report, error) {
+		rep, err := measure(root, folder)
+		if rep != nil {
+			page = filepath.Join(folder, "report.html")
+		}
+		return rep, err
+	})
+	if page != "" {
+		progress("open %s in a browser: it shows %s", page, shows)
+	}
+	return err
+}
+
 // Log returns a log in a file of a folder of results, and the function that closes it.
 func Log(folder, name string) (log *slog.Logger, closeLog func(), err error) {
 	file, err := os.Create(filepath.Join(folder, name))

@@ -1,4 +1,4 @@
-package demostorage
+package storage
 
 import (
 	"bytes"

@@ -1,0 +1,161 @@
+// Package demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once
+// over the reference network in clear and once over Kubeveil, with a sniffer on the wire of both.
+// On request Kubeveil's nodes have a real API server, services and a NetworkPolicy.
+//
+// A gate is missed if anything of our network was seen in clear, or if the sniffer did not see the
+// plaintext of the other one (it would prove nothing). The report lists each forbidden attempt, and
+// whether it got through. Start reading at show.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// Options choose what is shown.
+type Options struct {
+	// API reports whether Kubeveil's nodes have an API server. Without one they read snapshot files.
+	API bool
+	// Root is the folder of the tree whose commit the result names.
+	Root string
+	// Progress receives a line per step.
+	Progress func(format string, args ...any)
+}
+
+// demo is one run.
+type demo struct {
+	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot
+	// files.
+	api    bool
+	say    func(format string, args ...any)
+	result *bench.Result
+	report *report.Report
+	ours   *network
+	clear  *network
+	// beside is a cluster on wireguard-go, if userspace reports that tunnels are not in the kernel.
+	beside    *network
+	userspace bool
+	problem   error
+}
+
+// Run shows it and returns the report, also beside the error of a sniffer that saw what must not be
+// there. It returns no report if a step failed. It needs root and the programs of make build.
+func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
+	d := &demo{api: o.API, say: o.Progress}
+	if d.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
+		return nil, err
+	}
+	d.report = &report.Report{
+		Title: "The same pods, in clear and behind Kubeveil",
+		Lead:  lead(d.api), RefusedWhat: "forbidden attempts",
+		Result: d.result, Labels: labels, Notes: d.notes(),
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.show(ctx); err != nil {
+		return nil, err
+	}
+	return d.report, d.problem
+}
+
+// lead returns the first sentences of the page.
+func lead(api bool) string {
+	services := ""
+	if api {
+		services = ", and there to a service too"
+	}
+	return "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 " +
+		"and IPv6: " +
+		"once over the reference network, once over Kubeveil" + services + ". " +
+		"A sniffer on the wire of both looks for what must not be there."
+}
+
+// show is the demonstration, step by step.
+func (d *demo) show(ctx context.Context) (err error) {
+	how := "Kubeveil, whose nodes read snapshot files"
+	if d.api {
+		how = "Kubeveil with a real API server"
+	}
+
+	d.say("build two clusters of three nodes: the reference network in clear, and %s", how)
+	if d.clear, err = d.newNetwork(ctx, lab.Clear); err != nil {
+		return err
+	}
+	if d.ours, err = d.newNetwork(ctx, lab.Veil); err != nil {
+		return err
+	}
+	if err := d.noteTunnel(ctx); err != nil {
+		return err
+	}
+
+	for _, n := range []*network{d.clear, d.ours} {
+		if err := d.talk(ctx, n); err != nil {
+			return err
+		}
+	}
+
+	if err := d.refused(ctx); err != nil {
+		return err
+	}
+	if err := d.judge(); err != nil {
+		return err
+	}
+
+	return d.measure(ctx)
+}
+
+// judge ends both oracles and compares what they saw.
+func (d *demo) judge() error {
+	ours, err := d.ours.lab.Oracle.Stop()
+	if err != nil {
+		return err
+	}
+	control, err := d.clear.lab.Oracle.Stop()
+	if err != nil {
+		return err
+	}
+
+	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
+		ControlPlaintext: control.Plaintext}
+	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, "+
+		"%d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
+	outcome, allowed := "nothing but what is allowed", "tunnel or neighbour discovery"
+	if d.api {
+		allowed = "tunnel, neighbour discovery, or the API server"
+	}
+	if err := ours.Err(); err != nil {
+		outcome, d.problem = err.Error(), err
+	}
+
+	d.result.Gates = append(d.result.Gates,
+		bench.Exactly("our network, in clear", int(ours.Plaintext), 0, "frames"),
+		bench.Gate{Name: "our network, every frame", Want: allowed, Got: outcome,
+			OK: ours.Err() == nil},
+		bench.Gate{Name: "reference network, in clear (the sniffer can see)",
+			Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext),
+			OK: control.Plaintext > 0})
+
+	for i, n := range []*network{d.clear, d.ours} {
+		n.capture.Verdict = []string{"An observer of the wire can read every payload.",
+			"Between nodes there is WireGuard and nothing else: which pods talk, and what, is not " +
+				"on the wire. Which nodes talk, when and how much, is."}[i]
+		d.report.Sides = append(d.report.Sides, n.capture)
+	}
+
+	return nil
+}
+
+// close removes the clusters.
+func (d *demo) close() error {
+	var errs []error
+	for _, n := range []*network{d.clear, d.ours, d.beside} {
+		if n != nil {
+			errs = append(errs, n.close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+// Package storage shows what encrypted volumes are for: a virtual machine whose disks belong to
+// another company. The same file is written to a plain disk and to a volume, and the raw bytes of
+// both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an
+// older image and changes bytes, and each time the volume is refused; and a key is wrapped again
+// while fio writes.
+//
+// A gate is missed if something of the file was found on the volume's disk, or if it was not found on
+// the plain one (the search would prove nothing). The report lists each changed disk, and whether it
+// was opened. Start reading at show.
+package storage
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/e2e/disk"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// Options choose where it is shown.
+type Options struct {
+	// Dir is a folder for the disks and the machine, Root the folder of the tree whose commit the
+	// result names.
+	Dir, Root string
+	// Log receives the machine's steps, Progress a line per step.
+	Log      *slog.Logger
+	Progress func(format string, args ...any)
+}
+
+// demo is one run.
+type demo struct {
+	Options
+	machine *disk.Machine
+	// first and second have a volume each; plain has a file system in clear.
+	first, second, plain disk.Disk
+	result               *bench.Result
+	report               *report.Report
+	// canary begins each line of the file.
+	canary string
+	// digest is the digest of the file that the machine returned.
+	digest string
+}
+
+// Run shows it and returns the report. It returns none if a step failed. It needs root and the
+// image of the machine.
+func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
+	d := &demo{Options: o}
+	d.Progress("start a virtual machine with three disks, which are files of this host: two for " +
+		"volumes, one plain")
+	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
+	d.machine, err = disk.Start(ctx, disk.Options{
+		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.Dir, "machine"),
+		Log: d.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.machine.Close()) }()
+
+	if err := d.begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.show(ctx); err != nil {
+		return nil, err
+	}
+	return d.report, nil
+}
+
+// begin starts the result.
+func (d *demo) begin(ctx context.Context) (err error) {
+	if d.result, err = bench.New(d.machine.Platform(), d.Root); err != nil {
+		return err
+	}
+	if d.result.Kernel, err = d.machine.Kernel(ctx); err != nil {
+		return err
+	}
+	d.report = &report.Report{
+		Title: "A disk that belongs to somebody else",
+		Lead: "A virtual machine whose disks are files of its host. The same file was " +
+			"written to a plain disk and to a volume; then the disks' owner did what he could.",
+		Result:     d.result,
+		Labels:     map[string]string{caseRewrap: "Key wrapped anew while fio writes"},
+		SidesTitle: "What the disks' owner reads", RefusedWhat: "attempts of the disks' owner",
+		Notes: notes,
+	}
+	return nil
+}
+
+// show is the demonstration, step by step.
+func (d *demo) show(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{d.write, d.look, d.rewrap, d.attack} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var notes = []string{
+	"The disks are raw files that the machine's owner reads and changes while it runs; the " +
+		"machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
+	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and " +
+		"records, then the block's place in the file system.",
+	"After each attempt the disk was compared with what it was before it: nothing was written. " +
+		"Then it was put back as it was, and the volume opened with its file unchanged.",
+	"The key-encryption keys are files on the machine, which is right for a " +
+		"demonstration and for " +
+		"nothing else: docs/storage.md.",
+}
