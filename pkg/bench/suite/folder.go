@@ -23,8 +23,7 @@ type Prefix string
 // Name returns the name that this process uses.
 func (p Prefix) Name() string { return string(p) + strconv.Itoa(os.Getpid()) }
 
-// Folder makes a folder for files of programs, and takes away those that runs left which were
-// killed.
+// Folder makes a folder for files of programs. It removes the folders of runs that were killed.
 func (p Prefix) Folder() (string, error) {
 	for _, dir := range p.OfDead(os.TempDir()) {
 		_ = os.RemoveAll(dir)
@@ -33,7 +32,7 @@ func (p Prefix) Folder() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// Groups makes a cgroup, in the same way.
+// Groups makes a cgroup for the cgroups of a run. It removes the cgroups of runs that were killed.
 func (p Prefix) Groups() (*Groups, error) {
 	root, err := table.FindCgroup()
 	if err != nil {
@@ -58,7 +57,7 @@ func (p Prefix) OfDead(root string) []string {
 	})
 }
 
-// Left returns the cgroups and folders of this process that are there.
+// Left returns the cgroups and folders of this process that exist.
 func (p Prefix) Left() (left []string) {
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", os.TempDir()} {
 		if dir := filepath.Join(root, p.Name()); exists(dir) {
@@ -76,7 +75,7 @@ func exists(path string) bool {
 // Groups is a cgroup of a run, with others in it.
 type Groups struct{ dir string }
 
-// Add makes a cgroup in it.
+// Add makes a cgroup in g and returns its directory, which the caller closes.
 func (g *Groups) Add(name string) (*os.File, error) {
 	dir := filepath.Join(g.dir, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -85,7 +84,7 @@ func (g *Groups) Add(name string) (*os.File, error) {
 	return os.Open(dir)
 }
 
-// Close takes all of them away; no process may be in them.
+// Close removes the cgroup and all that Add made. No process may be in them.
 func (g *Groups) Close() error {
 	entries, err := os.ReadDir(g.dir)
 	if err != nil {
