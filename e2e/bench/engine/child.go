@@ -3,42 +3,30 @@ package engine
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
-
-// childEnv makes this program a device process: engine, AEAD, directory, MTU, shards, whether it
-// takes the device over, and the step of a handover at which it is killed, by commas.
-const childEnv = "KUBEVEIL_BENCH_ENGINE_DEVICE"
 
 // tookFD is the descriptor on which a child reports that it took the device over.
 const tookFD = 3
 
-// Child serves a device if this process was started for that, and reports whether it was; status
-// is then its exit status.
-func Child() (status int, is bool) {
-	text := os.Getenv(childEnv)
-	if text == "" {
-		return 0, false
-	}
-	if err := serve(strings.Split(text, ",")); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1, true
-	}
-	return 0, true
-}
+// Child serves a device if Run started this process for that, and returns its exit status. It
+// returns false, and does nothing, in other processes. A program that calls Run must call it first.
+func Child() (status int, is bool) { return suite.Child(Suite, serve) }
 
-func serve(args []string) error {
+// serve serves a device. Its arguments are the engine, the AEAD, the directory, the MTU, the number
+// of shards, whether it takes the device over, and the step of a handover at which it is killed.
+func serve(ctx context.Context, args []string, _ io.Writer) error {
 	if len(args) != 7 {
-		return fmt.Errorf("%s: want seven parts", childEnv)
+		return fmt.Errorf("%q: want seven arguments", args)
 	}
 	mtu, err := strconv.Atoi(args[3])
 	if err != nil {
@@ -56,8 +44,7 @@ func serve(args []string) error {
 	if takeOver {
 		took = os.NewFile(tookFD, "pipe")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+
 	return worker.RunDevice(ctx, worker.DeviceOptions{
 		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
 		Engine: args[0], AEAD: args[1], Shards: shards, TakeOver: takeOver, TookOver: took,

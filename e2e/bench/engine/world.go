@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -221,7 +222,7 @@ func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, err
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	exe, err := os.Executable()
+	self, err := suite.NewSelf(Suite)
 	if err != nil {
 		return nil, err
 	}
@@ -230,10 +231,9 @@ func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, err
 		return nil, err
 	}
 	w.logs = append(w.logs, log)
-	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+
-		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu),
-			strconv.Itoa(w.shards), strconv.FormatBool(len(pipe) > 0), step}, ","))
+	cmd := exec.Command("ip", append([]string{"netns", "exec", w.names[i]},
+		self.Argv(w.engines[i], w.side.aead, dir, strconv.Itoa(mtu), strconv.Itoa(w.shards),
+			strconv.FormatBool(len(pipe) > 0), step)...)...)
 	cmd.ExtraFiles = pipe
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
