@@ -2,8 +2,7 @@ package kube
 
 import (
 	"cmp"
-	"maps"
-	"slices"
+	"container/heap"
 )
 
 // Bounds on the objects of one namespace, in elements of package wire. Beyond a bound, the largest
@@ -23,17 +22,32 @@ type allowance struct {
 	spaces map[string]*space
 }
 
-// space holds the sizes of the objects of one namespace.
+// space is what a namespace has, in two heaps: a change costs the logarithm of its objects.
 type space struct {
-	sum     int
-	objects map[string]sized
-	dropped map[string]bool
+	objects map[string]*counted
+	// kept has first what would be dropped next, and dropped what would be kept again next.
+	kept, dropped ranking
+	// sum is the elements of kept.
+	sum int
 }
 
 // sized is the size of an object in elements, and its resourceVersion.
 type sized struct {
 	elements int
 	version  string
+}
+
+// counted is an object of a space.
+type counted struct {
+	sized
+	name    string
+	dropped bool
+	at      int // where it is in its heap
+}
+
+// before reports whether c is dropped before other.
+func (c *counted) before(other *counted) bool {
+	return cmp.Or(cmp.Compare(other.elements, c.elements), cmp.Compare(c.name, other.name)) < 0
 }
 
 func newAllowance(limit int) *allowance {
@@ -48,55 +62,118 @@ func (a *allowance) put(namespace, name string, of sized) (drop, restore []strin
 		if of.elements == 0 {
 			return nil, nil
 		}
-		s = &space{objects: map[string]sized{}}
+		s = &space{objects: map[string]*counted{}, kept: ranking{first: (*counted).before},
+			dropped: ranking{first: func(c, other *counted) bool { return other.before(c) }}}
 		a.spaces[namespace] = s
 	}
-	s.sum += of.elements - s.objects[name].elements
-	s.objects[name] = of
-	if of.elements == 0 {
-		delete(s.objects, name)
+
+	was := s.remove(name)
+	if of.elements > 0 {
+		s.add(&counted{sized: of, name: name})
+	}
+	drop, restore = s.balance(a.limit, name)
+	switch is := a.dropped(namespace, name); {
+	case is && !was:
+		drop = append(drop, name)
+	case was && !is && of.elements > 0:
+		restore = append(restore, name)
 	}
 	if len(s.objects) == 0 {
 		delete(a.spaces, namespace)
 	}
+	return drop, restore
+}
 
-	was := s.dropped
-	s.dropped = s.largest(s.sum - a.limit)
-	for n := range s.dropped {
-		if !was[n] {
-			drop = append(drop, n)
+// remove takes an object out, and reports whether it was dropped.
+func (s *space) remove(name string) (dropped bool) {
+	c := s.objects[name]
+	if c == nil {
+		return false
+	}
+	delete(s.objects, name)
+	heap.Remove(s.heapOf(c), c.at)
+	if !c.dropped {
+		s.sum -= c.elements
+	}
+	return c.dropped
+}
+
+// add puts an object among the dropped ones if one that is dropped later is there.
+func (s *space) add(c *counted) {
+	s.objects[c.name] = c
+	c.dropped = len(s.dropped.all) > 0 && c.before(s.dropped.all[0])
+	if !c.dropped {
+		s.sum += c.elements
+	}
+	heap.Push(s.heapOf(c), c)
+}
+
+func (s *space) heapOf(c *counted) *ranking {
+	if c.dropped {
+		return &s.dropped
+	}
+	return &s.kept
+}
+
+// balance drops objects until the others are within the limit, and keeps again what fits. It leaves
+// the object called except out of what it returns.
+func (s *space) balance(limit int, except string) (drop, restore []string) {
+	move := func(from, to *ranking, by int, names *[]string) {
+		c := heap.Pop(from).(*counted)
+		c.dropped = !c.dropped
+		s.sum += by * c.elements
+		heap.Push(to, c)
+		if c.name != except {
+			*names = append(*names, c.name)
 		}
 	}
-	for n := range was {
-		if !s.dropped[n] && s.objects[n].elements > 0 {
-			restore = append(restore, n)
-		}
+	for s.sum > limit {
+		move(&s.kept, &s.dropped, -1, &drop)
+	}
+	for len(s.dropped.all) > 0 && s.sum+s.dropped.all[0].elements <= limit {
+		move(&s.dropped, &s.kept, 1, &restore)
 	}
 	return drop, restore
 }
 
-// largest returns the largest objects that together have at least so many elements. It returns nil
-// if none are needed.
-func (s *space) largest(elements int) map[string]bool {
-	if elements <= 0 {
-		return nil
+// find returns an object; nil if it is not known.
+func (a *allowance) find(namespace, name string) *counted {
+	if s := a.spaces[namespace]; s != nil {
+		return s.objects[name]
 	}
-	out := map[string]bool{}
-	for _, n := range slices.SortedFunc(maps.Keys(s.objects), func(a, b string) int {
-		return cmp.Or(cmp.Compare(s.objects[b].elements, s.objects[a].elements),
-			cmp.Compare(a, b))
-	}) {
-		if elements <= 0 {
-			break
-		}
-		out[n] = true
-		elements -= s.objects[n].elements
-	}
-	return out
+	return nil
 }
 
 // dropped reports whether an object is dropped.
 func (a *allowance) dropped(namespace, name string) bool {
-	s := a.spaces[namespace]
-	return s != nil && s.dropped[name]
+	c := a.find(namespace, name)
+	return c != nil && c.dropped
+}
+
+// ranking is a heap of objects. Its first element is the one that first puts before all others.
+type ranking struct {
+	all   []*counted
+	first func(c, other *counted) bool
+}
+
+func (r *ranking) Len() int           { return len(r.all) }
+func (r *ranking) Less(i, j int) bool { return r.first(r.all[i], r.all[j]) }
+
+func (r *ranking) Swap(i, j int) {
+	r.all[i], r.all[j] = r.all[j], r.all[i]
+	r.all[i].at, r.all[j].at = i, j
+}
+
+func (r *ranking) Push(x any) {
+	c := x.(*counted)
+	c.at = len(r.all)
+	r.all = append(r.all, c)
+}
+
+func (r *ranking) Pop() any {
+	last := len(r.all) - 1
+	c := r.all[last]
+	r.all[last] = nil
+	r.all = r.all[:last]
+	return c
 }

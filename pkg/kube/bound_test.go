@@ -323,9 +323,9 @@ func TestLargeObjectIsCountedWhileItIsRead(t *testing.T) {
 	maps.Copy(all, swollenObjects(t))
 	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
-			before := heap()
+			before := memory()
 			kept, problem, err := s.read(s.message)
-			after := heap()
+			after := memory()
 			if err != nil || problem == "" {
 				t.Errorf("problem %q, %v", problem, err)
 			}
@@ -347,8 +347,8 @@ const (
 	mayKeep     = 64 << 10
 )
 
-// heap collects garbage and returns what is left.
-func heap() (m runtime.MemStats) {
+// memory collects garbage and returns what is left.
+func memory() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)

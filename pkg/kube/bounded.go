@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,15 +24,17 @@ type bounded[T any] struct {
 	shrunk func(T) bool
 	// problem is the text that is reported for a dropped object.
 	problem string
-	// wanted are the keys of objects to read again; wake holds a token when there are some.
-	wanted map[string]bool
+	// wanted are the names of objects to read again, by namespace; turn is the namespace that came
+	// last. wake holds a token when there are some.
+	wanted map[string]map[string]bool
+	turn   string
 	wake   chan struct{}
 }
 
 func newBounded[T any](limit int, problem string, shrink func(T) T,
 	shrunk func(T) bool) *bounded[T] {
 	return &bounded[T]{allowance: newAllowance(limit), shrink: shrink, shrunk: shrunk,
-		problem: problem, wanted: map[string]bool{}, wake: make(chan struct{}, 1)}
+		problem: problem, wanted: map[string]map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // reading returns a function that shrinks the values of one list while the list is read.
@@ -65,7 +69,7 @@ func (f *feed[T]) boundLocked(o *object, p parsed[T]) parsed[T] {
 	}
 	for _, name := range restore {
 		if name != o.Name {
-			f.wantLocked(o.Namespace + "/" + name)
+			f.wantLocked(o.Namespace, name)
 		}
 	}
 
@@ -76,7 +80,7 @@ func (f *feed[T]) boundLocked(o *object, p parsed[T]) parsed[T] {
 		p.value, p.problem = &v, b.problem
 	case b.shrunk(*p.value):
 		p.problem = b.problem
-		f.wantLocked(o.Namespace + "/" + o.Name)
+		f.wantLocked(o.Namespace, o.Name)
 	}
 	return p
 }
@@ -93,8 +97,13 @@ func (f *feed[T]) shrinkLocked(key string) {
 	}
 }
 
-func (f *feed[T]) wantLocked(key string) {
-	f.bound.wanted[key] = true
+func (f *feed[T]) wantLocked(namespace, name string) {
+	names := f.bound.wanted[namespace]
+	if names == nil {
+		names = map[string]bool{}
+		f.bound.wanted[namespace] = names
+	}
+	names[name] = true
 	poke(f.bound.wake)
 }
 
@@ -106,8 +115,8 @@ func (f *feed[T]) readAgain(ctx context.Context, k kind) {
 			return
 		case <-f.bound.wake:
 		}
-		for key := f.next(); key != ""; key = f.next() {
-			err := f.readOne(ctx, k, key)
+		for namespace, name := f.next(); name != ""; namespace, name = f.next() {
+			err := f.readOne(ctx, k, namespace, name)
 			f.client.report("read again "+k.what, explain("list", k, err))
 			select {
 			case <-ctx.Done():
@@ -116,30 +125,40 @@ func (f *feed[T]) readAgain(ctx context.Context, k kind) {
 			}
 			if err != nil {
 				f.mu.Lock()
-				f.wantLocked(key)
+				f.wantLocked(namespace, name)
 				f.mu.Unlock()
 			}
 		}
 	}
 }
 
-// next takes one of the wanted keys; it is empty if there is none.
-func (f *feed[T]) next() string {
+// next takes one of the wanted objects; name is empty if there is none. Namespaces take turns, so
+// that one with many objects does not hold up the others.
+func (f *feed[T]) next() (namespace, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key := range f.bound.wanted {
-		delete(f.bound.wanted, key)
-		if value, has := f.told[key]; has && f.bound.shrunk(value) {
-			return key
+	b := f.bound
+	for len(b.wanted) > 0 {
+		all := slices.Sorted(maps.Keys(b.wanted))
+		at, found := slices.BinarySearch(all, b.turn)
+		if found {
+			at++
 		}
+		b.turn = all[at%len(all)]
+		for name := range b.wanted[b.turn] {
+			delete(b.wanted[b.turn], name)
+			if value, has := f.told[b.turn+"/"+name]; has && b.shrunk(value) {
+				return b.turn, name
+			}
+		}
+		delete(b.wanted, b.turn)
 	}
-	return ""
+	return "", ""
 }
 
-// readOne reads one object. The result counts if it is the revision that was dropped; the watch
-// delivers a later one.
-func (f *feed[T]) readOne(ctx context.Context, k kind, key string) error {
-	namespace, name, _ := strings.Cut(key, "/")
+// readOne reads one object. It counts if it is the one that was dropped; a later one comes by the
+// watch.
+func (f *feed[T]) readOne(ctx context.Context, k kind, namespace, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, f.client.times.request)
 	defer cancel()
 	return f.client.get(ctx, k.single(namespace, name), metav1.ListOptions{}, k.list(),
@@ -148,9 +167,8 @@ func (f *feed[T]) readOne(ctx context.Context, k kind, key string) error {
 			f.reduce(o)
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			s := f.bound.spaces[namespace]
-			if s != nil && s.objects[name].version == o.ResourceVersion {
-				f.addLocked(o)
+			if c := f.bound.find(namespace, name); c != nil && c.version == o.ResourceVersion {
+				f.addLocked(o, false)
 			}
 			return v, nil
 		})

@@ -55,6 +55,104 @@ func TestLargestObjectsOfANamespaceAreDropped(t *testing.T) {
 	}
 }
 
+// plainAllowance is an allowance that looks at all objects each time.
+type plainAllowance struct {
+	limit   int
+	objects map[string]sized
+}
+
+// dropped returns the names that are dropped.
+func (a plainAllowance) dropped() map[string]bool {
+	sum, order := 0, []*counted{}
+	for name, of := range a.objects {
+		sum += of.elements
+		order = append(order, &counted{sized: of, name: name})
+	}
+	slices.SortFunc(order, func(x, y *counted) int {
+		if x.before(y) {
+			return -1
+		}
+		return 1
+	})
+	out := map[string]bool{}
+	for _, c := range order {
+		if sum <= a.limit {
+			break
+		}
+		out[c.name] = true
+		sum -= c.elements
+	}
+	return out
+}
+
+// Objects come, change and go in any order: after each the same are dropped as if all were sorted.
+func TestAllowanceDropsAsIfAllWereSorted(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		a := newAllowance(60)
+		plain := plainAllowance{60, map[string]sized{}}
+		was := map[string]bool{}
+		for range 300 {
+			name, of := fmt.Sprint("o", r.IntN(30)), sized{elements: r.IntN(12)}
+			drop, restore := a.put("shop", name, of)
+			plain.objects[name] = of
+			if of.elements == 0 {
+				delete(plain.objects, name)
+			}
+			want := plain.dropped()
+			if name := differs(want, drop, restore, was, plain.objects); name != "" {
+				t.Fatalf("dropped %v, want %v, kept again %v; %s is wrong", drop, want, restore, name)
+			}
+			was = want
+		}
+	}
+}
+
+// differs returns an object whose change to want was missed or reported wrongly, or "".
+func differs(want map[string]bool, drop, restore []string, was map[string]bool,
+	objects map[string]sized) string {
+	for _, name := range drop {
+		if was[name] || !want[name] {
+			return name
+		}
+	}
+	for _, name := range restore {
+		if !was[name] || want[name] {
+			return name
+		}
+	}
+	for name := range objects {
+		if want[name] && !was[name] && !slices.Contains(drop, name) ||
+			!want[name] && was[name] && !slices.Contains(restore, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// One namespace with many objects to read again holds up no other.
+func TestNamespacesTakeTurnsToBeReadAgain(t *testing.T) {
+	f := newFeed[policy.Policy](nil, "NetworkPolicy ", nil, nil, nil, nil, nil)
+	f.bound = boundedPolicies()
+	for i := range 100 {
+		name := fmt.Sprint("p", i)
+		f.told["evil/"+name] = policy.Policy{Invalid: largePolicy}
+		f.wantLocked("evil", name)
+	}
+	for _, namespace := range []string{"a", "shop"} {
+		f.told[namespace+"/one"] = policy.Policy{Invalid: largePolicy}
+		f.wantLocked(namespace, "one")
+	}
+	var got []string
+	for range 5 {
+		namespace, _ := f.next()
+		got = append(got, namespace)
+	}
+	if !slices.Equal(got, []string{"a", "evil", "shop", "evil", "evil"}) {
+		t.Errorf("read again in the order %v", got)
+	}
+}
+
 func wide(namespace, name string, rules int) m {
 	all := make([]m, rules)
 	for i := range all {

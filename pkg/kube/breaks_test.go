@@ -56,7 +56,7 @@ func readEverything(t *testing.T, f *fakeServer) *everything {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = c.RunPolicies(ctx, e.policies) })
-	wg.Go(func() { _ = c.RunServices(ctx, e.services) })
+	wg.Go(func() { _ = c.RunServices(ctx, smallRoom, e.services) })
 	wg.Go(func() {
 		_ = c.Run(ctx, func(s cluster.State) {
 			e.mu.Lock()
@@ -143,7 +143,7 @@ func (e *everything) become(t *testing.T, what string, n int) time.Duration {
 }
 
 // Connections break again and again, or the server is away for a while each time. What is written
-// then is known soon after, of each kind.
+// then is known soon after, of each kind, beside many namespaces that exceed their share.
 func TestObjectsThatComeWhenConnectionsBreakAreKnownSoon(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	// One of client-go's handlers compares the real time of its start with the clock of a bubble.
@@ -188,9 +188,19 @@ func testBreaks(t *testing.T, breaks func(*fakeServer), slow time.Duration, noSt
 	f := newFakeServer(t)
 	f.noStream, f.slow, f.caches = noStream, slow, map[string]int{}
 	f.put(definitionsPath, clusterPolicyDefinition())
+	for i := range 4 {
+		for j := range 65 { // 64 malformed ones are the share of a namespace
+			o := serviceObject(fmt.Sprintf("evil-%02d-%02d", i, j), 70000)
+			o["metadata"].(m)["namespace"] = fmt.Sprint("evil-", i)
+			f.put(servicesPath, o)
+		}
+	}
 	e := readEverything(t, f)
 	putOfEachKind(f, 1)
 	e.become(t, "first", 1)
+	if left := len(e.c.LeftOut()); left != 4 {
+		t.Errorf("objects of %d namespaces are left out, want 4", left)
+	}
 
 	known := 1
 	for round := range 3 {

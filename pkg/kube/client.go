@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/tokenfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/service"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,6 +50,7 @@ type timing struct {
 	// over how long nodes spread their first requests about a silent peer
 	silentSpread time.Duration
 	single       time.Duration // least time between two reads of single objects
+	fit          time.Duration // least time before what may fit in its share again is listed
 	// wait before a kind that the API server lacks is requested again
 	unserved time.Duration
 	again    time.Duration // after which an Event whose denial still holds is created again
@@ -62,7 +64,7 @@ var defaultTiming = timing{
 	unserved: 10 * time.Minute, silentTick: time.Second, silentSpread: 30 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
-	single: time.Second, eventSpread: 10 * time.Second,
+	single: time.Second, fit: time.Minute, eventSpread: 10 * time.Second,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods
@@ -102,6 +104,7 @@ type Client struct {
 	doubt     bool              // most nodes were suddenly lost, see loss.go
 	second    map[string]bool   // names of the second list; nil if there was none
 	problems  map[string]string // by what they are about
+	left      []service.LeftOut // sorted by kind and namespace
 	denials   []policy.Denial   // see Deny
 	silent    []string          // see SetSilent
 }

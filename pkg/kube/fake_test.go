@@ -524,6 +524,6 @@ var quick = timing{
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
 	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
-	single: 5 * time.Millisecond, unserved: 20 * time.Millisecond,
+	single: 5 * time.Millisecond, unserved: 20 * time.Millisecond, fit: 5 * time.Millisecond,
 	silentTick: time.Millisecond, silentSpread: time.Millisecond,
 }

@@ -98,7 +98,7 @@ func (c *Client) reflectInstalled(ctx context.Context, k kind, st cache.Reflecto
 			}
 		})
 
-	r.reflector(c, k.definition()).Run(ctx, definitions)
+	r.reflector(c, k.definition(), definitions).Run(ctx, definitions)
 	end()
 }
 
@@ -107,7 +107,7 @@ func (c *Client) startReflect(ctx context.Context, k kind, st cache.ReflectorSto
 	r *reading) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { r.reflector(c, k).Run(ctx, st) })
+	wg.Go(func() { r.reflector(c, k, st).Run(ctx, st) })
 	return func() {
 		cancel()
 		wg.Wait()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,8 +19,9 @@ import (
 // growing is a list that is read item by item.
 type growing interface {
 	runtime.Object
-	// grow appends an empty item and returns it.
+	// grow appends an empty item and returns it; shrink takes it away.
 	grow() readable
+	shrink()
 	setMeta(resourceVersion, next string)
 }
 
@@ -31,14 +33,21 @@ type readable interface {
 
 // lister returns the ListFunc of k. Each item is reduced by the store's transform, if it has one,
 // before the next is read. A list then costs the memory of the reduced items and of its largest
-// item.
+// item. The pages of a list have one transform, because it may count what it has seen.
 func (c *Client) lister(k kind,
 	st cache.ReflectorStore) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		reduce, list := whole, k.list()
-		if t, ok := st.(cache.TransformingStore); ok {
-			reduce = t.Transformer() // one for each list: it may count what it has seen
+	var mu sync.Mutex
+	var present cache.TransformFunc
+	of := func(page metav1.ListOptions) cache.TransformFunc {
+		mu.Lock()
+		defer mu.Unlock()
+		if page.Continue == "" || present == nil {
+			present = transformOf(st)
 		}
+		return present
+	}
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		reduce, list := of(o), k.list()
 		// a large list over a slow link
 		ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 		defer cancel()
@@ -46,10 +55,24 @@ func (c *Client) lister(k kind,
 	}
 }
 
+// transformOf returns what reads the items of one list for a store.
+func transformOf(st cache.ReflectorStore) cache.TransformFunc {
+	if s, ok := st.(sharing); ok {
+		if t := s.leavingOut(); t != nil {
+			return t
+		}
+	}
+	if t, ok := st.(cache.TransformingStore); ok {
+		return t.Transformer()
+	}
+	return whole
+}
+
 // whole is a transform that changes nothing.
 var whole cache.TransformFunc = func(v any) (any, error) { return v, nil }
 
-// get lists k into list; reduce is called with each item once it is read.
+// get lists k into list; reduce is called with each item once it is read. It returns nil for an
+// item that the list shall not have.
 func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list growing,
 	reduce cache.TransformFunc) error {
 	body, err := c.request(k, o).Stream(ctx)
@@ -79,8 +102,7 @@ func readProtobuf(r *bufio.Reader, list growing, reduce cache.TransformFunc) err
 		if err := item.Unmarshal(message); err != nil {
 			return err
 		}
-		_, err := reduce(item)
-		return err
+		return keep(list, item, reduce)
 	})
 	list.setMeta(meta.ResourceVersion, meta.Continue)
 	return err
@@ -130,11 +152,20 @@ func readItems(d *json.Decoder, list growing, reduce cache.TransformFunc) error 
 		if err := d.Decode(item); err != nil {
 			return err
 		}
-		if _, err := reduce(item); err != nil {
+		if err := keep(list, item, reduce); err != nil {
 			return err
 		}
 	}
 	return expect(d, json.Delim(']'))
+}
+
+// keep reduces the last item of a list, or takes it away.
+func keep(list growing, item readable, reduce cache.TransformFunc) error {
+	v, err := reduce(item)
+	if err == nil && v == nil {
+		list.shrink()
+	}
+	return err
 }
 
 // expect reads a token that must be there.

@@ -57,12 +57,12 @@ func TestListIsReadItemByItem(t *testing.T) {
 	sink := newFeed(c, "NetworkPolicy ", parseNetworkPolicy, nil, nil, nil, nil)
 
 	reduce := sink.Transformer()
-	before, most := heap().HeapAlloc, uint64(0)
+	before, most := memory().HeapAlloc, uint64(0)
 	list := networkPolicyKind.newList()
 	err := c.get(t.Context(), networkPolicyKind, metav1.ListOptions{}, list,
 		func(v any) (any, error) {
 			v, err := reduce(v)
-			most = max(most, heap().HeapAlloc)
+			most = max(most, memory().HeapAlloc)
 			return v, err
 		})
 	if err != nil || len(list.(*wiredList[networkPolicyWire]).Items) != policies {

@@ -86,6 +86,8 @@ func (l *objectList) grow() readable {
 	return &l.Items[len(l.Items)-1]
 }
 
+func (l *objectList) shrink() { l.Items = l.Items[:len(l.Items)-1] }
+
 func (l *objectList) setMeta(resourceVersion, next string) {
 	l.ListMeta = metav1.ListMeta{ResourceVersion: resourceVersion, Continue: next}
 }

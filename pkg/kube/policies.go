@@ -71,8 +71,8 @@ func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
 		policies.giveUp()
 		cluster.giveUp()
 	}, func(ctx context.Context) { c.reflect(ctx, podKind, pods) },
-		func(ctx context.Context) { r.reflector(c, namespaceKind).Run(ctx, namespaces) },
-		func(ctx context.Context) { r.reflector(c, networkPolicyKind).Run(ctx, policies) },
+		func(ctx context.Context) { r.reflector(c, namespaceKind, namespaces).Run(ctx, namespaces) },
+		func(ctx context.Context) { r.reflector(c, networkPolicyKind, policies).Run(ctx, policies) },
 		func(ctx context.Context) { pods.readAgain(ctx, podKind) },
 		func(ctx context.Context) { policies.readAgain(ctx, networkPolicyKind) },
 		func(ctx context.Context) { c.reflectInstalled(ctx, clusterPolicyKind, cluster, r) },

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -23,9 +25,9 @@ type reading struct {
 	unsure bool
 }
 
-// reflector returns a reflector that keeps a store like the list of k and records failures.
-func (r *reading) reflector(c *Client, k kind) *reflector.Reflector {
-	out := c.reflector(k)
+// reflector returns a reflector that keeps st like the list of k and records failures.
+func (r *reading) reflector(c *Client, k kind, st cache.ReflectorStore) *reflector.Reflector {
+	out := c.reflector(k, st)
 	if r == nil {
 		return out
 	}

@@ -36,7 +36,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { c.reflect(ctx, nodeKind, c.nodes) })
-	c.veilNodeReader = c.reflector(veilNodeKind)
+	c.veilNodeReader = c.reflector(veilNodeKind, c.veilNodes)
 	wg.Go(func() { c.veilNodeReader.Run(ctx, c.veilNodes) })
 	wg.Go(func() { c.reflectServed(ctx, serviceCIDRKind, c.ranges) })
 	wg.Go(func() { c.askSilent(ctx) })
@@ -120,23 +120,27 @@ func (c *Client) state() (s cluster.State, ok bool) {
 
 // reflect keeps st like the API server's list of k, until ctx ends.
 func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
-	r := c.reflector(k)
-	r.List = c.lister(k, st)
-	r.Run(ctx, st)
+	c.reflector(k, st).Run(ctx, st)
 }
 
-// reflector returns a reflector that keeps a store like the API server's list of k.
-func (c *Client) reflector(k kind) *reflector.Reflector {
+// reflector returns a reflector that keeps st like the API server's list of k.
+func (c *Client) reflector(k kind, st cache.ReflectorStore) *reflector.Reflector {
 	return &reflector.Reflector{
 		Name: k.what, Object: k.object(), Pause: c.times.reread,
-		List: c.lister(k, nil),
+		List: c.lister(k, st),
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.request(k, o).Watch(ctx)
-			if err == nil {
-				poke(c.watched)
+			if err != nil {
+				return nil, err
 			}
-			return w, err
+			poke(c.watched)
+			if s, ok := st.(sharing); ok && o.SendInitialEvents != nil {
+				if transform := s.leavingOut(); transform != nil {
+					return leaveOut(w, transform), nil
+				}
+			}
+			return w, nil
 		},
 		Head: func(ctx context.Context) (string, error) { return c.head(ctx, k) },
 		Report: func(err error) {

@@ -27,6 +27,8 @@ type feed[T any] struct {
 	complete func()
 	// bound bounds the objects of each namespace. Nil means no bound.
 	bound *bounded[T]
+	// room leaves out what exceeds the share of a namespace; nil leaves out nothing.
+	room *room
 
 	mu   sync.Mutex
 	told map[string]T
@@ -75,22 +77,30 @@ func (f *feed[T]) reduce(o *object) parsed[T] {
 	return p
 }
 
-// Add passes on a new or changed object.
-func (f *feed[T]) Add(v any) error {
+// Add passes on a new object.
+func (f *feed[T]) Add(v any) error { return f.add(v, true) }
+
+// Update passes on a changed object.
+func (f *feed[T]) Update(v any) error { return f.add(v, false) }
+
+func (f *feed[T]) add(v any, isNew bool) error {
 	o, ok := heldBy(v)
 	if !ok {
 		return fmt.Errorf("feed object: unexpected %T", v)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.addLocked(o)
+	f.addLocked(o, isNew)
 	return nil
 }
 
-func (f *feed[T]) addLocked(o *object) {
+func (f *feed[T]) addLocked(o *object, isNew bool) {
 	p, key := f.reduce(o), o.Namespace+"/"+o.Name
 	if f.bound != nil {
 		p = f.boundLocked(o, p)
+	}
+	if f.room != nil {
+		p = f.admitLocked(o, p, isNew)
 	}
 	f.client.note(f.what+key, p.problem)
 	old, had := f.told[key]
@@ -114,9 +124,6 @@ func (f *feed[T]) deleteLocked(key string) {
 	}
 }
 
-// Update is Add.
-func (f *feed[T]) Update(v any) error { return f.Add(v) }
-
 // Delete passes on a deletion.
 func (f *feed[T]) Delete(v any) error {
 	o, ok := heldBy(v)
@@ -125,6 +132,9 @@ func (f *feed[T]) Delete(v any) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.room != nil {
+		f.leaveLocked(o)
+	}
 	f.forgetLocked(o.Namespace, o.Name)
 	return nil
 }
@@ -144,6 +154,10 @@ func (f *feed[T]) forgetLocked(namespace, name string) {
 func (f *feed[T]) Replace(list []any, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	taken := func(map[string]bool) {}
+	if f.room != nil {
+		taken = f.takeListLocked()
+	}
 	seen := make(map[string]bool, len(list))
 	for _, v := range list {
 		o, ok := heldBy(v)
@@ -151,7 +165,7 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 			return fmt.Errorf("feed list: unexpected %T", v)
 		}
 		seen[o.Namespace+"/"+o.Name] = true
-		f.addLocked(o)
+		f.addLocked(o, false)
 	}
 	for key := range f.told {
 		if !seen[key] {
@@ -159,6 +173,7 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 			f.forgetLocked(namespace, name)
 		}
 	}
+	taken(seen)
 	f.once.Do(f.complete)
 	return nil
 }

@@ -71,7 +71,7 @@ func (c *Client) addRanges(s *cluster.State, found map[string]string) {
 func (c *Client) reflectServed(ctx context.Context, k kind, st cache.ReflectorStore) {
 	for ctx.Err() == nil {
 		round, end := context.WithCancel(ctx)
-		r := c.reflector(k)
+		r := c.reflector(k, st)
 		report := r.Report
 		r.Report = func(err error) {
 			if apierrors.IsNotFound(err) {

@@ -34,19 +34,20 @@ var (
 
 // RunServices watches Services and EndpointSlices and passes each change to sink until ctx ends; it
 // returns ctx's error. A list that is read again yields only its changes. While the API server is
-// away there is a Problem, and what was passed stays valid.
-func (c *Client) RunServices(ctx context.Context, sink service.Sink) error {
-	return c.runServices(ctx, sink, serviceKind, endpointsKind)
+// away there is a Problem, and what was passed stays valid. room are the sizes of the table: what
+// the objects of one namespace ask for beyond their share is not passed on, see LeftOut.
+func (c *Client) RunServices(ctx context.Context, room service.Limits, sink service.Sink) error {
+	return c.runServices(ctx, room, sink, serviceKind, endpointsKind)
 }
 
 // RunAPIServers is RunServices for the API servers' own service, default/kubernetes. It reads no
 // other service.
 func (c *Client) RunAPIServers(ctx context.Context, sink service.Sink) error {
-	return c.runServices(ctx, sink, apiServiceKind, sliceKind)
+	return c.runServices(ctx, service.DefaultLimits, sink, apiServiceKind, sliceKind)
 }
 
-func (c *Client) runServices(ctx context.Context, sink service.Sink, ofServices,
-	ofEndpoints kind) error {
+func (c *Client) runServices(ctx context.Context, room service.Limits, sink service.Sink,
+	ofServices, ofEndpoints kind) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
 	services := newFeed(c, "Service ", parseService,
@@ -55,9 +56,11 @@ func (c *Client) runServices(ctx context.Context, sink service.Sink, ofServices,
 	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints,
 		func(s service.Slice) any { return s.Service }, sink.PutSlice,
 		func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }, unlisted.Done)
+	boundServices(services, room)
+	boundSlices(endpoints, room)
 	return tell(ctx, &unlisted, sink.Listed, func() {
 		services.giveUp()
 		endpoints.giveUp()
-	}, func(ctx context.Context) { c.reflect(ctx, ofServices, services) },
-		func(ctx context.Context) { c.reflect(ctx, ofEndpoints, endpoints) })
+	}, func(ctx context.Context) { services.reflect(ctx, ofServices) },
+		func(ctx context.Context) { endpoints.reflect(ctx, ofEndpoints) })
 }

@@ -102,7 +102,7 @@ func testRunServices(t *testing.T, f *fakeServer) {
 		slices: map[string]service.Slice{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.RunServices(ctx, sink) }()
+	go func() { done <- c.RunServices(ctx, service.DefaultLimits, sink) }()
 	defer func() { cancel(); <-done }()
 
 	sink.wait(t, "listed", func() bool {

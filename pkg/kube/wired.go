@@ -66,6 +66,8 @@ func (l *wiredList[K]) grow() readable {
 	return &l.Items[len(l.Items)-1]
 }
 
+func (l *wiredList[K]) shrink() { l.Items = l.Items[:len(l.Items)-1] }
+
 func (l *wiredList[K]) setMeta(resourceVersion, next string) {
 	l.ListMeta = metav1.ListMeta{ResourceVersion: resourceVersion, Continue: next}
 }

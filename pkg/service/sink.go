@@ -10,3 +10,11 @@ type Sink interface {
 	// Listed is called once, after everything that existed has been put.
 	Listed()
 }
+
+// LeftOut is how many objects of a namespace a source does not pass on, because the namespace has
+// too many.
+type LeftOut struct {
+	// Kind is "Service" or "EndpointSlice".
+	Kind, Namespace string
+	Count           int
+}

@@ -2,12 +2,14 @@ package telemetry
 
 import "testing"
 
-// Each pod is shown with what it opened.
-func TestSharesOfPodsAreShown(t *testing.T) {
+// Each pod is shown with what it opened, and each namespace with what is left out of the table of
+// services.
+func TestSharesOfPodsAndNamespacesAreShown(t *testing.T) {
 	got := gather(t, metricsOf(Status{
 		Connections: &Connections{Limit: 100, Dropped: 7,
 			Opened:  []PodConnections{{"shop/a", 120}, {"shop/b", 3}},
 			Limited: []PodConnections{{"shop/a", 120}}},
+		Services: &Services{LeftOut: []LeftOut{{"EndpointSlice", "evil", 4}, {"Service", "evil", 9}}},
 	}))
 	for _, c := range []struct {
 		name, labels string
@@ -18,6 +20,8 @@ func TestSharesOfPodsAreShown(t *testing.T) {
 		{"kubeveil_pod_connections_limited", "pod=shop/a", 120},
 		{"kubeveil_pod_connections_limit", "", 100},
 		{"kubeveil_pod_connections_dropped_total", "", 7},
+		{"kubeveil_service_objects_left_out", "kind=EndpointSlice,namespace=evil", 4},
+		{"kubeveil_service_objects_left_out", "kind=Service,namespace=evil", 9},
 	} {
 		if v, ok := value(got, c.name, c.labels); !ok || v != c.want {
 			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, v, ok, c.want)

@@ -35,6 +35,15 @@ type Services struct {
 	Failures uint64 `json:"failures"`
 	// Problems counts services that are not served as their objects request.
 	Problems int `json:"problems"`
+	// LeftOut are objects of namespaces that ask for more than their share of the table.
+	LeftOut []LeftOut `json:"leftOut,omitempty"`
+}
+
+// LeftOut is how many objects of a namespace are not in the table.
+type LeftOut struct {
+	Kind      string `json:"kind"` // "Service" or "EndpointSlice"
+	Namespace string `json:"namespace"`
+	Count     int    `json:"count"`
 }
 
 // ServiceCount counts the outcomes of connections to services.
@@ -110,8 +119,11 @@ var (
 	serviceFailuresDesc = desc("service_table_errors_total",
 		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
-	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
-	apiConnectionsDesc  = desc("api_connections",
+	serviceLeftOutDesc  = desc("service_objects_left_out",
+		"Services and EndpointSlices that are not served, because their namespace asks for more "+
+			"than its share of the table.", "kind", "namespace")
+	apiServerDesc      = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
+	apiConnectionsDesc = desc("api_connections",
 		"Connections of the node and its pods to an API server, counted every 30 s.", "server")
 	apiStateDesc = desc("api_server_state",
 		"1 for the state of an API server, which decides about new connections: unknown, good, "+
@@ -126,7 +138,7 @@ var (
 			"and the rest.", "which")
 	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
-		serviceRefusedDesc,
+		serviceRefusedDesc, serviceLeftOutDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
 		apiConnectionsDesc, apiStateDesc, apiTripDesc, apiFrontendDesc,
 	}
@@ -141,6 +153,9 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	gauge(servicesListedDesc, one(s.Listed))
 	gauge(serviceProblemsDesc, float64(s.Problems))
 	counter(serviceFailuresDesc, s.Failures)
+	for _, l := range s.LeftOut {
+		gauge(serviceLeftOutDesc, float64(l.Count), l.Kind, l.Namespace)
+	}
 	for _, t := range s.Tables {
 		gauge(serviceEntriesDesc, float64(t.Used), t.Limit)
 		gauge(serviceLimitDesc, float64(t.Size), t.Limit)

@@ -54,7 +54,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	s := &told{}
-	go func() { done <- client.RunServices(ctx, s) }()
+	go func() { done <- client.RunServices(ctx, service.DefaultLimits, s) }()
 	defer func() { cancel(); <-done }()
 	nettest.Until(t, 20*time.Second, "listed", s.is(func() bool { return s.listed }))
 	if s.services != 20 || s.backends != 200 {

@@ -70,7 +70,9 @@ func newWatched(ctx context.Context, dir, config string,
 	w.ended.Go(func() { w.keeper.Run(ctx) })
 	w.began = time.Now()
 	// It returns the error of ctx.
-	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.keeper, &w.listed}) })
+	w.ended.Go(func() {
+		_ = client.RunServices(ctx, service.DefaultLimits, sink{w.keeper, &w.listed})
+	})
 	return w, nil
 }
 

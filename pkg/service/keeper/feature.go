@@ -31,10 +31,13 @@ type Source interface {
 	// ServerVerifier returns a function that verifies the certificate of an API server. Nil means
 	// that none can be verified.
 	ServerVerifier() func(tls.ConnectionState) error
-	// RunServices passes services and their endpoints to sink until ctx ends. RunAPIServers does so
-	// for the API servers' own service alone.
-	RunServices(ctx context.Context, sink service.Sink) error
+	// RunServices passes services and their endpoints to sink until ctx ends. It leaves out objects
+	// of a namespace beyond its share of room. RunAPIServers does so for the API servers' own
+	// service alone.
+	RunServices(ctx context.Context, room service.Limits, sink service.Sink) error
 	RunAPIServers(ctx context.Context, sink service.Sink) error
+	// LeftOut returns the objects that are left out now, by kind and namespace.
+	LeftOut() []service.LeftOut
 }
 
 // FeatureOptions are the settings and dependencies of a Feature.
@@ -216,7 +219,8 @@ func (f *Feature) Run(ctx context.Context) error {
 		}
 	})
 	g.Go(func() error {
-		return feature.IgnoreEnd(ctx, f.o.Source.RunServices(ctx, feed{f.keeper, f}))
+		return feature.IgnoreEnd(ctx, f.o.Source.RunServices(ctx,
+			limitsOf(f.o.Config.Services.Limits), feed{f.keeper, f}))
 	})
 	return g.Wait()
 }

@@ -26,6 +26,9 @@ func (f *Feature) Status(s *telemetry.Status) {
 		APIClosed: telemetry.APIClosed{Waiting: known.Closed.Stuck, Rest: known.Closed.Rest},
 	}
 
+	for _, l := range f.o.Source.LeftOut() {
+		out.LeftOut = append(out.LeftOut, telemetry.LeftOut(l))
+	}
 	for _, api := range known.APIServers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}

@@ -1,0 +1,114 @@
+package kube
+
+import "container/heap"
+
+// quota bounds what is kept of the objects of each namespace. It keeps the first by name until they
+// have limit elements, and the count of the others. So a million objects cost what is kept. After a
+// list this depends on the objects alone, and all nodes keep the same. One goroutine at a time may
+// use it.
+type quota struct {
+	limit int
+	// least is the size of the smallest object.
+	least  int
+	spaces map[string]*portion
+}
+
+// portion is what a namespace has of a quota.
+type portion struct {
+	objects map[string]*counted
+	// last has the object first whose name is the last.
+	last ranking
+	sum  int
+	// from is the first name that is left out; empty means that all are kept. An object from there
+	// on is left out until the next list, although it may fit.
+	from string
+	// left counts the objects that are left out. It is exact after a list. Later changes of such
+	// objects can make it wrong, because their names are not known.
+	left int
+}
+
+func newQuota(limit, least int) *quota {
+	return &quota{limit: limit, least: least, spaces: map[string]*portion{}}
+}
+
+// put counts an object and reports whether it is kept. It returns the names of others that are not
+// kept any more. An object that is left out adds to the count of these only if it is new.
+func (s *quota) put(namespace, name string, elements int, isNew bool) (kept bool, gone []string) {
+	p := s.spaces[namespace]
+	if p == nil {
+		p = &portion{objects: map[string]*counted{},
+			last: ranking{first: func(c, other *counted) bool { return c.name > other.name }}}
+		s.spaces[namespace] = p
+	}
+	if p.from != "" && name >= p.from {
+		if isNew {
+			p.left++
+		}
+		return false, nil
+	}
+
+	c := p.objects[name]
+	if c == nil {
+		c = &counted{name: name}
+		p.objects[name] = c
+		heap.Push(&p.last, c)
+	}
+	p.sum += elements - c.elements
+	c.elements = elements
+	for p.sum > s.limit {
+		last := heap.Pop(&p.last).(*counted)
+		delete(p.objects, last.name)
+		p.sum -= last.elements
+		p.from = last.name
+		p.left++
+		if last != c {
+			gone = append(gone, last.name)
+		}
+	}
+	return p.objects[name] == c, gone
+}
+
+// remove forgets an object that is kept, and reports whether it was.
+func (s *quota) remove(namespace, name string) bool {
+	p := s.spaces[namespace]
+	if p == nil || p.objects[name] == nil {
+		return false
+	}
+	c := p.objects[name]
+	heap.Remove(&p.last, c.at)
+	delete(p.objects, name)
+	p.sum -= c.elements
+	if len(p.objects) == 0 && p.from == "" {
+		delete(s.spaces, namespace)
+	}
+	return true
+}
+
+// gone takes an object that is left out from the count.
+func (s *quota) gone(namespace string) {
+	if p := s.spaces[namespace]; p != nil && p.left > 0 {
+		p.left--
+	}
+}
+
+// standing says how a namespace stands.
+type standing struct {
+	// need is how many elements its objects have at least, left those that are left out.
+	need, left int
+	// from is the first name that is left out; empty means that all are kept.
+	from string
+}
+
+func (s *quota) standing(namespace string) standing {
+	p := s.spaces[namespace]
+	if p == nil {
+		return standing{}
+	}
+	return standing{need: p.sum + p.left*s.least, left: p.left, from: p.from}
+}
+
+// mayFit reports whether a namespace from which objects are left out may be within its limit again.
+func (s *quota) mayFit(namespace string) bool {
+	now := s.standing(namespace)
+	return now.from != "" && now.need <= s.limit
+}
