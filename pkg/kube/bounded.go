@@ -90,7 +90,7 @@ func (f *feed[T]) shrinkLocked(key string) {
 	if !has {
 		return
 	}
-	f.client.note(f.what+key, f.bound.problem)
+	f.noteLocked(key, f.bound.problem)
 	if !f.bound.shrunk(old) {
 		f.told[key] = f.bound.shrink(old)
 		f.put(f.told[key])

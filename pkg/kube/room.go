@@ -78,7 +78,7 @@ func (f *feed[T]) admitLocked(o *object, p parsed[T], isNew bool) parsed[T] {
 	} else {
 		kept, gone := r.put(o.Namespace, o.Name, p.elements, isNew)
 		for _, name := range gone {
-			f.client.note(f.what+o.Namespace+"/"+name, "")
+			f.noteLocked(o.Namespace+"/"+name, "")
 			f.deleteLocked(o.Namespace + "/" + name)
 		}
 		if !kept {
@@ -126,11 +126,6 @@ func (f *feed[T]) takeListLocked() (done func(seen map[string]bool)) {
 	}
 	return func(seen map[string]bool) {
 		for namespace, p := range before.spaces {
-			for name := range p.objects { // malformed ones are not among those that were passed on
-				if !seen[namespace+"/"+name] {
-					f.client.note(f.what+namespace+"/"+name, "")
-				}
-			}
 			f.leftLocked(namespace, standing{left: p.left, from: p.from})
 		}
 		for namespace := range f.room.spaces {

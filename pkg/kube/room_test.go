@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
+	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -70,6 +72,33 @@ func TestListForgetsWhatItLacks(t *testing.T) {
 		len(f.room.spaces) != 1 || f.room.standing("evil").need != leastFrontends {
 		t.Errorf("passed on %v, left out %v, problems %q, %+v", passed, f.client.LeftOut(),
 			f.client.Problems(), f.room.standing("evil"))
+	}
+}
+
+// A list that lacks a malformed object clears its problem: the object was deleted while no watch
+// ran. The object was never passed on.
+func TestListClearsTheProblemsOfWhatItLacks(t *testing.T) {
+	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
+	drop := func(policy.Namespace) { t.Error("an object was passed on") }
+	f := newFeed(c, "Namespace ", parseNamespace, func(n policy.Namespace) any { return n.Name },
+		drop, drop, func() {})
+	malformed := func(name string) *object {
+		return &object{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	for _, step := range []struct {
+		list []any
+		want int
+	}{
+		{[]any{malformed("a"), malformed("b")}, 2},
+		{[]any{malformed("b")}, 1},
+		{nil, 0},
+	} {
+		if err := f.Replace(step.list, "1"); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Problems(); len(got) != step.want {
+			t.Errorf("after a list of %d: problems %q, want %d", len(step.list), got, step.want)
+		}
 	}
 }
 

@@ -32,7 +32,9 @@ type feed[T any] struct {
 
 	mu   sync.Mutex
 	told map[string]T
-	once sync.Once
+	// noted are the objects with a problem, by namespace and name.
+	noted map[string]bool
+	once  sync.Once
 }
 
 // parsed is the result of parsing an object. value is nil if there is nothing to pass on. problem
@@ -49,7 +51,7 @@ var _ cache.TransformingStore = (*feed[int])(nil)
 func newFeed[T any](c *Client, what string, parse func(*object) parsed[T],
 	owner func(T) any, put, drop func(T), complete func()) *feed[T] {
 	return &feed[T]{client: c, what: what, parse: parse, owner: owner, put: put, drop: drop,
-		complete: complete, told: map[string]T{}}
+		complete: complete, told: map[string]T{}, noted: map[string]bool{}}
 }
 
 // Transformer lets the reflector reduce objects while it reads a list.
@@ -102,7 +104,7 @@ func (f *feed[T]) addLocked(o *object, isNew bool) {
 	if f.room != nil {
 		p = f.admitLocked(o, p, isNew)
 	}
-	f.client.note(f.what+key, p.problem)
+	f.noteLocked(key, p.problem)
 	old, had := f.told[key]
 	switch {
 	case p.value == nil:
@@ -115,6 +117,16 @@ func (f *feed[T]) addLocked(o *object, isNew bool) {
 		f.told[key] = *p.value
 		f.put(*p.value)
 	}
+}
+
+// noteLocked sets the problem of an object; an empty text clears it.
+func (f *feed[T]) noteLocked(key, text string) {
+	if text == "" {
+		delete(f.noted, key)
+	} else {
+		f.noted[key] = true
+	}
+	f.client.note(f.what+key, text)
 }
 
 func (f *feed[T]) deleteLocked(key string) {
@@ -146,7 +158,7 @@ func (f *feed[T]) forgetLocked(namespace, name string) {
 		gone := &object{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		f.boundLocked(gone, parsed[T]{})
 	}
-	f.client.note(f.what+key, "")
+	f.noteLocked(key, "")
 	f.deleteLocked(key)
 }
 
@@ -167,15 +179,21 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 		seen[o.Namespace+"/"+o.Name] = true
 		f.addLocked(o, false)
 	}
-	for key := range f.told {
+	forgetUnseenLocked(f, seen, f.told)
+	forgetUnseenLocked(f, seen, f.noted)
+	taken(seen)
+	f.once.Do(f.complete)
+	return nil
+}
+
+// forgetUnseenLocked forgets the objects of known that a list does not have.
+func forgetUnseenLocked[T, V any](f *feed[T], seen map[string]bool, known map[string]V) {
+	for key := range known {
 		if !seen[key] {
 			namespace, name, _ := strings.Cut(key, "/")
 			f.forgetLocked(namespace, name)
 		}
 	}
-	taken(seen)
-	f.once.Do(f.complete)
-	return nil
 }
 
 // Resync does nothing: there is no queue behind this store.
