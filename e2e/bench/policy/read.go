@@ -46,23 +46,31 @@ type swollenField struct {
 	// count is the number of entries with which the object has 1.3 to 1.5 MB in etcd.
 	count int
 	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
+	// edit changes an object of the other namespace, and returns the time from the API server's
+	// answer until the change is in force. veild is asked in a loop, which is in the time.
+	edit func(ctx context.Context, n *lab.Node, c kubernetes.Interface, i int) (time.Duration, error)
 }
 
 // Keys of the objects of a namespace in etcd.
-const policyKey, podKey = "/registry/networkpolicies/" + evil + "/", "/registry/pods/" + evil + "/"
+const (
+	policyKey  = "/registry/networkpolicies/" + evil + "/"
+	podKey     = "/registry/pods/" + evil + "/"
+	serviceKey = "/registry/services/specs/" + evil + "/"
+	sliceKey   = "/registry/endpointslices/" + evil + "/"
+)
 
 // swollenFields are the fields that cost most memory before they were counted, by kind.
 var swollenFields = []swollenField{
 	{"rules", "empty rules", policyKey, 700_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		s.Ingress = make([]networkingv1.NetworkPolicyIngressRule, n)
-	})},
+	}), editPolicy},
 	{"peers", "peers", policyKey, 300_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		peers := make([]networkingv1.NetworkPolicyPeer, n)
 		for i := range peers {
 			peers[i].PodSelector = &metav1.LabelSelector{}
 		}
 		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: peers}}
-	})},
+	}), editPolicy},
 	{"values", "label values", policyKey, 140_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		values := make([]string, n)
 		for i := range values {
@@ -72,7 +80,7 @@ var swollenFields = []swollenField{
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
 					Operator: metav1.LabelSelectorOpIn, Values: values}}}}}}}
-	})},
+	}), editPolicy},
 	{"pods", "labels of a pod", podKey, 45_000, func(ctx context.Context, c kubernetes.Interface,
 		name string, n int) error {
 		labels := make(map[string]string, n)
@@ -80,7 +88,9 @@ var swollenFields = []swollenField{
 			labels[fmt.Sprint("k", i)] = "x"
 		}
 		return makePod(ctx, c, evil, name, labels)
-	}},
+	}, editPolicy},
+	{"ips", "external IPs of a Service", serviceKey, 110_000, makeService, editService},
+	{"addresses", "addresses of an EndpointSlice", sliceKey, 90, makeSlice, editSlice},
 }
 
 func largePolicy(fill func(*networkingv1.NetworkPolicySpec, int)) func(context.Context,
@@ -136,7 +146,7 @@ func caseRead(field, way string) string { return "read_" + field + "_" + way }
 // read measures veild beside objects that are as large as etcd takes.
 func (s *run) read(ctx context.Context) (err error) {
 	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
-		"policy": "kubernetes", "logLevel": "info"}})
+		"policy": "kubernetes", "serviceProxy": "ebpf", "logLevel": "info"}})
 	if err != nil {
 		return err
 	}
@@ -159,9 +169,12 @@ func (s *run) read(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	allowed := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "edited"}}
+	allowed := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: edited}}
 	if _, err := c.NetworkingV1().NetworkPolicies(good).Create(ctx, allowed,
 		metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := makeEdited(ctx, c); err != nil {
 		return err
 	}
 
@@ -193,15 +206,22 @@ func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 		}
 	}
 
+	for i := range s.scales.swollen {
+		if err := c.CoreV1().Services(evil).Delete(ctx, largeName(i),
+			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
 	now := int64(0)
 	gone := metav1.DeleteOptions{GracePeriodSeconds: &now}
 	return errors.Join(
+		c.DiscoveryV1().EndpointSlices(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}),
 		c.NetworkingV1().NetworkPolicies(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}),
 		c.CoreV1().Pods(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}))
 }
 
-// readBy starts veild, writes some large objects again and edits another namespace's policy, and ends veild. A
-// veild that ended by itself is an error.
+// readBy starts veild, writes some large objects again, each time edits an object of another
+// namespace, and ends veild. A veild that ended by itself is an error.
 func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField, way readWay) error {
 	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
@@ -218,7 +238,7 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 		if err := control.CopyObject(ctx, f.prefix, largeName(i), largeName(i)); err != nil {
 			return err
 		}
-		took, err := edit(ctx, n, c, i)
+		took, err := f.edit(ctx, n, c, i)
 		if err != nil {
 			return err
 		}
@@ -250,32 +270,39 @@ func inForce(ctx context.Context, n *lab.Node) error {
 		if p := st.Policy; p == nil || !p.Listed || p.Revision == "" || p.Told != p.Revision {
 			return fmt.Errorf("policy %+v", p)
 		}
+		if s := st.Services; s == nil || !s.Listed {
+			return fmt.Errorf("services %+v", s)
+		}
 		return nil
 	})
 }
 
-// edit changes the policy of the other namespace, and returns the time from the API server's answer
-// until it is in force. The status is read in a loop, which is in the time.
-func edit(ctx context.Context, n *lab.Node, c kubernetes.Interface, i int) (time.Duration, error) {
+// editPolicy edits a policy.
+func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
+	i int) (time.Duration, error) {
 	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		return 0, err
 	}
 	patch := fmt.Appendf(nil, `{"spec": {"egress": [{"ports": [{"port": %d}]}]}}`,
 		1+time.Now().UnixMicro()%65000)
-	if _, err := c.NetworkingV1().NetworkPolicies(good).Patch(ctx, "edited", types.MergePatchType,
+	if _, err := c.NetworkingV1().NetworkPolicies(good).Patch(ctx, edited, types.MergePatchType,
 		patch, metav1.PatchOptions{}); err != nil {
 		return 0, err
 	}
 
+	return untilEdited(i, func() (bool, error) {
+		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		return err == nil && now.Policy.Revision != before.Policy.Revision, err
+	})
+}
+
+// untilEdited returns the time until edit i is in force.
+func untilEdited(i int, inForce func() (bool, error)) (time.Duration, error) {
 	began := time.Now()
 	for time.Since(began) < 30*time.Second {
-		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-		if err != nil {
-			return 0, err
-		}
-		if now.Policy.Revision != before.Policy.Revision {
-			return time.Since(began), nil
+		if is, err := inForce(); is || err != nil {
+			return time.Since(began), err
 		}
 	}
 	return 0, fmt.Errorf("edit %d is not in force", i)

@@ -42,8 +42,8 @@ func (z scales) labels() map[string]string {
 			name := caseRead(f.name, way.name)
 			out[name] = fmt.Sprintf("%d objects of 1.4 MB with many %s, %s: peak of veild's "+
 				"resident memory", z.swollen, f.what, way.what)
-			out[name+suffixEdit] = fmt.Sprintf("another namespace's policy edited beside %d "+
-				"objects with many %s, %s", z.swollen, f.what, way.what)
+			out[name+suffixEdit] = fmt.Sprintf("another namespace's object edited "+
+				"beside %d objects with many %s, %s", z.swollen, f.what, way.what)
 		}
 	}
 	for i, size := range []int{z.lines, z.selectors, beyond} {

@@ -1,0 +1,123 @@
+package policy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// edited is the name of the objects that are edited.
+const edited = "edited"
+
+// numberedAddr returns the i-th address of a range that the lab does not use.
+func numberedAddr(i int) string {
+	return netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}).String()
+}
+
+// makeService makes a Service with count external IPs.
+func makeService(ctx context.Context, c kubernetes.Interface, name string, count int) error {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	for i := range count {
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, numberedAddr(i))
+	}
+	_, err := c.CoreV1().Services(evil).Create(ctx, s, metav1.CreateOptions{})
+	return err
+}
+
+// makeSlice makes an EndpointSlice with as many endpoints as the API server admits, each with each
+// addresses.
+func makeSlice(ctx context.Context, c kubernetes.Interface, name string, each int) error {
+	const endpoints = 1000
+	port := int32(80)
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Port: &port}},
+	}
+	for i := range endpoints {
+		var e discoveryv1.Endpoint
+		for j := range each {
+			e.Addresses = append(e.Addresses, numberedAddr(i*each+j))
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	_, err := c.DiscoveryV1().EndpointSlices(evil).Create(ctx, s, metav1.CreateOptions{})
+	return err
+}
+
+// makeEdited makes what editService and editSlice edit: a Service of the other namespace, with one
+// endpoint.
+func makeEdited(ctx context.Context, c kubernetes.Interface) error {
+	if _, err := c.CoreV1().Services(good).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: edited},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	port, name := int32(80), ""
+	_, err := c.DiscoveryV1().EndpointSlices(good).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: edited,
+			Labels: map[string]string{discoveryv1.LabelServiceName: edited}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{numberedAddr(1)}}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// editService changes the port of a Service.
+func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
+	i int) (time.Duration, error) {
+	patch := fmt.Appendf(nil, `[{"op": "replace", "path": "/spec/ports/0/port", "value": %d}]`,
+		1+time.Now().UnixMicro()%65000)
+	s, err := c.CoreV1().Services(good).Patch(ctx, edited, types.JSONPatchType, patch,
+		metav1.PatchOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return untilEdited(i, func() (bool, error) { return traceHas(ctx, n, s, "") })
+}
+
+// editSlice changes the address of an endpoint.
+func editSlice(ctx context.Context, n *lab.Node, c kubernetes.Interface,
+	i int) (time.Duration, error) {
+	s, err := c.CoreV1().Services(good).Get(ctx, edited, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	addr := numberedAddr(int(time.Now().UnixMicro() % (1 << 24)))
+	patch := fmt.Appendf(nil, `[{"op": "replace", "path": "/endpoints/0/addresses/0", `+
+		`"value": %q}]`, addr)
+	if _, err := c.DiscoveryV1().EndpointSlices(good).Patch(ctx, edited, types.JSONPatchType, patch,
+		metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+	return untilEdited(i, func() (bool, error) { return traceHas(ctx, n, s, addr+":") })
+}
+
+// traceHas reports whether veild serves a Service at its first port, with text in the answer.
+func traceHas(ctx context.Context, n *lab.Node, s *corev1.Service, text string) (bool, error) {
+	page := telemetry.TracePath + "?" + url.Values{"protocol": {"TCP"}, "scope": {"inside"},
+		"addr": {fmt.Sprintf("%s:%d", s.Spec.ClusterIP, s.Spec.Ports[0].Port)}}.Encode()
+	body, err := telemetry.FetchPage(ctx, n.Path(abi.AdminSocket), page)
+	if errors.Is(err, telemetry.ErrNoPage) {
+		return false, nil
+	}
+	return err == nil && bytes.Contains(body, []byte(text)), err
+}
