@@ -48,6 +48,9 @@ func fork() (*os.File, error) {
 	return made, err
 }
 
+// Own is the path of the network namespace of this process.
+const Own = "/proc/self/ns/net"
+
 // Do runs fn on a thread of its own inside the network namespace at path (a
 // bind mount such as /run/netns/x, or /proc/PID/ns/net) and returns its error.
 // fn must not start goroutines that rely on the namespace.

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 const (
@@ -199,7 +199,7 @@ func probe(ctx context.Context, addr string, n int, out io.Writer) error {
 	for range n {
 		first := true
 		wg.Go(func() {
-			keeper.Probe(ctx, to, n, func(up bool) {
+			apiserver.Probe(ctx, to, n, func(up bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

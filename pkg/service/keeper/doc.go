@@ -1,9 +1,9 @@
 // Package keeper is the service proxy of a node. It receives Services and EndpointSlices from a
-// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It probes the API
-// servers and keeps those that answer as the backends of entry 0, the API server's own service.
+// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It keeps the backends
+// of entry 0, the API server's own service, as pkg/service/apiserver decides.
 //
 //	feed ─► queue ─► Planner.Plan ─► Table.Apply
-//	probes of the API servers ─► entry 0 ──┘
+//	apiserver.Servers ──┘
 //
 // Promises:
 //   - One goroutine owns the Planner and the Table. Changes that arrive during a write are planned
@@ -12,8 +12,6 @@
 //     from the start, with the API servers that the maps and the configuration name.
 //   - A failed write is retried from the content of the maps, with a growing pause. Meanwhile the
 //     other entries stay as they are. Entry 0 is written on its own.
-//   - Connections to a dead API server are closed, even if the server left the list meanwhile or
-//     before a restart: first those that wait for it, and the rest some seconds later (closing.go).
 //   - The table stays in force when Run ends.
 //
 // A Feature (feature.go) is the Keeper with a table in BPF maps, as the agent drives it. Beside
@@ -22,9 +20,6 @@
 // The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the
 // feed, whose sink is the Keeper. The Feature connects them.
 //
-// It is larger than most packages: services, API servers and health checks are changed by the one
-// goroutine that owns the Planner.
-//
-// Start with Keeper.Run in keeper.go, then turn.go and apiserver.go. health.go answers the health
-// checks of load balancers.
+// Start with Keeper.Run in keeper.go, then turn.go. health.go answers the health checks of load
+// balancers.
 package keeper

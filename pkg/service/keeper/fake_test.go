@@ -181,8 +181,3 @@ func (f *fakeTable) waitBackends(t *testing.T, addr, want string) {
 		return nil
 	})
 }
-
-// report has a probe say only whether the server answers.
-func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
-	return a.observe(addr, observation{up: up}, time.Now())
-}

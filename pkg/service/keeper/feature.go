@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -75,9 +76,7 @@ type Feature struct {
 
 	vips service.VIPs
 	// listed reports whether vips are complete.
-	listed  atomic.Bool
-	clients apiClients
-	silent  silentClients
+	listed atomic.Bool
 
 	// turn belongs to the goroutine that calls Begin and Turn.
 	turn struct {
@@ -92,7 +91,7 @@ type Feature struct {
 // Open opens the table if the configuration asks for it: all of it, or entry 0 alone. It removes
 // what another configuration left and no process would maintain.
 func Open(o FeatureOptions) (*Feature, error) {
-	f := &Feature{o: o, silent: silentClients{}}
+	f := &Feature{o: o}
 	cfg := o.Config
 	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		return f, f.openAPIPath()
@@ -120,12 +119,14 @@ func (f *Feature) open(t table.Config) error {
 	if f.o.Last != nil {
 		last = f.o.Last.APIServers
 	}
+	known := knownAPIServers(cfg, f.o.Source.Server(), serviceOfPod(os.Getenv), last)
+	clients := apiserver.NewConnections(f.podNamespaces)
 	o := Options{
-		Node: cfg.Node, Limits: t.Limits,
-		APIServers:   knownAPIServers(cfg, f.o.Source.Server(), serviceOfPod(os.Getenv), last),
-		CloseSockets: f.closeSockets, Log: log, VerifyServer: f.o.Source.ServerVerifier(),
-		Retransmitting: f.retransmittingTo, CountSockets: f.countAPISockets,
-		ProbeMark: abi.ProbeMark,
+		Node: cfg.Node, Limits: t.Limits, Log: log,
+		API: apiserver.Options{
+			Known: known, Verify: f.o.Source.ServerVerifier(), Mark: abi.ProbeMark,
+			Close: clients.Close, Count: clients.Count, Retransmitting: clients.Retransmitting,
+		},
 	}
 
 	var links *link.Links
@@ -138,7 +139,7 @@ func (f *Feature) open(t table.Config) error {
 	o.Table = tableOf{opened, links, cgroup}
 	log.Info("services are translated by eBPF", "apiServersOnly", !t.Links,
 		"hostRouting", cfg.Services.HostRouting, "cgroup", cgroup,
-		"apiServers", o.APIServers.Configured, "remembered", o.APIServers.Remembered)
+		"apiServers", known.Configured, "remembered", known.Remembered)
 	k, err := New(o)
 	if err != nil {
 		return errors.Join(err, opened.Close())

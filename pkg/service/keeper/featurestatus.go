@@ -23,20 +23,20 @@ func (f *Feature) Status(s *telemetry.Status) {
 		Listed: known.Listed, HostRouting: f.o.Config.Services.HostRouting, Known: known.Services,
 		Failures: known.Failures, Problems: len(known.Problems), APIOnly: f.links == nil,
 		Tables:    tableSizes(known.Used, known.Limits),
-		APIClosed: telemetry.APIClosed{Waiting: known.Closed.Stuck, Rest: known.Closed.Rest},
+		APIClosed: telemetry.APIClosed{Waiting: known.API.Closed.Stuck, Rest: known.API.Closed.Rest},
 	}
 
 	for _, l := range f.o.Source.LeftOut() {
 		out.LeftOut = append(out.LeftOut, telemetry.LeftOut(l))
 	}
-	for _, api := range known.APIServers {
+	for _, api := range known.API.Servers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
-	for _, h := range known.APIFrontends {
+	for _, h := range known.API.Frontends {
 		out.APIFrontends = append(out.APIFrontends, telemetry.APIFrontend(h))
 	}
 
-	problems := slices.Concat(known.Problems, known.APIProblems)
+	problems := slices.Concat(known.Problems, known.API.Problems)
 	if known.Failed != "" {
 		problems = append(problems, "the table of services cannot be written and stays as it is: "+
 			known.Failed)

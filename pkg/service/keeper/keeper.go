@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 const (
@@ -59,24 +59,10 @@ type Options struct {
 	// HealthAddress is the listen address of the node's health check, such as ":10256". An empty
 	// one disables it.
 	HealthAddress string
-	// APIServers are the API servers that are known before the first list.
-	APIServers APIServers
+	// API are the settings for the API servers. New sets their Node and Log.
+	API apiserver.Options
 	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
-	// CloseSockets closes TCP connections of this node and its pods to an API server that does not
-	// answer. It returns how long that took of a core. If it is nil, none is closed.
-	CloseSockets func(Closing) (closed int, took time.Duration, err error)
-	// Retransmitting returns the servers to which a selected connection of this node or its pods
-	// retransmits. If it is nil, lost servers are found by pings alone.
-	Retransmitting func(Sockets) ([]netip.AddrPort, error)
-	// CountSockets returns the number of selected connections of this node and its pods to each
-	// server. If it is nil, they are not counted.
-	CountSockets func(Sockets) (map[netip.AddrPort]int, error)
-	// VerifyServer verifies the certificate of an API server. If it is nil, none is verified.
-	VerifyServer func(tls.ConnectionState) error
-	// ProbeMark is the mark (SO_MARK) of the sockets of probes, by which the programs exempt them
-	// from APIServers.Host. Setting one needs CAP_NET_ADMIN. Zero sets none.
-	ProbeMark uint32
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
 	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
 	// were removed.
@@ -95,17 +81,12 @@ type Keeper struct {
 	table   Table
 	log     *slog.Logger
 	observe func(time.Duration)
-	api     *apiServers
+	api     *apiserver.Servers
 	health  *healthPorts
-	closing func(Closing) (int, time.Duration, error)
 	abort   func() (int, error)
-	// retransmitting and count are Options.Retransmitting and Options.CountSockets.
-	retransmitting func(Sockets) ([]netip.AddrPort, error)
-	count          func(Sockets) (map[netip.AddrPort]int, error)
-	stale          chan struct{} // UDP backends were removed; capacity 1
-	probe          prober
-	settled        time.Duration
-	listen         time.Duration // the pause between tries to listen on a port
+	stale   chan struct{} // UDP backends were removed; capacity 1
+	settled time.Duration
+	listen  time.Duration // the pause between tries to listen on a port
 	// abortRetry is the pause after a failed search for stale UDP sockets. abortAgain is the time
 	// to the second search.
 	abortRetry, abortAgain time.Duration
@@ -143,16 +124,15 @@ func New(o Options) (*Keeper, error) {
 	}
 
 	k := &Keeper{
-		table: o.Table, log: o.Log, observe: o.Observe, closing: o.CloseSockets,
-		abort: o.AbortDatagrams, retransmitting: o.Retransmitting, count: o.CountSockets,
-		stale: make(chan struct{}, 1), probe: probeServer,
+		table: o.Table, log: o.Log, observe: o.Observe,
+		abort: o.AbortDatagrams, stale: make(chan struct{}, 1),
 		settled: settled, listen: listenEvery, abortRetry: retryMax, abortAgain: abortAgain,
 		attached: make(chan struct{}), own: owned{planner: planner},
 	}
 	k.shown.Store(&Status{Limits: o.Limits})
 	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does not.
 	k.loop = loop.New(loop.Options{RetryMin: retryMin, RetryMax: retryMax,
-		Wait: func() bool { return reflect.DeepEqual(k.api.entry(), k.own.entry) }})
+		Wait: func() bool { return reflect.DeepEqual(k.api.Entry(), k.own.entry) }})
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
@@ -160,12 +140,9 @@ func New(o Options) (*Keeper, error) {
 	if k.observe == nil {
 		k.observe = func(time.Duration) {}
 	}
-	if k.closing == nil {
-		k.closing = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
-	}
 
-	k.api = newAPIServers(o.Node, o.APIServers)
-	k.api.verify, k.api.mark = o.VerifyServer, o.ProbeMark
+	o.API.Node, o.API.Log = o.Node, k.log
+	k.api = apiserver.New(o.API)
 	k.health = newHealthPorts(o.Node, o.HealthAddress, k.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	return k, nil
@@ -182,18 +159,18 @@ func (k *Keeper) Begin() error {
 	}
 	k.own.planner.Adopt(state)
 	k.own.planner.Hold(true)
-	k.api.adopt(state)
-	given, err := k.table.Given(k.api.frontends())
+	k.api.Adopt(state)
+	given, err := k.table.Given(k.api.Frontends())
 	if err != nil {
 		k.log.Warn("connections to API servers that left the list before are left to "+
 			"their programs", "error", err)
 	}
-	k.api.adoptLeft(given)
+	k.api.AdoptLeft(given)
 	k.setAPIServer()
 	if err := k.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
-	k.api.written(k.own.entry)
+	k.api.Written(k.own.entry)
 	if k.own.late = k.table.Fresh(); k.own.late {
 		k.log.Warn("the table of services in force is of another version and stays until the " +
 			"services are listed")
@@ -220,18 +197,11 @@ func (k *Keeper) attach(adopted int) error {
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.health.close()
 	ctx, cancel := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer cancel()
-	k.api.start(ctx, &watching, k.probe, k.loop.Poke)
-	watching.Go(func() { k.closeDead(ctx) })
-	watching.Go(func() { k.abortStale(ctx) })
-	if k.retransmitting != nil {
-		watching.Go(func() { k.askByEvidence(ctx) })
-	}
-	if k.count != nil {
-		watching.Go(func() { k.countConnections(ctx) })
-	}
+	var aborting sync.WaitGroup
+	wait := k.api.Start(ctx, k.loop.Poke)
+	defer func() { cancel(); wait(); aborting.Wait() }()
+
+	aborting.Go(func() { k.abortStale(ctx) })
 	k.loop.Poke()
 	k.loop.Run(ctx, k.step)
 }
@@ -282,7 +252,7 @@ func (k *Keeper) listenLater() {
 
 // SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
 // probe less often.
-func (k *Keeper) SetNodes(n int) { k.api.pace.nodes.Store(int64(n)) }
+func (k *Keeper) SetNodes(n int) { k.api.SetNodes(n) }
 
 // errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")

@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 const (
 	apiFrontend = "198.18.128.1:443"
 	webFrontend = "198.18.128.10:80"
 )
+
+// apiService is the service of the API servers.
+var apiService = service.Name{Namespace: "default", Name: "kubernetes"}
 
 var web = service.Name{Namespace: "default", Name: "web"}
 
@@ -48,27 +52,21 @@ func slice(owner service.Name, portName string, port uint16, addrs ...string) se
 // fakeProbes are probers that a test speaks for.
 type fakeProbes struct {
 	mu      sync.Mutex
-	reports map[netip.AddrPort]func(observation)
+	reports map[netip.AddrPort]func(bool)
 }
 
-func (f *fakeProbes) probe(ctx context.Context, p probe) {
+func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func(bool)) {
 	f.mu.Lock()
-	f.reports[p.addr] = p.report
+	f.reports[addr] = report
 	f.mu.Unlock()
 	<-ctx.Done()
 	f.mu.Lock()
-	delete(f.reports, p.addr)
+	delete(f.reports, addr)
 	f.mu.Unlock()
 }
 
 // say waits until the server is probed, and says that it answers or not.
 func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
-	t.Helper()
-	f.observe(t, addr, observation{up: up})
-}
-
-// observe waits until the server is probed, and reports o.
-func (f *fakeProbes) observe(t *testing.T, addr string, o observation) {
 	t.Helper()
 	wait(t, "probe of "+addr, func() error {
 		f.mu.Lock()
@@ -77,7 +75,7 @@ func (f *fakeProbes) observe(t *testing.T, addr string, o observation) {
 		if report == nil {
 			return fmt.Errorf("only %d servers are probed", len(f.reports))
 		}
-		report(o)
+		report(up)
 		return nil
 	})
 }
@@ -86,10 +84,12 @@ func (f *fakeProbes) observe(t *testing.T, addr string, o observation) {
 func begin(t *testing.T, table *fakeTable, change func(*Options),
 	tweaks ...func(*Keeper)) (*Keeper, *fakeProbes, func()) {
 	t.Helper()
+	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
-		APIServers: APIServers{Frontends: addrPorts(apiFrontend),
-			Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
+		API: apiserver.Options{Probe: probes.probe, Known: apiserver.Known{
+			Frontends:  addrPorts(apiFrontend),
+			Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")}},
 	}
 	if change != nil {
 		change(&o)
@@ -99,9 +99,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 		t.Fatal(err)
 	}
 
-	probes := &fakeProbes{reports: map[netip.AddrPort]func(observation){}}
-	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond,
-		time.Millisecond
+	p.settled, p.listen, p.abortAgain = time.Millisecond, time.Millisecond, time.Millisecond
 	for _, tweak := range tweaks {
 		tweak(p)
 	}
@@ -141,7 +139,7 @@ func TestEntryZeroBeforeAnyList(t *testing.T) {
 func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, func(o *Options) {
-		o.APIServers.Configured = addrPorts("198.18.0.9:6443")
+		o.API.Known.Configured = addrPorts("198.18.0.9:6443")
 	})
 	p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
 	p.Listed()
@@ -210,7 +208,7 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 
 	writes := table.written()
 	// the maps remember the servers
-	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers = APIServers{} })
+	p, probes, _ := begin(t, table, func(o *Options) { o.API.Known = apiserver.Known{} })
 	probes.say(t, "198.18.0.1:6443", false)
 	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 	if got := table.backends(webFrontend); got != "198.18.1.1:8080" {

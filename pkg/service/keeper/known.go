@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 // Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
@@ -31,8 +32,8 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 // default; beside another proxy nothing is guessed. The servers are those of the configuration, of
 // veild's credentials, and of the last good table.
 func knownAPIServers(cfg config.Config, asked, told netip.AddrPort,
-	last []netip.Addr) APIServers {
-	known := APIServers{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
+	last []netip.Addr) apiserver.Known {
+	known := apiserver.Known{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
 	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.ServiceRanges) > 0 {
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}

@@ -132,7 +132,7 @@ func (k *Keeper) PutService(s service.Service) {
 	k.add(object{service: s.Name}, func() {
 		k.own.planner.PutService(s)
 		k.health.putService(s)
-		k.api.putService(s)
+		k.api.PutService(s)
 	})
 }
 
@@ -146,7 +146,7 @@ func (k *Keeper) PutSlice(s service.Slice) {
 	k.add(object{s.Service, s.Name}, func() {
 		k.own.planner.PutSlice(s)
 		k.health.putSlice(s)
-		k.api.putSlice(s)
+		k.api.PutSlice(s)
 	})
 }
 
@@ -155,7 +155,7 @@ func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
 	k.add(object{owner, slice}, func() {
 		k.own.planner.DeleteSlice(owner, slice)
 		k.health.deleteSlice(owner, slice)
-		k.api.deleteSlice(owner, slice)
+		k.api.DeleteSlice(owner, slice)
 	})
 }
 

@@ -2,22 +2,13 @@ package keeper
 
 import (
 	"errors"
-	"fmt"
-	"net/netip"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// ownNamespace is the path of the node's network namespace.
-const ownNamespace = "/proc/self/ns/net"
-
-// namespaces returns the paths of the network namespaces of this node and its pods.
-func (f *Feature) namespaces() ([]string, error) {
-	paths := []string{ownNamespace}
+// podNamespaces returns the paths of the network namespaces of this node's pods.
+func (f *Feature) podNamespaces() ([]string, error) {
+	var paths []string
 	records, err := f.o.Paths.List()
 	for _, r := range records {
 		paths = append(paths, r.Netns)
@@ -25,86 +16,9 @@ func (f *Feature) namespaces() ([]string, error) {
 	return paths, err
 }
 
-// silentClients has, by server, the network namespaces that had connections to it when stuck ones
-// were first closed. It forgets them when all are closed. One goroutine uses it.
-type silentClients map[netip.AddrPort][]string
-
-// closeSockets closes TCP connections of this node and of its pods to a server. It returns how many,
-// and how long that took of a core.
-func (f *Feature) closeSockets(c Closing) (closed int, took time.Duration, err error) {
-	var paths []string
-	if !c.Again {
-		paths, err = f.namespaces()
-	}
-	closed, took, closeErr := f.silent.close(c, paths)
-	return closed, took, errors.Join(err, closeErr)
-}
-
-// close closes connections to a server, in all network namespaces or again in those that had some.
-func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
-	err error) {
-	if c.Again {
-		paths = all[c.Server]
-	}
-	var clients []string
-	closed, err = closeIn(paths, c.Still, func(path string) (int, error) {
-		began, found := threadTime(), false
-		n, err := sockdiag.Close(unix.IPPROTO_TCP, c.Server, func(s sockdiag.Socket) bool {
-			spare := c.Spare(s.Cookie)
-			found = found || !spare
-			return (!c.Stuck || s.Stuck()) && !spare
-		})
-		took += threadTime() - began
-		if found || err != nil {
-			clients = append(clients, path)
-		}
-		return n, err
-	})
-
-	if all[c.Server] = clients; !c.Stuck {
-		delete(all, c.Server)
-	}
-	return closed, took, err
-}
-
-// threadTime is the time that the current thread has had of a core. The time on a clock would be
-// longer on a busy node, where lost servers would then be found out later.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
-}
-
-// closeIn closes sockets in network namespaces while still returns true. What the kernel does not
-// support in one it supports in none; that is reported once.
-func closeIn(paths []string, still func() bool,
-	closeHere func(path string) (int, error)) (int, error) {
-	closed := 0
-	var errs []error
-	for _, path := range paths {
-		if !still() {
-			break
-		}
-		err := netns.Do(path, func() error {
-			n, err := closeHere(path)
-			closed += n
-			return err
-		})
-		if errors.Is(err, sockdiag.ErrNotSupported) {
-			return closed, err
-		}
-		if err != nil && !errors.Is(err, netns.ErrNotFound) {
-			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
-		}
-	}
-	return closed, errors.Join(errs...)
-}
-
 // abortDatagrams disconnects the UDP sockets of this node and its pods whose backend has gone.
 func (f *Feature) abortDatagrams() (int, error) {
-	paths, err := f.namespaces()
-	n, abortErr := f.table.AbortUDP(paths...)
+	paths, err := f.podNamespaces()
+	n, abortErr := f.table.AbortUDP(append([]string{netns.Own}, paths...)...)
 	return n, errors.Join(err, abortErr)
 }

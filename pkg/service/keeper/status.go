@@ -1,11 +1,10 @@
 package keeper
 
 import (
-	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 // Status is the state of the table of services.
@@ -17,57 +16,20 @@ type Status struct {
 	Services int
 	// Used and Limits are the used and the available entries of the maps.
 	Used, Limits service.Limits
-	// APIServers are the backends of entry 0, dead ones included.
-	APIServers []APIServer
-	// APIFrontends are the addresses of APIServers.Host.
-	APIFrontends []HostFrontend
-	// Closed counts the connections to API servers that were closed.
-	Closed Closed
+	API          apiserver.Status
 	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
 	Failed   string
 	Failures uint64
 	// Problems are sentences that say which service is not served as it asks, and why.
 	Problems []string
-	// APIProblems are sentences about API servers.
-	APIProblems []string
 }
-
-// APIServer is the state of one API server.
-type APIServer struct {
-	Addr netip.AddrPort
-	// Up reports whether it answers, with a certificate that may be used. Since is when that last
-	// changed, or when it stopped answering if that was later; zero before the first probe result.
-	Up    bool
-	Since time.Time
-	// Connections counts the connections of the node and its pods, in general at most half a minute
-	// ago.
-	Connections int
-	// State decides about new connections: one of the constants below.
-	State string
-	// RoundTrip is the smoothed round trip of its pings. Zero means that it is unknown.
-	RoundTrip time.Duration
-}
-
-// States of an API server. New connections go to the good ones. If a family has none, they go to
-// slow ones, then to those that hang or are not ready, then to all.
-const (
-	StateUnknown     = "unknown" // not probed yet; it counts as good
-	StateGood        = "good"
-	StateSlow        = "slow"
-	StateHangs       = "hangs"       // it answers pings, but no requests
-	StateNotReady    = "not_ready"   // by its /readyz
-	StateCertificate = "certificate" // it cannot be verified, and another server is
-	StateSilent      = "silent"
-)
 
 // Status returns the current state. Numbers and problems may be some seconds old.
 func (k *Keeper) Status() Status {
 	s := *k.shown.Load()
 	s.Listed = k.inbox.isListed()
-	s.APIServers, s.Closed = k.api.status()
-	s.APIFrontends = k.api.hostFrontends()
+	s.API = k.api.Status()
 	s.Problems = slices.Concat(s.Problems, k.health.problems())
-	s.APIProblems = k.api.problems()
 	return s
 }
 

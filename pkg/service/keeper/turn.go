@@ -26,7 +26,7 @@ func (k *Keeper) turn(broken bool) error {
 		if err := k.apply(k.own.planner.PlanAPIServer()); err != nil {
 			return err
 		}
-		k.api.written(k.own.entry)
+		k.api.Written(k.own.entry)
 	}
 
 	if since := k.take(); k.own.pending.IsZero() {
@@ -36,7 +36,7 @@ func (k *Keeper) turn(broken bool) error {
 	changed := k.setAPIServer()
 	err := k.write()
 	if changed && err == nil {
-		k.api.written(k.own.entry)
+		k.api.Written(k.own.entry)
 	}
 	if err == nil && k.own.late && k.own.taken {
 		err = k.attach(0)
@@ -58,7 +58,7 @@ func (k *Keeper) turn(broken bool) error {
 
 // setAPIServer hands the planner the current entry 0, and reports whether it changed.
 func (k *Keeper) setAPIServer() bool {
-	e := k.api.entry()
+	e := k.api.Entry()
 	if reflect.DeepEqual(e, k.own.entry) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"crypto/tls"
@@ -70,24 +70,24 @@ func TestServersForNewConnections(t *testing.T) {
 			{second, 0, right}, {second, 0, observation{}}}, "1 3", StateGood},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: addrPorts(apiFrontend),
 				Remembered: []netip.AddrPort{first, second, third}})
 			began := time.Now()
 			for _, addr := range []netip.AddrPort{first, second, third} {
 				a.observe(addr, up, began)
 			}
 			for i, s := range c.steps {
-				before := a.entry()
+				before := a.Entry()
 				changed := a.observe(s.addr, s.o, began.Add(s.after))
-				if !changed && !slices.Equal(before.Backends, a.entry().Backends) {
+				if !changed && !slices.Equal(before.Backends, a.Entry().Backends) {
 					t.Errorf("step %d changed entry 0 and does not say so", i)
 				}
 			}
-			if got := shortly(a.entry()); got != c.want {
+			if got := shortly(a.Entry()); got != c.want {
 				t.Errorf("new connections go to %s, want %s", got, c.want)
 			}
 
-			servers, _ := a.status()
+			servers := a.Status().Servers
 			if servers[0].State != c.state {
 				t.Errorf("the first is %q, want %q", servers[0].State, c.state)
 			}
@@ -95,7 +95,7 @@ func TestServersForNewConnections(t *testing.T) {
 			if strings.HasPrefix(name, "a wrong") {
 				wantProblems = 1
 			}
-			if got := a.problems(); len(got) != wantProblems {
+			if got := a.Status().Problems; len(got) != wantProblems {
 				t.Errorf("problems %q, want %d", got, wantProblems)
 			}
 			if c.state == StateNotReady || c.state == StateHangs || c.state == StateSlow {
@@ -132,27 +132,27 @@ func TestReadinessOverRealConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTwoServers(t)
-			p := w.begin(t, func(o *Options) {
-				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
+			w.begin(t, func(o *Options) {
+				o.Close = func(c Closing) (int, time.Duration, error) {
 					if !c.Still() { // either may miss a ping on a busy machine
 						t.Errorf("connections to a server that answers are closed: %+v", c)
 					}
 					return 0, 0, nil
 				}
 			})
-			w.waitBoth(t, p)
+			w.waitBoth(t)
 			w.ready.Store(c.status)
 			asked := w.asked.Load()
 			nettest.Until(t, 30*time.Second, "two more requests, and their outcome", func() bool {
-				return w.asked.Load() >= asked+2 && p.Status().APIServers[0].State == c.state
+				return w.asked.Load() >= asked+2 && w.Status().Servers[0].State == c.state
 			})
 			if c.state == StateGood {
-				w.waitBoth(t, p)
+				w.waitBoth(t)
 				return
 			}
-			w.table.waitBackends(t, apiFrontend, w.second.String())
+			w.waitBackends(t, w.second)
 			w.ready.Store(http.StatusOK)
-			w.waitBoth(t, p)
+			w.waitBoth(t)
 		})
 	}
 }
@@ -163,30 +163,30 @@ func TestCertificatesAreVerified(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		second func(tls.ConnectionState) error
-		want   string
+		want   []string
 	}{
 		"another is right": {func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("no certificate to verify")
 			}
 			return nil
-		}, "198.18.0.2:6443"},
-		"none is right": {wrong, "198.18.0.1:6443 198.18.0.2:6443"},
+		}, []string{"198.18.0.2:6443"}},
+		"none is right": {wrong, []string{"198.18.0.1:6443", "198.18.0.2:6443"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTwoServers(t)
 			w.verify = map[netip.AddrPort]func(tls.ConnectionState) error{w.first: wrong,
 				w.second: c.second}
-			p := w.begin(t, nil)
+			w.begin(t, nil)
 
 			wait(t, "problem", func() error {
-				if got := p.Status().APIProblems; len(got) == 0 ||
+				if got := w.Status().Problems; len(got) == 0 ||
 					!strings.Contains(got[0], "signed by another CA") {
 					return fmt.Errorf("problems %q", got)
 				}
 				return nil
 			})
-			w.table.waitBackends(t, apiFrontend, c.want)
+			w.waitBackends(t, addrPorts(c.want...)...)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// HostFrontend is an address of APIServers.Host and the servers that it leads to. Without any it is
+// HostFrontend is an address of Known.Host and the servers that it leads to. Without any it is
 // not translated.
 type HostFrontend struct {
 	Addr    netip.AddrPort
@@ -30,7 +30,7 @@ func hostAddrs(all []netip.AddrPort) []netip.AddrPort {
 
 // adoptHostLocked takes the backends of addresses in the maps for servers whose certificates name
 // them: the last process had seen the certificates. Each probe replaces what it took.
-func (a *apiServers) adoptHostLocked(was []service.HostFrontend) {
+func (a *Servers) adoptHostLocked(was []service.HostFrontend) {
 	for _, addr := range a.before.Host {
 		for _, h := range was {
 			if h.Addr != addr {
@@ -45,10 +45,10 @@ func (a *apiServers) adoptHostLocked(was []service.HostFrontend) {
 	}
 }
 
-// hostLocked returns each address of APIServers.Host. It leads to the servers of its family whose
+// hostLocked returns each address of Known.Host. It leads to the servers of its family whose
 // certificates name it, of the best use. None leads to a server that does not answer: without
 // translation the address is as good as it was.
-func (a *apiServers) hostLocked() []service.HostFrontend {
+func (a *Servers) hostLocked() []service.HostFrontend {
 	var out []service.HostFrontend
 	for _, addr := range a.before.Host {
 		f, best := service.HostFrontend{Addr: addr}, useUnready
@@ -67,7 +67,7 @@ func (a *apiServers) hostLocked() []service.HostFrontend {
 }
 
 // namedLocked returns the listed servers of an address's family whose certificates name it.
-func (a *apiServers) namedLocked(addr netip.AddrPort) map[netip.AddrPort]*server {
+func (a *Servers) namedLocked(addr netip.AddrPort) map[netip.AddrPort]*server {
 	out := map[netip.AddrPort]*server{}
 	for at, s := range a.servers {
 		sameFamily := at.Addr().Is6() == addr.Addr().Is6()
@@ -78,20 +78,9 @@ func (a *apiServers) namedLocked(addr netip.AddrPort) map[netip.AddrPort]*server
 	return out
 }
 
-// hostFrontends returns the addresses of APIServers.Host with the servers that they lead to.
-func (a *apiServers) hostFrontends() []HostFrontend {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []HostFrontend
-	for _, f := range a.hostLocked() {
-		out = append(out, HostFrontend{f.Addr, f.Backends})
-	}
-	return out
-}
-
-// hostProblemsLocked returns sentences about addresses of APIServers.Host that certificates do not
+// hostProblemsLocked returns sentences about addresses of Known.Host that certificates do not
 // name. It says nothing about servers whose certificates were not verified yet.
-func (a *apiServers) hostProblemsLocked() (out []string) {
+func (a *Servers) hostProblemsLocked() (out []string) {
 	for _, addr := range a.before.Host {
 		if why, cure := a.hostProblemLocked(addr); why != "" {
 			out = append(out, fmt.Sprintf("services.apiFrontends: %s %s; %s, or remove it from "+
@@ -102,7 +91,7 @@ func (a *apiServers) hostProblemsLocked() (out []string) {
 }
 
 // hostProblemLocked returns what is wrong with an address and what to do, or nothing.
-func (a *apiServers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
+func (a *Servers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
 	const untranslated = "is not translated, so its clients do not fail over: "
 	var lacking []string // servers with a verified certificate that does not name it
 	servers, judged := 0, 0
@@ -128,7 +117,7 @@ func (a *apiServers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
 	case servers == 0:
 		return untranslated + "no API server of its family is known",
 			"write an address of the other family"
-	case a.verify == nil:
+	case a.o.Verify == nil:
 		return untranslated + "veild's kubeconfig has no CA to verify certificates by",
 			"set certificate-authority in it"
 	case named > 0 && len(lacking) > 0:

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"errors"
@@ -59,7 +59,7 @@ func TestProbeIsAsked(t *testing.T) {
 
 func TestServersAreAskedOnceASecond(t *testing.T) {
 	addr := netip.MustParseAddrPort("198.18.0.1:6443")
-	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+	a := newServers(Known{Frontends: addrPorts(apiFrontend),
 		Remembered: []netip.AddrPort{addr}})
 	asked := func() bool {
 		select {
@@ -84,7 +84,7 @@ func TestServersAreAskedOnceASecond(t *testing.T) {
 func TestRetransmissionsFindALostServer(t *testing.T) {
 	w := newTwoServers(t)
 	var lost atomic.Bool
-	p := w.begin(t, func(o *Options) {
+	w.begin(t, func(o *Options) {
 		o.Retransmitting = func(s Sockets) ([]netip.AddrPort, error) {
 			if !slices.Contains(s.Servers, w.first) || !lost.Load() {
 				return nil, nil
@@ -92,29 +92,29 @@ func TestRetransmissionsFindALostServer(t *testing.T) {
 			return []netip.AddrPort{w.first}, nil
 		}
 	})
-	w.waitBoth(t, p) // on a busy machine that may need several connects
-	p.SetNodes(400_000)
-	trip := p.Status().APIServers[0].RoundTrip
+	w.waitBoth(t) // on a busy machine that may need several connects
+	w.SetNodes(400_000)
+	trip := w.Status().Servers[0].RoundTrip
 	wait(t, "the last ping for 100 s", func() error {
-		if p.Status().APIServers[0].RoundTrip == trip {
+		if w.Status().Servers[0].RoundTrip == trip {
 			return errors.New("no ping was answered")
 		}
 		return nil
 	})
 	w.freeze()
 	lost.Store(true)
-	w.table.waitBackends(t, apiFrontend, w.second.String())
+	w.waitBackends(t, w.second)
 }
 
 func TestConnectionsAreCounted(t *testing.T) {
 	w := newTwoServers(t)
-	p := w.begin(t, func(o *Options) {
-		o.CountSockets = func(s Sockets) (map[netip.AddrPort]int, error) {
+	w.begin(t, func(o *Options) {
+		o.Count = func(s Sockets) (map[netip.AddrPort]int, error) {
 			return map[netip.AddrPort]int{w.first: 7}, nil
 		}
 	})
 	wait(t, "number of connections", func() error {
-		got := p.Status().APIServers
+		got := w.Status().Servers
 		if len(got) != 2 || got[0].Connections != 7 || got[1].Connections != 0 {
 			return fmt.Errorf("%+v", got)
 		}

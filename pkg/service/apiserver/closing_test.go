@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 )
 
 // sweeps returns the servers all of whose connections are due.
-func sweeps(a *apiServers, now time.Time) (out []netip.AddrPort) {
+func sweeps(a *Servers, now time.Time) (out []netip.AddrPort) {
 	for _, c := range a.due(now) {
 		if !c.Stuck {
 			out = append(out, c.Server)
@@ -22,7 +22,7 @@ func sweeps(a *apiServers, now time.Time) (out []netip.AddrPort) {
 }
 
 // dueLine is what is due at each of some times after the start.
-func dueLine(a *apiServers, began time.Time, after ...time.Duration) (out []string) {
+func dueLine(a *Servers, began time.Time, after ...time.Duration) (out []string) {
 	for _, d := range after {
 		text := "-"
 		for _, c := range a.due(began.Add(d)) {
@@ -38,7 +38,7 @@ func dueLine(a *apiServers, began time.Time, after ...time.Duration) (out []stri
 }
 
 // doubt has a server answer with a certificate that is wrong, while another's is right.
-func doubt(a *apiServers, wrong, right string) {
+func doubt(a *Servers, wrong, right string) {
 	a.observe(netip.MustParseAddrPort(right), observation{up: true, trust: trusted}, time.Now())
 	a.observe(netip.MustParseAddrPort(wrong), observation{up: true, trust: trustRefused},
 		time.Now())
@@ -47,61 +47,61 @@ func doubt(a *apiServers, wrong, right string) {
 func TestConnectionsToSilentServersAreDue(t *testing.T) {
 	const gone, other, third, v6 = "198.18.0.1:6443", "198.18.0.2:6443", "198.18.0.3:6443",
 		"[2001:db8::1]:6443"
-	say := func(a *apiServers, addr string, up bool) {
+	say := func(a *Servers, addr string, up bool) {
 		a.report(netip.MustParseAddrPort(addr), up)
 	}
 	for name, c := range map[string]struct {
 		servers []string
-		steps   func(a *apiServers)
+		steps   func(a *Servers)
 		want    []string
 	}{
 		// after 0, 0.1 s, 0.3 s, the node's delay, 1 s more, 10 s more, 25 s, 36 s
-		"another answers": {[]string{gone, other}, func(a *apiServers) {
+		"another answers": {[]string{gone, other}, func(a *Servers) {
 			say(a, other, true)
 			say(a, gone, false)
 		}, []string{"stuck", "-", "stuck", "rest", "-", "rest", "rest", "rest"}},
-		"no other answers": {[]string{gone, other}, func(a *apiServers) {
+		"no other answers": {[]string{gone, other}, func(a *Servers) {
 			say(a, gone, false)
 		}, []string{"-", "-", "-", "-", "-", "-", "-", "-"}},
-		"only one of another family answers": {[]string{gone, v6}, func(a *apiServers) {
+		"only one of another family answers": {[]string{gone, v6}, func(a *Servers) {
 			say(a, v6, true)
 			say(a, gone, false)
 		}, []string{"-", "-", "-", "-", "-", "-", "-", "-"}},
-		"fewer than half answer": {[]string{gone, other, third}, func(a *apiServers) {
+		"fewer than half answer": {[]string{gone, other, third}, func(a *Servers) {
 			say(a, other, true)
 			say(a, gone, false)
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
-		"it answers again": {[]string{gone, other}, func(a *apiServers) {
+		"it answers again": {[]string{gone, other}, func(a *Servers) {
 			say(a, other, true)
 			say(a, gone, false)
 			say(a, gone, true)
 		}, []string{"-", "-", "-", "-", "-", "-", "-", "-"}},
-		"the maps still lead to it": {[]string{gone, other}, func(a *apiServers) {
+		"the maps still lead to it": {[]string{gone, other}, func(a *Servers) {
 			say(a, other, true)
 			say(a, gone, false)
-			a.written(service.APIServer{Backends: addrPorts(gone, other)})
+			a.Written(service.APIServer{Backends: addrPorts(gone, other)})
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
 		"its certificate is wrong and another's is right": {[]string{gone, other},
-			func(a *apiServers) {
+			func(a *Servers) {
 				say(a, other, true)
 				doubt(a, gone, other)
 			}, []string{"-", "-", "-", "-", "-", "-", "-", "-"}},
 		"its certificate was wrong, and it falls silent": {[]string{gone, other},
-			func(a *apiServers) {
+			func(a *Servers) {
 				say(a, other, true)
 				doubt(a, gone, other)
 				s := a.servers[netip.MustParseAddrPort(gone)]
 				s.since = s.since.Add(-time.Hour)
 				say(a, gone, false)
 			}, []string{"stuck", "-", "stuck", "rest", "-", "rest", "rest", "rest"}},
-		"the last process found it dead": {[]string{gone, other}, func(a *apiServers) {
+		"the last process found it dead": {[]string{gone, other}, func(a *Servers) {
 			say(a, other, true)
 			s := a.servers[netip.MustParseAddrPort(gone)]
 			s.judgement, s.since = judgement{}, time.Now()
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: addrPorts(apiFrontend),
 				Remembered: addrPorts(c.servers...)})
 			c.steps(a)
 
@@ -120,11 +120,11 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 // one answers, those that began meanwhile are closed, and not 10 s after the last ones.
 func TestConnectionsOfAnOutageAreClosed(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
-	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+	a := newServers(Known{Frontends: addrPorts(apiFrontend),
 		Remembered: addrPorts(gone, other)})
 	say := func(addr string, up bool) {
 		a.report(netip.MustParseAddrPort(addr), up)
-		a.written(a.entry())
+		a.Written(a.Entry())
 	}
 	say(other, true)
 	say(gone, false)
@@ -171,7 +171,7 @@ func TestNodesCloseAtTheirOwnTimes(t *testing.T) {
 // few: most sockets retransmit for the second time after it. A tick may come a little early.
 func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
-	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+	a := newServers(Known{Frontends: addrPorts(apiFrontend),
 		Remembered: addrPorts(gone, other)})
 	a.report(netip.MustParseAddrPort(other), true)
 	a.report(netip.MustParseAddrPort(gone), false)
@@ -194,7 +194,7 @@ func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 // A slow search is a rare one, and a failed one is not counted.
 func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	const gone = "198.18.0.1:6443"
-	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+	a := newServers(Known{Frontends: addrPorts(apiFrontend),
 		Remembered: addrPorts(gone, "198.18.0.2:6443")})
 	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
 	a.report(netip.MustParseAddrPort(gone), false)
@@ -227,7 +227,7 @@ func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	if s := a.servers[rest.Server]; s.times != 0 {
 		t.Error("a search that failed counts")
 	}
-	if _, got := a.status(); got != (Closed{Stuck: 3, Rest: 2}) {
+	if got := a.Status().Closed; got != (Closed{Stuck: 3, Rest: 2}) {
 		t.Errorf("counted %+v", got)
 	}
 }

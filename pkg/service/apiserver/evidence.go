@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type Sockets struct {
 // askByEvidence looks for local connections that retransmit to a server, and has such a server
 // probed at once, until ctx ends. It looks only in clusters so large that pings alone would find a
 // lost server later than within a second.
-func (k *Keeper) askByEvidence(ctx context.Context) {
+func (a *Servers) askByEvidence(ctx context.Context) {
 	pause, warned := lookEvery, false
 	for {
 		select {
@@ -37,16 +37,16 @@ func (k *Keeper) askByEvidence(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		pause = lookEvery
-		if k.api.pace.ping() <= leastPing {
+		if a.pace.ping() <= leastPing {
 			continue
 		}
 
 		began := time.Now()
-		silent, err := k.retransmitting(k.api.sockets(true))
-		k.api.ask(silent, time.Now())
+		silent, err := a.o.Retransmitting(a.sockets(true))
+		a.ask(silent, time.Now())
 		pause = max(lookEvery, lookShare*time.Since(began))
 		if err != nil && !warned {
-			k.log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
+			a.o.Log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
 				"error", err)
 		}
 		warned = err != nil
@@ -54,7 +54,7 @@ func (k *Keeper) askByEvidence(ctx context.Context) {
 }
 
 // countConnections counts the connections to each server until ctx ends.
-func (k *Keeper) countConnections(ctx context.Context) {
+func (a *Servers) countConnections(ctx context.Context) {
 	pause, warned := time.Second, false // a count at the start tells askByEvidence where to look
 	for {
 		select {
@@ -63,18 +63,18 @@ func (k *Keeper) countConnections(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		count, err := k.count(k.api.sockets(false))
+		count, err := a.o.Count(a.sockets(false))
 		pause = max(countEvery, countShare*time.Since(began))
 		if err != nil && !warned {
-			k.log.Warn("connections to API servers are counted in part", "error", err)
+			a.o.Log.Warn("connections to API servers are counted in part", "error", err)
 		}
 		warned = err != nil
-		k.api.counted(count)
+		a.counted(count)
 	}
 }
 
 // counted records the number of connections to each server.
-func (a *apiServers) counted(count map[netip.AddrPort]int) {
+func (a *Servers) counted(count map[netip.AddrPort]int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for addr, s := range a.servers {
@@ -83,7 +83,7 @@ func (a *apiServers) counted(count map[netip.AddrPort]int) {
 }
 
 // sockets selects the connections to all servers, or to those that answer.
-func (a *apiServers) sockets(up bool) Sockets {
+func (a *Servers) sockets(up bool) Sockets {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := Sockets{Spare: a.closing.own.has}
@@ -97,7 +97,7 @@ func (a *apiServers) sockets(up bool) Sockets {
 }
 
 // ask has servers probed at once, each at most once in askPause.
-func (a *apiServers) ask(servers []netip.AddrPort, now time.Time) {
+func (a *Servers) ask(servers []netip.AddrPort, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, addr := range servers {

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"maps"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // A client in a namespace of its own is counted, and seen to retransmit once its server has gone.
@@ -36,7 +37,7 @@ func TestConnectionsOfPodsAreFound(t *testing.T) {
 	})
 
 	other := netip.MustParseAddrPort("192.0.2.3:6443")
-	paths := []string{ownNamespace, "/nowhere", client.Path()}
+	paths := []string{netns.Own, "/nowhere", client.Path()}
 	s := Sockets{Servers: []netip.AddrPort{other, to}, Spare: func(uint64) bool { return false }}
 	count, clients, err := countIn(paths, s)
 	if want := map[netip.AddrPort]int{to: 1}; err != nil || !maps.Equal(count, want) ||

@@ -1,7 +1,6 @@
-package keeper
+package apiserver
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -44,7 +43,7 @@ type observation struct {
 	trip      time.Duration // the round trip of a ping; 0 if there was none
 	trust     trust
 	distrust  error // the reason of trustRefused
-	// named are those of APIServers.Host that a trusted certificate names, in their order.
+	// named are those of Known.Host that a trusted certificate names, in their order.
 	named []netip.AddrPort
 }
 
@@ -75,7 +74,7 @@ type judgement struct {
 }
 
 // observe records an observation, and reports whether entry 0 may have changed.
-func (a *apiServers) observe(addr netip.AddrPort, o observation, now time.Time) (changed bool) {
+func (a *Servers) observe(addr netip.AddrPort, o observation, now time.Time) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.servers[addr]
@@ -147,7 +146,7 @@ func (j *judgement) noteSlow(others time.Duration, now time.Time) {
 }
 
 // othersTripLocked returns the median round trip of the other listed servers, 0 if there are none.
-func (a *apiServers) othersTripLocked(addr netip.AddrPort) time.Duration {
+func (a *Servers) othersTripLocked(addr netip.AddrPort) time.Duration {
 	var trips []time.Duration
 	for other, s := range a.servers {
 		if other != addr && s.left.IsZero() && s.trip > 0 {
@@ -186,54 +185,4 @@ func (s *server) judge(verified bool, now time.Time) (changed bool) {
 		changed = true
 	}
 	return changed
-}
-
-// status returns the candidates, sorted, and the connections that were closed.
-func (a *apiServers) status() ([]APIServer, Closed) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []APIServer
-	for addr, s := range a.servers {
-		if s.left.IsZero() {
-			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since,
-				Connections: s.connections, State: s.state(), RoundTrip: s.trip})
-		}
-	}
-	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
-	return out, a.closing.closed
-}
-
-// state returns the word for what decides about new connections.
-func (s *server) state() string {
-	switch {
-	case !s.probed:
-		return StateUnknown
-	case !s.answers:
-		return StateSilent
-	case !s.up:
-		return StateCertificate
-	case s.unready:
-		return StateNotReady
-	case s.use == useUnready:
-		return StateHangs
-	case s.use == useSlow:
-		return StateSlow
-	}
-	return StateGood
-}
-
-// problems returns sentences about the certificates of servers and what they name, sorted.
-func (a *apiServers) problems() (out []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for addr, s := range a.servers {
-		if s.left.IsZero() && s.trust == trustRefused {
-			out = append(out, fmt.Sprintf("the certificate of the API server %s cannot be verified "+
-				"by the CA of veild's kubeconfig, which others may share: %v; if the network can be "+
-				"trusted, renew that certificate or the CA in the kubeconfig", addr, s.distrust))
-		}
-	}
-	out = append(out, a.hostProblemsLocked()...)
-	slices.Sort(out)
-	return out
 }

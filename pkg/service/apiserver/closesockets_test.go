@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"errors"
@@ -11,10 +11,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
-	const own = "/proc/self/ns/net"
+	const own = netns.Own
 	wrong := errors.New("wrong")
 	for name, c := range map[string]struct {
 		err           error
@@ -36,7 +37,7 @@ func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
 }
 
 func TestClosingEndsWhenTheServerAnswers(t *testing.T) {
-	const own = "/proc/self/ns/net"
+	const own = netns.Own
 	asked := 0
 	closed, err := closeIn([]string{own, own, own}, func() bool { return asked < 2 },
 		func(string) (int, error) { asked++; return 1, nil })
@@ -65,7 +66,7 @@ func TestStuckConnectionsAreClosedWhereTheyAre(t *testing.T) {
 	})
 
 	all := silentClients{}
-	paths := []string{ownNamespace, "/nowhere", client.Path(), other.Path()}
+	paths := []string{netns.Own, "/nowhere", client.Path(), other.Path()}
 	c := Closing{Server: to, Stuck: true, Spare: func(uint64) bool { return false },
 		Still: func() bool { return true }}
 	for i, want := range [][]string{{client.Path()}, {client.Path()}} {

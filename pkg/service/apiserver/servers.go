@@ -1,8 +1,9 @@
-package keeper
+package apiserver
 
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// APIServers are the API servers that are known before the first list.
-type APIServers struct {
+// Known are the API servers that are known before the first list.
+type Known struct {
 	// Frontends are the confirmed addresses of their service. Addresses in the maps count too.
 	Frontends []netip.AddrPort
 	// Guessed are probable addresses of their service, for use while none is confirmed.
@@ -35,10 +36,40 @@ var (
 	apiPort    = "https"
 )
 
-// apiServers probes the API servers and decides the frontends and backends of entry 0.
-type apiServers struct {
-	mu     sync.Mutex // guards the fields below
-	before APIServers
+// Options are the settings and dependencies of Servers.
+type Options struct {
+	// Node is this node's name in Kubernetes. It spreads the closing of connections.
+	Node  string
+	Known Known
+	// Close closes TCP connections of this node and its pods to a server that does not answer. It
+	// returns how long that took of a core. If it is nil, none is closed.
+	Close func(Closing) (closed int, took time.Duration, err error)
+	// Retransmitting returns the servers to which a selected connection of this node or its pods
+	// retransmits. If it is nil, lost servers are found by pings alone.
+	Retransmitting func(Sockets) ([]netip.AddrPort, error)
+	// Count returns the number of selected connections of this node and its pods to each server. If
+	// it is nil, they are not counted.
+	Count func(Sockets) (map[netip.AddrPort]int, error)
+	// Verify verifies the certificate of a server. If it is nil, none is verified.
+	Verify func(tls.ConnectionState) error
+	// Mark is the mark (SO_MARK) of the sockets of probes, by which the programs exempt them from
+	// Known.Host. Setting one needs CAP_NET_ADMIN. Zero sets none.
+	Mark uint32
+	// Probe probes a server and reports whether it answers, again and again until ctx ends. Nil
+	// means pings, certificates and /readyz over connections of TLS. Tests replace it.
+	Probe func(ctx context.Context, server netip.AddrPort, report func(answers bool))
+	// Log receives changes and problems. If it is nil, they are discarded.
+	Log *slog.Logger
+}
+
+// Servers probes the API servers and decides the frontends and backends of entry 0. Make it with
+// New, then call Start once. All other methods may be called at any time from any goroutine.
+type Servers struct {
+	o     Options
+	probe prober
+
+	mu     sync.Mutex // guards the fields below, except pace and what closings excludes
+	before Known
 	listed []netip.AddrPort // frontends of the listed service
 	slices map[string][]netip.AddrPort
 	// servers are the candidates. Each has a probe once run is set.
@@ -46,10 +77,6 @@ type apiServers struct {
 	run     func(s *server, addr netip.AddrPort) (stop func())
 	closing closings
 	pace    pace
-	// verify verifies the certificate of a server; nil means that it cannot be verified.
-	verify func(tls.ConnectionState) error
-	// mark is the mark of the probes' sockets; 0 means none.
-	mark uint32
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
@@ -75,19 +102,31 @@ type server struct {
 
 func newServer() *server { return &server{ask: make(chan struct{}, 1)} }
 
-// newAPIServers returns the API servers before any list. The node's name spreads the closing of
-// connections.
-func newAPIServers(node string, before APIServers) *apiServers {
-	before.Host = hostAddrs(before.Host)
-	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{},
-		servers: map[netip.AddrPort]*server{}, closing: newClosings(node)}
+// New returns the API servers before any list.
+func New(o Options) *Servers {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Close == nil {
+		o.Close = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
+	}
+
+	a := &Servers{o: o, probe: probeServer, before: o.Known,
+		slices:  map[string][]netip.AddrPort{},
+		servers: map[netip.AddrPort]*server{}, closing: newClosings(o.Node)}
+	if o.Probe != nil {
+		a.probe = func(ctx context.Context, p probe) {
+			o.Probe(ctx, p.addr, func(answers bool) { p.report(observation{up: answers}) })
+		}
+	}
+	a.before.Host = hostAddrs(o.Known.Host)
 	a.syncLocked()
 	return a
 }
 
-// adopt remembers the servers in the maps. If the maps have servers, a candidate that they lack
+// Adopt remembers the servers in the maps. If the maps have servers, a candidate that they lack
 // counts as dead until it answers: the last process had found it dead.
-func (a *apiServers) adopt(s service.State) {
+func (a *Servers) Adopt(s service.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := s.APIServer()
@@ -107,9 +146,9 @@ func (a *apiServers) adopt(s service.State) {
 	a.adoptHostLocked(was.Host)
 }
 
-// adoptLeft adds the unknown servers among given, the backends that sockets of this node got. They
+// AdoptLeft adds the unknown servers among given, the backends that sockets of this node got. They
 // count as servers that left the list now, and as dead until they answer.
-func (a *apiServers) adoptLeft(given []netip.AddrPort) {
+func (a *Servers) AdoptLeft(given []netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, frontends := time.Now(), a.frontendsLocked()
@@ -122,27 +161,46 @@ func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	}
 }
 
-// frontends returns the addresses of entry 0, with or without backends.
-func (a *apiServers) frontends() []netip.AddrPort {
+// Frontends returns the addresses of entry 0, with or without backends.
+func (a *Servers) Frontends() []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Concat(a.frontendsLocked(), a.before.Host)
 }
 
-// start starts the probes, which end with ctx and are counted by wg. changed is called when the
-// result of entry may have changed.
-func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, changed func()) {
+// Start starts the probes and the closing of connections, which end with ctx. changed is called when
+// the result of Entry may have changed. wait returns once all have ended. When Start returns, a
+// changed list starts probes too.
+func (a *Servers) Start(ctx context.Context, changed func()) (wait func()) {
+	var running sync.WaitGroup
+	a.startProbes(ctx, &running, changed)
+	running.Go(func() { a.closeDead(ctx) })
+	if a.o.Retransmitting != nil {
+		running.Go(func() { a.askByEvidence(ctx) })
+	}
+	if a.o.Count != nil {
+		running.Go(func() { a.countConnections(ctx) })
+	}
+	return running.Wait
+}
+
+// SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
+// probe less often.
+func (a *Servers) SetNodes(n int) { a.pace.nodes.Store(int64(n)) }
+
+// startProbes starts the probes, which wg counts.
+func (a *Servers) startProbes(ctx context.Context, wg *sync.WaitGroup, changed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.run = func(s *server, addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
-		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, verify: a.verify,
-			names: a.before.Host, mark: a.mark, report: func(o observation) {
+		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, verify: a.o.Verify,
+			names: a.before.Host, mark: a.o.Mark, report: func(o observation) {
 				if a.observe(addr, o, time.Now()) {
 					changed()
 				}
 			}}
-		wg.Go(func() { run(ctx, p) })
+		wg.Go(func() { a.probe(ctx, p) })
 		return stop
 	}
 	for addr, s := range a.servers {
@@ -151,7 +209,7 @@ func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, 
 }
 
 // syncLocked updates servers to the current candidates and starts and stops their probes.
-func (a *apiServers) syncLocked() {
+func (a *Servers) syncLocked() {
 	want := map[netip.AddrPort]bool{}
 	known := a.listedLocked()
 	if len(known) == 0 {
@@ -191,14 +249,14 @@ func (a *apiServers) syncLocked() {
 	}
 }
 
-func (a *apiServers) forgetLocked(addr netip.AddrPort) {
+func (a *Servers) forgetLocked(addr netip.AddrPort) {
 	if stop := a.servers[addr].stop; stop != nil {
 		stop()
 	}
 	delete(a.servers, addr)
 }
 
-func (a *apiServers) frontendsLocked() []netip.AddrPort {
+func (a *Servers) frontendsLocked() []netip.AddrPort {
 	switch {
 	case len(a.listed) > 0:
 		return a.listed
@@ -208,10 +266,10 @@ func (a *apiServers) frontendsLocked() []netip.AddrPort {
 	return a.before.Guessed
 }
 
-// entry returns entry 0. Its backends are, for each family, the servers of the best use (see use);
+// Entry returns entry 0. Its backends are, for each family, the servers of the best use (see use);
 // the others are reserved. A family without servers has no frontend, which could only refuse
 // connections.
-func (a *apiServers) entry() service.APIServer {
+func (a *Servers) Entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	best, all := map[bool]use{}, map[bool]int{}
@@ -246,7 +304,8 @@ func (a *apiServers) entry() service.APIServer {
 	return e
 }
 
-func (a *apiServers) putService(s service.Service) {
+// PutService takes the frontends of the API servers' own service. It ignores all others.
+func (a *Servers) PutService(s service.Service) {
 	if s.Name != apiService {
 		return
 	}
@@ -264,7 +323,8 @@ func (a *apiServers) putService(s service.Service) {
 	a.syncLocked()
 }
 
-func (a *apiServers) putSlice(s service.Slice) {
+// PutSlice adds or replaces a slice of API servers. It ignores slices of other services.
+func (a *Servers) PutSlice(s service.Slice) {
 	if s.Service != apiService {
 		return
 	}
@@ -279,7 +339,8 @@ func (a *apiServers) putSlice(s service.Slice) {
 	a.list(func() { a.slices[s.Name] = servers })
 }
 
-func (a *apiServers) deleteSlice(owner service.Name, slice string) {
+// DeleteSlice removes a slice of API servers.
+func (a *Servers) DeleteSlice(owner service.Name, slice string) {
 	if owner != apiService {
 		return
 	}
@@ -288,7 +349,7 @@ func (a *apiServers) deleteSlice(owner service.Name, slice string) {
 
 // list calls change, which changes the listed servers. It remembers the servers that were listed
 // before, for a list that becomes empty.
-func (a *apiServers) list(change func()) {
+func (a *Servers) list(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if was := a.listedLocked(); len(was) > 0 {
@@ -298,6 +359,6 @@ func (a *apiServers) list(change func()) {
 	a.syncLocked()
 }
 
-func (a *apiServers) listedLocked() []netip.AddrPort {
+func (a *Servers) listedLocked() []netip.AddrPort {
 	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
 }

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"errors"
@@ -16,21 +16,38 @@ import (
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.
 const mostAPISockets = 1 << 14
 
-// apiClients has the network namespaces of pods that had connections to API servers when they were
-// last counted.
-type apiClients struct {
-	mu    sync.Mutex
-	paths []string
+// Connections finds and closes the connections of this node and its pods to API servers. Options has
+// its methods as functions. Only one goroutine may call Close.
+type Connections struct {
+	// pods returns the paths of the network namespaces of pods.
+	pods   func() ([]string, error)
+	silent silentClients
+
+	mu sync.Mutex
+	// clients are the namespaces of pods that had connections when they were last counted.
+	clients []string
 }
 
-// countAPISockets returns the number of connections to each server, of the node and its pods. In one
-// namespace it counts to 16,384.
-func (f *Feature) countAPISockets(s Sockets) (map[netip.AddrPort]int, error) {
-	paths, err := f.namespaces()
+// NewConnections returns the Connections of the node and of pods, whose network namespaces pods
+// returns.
+func NewConnections(pods func() ([]string, error)) *Connections {
+	return &Connections{pods: pods, silent: silentClients{}}
+}
+
+// namespaces returns the paths of the network namespaces of this node and its pods.
+func (c *Connections) namespaces() ([]string, error) {
+	paths, err := c.pods()
+	return append([]string{netns.Own}, paths...), err
+}
+
+// Count returns the number of connections to each server, of the node and its pods. In one namespace
+// it counts to 16,384.
+func (c *Connections) Count(s Sockets) (map[netip.AddrPort]int, error) {
+	paths, err := c.namespaces()
 	count, clients, countErr := countIn(paths, s)
-	f.clients.mu.Lock()
-	defer f.clients.mu.Unlock()
-	f.clients.paths = slices.DeleteFunc(clients, func(p string) bool { return p == ownNamespace })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clients = slices.DeleteFunc(clients, func(p string) bool { return p == netns.Own })
 	return count, errors.Join(err, countErr)
 }
 
@@ -54,12 +71,12 @@ func countIn(paths []string, s Sockets) (count map[netip.AddrPort]int, clients [
 	return count, clients, err
 }
 
-// retransmittingTo returns the servers to which a connection retransmits, of the node and of the
-// pods that had connections when they were last counted.
-func (f *Feature) retransmittingTo(s Sockets) ([]netip.AddrPort, error) {
-	f.clients.mu.Lock()
-	paths := append([]string{ownNamespace}, f.clients.paths...)
-	f.clients.mu.Unlock()
+// Retransmitting returns the servers to which a connection retransmits, of the node and of the pods
+// that had connections when they were last counted.
+func (c *Connections) Retransmitting(s Sockets) ([]netip.AddrPort, error) {
+	c.mu.Lock()
+	paths := append([]string{netns.Own}, c.clients...)
+	c.mu.Unlock()
 	return retransmittingIn(paths, s)
 }
 

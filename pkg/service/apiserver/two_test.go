@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"context"
@@ -8,19 +8,20 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// twoServers are two servers of HTTP/2 that a Keeper with the real prober balances. The first one
+// twoServers are two servers of HTTP/2 that Servers with the real prober balance. The first one
 // can be frozen.
 type twoServers struct {
 	first, second netip.AddrPort
-	// at has the addresses at which they listen: the table takes no loopback ones.
-	at    map[netip.AddrPort]netip.AddrPort
-	table *fakeTable
+	// at has the addresses at which they listen: entry 0 takes no loopback ones.
+	at map[netip.AddrPort]netip.AddrPort
+	*Servers
 	// freeze stops what reads of the first server; thaw ends that server.
 	freeze, thaw func()
 	// ready is the status of /readyz of the first server, 0 for no answer. asked counts requests.
@@ -31,7 +32,7 @@ type twoServers struct {
 
 func newTwoServers(t *testing.T) *twoServers {
 	w := &twoServers{first: netip.MustParseAddrPort("198.18.0.1:6443"),
-		second: netip.MustParseAddrPort("198.18.0.2:6443"), table: newFakeTable()}
+		second: netip.MustParseAddrPort("198.18.0.2:6443")}
 	w.ready.Store(http.StatusOK)
 	firstAt, freeze, end := serve(t, true, func(rw http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 2 && r.URL.Path == "/readyz" {
@@ -51,38 +52,63 @@ func newTwoServers(t *testing.T) *twoServers {
 	return w
 }
 
-// begin begins a Keeper that knows both.
-func (w *twoServers) begin(t *testing.T, change func(*Options), tweaks ...func(*Keeper)) *Keeper {
+// begin starts Servers that know both.
+func (w *twoServers) begin(t *testing.T, change func(*Options)) {
 	t.Helper()
-	real := func(p *Keeper) {
-		p.probe = func(ctx context.Context, one probe) {
-			if verify := w.verify[one.addr]; verify != nil {
-				one.verify = verify
-			}
-			one.addr = w.at[one.addr]
-			probeServer(ctx, one)
-		}
+	o := Options{Node: "node-1", Known: Known{Frontends: addrPorts(apiFrontend),
+		Remembered: []netip.AddrPort{w.first, w.second}}}
+	if change != nil {
+		change(&o)
 	}
-	p, _, _ := begin(t, w.table, change, append(tweaks, real)...)
-	return p
+	w.Servers = New(o)
+	w.probe = func(ctx context.Context, one probe) {
+		if verify := w.verify[one.addr]; verify != nil {
+			one.verify = verify
+		}
+		one.addr = w.at[one.addr]
+		probeServer(ctx, one)
+	}
+	w.closing.part = 0
+
+	var mu sync.Mutex // as the one goroutine that writes a table
+	write := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		w.Written(w.Entry())
+	}
+	write()
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := w.Start(ctx, write)
+	t.Cleanup(func() { cancel(); wait() })
 }
 
 // waitBoth waits until both servers have answered a probe and are backends.
-func (w *twoServers) waitBoth(t *testing.T, p *Keeper) {
+func (w *twoServers) waitBoth(t *testing.T) {
 	t.Helper()
 	wait(t, "two servers that answer", func() error {
-		for _, s := range p.Status().APIServers {
+		for _, s := range w.Status().Servers {
 			if !s.Up || s.Since.IsZero() {
 				return fmt.Errorf("%+v", s)
 			}
 		}
 		return nil
 	})
-	w.table.waitBackends(t, apiFrontend, fmt.Sprintf("%s %s", w.first, w.second))
+	w.waitBackends(t, w.first, w.second)
+}
+
+// waitBackends waits until these are the backends of entry 0.
+func (w *twoServers) waitBackends(t *testing.T, want ...netip.AddrPort) {
+	t.Helper()
+	wait(t, "backends of entry 0", func() error {
+		if got := w.Entry().Backends; !slices.Equal(got, want) {
+			return fmt.Errorf("%v, want %v", got, want)
+		}
+		return nil
+	})
 }
 
 // holder is a client of HTTP/2 that holds its connection. Its first goes to the first server,
-// further ones to the first backend in the table.
+// further ones to the first backend of entry 0.
 type holder struct {
 	http.Client
 	mu    sync.Mutex
@@ -96,11 +122,7 @@ func newHolder(w *twoServers) *holder {
 		defer h.mu.Unlock()
 		to := w.first
 		if len(h.conns) > 0 {
-			var backend string
-			if _, err := fmt.Sscan(w.table.backends(apiFrontend), &backend); err != nil {
-				return nil, err
-			}
-			to = netip.MustParseAddrPort(backend)
+			to = w.Entry().Backends[0]
 		}
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.at[to].String())
 		if err == nil {
@@ -153,8 +175,8 @@ func TestHeldConnectionsMove(t *testing.T) {
 			defer h.CloseIdleConnections()
 			var mu sync.Mutex
 			var calls, freed []Closing
-			p := w.begin(t, func(o *Options) {
-				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
+			w.begin(t, func(o *Options) {
+				o.Close = func(c Closing) (int, time.Duration, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					if c.Server != w.first { // the other one may miss a ping on a busy machine
@@ -170,14 +192,14 @@ func TestHeldConnectionsMove(t *testing.T) {
 					}
 					return n, 0, nil
 				}
-			}, func(p *Keeper) { p.api.closing.part = 0 })
-			w.waitBoth(t, p)
+			})
+			w.waitBoth(t)
 			wait(t, "first request", func() error { return h.get(t.Context()) })
 
 			began := time.Now()
 			w.freeze()
 			defer w.thaw()
-			w.table.waitBackends(t, apiFrontend, w.second.String())
+			w.waitBackends(t, w.second)
 			wait(t, "a request of the held client", func() error { return h.get(t.Context()) })
 			t.Logf("served again after %v", time.Since(began).Round(time.Millisecond))
 

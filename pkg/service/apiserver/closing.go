@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"context"
@@ -60,7 +60,7 @@ type Closed struct {
 }
 
 // closings decides which connections to API servers are closed when. Its fields are guarded by the
-// mutex of its apiServers, except own and wake.
+// mutex of its Servers, except own and wake.
 type closings struct {
 	own  ownSockets
 	wake chan struct{} // capacity 1
@@ -100,7 +100,7 @@ type turnout struct{ up, listed int }
 
 // due returns the connections that must be closed now. It returns none to servers of a family in
 // which no other server answers. It forgets servers that left the list and need no probe any more.
-func (a *apiServers) due(now time.Time) []Closing {
+func (a *Servers) due(now time.Time) []Closing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	turnouts := map[bool]turnout{}
@@ -136,7 +136,7 @@ func (a *apiServers) due(now time.Time) []Closing {
 
 // dueLocked reports whether all or the stuck connections to a server must be closed now. None to a
 // server that answers is closed, whatever its certificate: its clients may trust another CA.
-func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
+func (a *Servers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	now time.Time) (all, stuck bool) {
 	if s.answers || t.up == 0 {
 		return false, false
@@ -160,16 +160,16 @@ func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	return false, s.swept.IsZero() && !now.Before(next)
 }
 
-func (a *apiServers) isSilent(addr netip.AddrPort) bool {
+func (a *Servers) isSilent(addr netip.AddrPort) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.servers[addr]
 	return s != nil && !s.answers
 }
 
-// written records that entry 0 is in the maps. Connections to a silent server among its backends are
+// Written records that entry 0 is in the maps. Connections to a silent server among its backends are
 // searched for again, even where all were closed just before.
-func (a *apiServers) written(e service.APIServer) {
+func (a *Servers) Written(e service.APIServer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closing.inForce = slices.Clone(e.Backends)
@@ -185,7 +185,7 @@ func (a *apiServers) written(e service.APIServer) {
 }
 
 // closed records a search for connections to a dead server, which took some time of a core.
-func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
+func (a *Servers) closed(c Closing, n int, err error, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c.Stuck {
@@ -209,7 +209,7 @@ func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 }
 
 // closeDead closes connections to API servers that do not answer until ctx ends.
-func (k *Keeper) closeDead(ctx context.Context) {
+func (a *Servers) closeDead(ctx context.Context) {
 	tick := time.NewTicker(stuckEvery)
 	defer tick.Stop()
 	warned := map[netip.AddrPort]bool{}
@@ -218,19 +218,19 @@ func (k *Keeper) closeDead(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-k.api.closing.wake:
+		case <-a.closing.wake:
 		}
 
-		for _, c := range k.api.due(time.Now()) {
-			n, took, err := k.closing(c)
-			k.api.closed(c, n, err, took)
+		for _, c := range a.due(time.Now()) {
+			n, took, err := a.o.Close(c)
+			a.closed(c, n, err, took)
 			if err != nil && !warned[c.Server] {
-				k.log.Warn("connections to an API server that does not answer stay until "+
+				a.o.Log.Warn("connections to an API server that does not answer stay until "+
 					"their programs give up", "server", c.Server, "error", err)
 			}
 			warned[c.Server] = err != nil
 			if n > 0 {
-				k.log.Info("closed connections to an API server that does not answer",
+				a.o.Log.Info("closed connections to an API server that does not answer",
 					"server", c.Server, "connections", n, "waiting", c.Stuck)
 			}
 		}

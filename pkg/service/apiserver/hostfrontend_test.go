@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"crypto/tls"
@@ -65,20 +65,20 @@ func TestServersOfHostFrontends(t *testing.T) {
 			{first, observation{up: true, readiness: notReady}}}, "1", "certificates of 1 of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: addrPorts(apiFrontend),
 				Remembered: []netip.AddrPort{first, second, other},
 				Host:       []netip.AddrPort{hostFrontend, hostFrontend}})
-			a.verify = func(tls.ConnectionState) error { return nil }
+			a.o.Verify = func(tls.ConnectionState) error { return nil }
 			began := time.Now()
 			for i, s := range c.steps {
-				before := a.entry()
+				before := a.Entry()
 				changed := a.observe(s.addr, s.o, began)
-				if !changed && fmt.Sprint(before.Host) != fmt.Sprint(a.entry().Host) {
+				if !changed && fmt.Sprint(before.Host) != fmt.Sprint(a.Entry().Host) {
 					t.Errorf("step %d changed the frontends and does not say so", i)
 				}
 			}
 
-			host := a.entry().Host
+			host := a.Entry().Host
 			if len(host) != 1 || host[0].Addr != hostFrontend {
 				t.Fatalf("frontends %+v", host)
 			}
@@ -86,7 +86,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 				t.Errorf("it leads to %q, want %q", got, c.want)
 			}
 			var got []string
-			for _, p := range a.problems() {
+			for _, p := range a.Status().Problems {
 				if strings.Contains(p, "services.apiFrontends: ") {
 					got = append(got, p)
 				}
@@ -110,11 +110,11 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 		"no server of its family": {"[fd42::9]:6443", func(tls.ConnectionState) error { return nil },
 			"no API server of its family is known"},
 	} {
-		a := newAPIServers("node-1", APIServers{Remembered: addrPorts("198.18.0.1:6443"),
+		a := newServers(Known{Remembered: addrPorts("198.18.0.1:6443"),
 			Host: addrPorts(c.addr)})
-		a.verify = c.verify
+		a.o.Verify = c.verify
 		a.report(hostFrontend, true)
-		if got := a.problems(); len(got) != 1 || !strings.Contains(got[0], c.want) {
+		if got := a.Status().Problems; len(got) != 1 || !strings.Contains(got[0], c.want) {
 			t.Errorf("%s: problems %q, want %q", name, got, c.want)
 		}
 	}
@@ -123,58 +123,49 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 // What the last process's frontends led to is kept until the first certificates are seen: a restart
 // leaves no time in which an address is not translated.
 func TestHostFrontendsAreAdopted(t *testing.T) {
-	table := newFakeTable()
-	host := func(o *Options) {
-		o.APIServers.Host = []netip.AddrPort{hostFrontend}
-		o.VerifyServer = func(tls.ConnectionState) error { return nil }
-	}
+	both := addrPorts("198.18.0.1:6443", "198.18.0.2:6443")
+	known := Known{Frontends: addrPorts(apiFrontend), Remembered: both,
+		Host: []netip.AddrPort{hostFrontend}}
 	named := observation{up: true, trust: trusted, named: []netip.AddrPort{hostFrontend}}
-	both := []string{"198.18.0.1:6443", "198.18.0.2:6443"}
+	expect := func(situation string, a *Servers, want ...netip.AddrPort) {
+		t.Helper()
+		if got := a.Status().Frontends; len(got) != 1 || !slices.Equal(got[0].Servers, want) {
+			t.Errorf("%s: it leads to %+v, want %v", situation, got, want)
+		}
+	}
 
-	p, probes, end := begin(t, table, host)
+	a := newServers(known)
 	for _, s := range both {
-		probes.observe(t, s, named)
+		a.observe(s, named, time.Now())
 	}
-	table.waitHost(t, strings.Join(both, " "))
-	if got := p.Status().APIFrontends; len(got) != 1 || len(got[0].Servers) != 2 {
-		t.Errorf("status %+v", got)
-	}
-	end()
+	expect("two certificates name it", a, both...)
 
-	_, probes, _ = begin(t, table, host)
-	if got := table.host(); got != strings.Join(both, " ") {
-		t.Errorf("after a restart it leads to %q", got)
-	}
-	probes.observe(t, both[1], observation{up: true, trust: trusted})
-	table.waitHost(t, both[0])
+	next := newServers(known)
+	next.Adopt(stateWith(t, a.Entry()))
+	expect("after a restart", next, both...)
+	next.observe(both[1], observation{up: true, trust: trusted}, time.Now())
+	expect("a certificate does not name it any more", next, both[0])
 }
 
-// host is what hostFrontend leads to for the host, in a line; "none" without such a frontend.
-func (f *fakeTable) host() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for k, frontend := range f.frontends {
-		if k.AddrPort() != hostFrontend || k.Scope != service.Host {
-			continue
-		}
-		var out []string
-		for _, s := range f.slots[frontend.First : frontend.First+frontend.Count] {
-			out = append(out, s.AddrPort().String())
-		}
-		slices.Sort(out)
-		return strings.Join(out, " ")
-	}
-	return "none"
-}
-
-func (f *fakeTable) waitHost(t *testing.T, want string) {
+// stateWith returns the content of maps that have only an entry 0.
+func stateWith(t *testing.T, e service.APIServer) service.State {
 	t.Helper()
-	wait(t, "the host's frontend", func() error {
-		if got := f.host(); got != want {
-			return fmt.Errorf("it leads to %q, want %q", got, want)
-		}
-		return nil
-	})
+	planner, err := service.New("node-1", service.APILimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	planner.SetAPIServer(e)
+	c := planner.Plan()
+	s := service.State{Frontends: map[service.FrontendKey]service.Frontend{},
+		Backends: make([]service.Backend, service.APILimits.BackendSlots)}
+	for i, k := range c.Frontends.Keys {
+		s.Frontends[k] = c.Frontends.Values[i]
+	}
+	for i, k := range c.Backends.Keys {
+		s.Backends[k] = c.Backends.Values[i]
+	}
+	return s
 }
 
 // A probe looks for the addresses in the certificate, and only in one that is verified.

@@ -1,0 +1,90 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// silentClients has, by server, the network namespaces that had connections to it when stuck ones
+// were first closed. It forgets them when all are closed. One goroutine uses it.
+type silentClients map[netip.AddrPort][]string
+
+// Close closes TCP connections of this node and of its pods to a server. It returns how many, and
+// how long that took of a core.
+func (c *Connections) Close(what Closing) (closed int, took time.Duration, err error) {
+	var paths []string
+	if !what.Again {
+		paths, err = c.namespaces()
+	}
+	closed, took, closeErr := c.silent.close(what, paths)
+	return closed, took, errors.Join(err, closeErr)
+}
+
+// close closes connections to a server, in all network namespaces or again in those that had some.
+func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
+	err error) {
+	if c.Again {
+		paths = all[c.Server]
+	}
+	var clients []string
+	closed, err = closeIn(paths, c.Still, func(path string) (int, error) {
+		began, found := threadTime(), false
+		n, err := sockdiag.Close(unix.IPPROTO_TCP, c.Server, func(s sockdiag.Socket) bool {
+			spare := c.Spare(s.Cookie)
+			found = found || !spare
+			return (!c.Stuck || s.Stuck()) && !spare
+		})
+		took += threadTime() - began
+		if found || err != nil {
+			clients = append(clients, path)
+		}
+		return n, err
+	})
+
+	if all[c.Server] = clients; !c.Stuck {
+		delete(all, c.Server)
+	}
+	return closed, took, err
+}
+
+// threadTime is the time that the current thread has had of a core. The time on a clock would be
+// longer on a busy node, where lost servers would then be found out later.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// closeIn closes sockets in network namespaces while still returns true. What the kernel does not
+// support in one it supports in none; that is reported once.
+func closeIn(paths []string, still func() bool,
+	closeHere func(path string) (int, error)) (int, error) {
+	closed := 0
+	var errs []error
+	for _, path := range paths {
+		if !still() {
+			break
+		}
+		err := netns.Do(path, func() error {
+			n, err := closeHere(path)
+			closed += n
+			return err
+		})
+		if errors.Is(err, sockdiag.ErrNotSupported) {
+			return closed, err
+		}
+		if err != nil && !errors.Is(err, netns.ErrNotFound) {
+			errs = append(errs, fmt.Errorf("network namespace %s: %w", path, err))
+		}
+	}
+	return closed, errors.Join(errs...)
+}

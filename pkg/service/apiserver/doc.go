@@ -1,0 +1,22 @@
+// Package apiserver probes the API servers and decides which of them entry 0 of the table of services
+// leads to: the API servers' own service. It closes connections to servers that do not answer.
+//
+//	list, configuration, maps ─► candidates ─► probes ─► judgement ─► Entry
+//	                                              └► Close: connections to a silent server
+//
+// Promises:
+//   - Entry has the best servers of each family: those that are good, else slow ones, else those that
+//     are not ready, else all.
+//   - A server that vanishes is found out within 0.75 s in a cluster of up to 1,000 nodes. In larger
+//     ones a connection that retransmits has it probed at once (evidence.go).
+//   - Connections to a dead server are closed, even if the server left the list meanwhile or before a
+//     restart: first those that wait for it, and the rest some seconds later (closing.go). No
+//     connection to a server that answers is closed.
+//   - All nodes together probe a server at a bounded rate (pace.go).
+//
+// Servers knows neither Kubernetes nor maps. It receives parsed services and slices. Its seams are
+// Options and the function that Start gets. Connections (connections.go, closesockets.go) does what
+// Options need in the network namespaces of a node.
+//
+// Start with Servers in servers.go, then observe.go, which judges servers, and probe.go.
+package apiserver
