@@ -1,0 +1,63 @@
+package commandline
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// columns is the width of help texts.
+const columns = 100
+
+// New returns an empty set of flags for a program, or for one of its verbs. name is what people
+// write to call it, such as "veil-csi cleanup".
+func New(name string) *pflag.FlagSet {
+	return pflag.NewFlagSet(name, pflag.ContinueOnError)
+}
+
+// Parse reads the flags among args. For -h or --help it writes usage and the flags to out, and
+// returns pflag.ErrHelp. Any other error names the call that shows the help.
+func Parse(flags *pflag.FlagSet, usage string, args []string, out io.Writer) error {
+	flags.Usage = func() {} // pflag would call it, even for -host
+	err := TwoDashes(flags, args)
+	if err == nil {
+		err = flags.Parse(args)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, pflag.ErrHelp):
+		_, _ = fmt.Fprint(out, usage, flags.FlagUsagesWrapped(columns))
+		return pflag.ErrHelp
+	}
+	return fmt.Errorf("%w: see %s -h", err, flags.Name())
+}
+
+// ParseAll is Parse for programs without arguments: it refuses them.
+func ParseAll(flags *pflag.FlagSet, usage string, args []string, out io.Writer) error {
+	if err := Parse(flags, usage, args, out); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: see %s -h", flags.Arg(0), flags.Name())
+	}
+	return nil
+}
+
+// TwoDashes refuses a flag of several letters with one dash. Package pflag would read it as several
+// flags of one letter, and -host as -h.
+func TwoDashes(flags *pflag.FlagSet, args []string) error {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		switch {
+		case arg == "--":
+			return nil
+		case len(name) > 1 && strings.HasPrefix(arg, "-") && flags.Lookup(name) != nil:
+			return fmt.Errorf("%s: write -%[1]s", arg)
+		}
+	}
+	return nil
+}
