@@ -232,7 +232,7 @@ func Document() string {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
 	b.WriteString("\n## Tunnels of veil-wg\n")
-	b.WriteString("With `veil-wg -engine kubeveil`: the `reason` label of " +
+	b.WriteString("With `veil-wg --engine kubeveil`: the `reason` label of " +
 		"`kubeveil_tunnel_dropped_total`.\n")
 	b.WriteString("`veilctl status -o json` shows them in `devices[].drops`. They begin at 0 " +
 		"with each process,\n")

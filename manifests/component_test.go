@@ -117,7 +117,7 @@ func TestManifestsOfWireGuardGoDoNotRoll(t *testing.T) {
 	typed(t, is["DaemonSet veil-wg"], &got)
 	want.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
 		Type: appsv1.OnDeleteDaemonSetStrategyType}
-	want.Spec.Template.Spec.Containers[0].Args = []string{"-engine=wireguard-go"}
+	want.Spec.Template.Spec.Containers[0].Args = []string{"--engine=wireguard-go"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("DaemonSet (-want +got):\n%s", diff)
 	}

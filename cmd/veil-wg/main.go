@@ -5,9 +5,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -15,18 +13,21 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-const usage = `veil-wg: userspace WireGuard for veild
+const usage = `Serve userspace WireGuard devices for veild, on a node whose kernel has none.
 
 Usage:
-  veil-wg [flags]                      serve the requests in -dir (the supervisor)
-  veil-wg device -mtu N [flags] NAME   serve one device (started by the supervisor)
-  veil-wg ready                        report whether the veil-wg of -instance serves the devices
+  veil-wg [flags]                       serve the requests in --dir (the supervisor)
+  veil-wg device --mtu N [flags] NAME   serve one device (started by the supervisor)
+  veil-wg ready                         report whether the veil-wg of --instance serves the devices
   veil-wg version
 
 veild asks for a device by writing <dir>/<device>.json and configures it through
@@ -34,11 +35,11 @@ veild asks for a device by writing <dir>/<device>.json and configures it through
 are started again; SIGTERM leaves the device and its routes.
 
 Examples:
-  veil-wg                              as a service, beside veild
-  veil-wg -dir /run/other/wg           requests elsewhere (veild must agree)
+  veil-wg                               as a service, beside veild
+  veil-wg --dir /run/other/wg           requests elsewhere (veild must agree)
   echo '{"device":"veil7","mtu":1420}' > ` + abi.WorkerDir + `/veil7.json
-                                       ask for a device by hand
-  rm ` + abi.WorkerDir + `/veil7.json        and remove it again
+                                        request a device by hand
+  rm ` + abi.WorkerDir + `/veil7.json         and remove it again
 
 Flags:
 `
@@ -67,7 +68,7 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "veil-wg:", err)
 		os.Exit(1)
 	}
@@ -85,32 +86,23 @@ func run(ctx context.Context, args []string) error {
 	}
 
 	var o options
-	fs := flag.NewFlagSet("veil-wg", flag.ContinueOnError)
+	fs := commandline.New("veil-wg")
 	fs.StringVar(&o.dir, "dir", abi.WorkerDir, "`directory` of requests, on tmpfs")
 	fs.BoolVar(&o.trustDisk, "trust-disk", false,
-		"allow -dir on a disk, where private keys would be written")
+		"allow --dir on a disk, where private keys would be written")
 	fs.StringVar(&o.engine, "engine", worker.EngineKubeveil,
 		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
-	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "`level` debug, info, warn or error")
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
 	fs.BoolVar(&o.takeOver, "takeover", false,
-		"device only: take it over from the process that serves it; file descriptor 3 is told")
+		"device only: take it over from the process that serves it; file descriptor 3 is the pipe "+
+			"for the report")
 	fs.StringVar(&o.instance, "instance", os.Getenv(instanceEnv),
-		"`name` of this veil-wg and its restarts, such as a pod's UID\n(default $"+instanceEnv+
+		"`name` of this veil-wg and its restarts, such as a pod's UID (default $"+instanceEnv+
 			"): a newer one takes over, an older one waits")
-	fs.Usage = func() {
-		fmt.Fprint(fs.Output(), usage)
-		fs.PrintDefaults()
-	}
-
-	fs.SetOutput(io.Discard)
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fs.SetOutput(os.Stdout)
-		fs.Usage()
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("%w: see veil-wg -h", err)
+	if err := commandline.Parse(fs, usage, args, os.Stdout); err != nil {
+		return err
 	}
 
 	if verb == "ready" {
@@ -145,12 +137,12 @@ func run(ctx context.Context, args []string) error {
 
 	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Instance: o.instance, Log: log}
 	command := func(r worker.Request, how string) []string {
-		return []string{exe, "device", "-dir", o.dir, "-mtu", strconv.Itoa(r.MTU),
-			"-engine", o.engine, "-log-level", o.level.String(), how, r.Device}
+		return []string{exe, "device", "--dir", o.dir, "--mtu", strconv.Itoa(r.MTU),
+			"--engine", o.engine, "--log-level", o.level.String(), how, r.Device}
 	}
-	s.Command = func(r worker.Request) []string { return command(r, "-locked") }
+	s.Command = func(r worker.Request) []string { return command(r, "--locked") }
 	if worker.HandsOver(o.engine) {
-		s.Takeover = func(r worker.Request) []string { return command(r, "-takeover") }
+		s.Takeover = func(r worker.Request) []string { return command(r, "--takeover") }
 	}
 	return s.Run(ctx)
 }

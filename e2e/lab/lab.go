@@ -58,7 +58,7 @@ type Options struct {
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
-	// Engine is the engine of userspace tunnels, as in veil-wg -engine. Empty means the value of
+	// Engine is the engine of userspace tunnels, as in veil-wg --engine. Empty means the value of
 	// EngineEnv, or else Kubeveil's own engine.
 	Engine string
 	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel

@@ -208,7 +208,7 @@ func (n *Node) underlay() []netip.Prefix {
 	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
 }
 
-// EngineEnv names the engine of userspace tunnels, as veil-wg -engine does, for Labs that name none.
+// EngineEnv names the engine of userspace tunnels, as veil-wg --engine does, for Labs without one.
 const EngineEnv = "KUBEVEIL_ENGINE"
 
 // StartProgram starts "veild" or "veil-wg" on the node as it was installed.
@@ -224,7 +224,7 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 	}
 	// The programs of another release may not have the flag.
 	if name == "veil-wg" && n.ownPrograms() {
-		args = []string{"-engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
+		args = []string{"--engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
 			worker.EngineKubeveil)}
 	}
 	p, err := n.startIn(ctx, env, filepath.Join(n.programs(), name), args...)

@@ -20,7 +20,7 @@ var calls = map[string][][]string{
 	"veild": {
 		{"nonsense"}, {"-nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/nonexistent"},
 	},
-	"veil-wg":  {{"nonsense"}, {"-nonsense"}, {"device"}},
+	"veil-wg":  {{"nonsense"}, {"--nonsense"}, {"-dir", "/x"}, {"device"}},
 	"veil-csi": {{"nonsense"}, {"-nonsense"}, {"make-key"}, {"-store", "nonsense"}},
 	"veilctl": {
 		{}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},

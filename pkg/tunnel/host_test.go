@@ -110,10 +110,10 @@ const engineEnv = "KUBEVEIL_ENGINE"
 // startWorker starts the supervisor; it and its children end with the test.
 func (n *testNode) startWorker(extra ...string) {
 	n.t.Helper()
-	args := []string{"-log-level", "debug"}
+	args := []string{"--log-level", "debug"}
 	// The suite runs on either engine.
 	if engine := os.Getenv(engineEnv); engine != "" {
-		args = append(args, "-engine", engine)
+		args = append(args, "--engine", engine)
 	}
 	cmd := exec.Command(veilWG, append(args, extra...)...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log

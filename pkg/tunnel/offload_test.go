@@ -87,7 +87,7 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 
 	// A newer veil-wg takes the device over, with this setting.
 	before := a.child()
-	a.startWorker("-instance", "newer")
+	a.startWorker("--instance", "newer")
 	nettest.Until(t, 10*time.Second, "the successor", func() bool {
 		pid := a.child()
 		return pid != 0 && pid != before

@@ -41,7 +41,7 @@ func (n *testNode) handshakes() (out []string) {
 
 // ready returns the result of the readiness probe of an instance.
 func (n *testNode) ready(instance string) bool {
-	cmd := exec.Command(veilWG, "ready", "-instance", instance)
+	cmd := exec.Command(veilWG, "ready", "--instance", instance)
 	var err error
 	n.Do(func() error { err = cmd.Run(); return nil })
 	return err == nil
@@ -61,7 +61,7 @@ func TestNewerWorkerTakesOverAndTheOlderWaits(t *testing.T) {
 	upgraded := func(instance string) {
 		t.Helper()
 		older, pid := b.super, b.child()
-		b.startWorker("-instance", instance)
+		b.startWorker("--instance", instance)
 		nettest.Until(t, 15*time.Second, "readiness of the newer", func() bool {
 			return b.ready(instance)
 		})
@@ -99,7 +99,7 @@ func TestNewerWorkerTakesOverAndTheOlderWaits(t *testing.T) {
 
 	// The kubelet starts the older container again.
 	end(podA)
-	b.startWorker("-instance", "pod-a")
+	b.startWorker("--instance", "pod-a")
 	podA = b.super
 	pid := b.child()
 	nettest.Until(t, 5*time.Second, "a veil-wg that waits", func() bool {

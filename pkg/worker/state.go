@@ -84,7 +84,7 @@ func prepareDir(dir string, trustDisk bool) error {
 	if !trustDisk {
 		if err := atomicfile.RequireMemory(dir); err != nil {
 			return fmt.Errorf("directory for devices: %w: keys would reach a disk: mount a "+
-				"tmpfs there, or pass -trust-disk if the disk is yours", err)
+				"tmpfs there, or pass --trust-disk if the disk is yours", err)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

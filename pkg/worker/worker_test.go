@@ -493,7 +493,7 @@ func TestDirectoryOnADiskIsRefused(t *testing.T) {
 		t.Fatalf("the root is on memory: %v", err)
 	}
 	dir := filepath.Join("/", "veil-wg-never-made")
-	if err := prepareDir(dir, false); err == nil || !strings.Contains(err.Error(), "-trust-disk") {
+	if err := prepareDir(dir, false); err == nil || !strings.Contains(err.Error(), "--trust-disk") {
 		t.Errorf("prepare: %v, want a refusal", err)
 	}
 	if _, err := os.Stat(dir); err == nil {

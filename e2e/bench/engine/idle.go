@@ -180,8 +180,8 @@ func (w *world) startIdle(program string) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.Command("ip", "netns", "exec", w.names[nodeA], program, "device", "-dir", w.dir,
-		"-mtu", strconv.Itoa(w.mtu-overhead), "-engine", w.side.engine, w.idleDevice())
+	cmd := exec.Command("ip", "netns", "exec", w.names[nodeA], program, "device", "--dir", w.dir,
+		"--mtu", strconv.Itoa(w.mtu-overhead), "--engine", w.side.engine, w.idleDevice())
 	log, err := os.Create(filepath.Join(w.dir, "log"))
 	if err != nil {
 		return err
