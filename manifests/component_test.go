@@ -40,7 +40,7 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	typed(t, is["DaemonSet veild"], &translating)
 	pod := &veild.Spec.Template.Spec
 	c := &pod.Containers[0]
-	c.Args = append(c.Args, "-service-proxy=ebpf")
+	c.Args = append(c.Args, "--service-proxy=ebpf")
 	c.VolumeMounts = append(c.VolumeMounts,
 		corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
 	c.Resources.Limits[corev1.ResourceMemory] =

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"flag"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -14,9 +14,9 @@ import (
 func TestCheckPrintsItsNotes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veild.yaml")
 	filetest.Write(t, file, []byte("cni: {confDir: /proc/sys/net}\n"), 0o600)
-	fs := flag.NewFlagSet("veild check", flag.ContinueOnError)
+	fs := commandline.New("veild check")
 	flags := config.RegisterFlags(fs)
-	if err := fs.Parse([]string{"-config", file}); err != nil {
+	if err := fs.Parse([]string{"--config", file}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -5,27 +5,27 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const usage = `veild keeps a node's pods talking through WireGuard, and nothing of them in clear.
+const usage = `Keep a node's pods talking through WireGuard, and nothing of them in clear.
 
 Usage:
   veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
   veild close [flags]     guard and unreachable routes only, then end: for boot, before the network
-  veild check [flags]     say what is wrong with configuration and machine, change nothing
+  veild check [flags]     report what is wrong with configuration and machine, change nothing
   veild cleanup [flags]   remove Kubeveil's network from this node; storage stays
   veild install-cni FROM TO
                           copy the CNI plugins of a directory to another; cleanup takes them away
@@ -33,17 +33,17 @@ Usage:
   veild version
 
 Examples:
-  veild -config /etc/kubeveil/veild.yaml
-  veild -config /etc/kubeveil/veild.yaml -mtu 1400 -log-level debug
+  veild --config /etc/kubeveil/veild.yaml
+  veild --config /etc/kubeveil/veild.yaml --mtu 1400 --log-level debug
   veild cleanup
 
-Flags (each is over what the file says):
+Flags (each overrides the file):
 `
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "veild:", err)
 		os.Exit(1)
 	}
@@ -58,23 +58,10 @@ func run(ctx context.Context, args []string) error {
 		return installCNI(args)
 	}
 
-	fs := flag.NewFlagSet("veild "+command, flag.ContinueOnError)
-	fs.Usage = func() {
-		fmt.Fprint(fs.Output(), usage)
-		fs.PrintDefaults()
-	}
+	fs := commandline.New("veild")
 	flags := config.RegisterFlags(fs)
-	fs.SetOutput(io.Discard)
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fs.SetOutput(os.Stdout)
-		fs.Usage()
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("%w: see veild -h", err)
-	}
-
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: see veild -h", fs.Arg(0))
+	if err := commandline.ParseAll(fs, usage, args, os.Stdout); err != nil {
+		return err
 	}
 
 	switch command {

@@ -137,7 +137,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 		"{kind: snapshot, file: /run/kubeveil/table.json}\n",
 		m.Name, f.ClusterRanges()[0], f.ServiceRanges()[0])
 
-	unit := "[Service]\nExecStart=/usr/local/bin/veild -config /etc/kubeveil/veild.yaml\n"
+	unit := "[Service]\nExecStart=/usr/local/bin/veild --config /etc/kubeveil/veild.yaml\n"
 	for path, content := range map[string]string{
 		"/etc/kubeveil/veild.yaml":          configuration,
 		"/run/kubeveil/key":                 base64.StdEncoding.EncodeToString(key[:]) + "\n",

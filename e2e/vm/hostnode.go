@@ -223,7 +223,7 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 		return err
 	}
 	if _, err := h.cluster.Control.Exec(ctx, h.cluster.program("veild"), "cleanup",
-		"-config="+veildConfig, "-node="+hostName); err != nil {
+		"--config="+veildConfig, "--node="+hostName); err != nil {
 		return err
 	}
 	h.cleaned = set.UID

@@ -41,7 +41,7 @@ func TestComponentsOfTheOptions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := &hostNode{cluster: &Cluster{Lab: &lab.Lab{}, opts: tt.opts}}
 			args := h.veildArguments()
-			if got, want := slices.Contains(args, "-policy=kubernetes"),
+			if got, want := slices.Contains(args, "--policy=kubernetes"),
 				slices.Contains(tt.components, "policy"); got != want {
 				t.Errorf("the control plane's host enforces policies: %v, want %v", got, want)
 			}

@@ -57,15 +57,15 @@ data:
 // veildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.
 func (h *hostNode) veildArguments() []string {
 	// Userspace, so that every cluster of the lab has nodes of both kinds.
-	args := []string{"-config=" + veildConfig, "-node=" + hostName,
-		"-tunnel-mode=" + config.ModeUserspace}
+	args := []string{"--config=" + veildConfig, "--node=" + hostName,
+		"--tunnel-mode=" + config.ModeUserspace}
 	if h.cluster.opts.translates() {
-		args = append(args, "-service-proxy="+config.ServiceProxyEBPF,
-			"-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig,
-			"-host-routing="+h.cluster.opts.hostRouting())
+		args = append(args, "--service-proxy="+config.ServiceProxyEBPF,
+			"--service-cgroup="+cgroupRoot, "--kubeconfig="+veildKubeconfig,
+			"--host-routing="+h.cluster.opts.hostRouting())
 	}
 	if h.cluster.opts.enforces() {
-		args = append(args, "-policy="+config.PolicyKubernetes)
+		args = append(args, "--policy="+config.PolicyKubernetes)
 	}
 	return args
 }

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"context"
-	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -100,10 +100,10 @@ func TestManifestsForServices(t *testing.T) {
 	for path, content := range map[string][]byte{file: text, kubeadm: ranges} {
 		filetest.Write(t, path, content, 0o600)
 	}
-	flags := flag.NewFlagSet("veild", flag.ContinueOnError)
+	flags := commandline.New("veild")
 	loaded := config.RegisterFlags(flags)
-	if err := flags.Parse(append(hostOf(config.ServiceProxyEBPF).veildArguments(), "-config="+file,
-		"-kubeadm-config="+kubeadm)); err != nil {
+	if err := flags.Parse(append(hostOf(config.ServiceProxyEBPF).veildArguments(), "--config="+file,
+		"--kubeadm-config="+kubeadm)); err != nil {
 		t.Fatal(err)
 	}
 	host, err := loaded.Load()

@@ -18,7 +18,8 @@ import (
 // looks at the machine. Help texts that docs/reference has are not held a second time.
 var calls = map[string][][]string{
 	"veild": {
-		{"nonsense"}, {"-nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/nonexistent"},
+		{"nonsense"}, {"--nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/x"},
+		{"--config", "/nonexistent"},
 	},
 	"veil-wg":  {{"nonsense"}, {"--nonsense"}, {"-dir", "/x"}, {"device"}},
 	"veil-csi": {{"nonsense"}, {"-nonsense"}, {"make-key"}, {"-store", "nonsense"}},

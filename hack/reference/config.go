@@ -36,7 +36,7 @@ func configKeys() (map[string]string, error) {
 	walk("", reflect.ValueOf(defaults), func(key string, value reflect.Value) {
 		flag := "–"
 		if name, ok := flags[key]; ok {
-			flag = "`-" + name + "`"
+			flag = "`--" + name + "`"
 		}
 		keys[key] = fmt.Sprintf("| %s | %s", flag, shown(value))
 	})

@@ -58,17 +58,17 @@ func TestReferenceIsCurrent(t *testing.T) {
 }
 
 func TestRowsAskForEachNameOnce(t *testing.T) {
-	r := newRows(map[string]string{"mtu": "| `-mtu` | `0`", "node": "| `-node` | `vm-7`"})
+	r := newRows(map[string]string{"mtu": "| `--mtu` | `0`", "node": "| `--node` | `vm-7`"})
 
 	if got, err := r.row("mtu", "Bytes."); err != nil ||
-		got != "| `mtu` | `-mtu` | `0` | Bytes. |" {
+		got != "| `mtu` | `--mtu` | `0` | Bytes. |" {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := r.complete(); err == nil || !strings.Contains(err.Error(), "node") {
 		t.Errorf("a name without a row: %v", err)
 	}
 	if got, err := r.row("node", "Name.", "host name"); err != nil ||
-		got != "| `node` | `-node` | host name | Name. |" {
+		got != "| `node` | `--node` | host name | Name. |" {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := r.complete(); err != nil {

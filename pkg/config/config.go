@@ -210,10 +210,10 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
-	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are not nodes;\n" +
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are not nodes; " +
 		"if given, even empty, the rest is closed to pods"},
 	{"link-local-outside", "linkLocalOutside",
-		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear;\n" +
+		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear; " +
 			"if empty, none (default: clouds' metadata, DNS and time)"},
 	{"kubeadm-config", "kubeadmConfig",
 		"`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
@@ -228,7 +228,7 @@ var flags = []struct{ name, path, usage string }{
 	{"tunnel-keepalive", "tunnel.keepalive",
 		"`seconds` between packets to each peer that keep firewalls open (default: none)"},
 	{"tunnel-roaming", "tunnel.roaming",
-		"take tunnel datagrams from any address: for nodes behind NAT\n" +
+		"take tunnel datagrams from any address: for nodes behind NAT " +
 			"that the Node objects do not show"},
 	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
 	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
@@ -247,14 +247,14 @@ var flags = []struct{ name, path, usage string }{
 	{"api-servers", "services.apiServers",
 		"comma-separated `addresses` with ports of API servers, for the table of services"},
 	{"api-frontends", "services.apiFrontends",
-		"comma-separated `addresses` with ports in kubeconfigs of the node's own programs,\n" +
+		"comma-separated `addresses` with ports in kubeconfigs of the node's own programs, " +
 			"which then lead to all API servers whose certificates name them"},
 	{"host-routing", "services.hostRouting",
 		"who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
 	{"service-health-address", "services.healthAddress",
 		"`address` where balancers ask whether this node serves; empty is nowhere"},
 	{"node-port-addresses", "services.nodePortAddresses",
-		"comma-separated `ranges` of this node's addresses that serve NodePorts\n" +
+		"comma-separated `ranges` of this node's addresses that serve NodePorts " +
 			"(default: the primary ones)"},
 	{"service-frontends", "services.limits.frontends",
 		"`number` of addresses of services there is room for"},

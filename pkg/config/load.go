@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,6 +9,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // maxFile bounds the files that Load reads, bytes.
@@ -22,7 +23,7 @@ func Load(path string) (Config, error) { return load(path, nil) }
 
 // Flags are command-line flags that override the configuration file.
 type Flags struct {
-	// File is the configuration file, flag -config.
+	// File is the configuration file, flag --config.
 	File  string
 	given []givenFlag
 }
@@ -30,7 +31,7 @@ type Flags struct {
 type givenFlag struct{ name, path, value string }
 
 // RegisterFlags adds the flags to fs; after fs.Parse, call Load on the result.
-func RegisterFlags(fs *flag.FlagSet) *Flags {
+func RegisterFlags(fs *pflag.FlagSet) *Flags {
 	f := &Flags{}
 	fs.StringVar(&f.File, "config", "", "configuration `file`, YAML or JSON")
 	for _, d := range flags {
@@ -47,7 +48,7 @@ func RegisterFlags(fs *flag.FlagSet) *Flags {
 	return f
 }
 
-// Load is the function Load for the file named by -config, with the flags over it.
+// Load is the function Load for the file named by --config, with the flags over it.
 func (f *Flags) Load() (Config, error) { return load(f.File, f.given) }
 
 func load(path string, given []givenFlag) (Config, error) {
@@ -94,7 +95,7 @@ func assemble(name string, text []byte, given []givenFlag,
 		wrong := g.apply(&c)
 		suggestAddrs(wrong)
 		for _, err := range wrong {
-			problems = append(problems, fmt.Errorf("flag -%s: %w", g.name, err))
+			problems = append(problems, fmt.Errorf("flag --%s: %w", g.name, err))
 		}
 	}
 

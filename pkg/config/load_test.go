@@ -1,8 +1,6 @@
 package config_test
 
 import (
-	"flag"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -253,13 +252,12 @@ func TestLoadWithoutFile(t *testing.T) {
 }
 
 func TestFlagsOverrideTheFile(t *testing.T) {
-	fs := flag.NewFlagSet("veild", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
+	fs := pflag.NewFlagSet("veild", pflag.ContinueOnError)
 	f := config.RegisterFlags(fs)
-	err := fs.Parse([]string{"-config", write(t, good+"mtu: 9000\nmasquerade: false"),
-		"-node=node-2", "-cluster-ranges", "10.1.0.0/16, fd42:1::/48",
-		"-mtu", "1500", "-trust-disk", "-portmap=false", "-tunnel-port=4000", "-source", "snapshot",
-		"-source-file=/run/s.json", "-metrics-address="})
+	err := fs.Parse([]string{"--config", write(t, good+"mtu: 9000\nmasquerade: false"),
+		"--node=node-2", "--cluster-ranges", "10.1.0.0/16, fd42:1::/48",
+		"--mtu", "1500", "--trust-disk", "--portmap=false", "--tunnel-port=4000", "--source", "snapshot",
+		"--source-file=/run/s.json", "--metrics-address="})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,15 +276,15 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 }
 
 func TestFlagsReportAllProblems(t *testing.T) {
-	fs := flag.NewFlagSet("veild", flag.ContinueOnError)
+	fs := pflag.NewFlagSet("veild", pflag.ContinueOnError)
 	f := config.RegisterFlags(fs)
-	if err := fs.Parse([]string{"-mtu=x", "-cluster-ranges=10.0.0.0/99",
-		"-service-ranges=10.96.0.0/12", "-node=n", "-portmap=maybe"}); err != nil {
+	if err := fs.Parse([]string{"--mtu=x", "--cluster-ranges=10.0.0.0/99",
+		"--service-ranges=10.96.0.0/12", "--node=n", "--portmap=maybe"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := f.Load()
-	for _, want := range []string{`flag -mtu: mtu: "x" is not a whole number`,
-		"flag -cluster-ranges: clusterRanges[0]:", "flag -portmap: cni.portmap:"} {
+	for _, want := range []string{`flag --mtu: mtu: "x" is not a whole number`,
+		"flag --cluster-ranges: clusterRanges[0]:", "flag --portmap: cni.portmap:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no problem says %q: %v", want, err)
 		}

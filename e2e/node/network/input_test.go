@@ -148,7 +148,7 @@ func refusals() map[string]refusal {
 		"no YAML": {raw: []byte("node: ["), says: []string{file}},
 		"an empty file": {raw: []byte{},
 			says: []string{"clusterRanges", "serviceRanges"}},
-		"a file that is not there": {args: []string{"-config", "/etc/kubeveil/nowhere.yaml"},
+		"a file that is not there": {args: []string{"--config", "/etc/kubeveil/nowhere.yaml"},
 			says: []string{"/etc/kubeveil/nowhere.yaml", "no such file"}},
 		"an unknown flag": {args: []string{"-mtuu", "1"}, says: []string{"mtuu"}},
 		"a key on a disk": {set: map[string]any{"keyFile": "/etc/kubeveil/key"},
@@ -216,7 +216,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 		within = `exec "$@"`
 	}
 	args := append([]string{"TOOLS=" + bin + "/veil-tools", "unshare", "-m", "bash", "-c", within,
-		"bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
+		"bash", bin + "/veild", "--config", "/etc/kubeveil/veild.yaml"}, c.args...)
 	out, err := n.Command(ctx, "env", args...).CombinedOutput()
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 {

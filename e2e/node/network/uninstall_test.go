@@ -137,7 +137,7 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := n.Command(ctx, filepath.Join(root, "out/bin/veild"), "cleanup", "-config",
+	out, err := n.Command(ctx, filepath.Join(root, "out/bin/veild"), "cleanup", "--config",
 		lab.ConfigFile).CombinedOutput()
 	return string(out), err
 }

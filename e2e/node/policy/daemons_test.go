@@ -56,7 +56,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	}
 
 	nodetest.KillProgram(ctx, t, n, "veild")
-	if _, err := n.Exec(ctx, filepath.Join(nodetest.Root(t), "out/bin/veild"), "cleanup", "-config",
+	if _, err := n.Exec(ctx, filepath.Join(nodetest.Root(t), "out/bin/veild"), "cleanup", "--config",
 		lab.ConfigFile); err != nil {
 		t.Fatal(err)
 	}

@@ -227,7 +227,7 @@ func TestAPIPathComesAndGoes(t *testing.T) {
 	}
 
 	nodetest.KillProgram(ctx, t, n, "veild")
-	nodetest.Run(ctx, t, n, l.Program("veild"), "cleanup", "-config", lab.ConfigFile)
+	nodetest.Run(ctx, t, n, l.Program("veild"), "cleanup", "--config", lab.ConfigFile)
 	if programs, tables := servicePins(ctx, t, n); len(programs)+len(tables) > 0 {
 		t.Errorf("cleanup left programs %v and maps %v", programs, tables)
 	}
