@@ -14,7 +14,7 @@ const (
 	storeFile       = "file:"
 )
 
-// Values of -latency-tuning.
+// Values of --latency-tuning.
 const (
 	tuningAuto = "auto"
 	tuningOn   = "on"
@@ -29,31 +29,31 @@ func (o *options) check() error {
 	dir, isFile := strings.CutPrefix(o.store, storeFile)
 	switch {
 	case o.node == "":
-		return errors.New("which node is this? Say -node NAME, as Kubernetes names it")
+		return errors.New("which node is this? Write --node NAME, as Kubernetes names it")
 	case !isFile && o.store != storeKubernetes:
-		return fmt.Errorf("-store %q: want kubernetes or file:DIR", o.store)
+		return fmt.Errorf("--store %q: want kubernetes or file:DIR", o.store)
 	case isFile && (dir == "" || o.cluster == ""):
-		return errors.New("-store file:DIR wants a folder, and -cluster ID with it")
+		return errors.New("--store file:DIR wants a folder, and --cluster ID with it")
 	case !isFile && o.cluster != "":
-		return errors.New("-cluster is for -store file:DIR: with Kubernetes it is the uid of the " +
+		return errors.New("--cluster is for --store file:DIR: with Kubernetes it is the uid of the " +
 			"namespace kube-system")
 	case o.files == "" && o.disks == "":
-		return errors.New("no backend: say -files or -disks")
+		return errors.New("no backend: write --files or --disks")
 	case o.previousKeyFile != "" && o.keyFile == "":
-		return errors.New("-previous-key-file wants the new one, too: -key-file")
+		return errors.New("--previous-key-file wants the new one, too: --key-file")
 	case o.reserve < 0 || o.reserve > maxReserve:
-		return fmt.Errorf("-reserve %d: want 0 to %d, percent", o.reserve, maxReserve)
+		return fmt.Errorf("--reserve %d: want 0 to %d, percent", o.reserve, maxReserve)
 	case o.checkMemory < 0:
-		return fmt.Errorf("-check-memory %d: want MiB, or 0 for no limit", o.checkMemory)
+		return fmt.Errorf("--check-memory %d: want MiB, or 0 for no limit", o.checkMemory)
 	case o.programsMemory < 0 || o.programsMemory > 0 && o.programsMemory < o.checkMemory:
-		return fmt.Errorf("-programs-memory %d: want MiB, at least the %d of -check-memory, or 0",
+		return fmt.Errorf("--programs-memory %d: want MiB, at least the %d of --check-memory, or 0",
 			o.programsMemory, o.checkMemory)
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
-		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
+		return errors.New("--rewrap-every, --trim-every and --requests-every want a time such as 10m")
 	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):
-		return fmt.Errorf("-latency-tuning %q: want auto, on or off", o.latencyTuning)
+		return fmt.Errorf("--latency-tuning %q: want auto, on or off", o.latencyTuning)
 	case !filepath.IsAbs(o.endpoint):
-		return fmt.Errorf("-endpoint %q: want an absolute path", o.endpoint)
+		return fmt.Errorf("--endpoint %q: want an absolute path", o.endpoint)
 	}
 
 	return nil

@@ -2,26 +2,24 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/kubeveil/kubeveil/csi/cleanup"
 	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
-const cleanupUsage = `veil-csi cleanup takes what veil-csi leaves on this node, once its DaemonSet is deleted. It
-refuses, and changes nothing, while volumes are open or ciphertext is left. It may be repeated.
+const cleanupUsage = `Remove what veil-csi left on this node, once its DaemonSet is deleted.
+While volumes are open or ciphertext is left, this refuses and changes nothing. It may be repeated.
 
 Usage:
   veil-csi cleanup [flags]
 
 Examples:
   veil-csi cleanup
-  veil-csi cleanup -destroy         ciphertext, too: volumes that are left are lost
+  veil-csi cleanup --destroy        ciphertext, too: volumes that are left are lost
 
 Flags:
 `
@@ -32,32 +30,19 @@ const commandCleanup = "cleanup"
 // runCleanup is the verb cleanup, with flags of its own.
 func runCleanup(ctx context.Context, args []string) error {
 	p := cleanup.Paths{Blocks: "/sys/block"}
-	fs := flag.NewFlagSet("veil-csi cleanup", flag.ContinueOnError)
-	fs.Usage = func() {
-		fmt.Fprint(fs.Output(), cleanupUsage)
-		fs.PrintDefaults()
-	}
+	fs := commandline.New("veil-csi " + commandCleanup)
 	kubelet := fs.String("kubelet-dir", kubeletDir, "the kubelet's `folder`")
 	fs.StringVar(&p.Run, "run", runDir, "`folder` for locks")
 	fs.StringVar(&p.Files, "files", filepath.Join(dataDir, "volumes"),
 		"`folder` for the files of volumes")
 	fs.StringVar(&p.Claims, "claims", filepath.Join(dataDir, "claims"),
-		"`folder` that says which volume has which disk")
+		"`folder` with the disk of each volume")
 
-	destroy := fs.Bool("destroy", false, "take ciphertext, too: volumes that are left are lost")
+	destroy := fs.Bool("destroy", false, "remove ciphertext, too: volumes that are left are lost")
 	wait := fs.Bool("wait", false,
 		"stay until SIGTERM when it is done, as a pod of a DaemonSet does")
-	fs.SetOutput(io.Discard)
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fs.SetOutput(os.Stdout)
-		fs.Usage()
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("%w: see veil-csi cleanup -h", err)
-	}
-
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: see veil-csi cleanup -h", fs.Arg(0))
+	if err := commandline.ParseAll(fs, cleanupUsage, args, os.Stdout); err != nil {
+		return err
 	}
 
 	p.Endpoint = filepath.Join(*kubelet, "plugins", driver.Name, "csi.sock")

@@ -1,43 +1,44 @@
 // Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See
 // docs/storage.md for what it does.
 //
-// Classes with keys: file need -key-file and make-key. -store file: runs the driver without
+// Classes with keys: file need --key-file and make-key. --store file: runs the driver without
 // Kubernetes: the trial in the help, and the tests of the whole process.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
 	"syscall"
 
+	"github.com/spf13/pflag"
+
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const usage = `veil-csi gives pods volumes that are encrypted on this node, and believes
-nothing that a disk says before it is verified.
+const usage = `Serve pods volumes that are encrypted on this node, and verify what a disk returns
+before anything uses it.
 
 Usage:
-  veil-csi -node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
-  veil-csi make-key FILE        make a key-encryption key for -key-file, in a new file
-  veil-csi place-copies         select the node of copies, for the cluster: see its -h
-  veil-csi cleanup [flags]      remove what veil-csi left on this node: see veil-csi cleanup -h
+  veil-csi --node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
+  veil-csi make-key FILE         make a key-encryption key for --key-file, in a new file
+  veil-csi place-copies          select the node of copies, for the cluster: see its -h
+  veil-csi cleanup [flags]       remove what veil-csi left on this node: see veil-csi cleanup -h
   veil-csi version
 
 Examples:
-  veil-csi -node node-1 -kms-socket /run/kubeveil/kms/kms.sock
+  veil-csi --node node-1 --kms-socket /run/kubeveil/kms/kms.sock
                                 states of volumes in Kubernetes, keys of a KMS v2 plugin
-  veil-csi -node node-1 -disks /dev/disk/by-id/nvme-1,/dev/disk/by-id/nvme-2
+  veil-csi --node node-1 --disks /dev/disk/by-id/nvme-1,/dev/disk/by-id/nvme-2
                                 whole disks, too, for classes with backend: disk
-  veil-csi make-key /root/kek && veil-csi -node here -registration "" -endpoint /run/csi.sock \
-      -store file:/var/lib/veil-states -cluster lab -key-file /root/kek
+  veil-csi make-key /root/kek && veil-csi --node here --registration "" --endpoint /run/csi.sock \
+      --store file:/var/lib/veil-states --cluster lab --key-file /root/kek
                                 a trial without Kubernetes: the owner of that disk has the key
 
 Flags:
@@ -58,7 +59,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "veil-csi:", err)
 		os.Exit(1)
 	}
@@ -66,7 +67,7 @@ func main() {
 
 // needsKeys reports whether the process will have keys: help and version need none.
 func needsKeys(args []string) bool {
-	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, commandPlace, "-h", "-help",
+	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, commandPlace, "-h",
 		"--help"}, args[0])
 }
 
@@ -79,13 +80,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	var o options
 	fs := o.flags()
-	fs.SetOutput(io.Discard)
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fs.SetOutput(os.Stdout)
-		fs.Usage()
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("%w: see veil-csi -h", err)
+	if err := commandline.Parse(fs, usage, args, os.Stdout); err != nil {
+		return err
 	}
 	switch command := fs.Arg(0); {
 	case command == "version" && fs.NArg() == 1:

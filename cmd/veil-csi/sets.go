@@ -93,7 +93,7 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	safe := crypt.LatencyIsSafe(release)
 	if !safe {
 		log.Info("dm-crypt's latency flags are off: CVE-2024-26718; if your kernel has the fix, set "+
-			"-latency-tuning=on", "kernel", release)
+			"--latency-tuning=on", "kernel", release)
 	}
 	return safe, nil
 }

@@ -432,7 +432,7 @@ func TestRewrap(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 
-	// As with -key-file and -previous-key-file.
+	// As with --key-file and --previous-key-file.
 	m.keys[keyring.NameFile] = keyring.Chain{named{provider(t, 2), keyring.NameFile},
 		m.keys[keyring.NameFile]}
 	d = m.process(0)

@@ -22,7 +22,7 @@ var calls = map[string][][]string{
 		{"--config", "/nonexistent"},
 	},
 	"veil-wg":  {{"nonsense"}, {"--nonsense"}, {"-dir", "/x"}, {"device"}},
-	"veil-csi": {{"nonsense"}, {"-nonsense"}, {"make-key"}, {"-store", "nonsense"}},
+	"veil-csi": {{"nonsense"}, {"--nonsense"}, {"make-key"}, {"--store", "nonsense"}},
 	"veilctl": {
 		{}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},
 		{"volume"}, {"service"}, {"policy"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
