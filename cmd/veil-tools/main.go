@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +15,8 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/lab"
@@ -25,20 +26,23 @@ import (
 func main() { os.Exit(run(os.Args[1:], verbs())) }
 
 // verbs returns all verbs, by name.
-func verbs() map[string]verb.Verb {
-	all := maps.Clone(lab.Verbs)
-	maps.Copy(all, bench.Verbs)
+func verbs() verb.Verbs {
+	all := lab.Verbs()
+	maps.Copy(all, bench.Verbs())
 	return all
 }
 
 // run runs the verb that the arguments name and returns the exit status.
-func run(args []string, verbs map[string]verb.Verb) int {
-	if len(args) > 0 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help") {
+func run(args []string, verbs verb.Verbs) int {
+	switch {
+	case len(args) == 0:
+		usage(os.Stderr, verbs)
+		return 2
+	case args[0] == "-h" || args[0] == "--help" || args[0] == "help":
 		usage(os.Stdout, verbs)
 		return 0
-	}
-	if len(args) == 0 || verbs[args[0]].Run == nil {
-		usage(os.Stderr, verbs)
+	case verbs[args[0]].Run == nil:
+		fmt.Fprintf(os.Stderr, "veil-tools: unknown verb %q: see veil-tools -h\n", args[0])
 		return 2
 	}
 
@@ -46,19 +50,17 @@ func run(args []string, verbs map[string]verb.Verb) int {
 	defer stop()
 	err := verbs[args[0]].Run(ctx, args[1:])
 
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 2
-	case err != nil:
+	if err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "veil-tools %s: %v\n", args[0], err)
 		return 1
 	}
 	return 0
 }
 
-func usage(w io.Writer, verbs map[string]verb.Verb) {
-	fmt.Fprint(w, "usage: veil-tools VERB [flags]; -h after a verb lists its flags\n\n")
+func usage(w io.Writer, verbs verb.Verbs) {
+	fmt.Fprint(w, "Run one tool of suites, benchmarks and veilctl.\n\n"+
+		"Usage: veil-tools VERB [flags]; -h after a verb lists its flags\n\nVerbs:\n")
 	for _, name := range slices.Sorted(maps.Keys(verbs)) {
-		fmt.Fprintf(w, "  %-9s %s\n", name, verbs[name].Short)
+		fmt.Fprintf(w, "  %-13s  %s\n", name, verbs[name].Short)
 	}
 }

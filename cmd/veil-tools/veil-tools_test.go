@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/lab"
@@ -26,7 +27,7 @@ func TestDependencies(t *testing.T) {
 
 // A verb of one package does not hide a verb of the other.
 func TestVerbsHaveOneOwner(t *testing.T) {
-	if got, want := len(verbs()), len(lab.Verbs)+len(bench.Verbs); got != want {
+	if got, want := len(verbs()), len(lab.Verbs())+len(bench.Verbs()); got != want {
 		t.Errorf("%d verbs, want %d", got, want)
 	}
 
@@ -43,12 +44,12 @@ func TestExitStatus(t *testing.T) {
 	failing := func(err error) verb.Verb {
 		return verb.Verb{Run: func(context.Context, []string) error { return err }}
 	}
-	verbs := map[string]verb.Verb{
-		"good": failing(nil), "bad": failing(errors.New("broken")), "asked": failing(flag.ErrHelp),
+	verbs := verb.Verbs{
+		"good": failing(nil), "bad": failing(errors.New("broken")), "asked": failing(pflag.ErrHelp),
 	}
 
 	for name, want := range map[string]int{
-		"good": 0, "bad": 1, "asked": 2, "unknown": 2, "": 2, "-h": 0,
+		"good": 0, "bad": 1, "asked": 0, "unknown": 2, "": 2, "-h": 0,
 	} {
 		if got := run(strings.Fields(name), verbs); got != want {
 			t.Errorf("veil-tools %s: status %d, want %d", name, got, want)

@@ -102,9 +102,9 @@ func (h *Host) start(ctx context.Context) error {
 		return err
 	}
 
-	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc",
+	cmd := exec.Command(h.lab.program("veil-tools"), "node-hold", "--etc",
 		filepath.Join(h.Disk(), "etc"),
-		"-name", h.Name)
+		"--name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
 			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,

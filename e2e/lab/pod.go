@@ -154,7 +154,7 @@ type cniAnswer struct {
 
 // cni calls one verb of the node's network by the runtime's library, in the node.
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
-	all := append([]string{"cni", "-verb", verb, "-path", n.programs(), "-cache",
+	all := append([]string{"cni-call", "--verb", verb, "--path", n.programs(), "--cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
 	cmd := n.Command(ctx, n.lab.program("veil-tools"), all...)
 	out, err := output(cmd)
@@ -169,7 +169,7 @@ func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer,
 }
 
 func (p *Pod) args() []string {
-	return []string{"-id", p.ID, "-netns", p.netnsPath(), "-caps", p.caps, "-args", p.cniArgs}
+	return []string{"--id", p.ID, "--netns", p.netnsPath(), "--caps", p.caps, "--args", p.cniArgs}
 }
 
 // add calls ADD and reads its result.
@@ -252,7 +252,7 @@ func (n *Node) GC(ctx context.Context) error {
 		valid = append(valid, id+"/eth0")
 	}
 	n.mu.Unlock()
-	_, err := n.cni(ctx, "gc", "-valid", strings.Join(valid, ","))
+	_, err := n.cni(ctx, "gc", "--valid", strings.Join(valid, ","))
 	return err
 }
 

@@ -14,8 +14,8 @@ const NamePort = 7010
 // Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort
 // on, and waits until it listens. With more than one port the answer is name:port.
 func Named(ctx context.Context, at Place, name string, count int) (*Process, error) {
-	return startTool(ctx, at, "listening", "name", "-name", name, "-port", fmt.Sprint(NamePort),
-		"-count", fmt.Sprint(count))
+	return startTool(ctx, at, "listening", "name-serve", "--name", name,
+		"--port", fmt.Sprint(NamePort), "--count", fmt.Sprint(count))
 }
 
 // Question is a request of TakeCensus and Keep to Named servers.
@@ -43,8 +43,8 @@ func (q Question) args(from Place) []string {
 	if q.Egress {
 		canary = from.owner().EgressCanary
 	}
-	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-from-port",
-		fmt.Sprint(q.FromPort), "-canary", canary}
+	return []string{"--proto", orElse(q.Proto, "tcp"), "--to", q.To.String(), "--from-port",
+		fmt.Sprint(q.FromPort), "--canary", canary}
 }
 
 // Census counts the servers that answered.
@@ -64,8 +64,8 @@ type Census struct {
 // TakeCensus sends the requests, until all are sent or three had no answer, and counts the servers
 // that answered. It is not an error if none did.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
-	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
-		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()},
+	args := append([]string{"name-count", "--count", fmt.Sprint(orElse(q.Count, 30)),
+		"--timeout", orElse(q.Timeout, time.Second).String(), "--pause", q.Pause.String()},
 		q.args(from)...)
 	out, err := output(from.Command(ctx, from.owner().program("veil-tools"), args...))
 	var c Census
@@ -82,9 +82,9 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 // NAME" reports that another server answers. End it with Process.Result into a Kept, which fails
 // when a TCP connection did not live.
 func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
-	args := append([]string{"keep"}, q.args(from)...)
+	args := append([]string{"name-keep"}, q.args(from)...)
 	if q.Unconnected {
-		args = append(args, "-unconnected")
+		args = append(args, "--unconnected")
 	}
 	return startTool(ctx, from, "now ", args...)
 }
@@ -107,8 +107,8 @@ type Kept struct {
 // them, 20 per second, and waits until the former are established. A line "closed N" reports that
 // the N-th of them has ended. End it with Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
-	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold",
-		fmt.Sprint(hold))
+	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca", authorityFile,
+		"--hold", fmt.Sprint(hold))
 }
 
 // KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.

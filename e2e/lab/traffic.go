@@ -33,7 +33,7 @@ func (p *Pod) String() string  { return p.Node.Name + "/" + p.Name }
 
 // Echo starts an echo server for TCP and UDP at EchoPort and waits until it listens.
 func Echo(ctx context.Context, at Place) (*Process, error) {
-	return startTool(ctx, at, "listening", "echo", "-listen", fmt.Sprintf(":%d", EchoPort))
+	return startTool(ctx, at, "listening", "echo-serve", "--listen", fmt.Sprintf(":%d", EchoPort))
 }
 
 // Exchange is a number of messages that Send sends.
@@ -65,9 +65,10 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	if x.Proto == "" {
 		x.Proto = "tcp"
 	}
-	args := []string{"send", "-proto", x.Proto, "-to", target(x.To, orElse(x.Port, EchoPort)),
-		"-count", fmt.Sprint(orElse(x.Count, 10)), "-size", fmt.Sprint(orElse(x.Size, 200)),
-		"-timeout", orElse(x.Timeout, 5*time.Second).String()}
+	args := []string{"echo-send", "--proto", x.Proto,
+		"--to", target(x.To, orElse(x.Port, EchoPort)), "--count", fmt.Sprint(orElse(x.Count, 10)),
+		"--size", fmt.Sprint(orElse(x.Size, 200)),
+		"--timeout", orElse(x.Timeout, 5*time.Second).String()}
 	cmd := from.Command(ctx, from.owner().program("veil-tools"), args...)
 	if x.Egress {
 		cmd.Env = append(cmd.Env, canaryEnv+"="+from.owner().EgressCanary)
@@ -85,7 +86,7 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 // Hold starts one TCP connection with numbered records to an echo server and waits until it is
 // open. End it with Process.Result into a Held, which fails when the connection did not live.
 func Hold(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
-	return startTool(ctx, from, "connected", "hold", "-to", target(to, EchoPort))
+	return startTool(ctx, from, "connected", "tcp-hold", "--to", target(to, EchoPort))
 }
 
 // Held is the result of Hold.
@@ -96,7 +97,7 @@ type Held struct {
 
 // Sink starts a receiver of one-way UDP at SinkPort; end it with Process.Result into a Drained.
 func Sink(ctx context.Context, at Place) (*Process, error) {
-	return startTool(ctx, at, "listening", "sink", "-listen", fmt.Sprintf(":%d", SinkPort))
+	return startTool(ctx, at, "listening", "udp-count", "--listen", fmt.Sprintf(":%d", SinkPort))
 }
 
 // Drained is the result of Sink: Missing counts numbers below the highest that never came.
@@ -110,7 +111,7 @@ type Drained struct {
 // Source starts one-way UDP to a Sink, a datagram each interval (5 ms when 0).
 func Source(ctx context.Context, from Place, to netip.Addr,
 	interval time.Duration) (*Process, error) {
-	return startTool(ctx, from, "sending", "source", "-to", target(to, SinkPort), "-interval",
+	return startTool(ctx, from, "sending", "udp-send", "--to", target(to, SinkPort), "--interval",
 		orElse(interval, 5*time.Millisecond).String())
 }
 
@@ -121,7 +122,7 @@ func Try(ctx context.Context, from Place, to ...netip.Addr) (*Process, error) {
 	for _, addr := range to {
 		targets = append(targets, target(addr, EchoPort))
 	}
-	return startTool(ctx, from, "tried", "try", "-to", strings.Join(targets, ","))
+	return startTool(ctx, from, "tried", "echo-try", "--to", strings.Join(targets, ","))
 }
 
 // Tried is the result of Try for one protocol and address: how many tries are over, and how many of
@@ -137,8 +138,8 @@ type Tried struct {
 // answered. They keep their ports, regardless of the server. End it with Process.Result into a
 // []Carried.
 func Carry(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
-	return startTool(ctx, from, `"answered":1`, "flow", "-to", target(to, EchoPort), "-report",
-		"100ms")
+	return startTool(ctx, from, `"answered":1`, "echo-flow", "--to", target(to, EchoPort),
+		"--report", "100ms")
 }
 
 // Carried is the result of Carry for one protocol: how many records were sent, and how many of them

@@ -32,7 +32,7 @@ spec:
   containers:
     - name: tool
       image: {{.Image}}
-      args: [webhook]
+      args: [webhook-serve]
       env:
         - {name: LAB_CANARY, value: "{{.Canary}}"}
         - {name: LAB_CERT, value: {{printf "%q" .Cert}}}
@@ -131,8 +131,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {
-			out, err := c.Kubectl(ctx, "exec", pod, "--", "/veil-tools", "ask", "-url",
-				"https://kubernetes.default.svc/version", "-timeout", "30s")
+			out, err := c.Kubectl(ctx, "exec", pod, "--", "/veil-tools", "https-get", "--url",
+				"https://kubernetes.default.svc/version", "--timeout", "30s")
 			if err == nil && !strings.Contains(string(out), "gitVersion") {
 				err = fmt.Errorf("it answers %s", out)
 			}

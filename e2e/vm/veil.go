@@ -79,7 +79,7 @@ spec:
   containers:
     - name: tool
       image: {{.Image}}
-      args: [echo]
+      args: [echo-serve]
       env: [{name: LAB_CANARY, value: "{{.Canary}}"}]
       ports: [{containerPort: {{.Port}}}]
 `))
@@ -136,9 +136,9 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort,
 	count int) (lab.Sent, error) {
 	var sent lab.Sent
-	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/veil-tools", "send", "-proto", proto,
-		"-to", to.String(),
-		"-count", fmt.Sprint(count), "-size", "400", "-timeout", "20s")
+	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/veil-tools", "echo-send",
+		"--proto", proto, "--to", to.String(),
+		"--count", fmt.Sprint(count), "--size", "400", "--timeout", "20s")
 	if err != nil {
 		return sent, err
 	}

@@ -162,7 +162,7 @@ func (s *stage) hostPod(name, node string) *remote.Pod {
 	port := s.opts.HostPort + 1
 	return &remote.Pod{
 		Name: name, Node: node, HostNetwork: true,
-		Args:         []string{"echo", "-listen", fmt.Sprintf(":%d", port)},
+		Args:         []string{"echo-serve", "--listen", fmt.Sprintf(":%d", port)},
 		Capabilities: []corev1.Capability{"NET_RAW"},
 		Change: func(p *corev1.Pod) {
 			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 2,

@@ -225,10 +225,11 @@ func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to
 		// One try is enough, and it ends by itself.
 		try, patience = refusalTry, 0
 	}
-	command := fmt.Sprintf("send -proto %s -to %s -canary %s -timeout %s -count %d -size %d",
+	command := fmt.Sprintf("echo-send --proto %s --to %s --canary %s --timeout %s --count %d "+
+		"--size %d",
 		way.Proto, to, canary, try, messages, messageSize)
 	if c.knock {
-		command = fmt.Sprintf("knock -to %s -canary %s -timeout %s", to, canary, try)
+		command = fmt.Sprintf("tcp-knock --to %s --canary %s --timeout %s", to, canary, try)
 	}
 	began := time.Now()
 	// A try that has begun is not cut short: that would end the session.

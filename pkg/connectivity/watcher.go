@@ -17,8 +17,8 @@ type session interface {
 	Close()
 }
 
-// watcher reads the uplinks of a node: `veil-tools watch` in a host-network pod, which answers each
-// line with what it saw since the previous line.
+// watcher reads the uplinks of a node: `veil-tools link-watch` in a host-network pod, which answers
+// each line with what it saw since the previous line.
 type watcher struct {
 	node    string
 	session session
@@ -33,8 +33,8 @@ func startWatcher(ctx context.Context, pod *remote.Pod, nodes []remote.Node,
 			addrs = append(addrs, a.String())
 		}
 	}
-	return watcher{pod.Node, pod.Session(ctx, "veil-tools", "watch", "-nodes",
-		strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
+	return watcher{pod.Node, pod.Session(ctx, "veil-tools", "link-watch", "--nodes",
+		strings.Join(addrs, ","), "--port", fmt.Sprint(tunnelPort))}
 }
 
 // part ends a part of the watch and begins the next, whose payloads hold canary. It returns what
@@ -47,11 +47,11 @@ func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
 	return newSeen(r), nil
 }
 
-// sender sends from a pod: `veil-tools obey`.
+// sender sends from a pod: `veil-tools stdin-run`.
 type sender struct{ session session }
 
 func startSender(ctx context.Context, pod *remote.Pod) sender {
-	return sender{pod.Session(ctx, "veil-tools", "obey")}
+	return sender{pod.Session(ctx, "veil-tools", "stdin-run")}
 }
 
 // errUnanswered matches the error of messages that did not come back.

@@ -106,7 +106,8 @@ func TestPodObject(t *testing.T) {
 		*got.Spec.AutomountServiceAccountToken {
 		t.Errorf("pod %+v", got)
 	}
-	if !slices.Equal(c.Args, []string{"echo"}) || c.ReadinessProbe == nil || c.Env[0].Name != "A" {
+	if !slices.Equal(c.Args, []string{"echo-serve"}) || c.ReadinessProbe == nil ||
+		c.Env[0].Name != "A" {
 		t.Errorf("container %+v", c)
 	}
 	if len(c.Ports) != 2 || c.Ports[1].Protocol != corev1.ProtocolUDP ||

@@ -127,10 +127,11 @@ func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 	if m.Timeout == 0 {
 		m.Timeout = 10 * time.Second
 	}
-	command := []string{"veil-tools", "send", "-proto", m.Proto, "-to", m.To.String(), "-count",
-		fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
+	command := []string{"veil-tools", "echo-send", "--proto", m.Proto, "--to", m.To.String(),
+		"--count", fmt.Sprint(m.Count), "--size", fmt.Sprint(m.Size),
+		"--timeout", m.Timeout.String()}
 	if m.Canary != "" {
-		command = append(command, "-canary", m.Canary)
+		command = append(command, "--canary", m.Canary)
 	}
 	var sent Sent
 	out, err := p.Exec(ctx, command...)
@@ -138,7 +139,7 @@ func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 		return sent, err
 	}
 	if err := json.Unmarshal(out, &sent); err != nil {
-		return sent, fmt.Errorf("what veil-tools send says: %w", err)
+		return sent, fmt.Errorf("output of veil-tools echo-send: %w", err)
 	}
 	return sent, nil
 }

@@ -37,8 +37,8 @@ type Pod struct {
 	Node string
 	// Image is its image. "" means the image of the cluster's Options.
 	Image string
-	// Command replaces the image's entry point; Args are "echo" if both are nil, and anything else
-	// is Ready as soon as it runs.
+	// Command replaces the image's entry point. If Command and Args are nil, Args are "echo-serve".
+	// Anything else is Ready as soon as it runs.
 	Command, Args []string
 	// Listen is the port of the echo server. 0 means EchoPort.
 	Listen int
@@ -84,10 +84,10 @@ func (p *Pod) object() *corev1.Pod {
 	}
 	if p.Command == nil && p.Args == nil {
 		listen := EchoPort
-		c.Args = []string{"echo"}
+		c.Args = []string{"echo-serve"}
 		if p.Listen != 0 {
 			listen = p.Listen
-			c.Args = append(c.Args, "-listen", fmt.Sprintf(":%d", listen))
+			c.Args = append(c.Args, "--listen", fmt.Sprintf(":%d", listen))
 		}
 		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2,
 			ProbeHandler: corev1.ProbeHandler{

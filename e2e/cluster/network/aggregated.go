@@ -27,7 +27,7 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &remote.Pod{Name: "api", Args: []string{"webhook"},
+	p := &remote.Pod{Name: "api", Args: []string{"webhook-serve"},
 		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err

@@ -144,8 +144,8 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 		return err
 	}
 
-	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools meet "+
-		"-timeout %s %s",
+	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools echo-meet "+
+		"--timeout %s %s",
 		from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Lab.Exec(ctx, from.Node, line); err != nil {
 		return err

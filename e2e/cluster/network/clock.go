@@ -34,7 +34,7 @@ func clockSetBack(ctx context.Context, s *Session) error {
 	}
 	reaches := func(what string) error {
 		return remote.Until(ctx, what, time.Minute, func(ctx context.Context) error {
-			return meet(ctx, b, append([]string{"-timeout=5s"},
+			return meet(ctx, b, append([]string{"--timeout=5s"},
 				echoes(remote.EchoPort, a.Addrs)...)...)
 		})
 	}

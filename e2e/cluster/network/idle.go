@@ -46,7 +46,7 @@ func podsIdle(ctx context.Context, s *Session) error {
 		for j := range idlePods {
 			// With arguments it is not probed.
 			pods = append(pods, &remote.Pod{Name: fmt.Sprintf("idle-%d-%d", i, j), Node: w.Name,
-				Args: []string{"echo"}})
+				Args: []string{"echo-serve"}})
 		}
 	}
 	if err := own.RunAll(ctx, pods...); err != nil {

@@ -39,7 +39,7 @@ const (
 	accountCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// apiClients is the output of veil-tools api. Times are milliseconds since 1970 by the node's
+// apiClients is the output of veil-tools tls-hold. Times are milliseconds since 1970 by the node's
 // clock, which differs from this machine's, so they are counted from the first sign of a loss.
 type apiClients struct {
 	// Opened is how many connections were held, Closed when those ended that did.
@@ -99,7 +99,7 @@ func (c apiClients) String() string {
 		len(c.Closed), c.Opened, seconds(held), len(c.Failed), c.Asked, seconds(fresh))
 }
 
-// apiClient is veil-tools api in a pod.
+// apiClient is veil-tools tls-hold in a pod.
 type apiClient struct {
 	name string
 	// open is closed once all connections are held, done when it has ended.
@@ -140,15 +140,15 @@ func (s *Session) startClients(ctx context.Context, name string, server netip.Ad
 	return pod, host, errors.Join(pod.waitOpen(), host.waitOpen())
 }
 
-// startClient starts veil-tools api in a pod until ctx ends or its time is over.
+// startClient starts veil-tools tls-hold in a pod until ctx ends or its time is over.
 func startClient(ctx context.Context, in *remote.Pod, to netip.AddrPort) *apiClient {
 	c := &apiClient{name: in.Name, open: make(chan struct{}), done: make(chan struct{})}
 	r, w := io.Pipe()
 	go func() {
-		_ = w.CloseWithError(in.ExecStream(ctx, nil, w, "veil-tools", "api", "-to", to.String(),
-			"-ca", accountCA, "-hold", fmt.Sprint(heldClients),
-			"-interval", clientInterval.String(), "-timeout", clientTimeout.String(),
-			"-for", clientLength.String()))
+		_ = w.CloseWithError(in.ExecStream(ctx, nil, w, "veil-tools", "tls-hold",
+			"--to", to.String(), "--ca", accountCA, "--hold", fmt.Sprint(heldClients),
+			"--interval", clientInterval.String(), "--timeout", clientTimeout.String(),
+			"--for", clientLength.String()))
 	}()
 	go c.read(r)
 	return c

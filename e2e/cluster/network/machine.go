@@ -61,7 +61,7 @@ func reboot(ctx context.Context, s *Session) error {
 		if err != nil {
 			return err
 		}
-		return talkBoth(ctx, a, b, "-timeout=10s")
+		return talkBoth(ctx, a, b, "--timeout=10s")
 	})
 	if err != nil {
 		return err

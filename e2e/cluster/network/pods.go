@@ -270,7 +270,7 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
-	out, err := p.Exec(ctx, "veil-tools", "ask", "-url",
+	out, err := p.Exec(ctx, "veil-tools", "https-get", "--url",
 		"https://"+service.Spec.ClusterIP+"/version")
 	if err != nil {
 		return err
@@ -291,7 +291,7 @@ func egress(ctx context.Context, s *Session) error {
 	if err := s.bothFamilies(s.Lab.OutsideAddrs()); err != nil {
 		return err
 	}
-	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()},
+	targets := append([]string{"--canary=" + s.Lab.OutsideCanary()},
 		echoes(remote.EchoPort, s.Lab.OutsideAddrs())...)
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },

@@ -101,7 +101,8 @@ func (s *Session) startTries(ctx context.Context, clients, server string) (allow
 	}
 	client := func(name string) *remote.Pod {
 		return &remote.Pod{Name: name, Node: clients,
-			Args: []string{"try", "-interval", flowInterval.String(), "-to", strings.Join(to, ",")},
+			Args: []string{"echo-try", "--interval", flowInterval.String(),
+				"--to", strings.Join(to, ",")},
 			// The counts begin again with the container.
 			Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}
 	}
@@ -143,7 +144,7 @@ func policies() []*networkingv1.NetworkPolicy {
 	}
 }
 
-// tries is the output of veil-tools try for one echo server.
+// tries is the output of veil-tools echo-try for one echo server.
 type tries struct {
 	Proto    string `json:"proto"`
 	To       string `json:"to"`

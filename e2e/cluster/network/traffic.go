@@ -43,18 +43,18 @@ func echoes(port int, at []netip.Addr) []string {
 // both returns targets of meet for a host:port.
 func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
-// meet is talk to protocol/host:port, all at once; flags of veil-tools meet may come first. One
-// command does it all, because starting one takes an emulated node long.
+// meet is talk to protocol/host:port, all at once; flags of veil-tools echo-meet may come first.
+// One command does it all, because starting one takes an emulated node long.
 func meet(ctx context.Context, from *remote.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)
 	}
-	_, err := from.Exec(ctx, append([]string{"veil-tools", "meet", "-timeout",
+	_, err := from.Exec(ctx, append([]string{"veil-tools", "echo-meet", "--timeout",
 		remote.Patience(ctx, meeting).String()}, targets...)...)
 	return err
 }
 
-// talkBoth is talk in both directions between two pods; flags are flags of veil-tools meet.
+// talkBoth is talk in both directions between two pods; flags are flags of veil-tools echo-meet.
 func talkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
 	return atOnce(
 		func() error {
@@ -79,7 +79,7 @@ func atOnce(all ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// flow is the output of veil-tools flow.
+// flow is the output of veil-tools echo-flow.
 type flow struct {
 	Proto        string    `json:"proto"`
 	To           string    `json:"to"`
@@ -165,7 +165,8 @@ func (s *Session) startFlows(ctx context.Context, name, node string,
 	}
 	interval := remote.Patience(ctx, flowInterval)
 	f := &flows{interval: interval, pod: &remote.Pod{Name: name, Node: node,
-		Args: []string{"flow", "-interval", interval.String(), "-to", strings.Join(addrs, ",")},
+		Args: []string{"echo-flow", "--interval", interval.String(),
+			"--to", strings.Join(addrs, ",")},
 		// One that ends must be seen to have ended.
 		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
 	if err := n.Run(ctx, f.pod); err != nil {

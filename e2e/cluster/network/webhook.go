@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// webhookPort is the port of veil-tools webhook, and of its service.
+// webhookPort is the port of veil-tools webhook-serve, and of its service.
 const webhookPort = 8443
 
 // askedLabel marks the objects that the API server sends to the webhook.
@@ -38,7 +38,7 @@ func webhook(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &remote.Pod{Name: "hook", Args: []string{"webhook"},
+	p := &remote.Pod{Name: "hook", Args: []string{"webhook-serve"},
 		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err

@@ -122,7 +122,7 @@ spec:
   containers:
     - name: tool
       image: {{.Image}}
-      args: [echo]
+      args: [echo-serve]
       {{if .Block}}volumeDevices: [{name: data, devicePath: /dev/data}]{{else}}volumeMounts: [{name: data, mountPath: /data}]{{end}}
   volumes: [{name: data, persistentVolumeClaim: {claimName: {{.Name}}}}]
 `))

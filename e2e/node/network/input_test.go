@@ -166,7 +166,7 @@ func refusals() map[string]refusal {
 		"no BPF file system": {within: `umount /sys/fs/bpf && exec "$@"`,
 			says: []string{"/sys/fs/bpf", "mount -t bpf"}},
 		"no right to use BPF": {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
-		"the metrics' port in use": {within: `"$TOOLS" echo -listen ` + abi.MetricsAddress +
+		"the metrics' port in use": {within: `"$TOOLS" echo-serve --listen ` + abi.MetricsAddress +
 			` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
@@ -277,7 +277,7 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	crash(t, n)
 	errtest.Must(t, n.Boot(ctx, false))
-	taken, err := n.Start(ctx, tools(t), "echo", "-listen", ":51820")
+	taken, err := n.Start(ctx, tools(t), "echo-serve", "--listen", ":51820")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,8 @@ func Inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames
 		t.Fatal(err)
 	}
 	for _, f := range frames {
-		cmd := at.Command(ctx, filepath.Join(root, "out/bin/veil-tools"), "raw", "-link", link)
+		cmd := at.Command(ctx, filepath.Join(root, "out/bin/veil-tools"), "ethernet-send",
+			"--link", link)
 		cmd.Stdin = bytes.NewReader(f)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("send a frame on %s: %v: %s", link, err, out)

@@ -102,14 +102,14 @@ const podCPU = "500m"
 
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
-	p.pod = &remote.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"},
+	p.pod = &remote.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod-serve"},
 		Change: func(o *corev1.Pod) {
 			// A pod without a CPU request gets a hundredth of the kubelet's share where they
 			// compete, and stalls during each of the kubelet's rounds.
 			o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse(podCPU)}
 		}}
-	agent := &remote.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"},
+	agent := &remote.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "node-wait"},
 		HostNetwork: true, Change: func(o *corev1.Pod) {
 			yes, grace := true, int64(10)
 			// From the host's processes it reads the pod's network namespace and veild's memory.
@@ -146,7 +146,7 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 	return session.Open(context.WithoutCancel(ctx), "pod "+pod.Name,
 		func(ctx context.Context, in io.Reader, out io.Writer) error {
-			return pod.ExecStream(ctx, in, out, tool, "session")
+			return pod.ExecStream(ctx, in, out, tool, "session-serve")
 		})
 }
 

@@ -32,7 +32,8 @@ func FirstBytes(ctx context.Context, c *remote.Cluster,
 	}
 	defer func() { err = errors.Join(err, g.close(context.WithoutCancel(ctx))) }()
 	server := g.server()
-	server.pod = &remote.Pod{Name: "server", Node: server.Name, Command: []string{tool, "pod"}}
+	server.pod = &remote.Pod{Name: "server", Node: server.Name,
+		Command: []string{tool, "pod-serve"}}
 	if err := g.ns.Run(ctx, server.pod); err != nil {
 		return nil, err
 	}
@@ -72,7 +73,7 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 	}
 	to := netip.AddrPortFrom(server.podAddr, session.AwaitPort)
 	p := &remote.Pod{Name: name, Node: g.client().Name,
-		Command: []string{tool, "first", "-to", to.String(), "-token", name}}
+		Command: []string{tool, "tcp-first", "--to", to.String(), "--token", name}}
 	ran := make(chan error, 1)
 	began := time.Now()
 	go func() { ran <- g.ns.Run(ctx, p) }()

@@ -174,8 +174,8 @@ func (r *run) start(ctx context.Context, s *side) error {
 
 	r.Node = s.pod.Node
 	r.Progress("%s: on node %s; filling %d MiB", s.name, r.Node, r.Size/mib)
-	_, err := s.pod.Exec(ctx, "veil-tools", "disk", "-file", file, "-size", fmt.Sprint(r.Size),
-		"-rw", "fill")
+	_, err := s.pod.Exec(ctx, "veil-tools", "disk-load", "--file", file,
+		"--size", fmt.Sprint(r.Size), "--rw", "fill")
 	return err
 }
 
@@ -187,10 +187,10 @@ func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, erro
 	}
 	var got disk.Result
 	if err := json.Unmarshal(out, &got); err != nil {
-		return bench.Sample{}, fmt.Errorf("output of veil-tools disk: %w", err)
+		return bench.Sample{}, fmt.Errorf("output of veil-tools disk-load: %w", err)
 	}
 	if got.Ops < 1 || got.Took <= 0 {
-		return bench.Sample{}, fmt.Errorf("veil-tools disk measured nothing: %s",
+		return bench.Sample{}, fmt.Errorf("veil-tools disk-load measured nothing: %s",
 			strings.TrimSpace(string(out)))
 	}
 	return q.sample(got), nil
@@ -202,8 +202,9 @@ func command(j disk.Job, size int64, sample time.Duration) []string {
 	if j.Write {
 		rw = "randwrite"
 	}
-	return []string{"veil-tools", "disk", "-file", file, "-size", fmt.Sprint(size), "-block",
-		fmt.Sprint(j.Block), "-depth", fmt.Sprint(j.Depth), "-for", sample.String(), "-rw", rw}
+	return []string{"veil-tools", "disk-load", "--file", file, "--size", fmt.Sprint(size),
+		"--block", fmt.Sprint(j.Block), "--depth", fmt.Sprint(j.Depth),
+		"--for", sample.String(), "--rw", rw}
 }
 
 func (r *run) measure(ctx context.Context) (*report.Report, error) {

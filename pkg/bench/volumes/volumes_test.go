@@ -47,8 +47,8 @@ func TestQuantities(t *testing.T) {
 	for _, q := range quantities {
 		line := strings.Join(command(q.job, r.Size, r.Sample), " ")
 		if write := strings.Contains(q.title, "write"); !strings.Contains(line,
-			"-file /data/load -size 67108864") ||
-			strings.Contains(line, "-rw randwrite") != write || seen[q.name] {
+			"--file /data/load --size 67108864") ||
+			strings.Contains(line, "--rw randwrite") != write || seen[q.name] {
 			t.Errorf("%s: %s", q.title, line)
 		}
 		seen[q.name] = true

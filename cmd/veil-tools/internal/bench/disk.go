@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
 )
 
@@ -16,23 +16,23 @@ import (
 // disk.Result as JSON.
 func diskLoad(ctx context.Context, args []string) error {
 	var j disk.Job
-	flags := flag.NewFlagSet("veil-tools disk", flag.ContinueOnError)
+	flags := verb.Flags("disk-load")
 	flags.StringVar(&j.File, "file", "", "`file` on the volume")
 	flags.Int64Var(&j.Size, "size", 1<<30, "its size, `bytes`")
 	flags.Int64Var(&j.Block, "block", 4096, "size of a request, `bytes`")
-	flags.IntVar(&j.Depth, "depth", 1, "how many are under way at once")
-	flags.DurationVar(&j.For, "for", 10*time.Second, "how long")
-	rw := flags.String("rw", "", "fill, randread or randwrite")
-	if err := flags.Parse(args); err != nil {
+	flags.IntVar(&j.Depth, "depth", 1, "`requests` under way at once")
+	flags.DurationVar(&j.For, "for", 10*time.Second, "`time` that it takes")
+	rw := flags.String("rw", "", "`work`: fill, randread or randwrite")
+	if err := Verbs().Parse(flags, "", args); err != nil {
 		return err
 	}
 	switch {
-	case j.File == "" || flags.NArg() > 0:
-		return errors.New("name a file, and nothing else")
+	case j.File == "":
+		return errors.New("--file is missing: name a file on the volume")
 	case *rw == "fill":
 		return disk.Fill(ctx, j.File, j.Size)
 	case *rw != "randread" && *rw != "randwrite":
-		return fmt.Errorf("-rw %s: want fill, randread or randwrite", *rw)
+		return fmt.Errorf("--rw %s: want fill, randread or randwrite", *rw)
 	}
 	j.Write = *rw == "randwrite"
 	r, err := disk.Run(ctx, j)

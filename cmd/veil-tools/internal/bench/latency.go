@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
@@ -165,10 +165,10 @@ const (
 
 // first sends the token to the address until it is answered, and then waits to be ended.
 func first(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("first", flag.ContinueOnError)
-	to := flags.String("to", "", "host:port of a session that awaits")
-	token := flags.String("token", "", "what to say")
-	if err := flags.Parse(args); err != nil {
+	flags := verb.Flags("tcp-first")
+	to := flags.String("to", "", "`host:port` of a session that awaits")
+	token := flags.String("token", "", "`text` that it awaits")
+	if err := Verbs().Parse(flags, "", args); err != nil {
 		return err
 	}
 	for ctx.Err() == nil && !sayToken(ctx, *to, *token) {

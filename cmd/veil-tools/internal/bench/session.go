@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
@@ -35,7 +36,10 @@ func sessions(n *node) map[string]session.Handler {
 	}
 }
 
-func serve(ctx context.Context, _ []string) error {
+func serve(ctx context.Context, args []string) error {
+	if err := Verbs().Parse(verb.Flags("session-serve"), "", args); err != nil {
+		return err
+	}
 	n := &node{}
 	defer n.close()
 	return session.Serve(ctx, os.Stdin, os.Stdout, sessions(n))
@@ -80,13 +84,19 @@ func inodeOf(path string) (uint64, error) {
 }
 
 // agent waits until ctx ends. Links that a killed suite left behind disappear with the pod.
-func agent(ctx context.Context, _ []string) error {
+func agent(ctx context.Context, args []string) error {
+	if err := Verbs().Parse(verb.Flags("node-wait"), "", args); err != nil {
+		return err
+	}
 	<-ctx.Done()
 	return removeLinks()
 }
 
 // pod runs the servers of a pod that is measured.
-func pod(ctx context.Context, _ []string) error {
+func pod(ctx context.Context, args []string) error {
+	if err := Verbs().Parse(verb.Flags("pod-serve"), "", args); err != nil {
+		return err
+	}
 	failed := make(chan error, 2)
 	go func() { failed <- serveRoundTrips(ctx) }()
 	go func() { failed <- serveIperf(ctx) }()

@@ -9,11 +9,16 @@ package bench
 
 import "github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 
-// Verbs are the package's verbs, by name.
-var Verbs = map[string]verb.Verb{
-	"agent":   {Short: "run in a node's privileged pod: wait, and clean up at the end", Run: agent},
-	"disk":    {Short: "fill, read or write a file of a volume and report the rate", Run: diskLoad},
-	"first":   {Short: "connect to a session that awaits it until it answers", Run: first},
-	"pod":     {Short: "serve iperf3 and round trips in a pod that is measured", Run: pod},
-	"session": {Short: "serve pkg/bench/session on standard input and output", Run: serve},
+// Verbs returns the package's verbs, by name.
+func Verbs() verb.Verbs {
+	return verb.Verbs{
+		"disk-load": {Short: "Fill, read or write a file of a volume and report the rate",
+			Run: diskLoad},
+		"node-wait": {Short: "Wait in a node's privileged pod, and clean up at the end",
+			Run: agent},
+		"pod-serve": {Short: "Serve iperf3 and round trips in a pod that is measured", Run: pod},
+		"session-serve": {Short: "Serve pkg/bench/session on standard input and output",
+			Run: serve},
+		"tcp-first": {Short: "Connect to a session again and again until it answers", Run: first},
+	}
 }

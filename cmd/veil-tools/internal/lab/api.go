@@ -33,7 +33,7 @@ type apiResult struct {
 // answer or failed. It prints "open" once the first are open, and "closed N" when the N-th of them
 // has ended.
 func api(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("api")
+	flags := optionsOf("tls-hold")
 	to := flags.to("the API servers' service")
 	ca := flags.String("ca", "", "file with the authority of their certificate")
 	count := flags.Int("hold", 16, "connections that are held")

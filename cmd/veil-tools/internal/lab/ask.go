@@ -22,7 +22,7 @@ const (
 // ask fetches a page over TLS with the token of the pod's account, as programs in pods do with
 // the API server, and prints it.
 func ask(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("ask")
+	flags := optionsOf("https-get")
 	url := flags.String("url", "https://kubernetes.default.svc/version", "what to get")
 	timeout := flags.timeout(10*time.Second, "the whole")
 	if err := flags.Parse(args); err != nil {

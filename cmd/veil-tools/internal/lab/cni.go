@@ -23,7 +23,7 @@ type cniResult struct {
 	Millis  float64         `json:"millis"`
 }
 
-// attachments reads the list of -valid.
+// attachments reads the list of --valid.
 func attachments(list string) []types.GCAttachment {
 	valid := []types.GCAttachment{}
 	for _, s := range strings.Split(list, ",") {
@@ -50,7 +50,7 @@ func loadNetwork(dir string) (*libcni.NetworkConfigList, error) {
 
 // cni is the container runtime's side of CNI, by the runtime's own library.
 func cni(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("cni")
+	flags := optionsOf("cni-call")
 	verb := flags.String("verb", "", "add, del, check, gc or status")
 	conf := flags.String("conf", "/etc/cni/net.d", "directory of network configurations")
 	path := flags.String("path", "", "directories of plugins, colons between")
@@ -71,7 +71,7 @@ func cni(ctx context.Context, args []string) (any, error) {
 
 	if *caps != "" {
 		if err := json.Unmarshal([]byte(*caps), &rt.CapabilityArgs); err != nil {
-			return nil, fmt.Errorf("-caps: %w", err)
+			return nil, fmt.Errorf("--caps: %w", err)
 		}
 	}
 
@@ -121,5 +121,5 @@ func run(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigLis
 	case "status":
 		return nil, c.GetStatusNetworkList(ctx, list)
 	}
-	return nil, fmt.Errorf("-verb: unknown verb %q", verb)
+	return nil, fmt.Errorf("--verb: unknown verb %q", verb)
 }

@@ -112,12 +112,12 @@ func (f *carrier) now() flowState {
 	return s
 }
 
-// flow keeps a TCP connection and a UDP flow to each echo. Each -report it prints their state as a
+// flow keeps a TCP connection and a UDP flow to each echo. Each --report it prints their state as a
 // line of JSON, until it gets a signal to end. So the log of a pod that runs it shows the state at
 // any time. A flow that cannot begin is an error; one that breaks later is reported, and the others
 // continue.
 func flow(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("flow")
+	flags := optionsOf("echo-flow")
 	to := flags.to("echos, commas between")
 	interval := flags.interval(20*time.Millisecond, "records of a flow")
 	report := flags.Duration("report", time.Second, "pause between lines")

@@ -45,7 +45,7 @@ func TestFlow(t *testing.T) {
 	l.Close()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := echo(ctx, []string{"-listen", addr})
+		_, err := echo(ctx, []string{"--listen", addr})
 		ended <- err
 	}()
 
@@ -62,7 +62,7 @@ func TestFlow(t *testing.T) {
 
 	limit, stop := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer stop()
-	out, err := flow(limit, []string{"-to", addr, "-interval", "1ms", "-report", "1h"})
+	out, err := flow(limit, []string{"--to", addr, "--interval", "1ms", "--report", "1h"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type keepResult struct {
 // connected UDP socket that is aborted or refused is made again, as a resolver does; an unconnected
 // one stays.
 func keep(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("keep")
+	flags := optionsOf("name-keep")
 	proto := flags.proto()
 	to := flags.to("named servers")
 	loose := flags.Bool("unconnected", false, "a UDP socket without a peer of its own")

@@ -23,12 +23,12 @@ type metResult struct {
 // back or the time is over: proxies learn of services, and nodes of each other, at their own pace.
 // Its error names the echos that did not answer; its output lists all.
 func meet(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("meet")
+	flags := optionsOf("echo-meet")
 	timeout := flags.timeout(30*time.Second, "the whole")
 	count := flags.count(3, "messages to each")
 	size := flags.size(400, "message")
 	canary := flags.canary("fills the messages")
-	if err := flags.Parse(args); err != nil {
+	if err := Verbs().Parse(flags.FlagSet, "PROTOCOL/HOST:PORT...", args); err != nil {
 		return nil, err
 	}
 	if err := os.Setenv(canaryEnv, *canary); err != nil {

@@ -10,7 +10,7 @@ func TestMeet(t *testing.T) {
 	go echoConnections(l)
 
 	addr := l.Addr().String()
-	out, err := meet(t.Context(), []string{"-timeout", "5s", "tcp/" + addr, "tcp/" + addr})
+	out, err := meet(t.Context(), []string{"--timeout", "5s", "tcp/" + addr, "tcp/" + addr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestMeet(t *testing.T) {
 
 	l.Close()
 	for _, wrong := range []string{"tcp/" + addr, addr, "sctp/" + addr} {
-		out, err := meet(t.Context(), []string{"-timeout", "300ms", wrong})
+		out, err := meet(t.Context(), []string{"--timeout", "300ms", wrong})
 		if err == nil || !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: error %v does not name it", wrong, err)
 		}

@@ -24,7 +24,7 @@ type nameAnswer struct {
 // name answers each line over TCP and each datagram with its name, at a number of ports, until it
 // gets a signal to end.
 func name(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("name")
+	flags := optionsOf("name-serve")
 	called := flags.String("name", "", "what it answers")
 	first := flags.Int("port", 7010, "first port, of TCP and UDP both")
 	count := flags.count(1, "how many ports; with more than one the answer is name:port")
@@ -89,7 +89,7 @@ type censusResult struct {
 // census sends requests to named servers by one address, with a new socket each time. It counts the
 // answers by server, until there are enough failures to call it broken.
 func census(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("census")
+	flags := optionsOf("name-count")
 	proto := flags.proto()
 	to := flags.to("named servers")
 	from := flags.fromPort()

@@ -35,8 +35,8 @@ func named(t *testing.T, called string) map[string]string {
 
 func TestCensus(t *testing.T) {
 	for proto, to := range named(t, "a") {
-		out, err := census(t.Context(), []string{"-proto", proto, "-to", to, "-count", "5",
-			"-canary", "bird"})
+		out, err := census(t.Context(), []string{"--proto", proto, "--to", to, "--count", "5",
+			"--canary", "bird"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,8 +51,8 @@ func TestCensusWithoutAnswersSucceeds(t *testing.T) {
 	l := loopback(t)
 	l.Close()
 	for _, proto := range []string{"tcp", "udp"} {
-		out, err := census(t.Context(), []string{"-proto", proto, "-to", l.Addr().String(),
-			"-count", "50", "-enough", "2"})
+		out, err := census(t.Context(), []string{"--proto", proto, "--to", l.Addr().String(),
+			"--count", "50", "--enough", "2"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,14 +65,14 @@ func TestCensusWithoutAnswersSucceeds(t *testing.T) {
 func TestKeep(t *testing.T) {
 	servers := named(t, "a")
 	for name, args := range map[string][]string{
-		"a connection":          {"-proto", "tcp", "-to", servers["tcp"]},
-		"a connected socket":    {"-proto", "udp", "-to", servers["udp"]},
-		"an unconnected socket": {"-proto", "udp", "-to", servers["udp"], "-unconnected"},
+		"a connection":          {"--proto", "tcp", "--to", servers["tcp"]},
+		"a connected socket":    {"--proto", "udp", "--to", servers["udp"]},
+		"an unconnected socket": {"--proto", "udp", "--to", servers["udp"], "--unconnected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			out, err := keep(ctx, append(args, "-interval", "1ms", "-canary", "bird"))
+			out, err := keep(ctx, append(args, "--interval", "1ms", "--canary", "bird"))
 			if err != nil {
 				t.Fatal(err)
 			}

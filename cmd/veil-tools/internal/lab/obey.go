@@ -16,8 +16,11 @@ type obeyed struct {
 // obey reads commands, one per line, words separated by spaces, runs them, and answers each with a
 // line of JSON. Starting a process in a pod takes seconds on emulated machines. It ends with its
 // standard input.
-func obey(ctx context.Context, _ []string) (any, error) {
-	known := map[string]command{"send": send, "knock": knock}
+func obey(ctx context.Context, args []string) (any, error) {
+	if err := optionsOf("stdin-run").Parse(args); err != nil {
+		return nil, err
+	}
+	known := map[string]command{"echo-send": send, "tcp-knock": knock}
 	return nil, answerLines(os.Stdin, os.Stdout, func(line string) (any, error) {
 		words := strings.Fields(line)
 		if len(words) == 0 || known[words[0]] == nil {

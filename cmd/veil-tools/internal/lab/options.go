@@ -1,24 +1,28 @@
 package lab
 
 import (
-	"flag"
 	"net"
 	"os"
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// options are the flags of a command. Flags that several commands share are methods, so that a name
-// has one meaning.
-type options struct{ *flag.FlagSet }
+// options are the flags of a verb. Flags that several verbs share are methods, so that a name has
+// one meaning.
+type options struct{ *pflag.FlagSet }
 
-func optionsOf(command string) options {
-	return options{flag.NewFlagSet(command, flag.ContinueOnError)}
-}
+// optionsOf returns the options of the verb called name.
+func optionsOf(name string) options { return options{verb.Flags(name)} }
 
-func (o options) to(whom string) *string { return o.String("to", "", "host:port of "+whom) }
+// Parse reads the command line of a verb without arguments.
+func (o options) Parse(args []string) error { return Verbs().Parse(o.FlagSet, "", args) }
+
+func (o options) to(whom string) *string { return o.String("to", "", "`host:port` of "+whom) }
 
 func (o options) proto() *string { return o.String("proto", "tcp", "tcp or udp") }
 

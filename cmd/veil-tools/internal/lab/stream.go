@@ -20,9 +20,9 @@ type holdResult struct {
 
 // hold keeps one TCP connection to an echo open until it gets a signal to end. It sends a numbered
 // record each interval, each answered before the next. It fails when the connection breaks, stalls
-// for longer than -stall, or a record is missing.
+// for longer than --stall, or a record is missing.
 func hold(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("hold")
+	flags := optionsOf("tcp-hold")
 	to := flags.to("an echo")
 	interval := flags.interval(10*time.Millisecond, "records")
 	stall := flags.Duration("stall", 30*time.Second, "longest wait for an answer")
@@ -67,7 +67,7 @@ type sourceResult struct {
 
 // source sends numbered UDP datagrams one way at a steady rate until it gets a signal to end.
 func source(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("source")
+	flags := optionsOf("udp-send")
 	to := flags.to("a sink")
 	interval := flags.interval(5*time.Millisecond, "datagrams")
 	size := flags.size(200, "datagram")
@@ -114,7 +114,7 @@ const said = 20
 // sink counts a source's datagrams until it gets a signal to end, and reports the count after each
 // twenty.
 func sink(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("sink")
+	flags := optionsOf("udp-count")
 	listen := flags.listen(":7001", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 // raw sends the frame that it reads from its standard input out of a link: what a
 // spoofing pod or a hostile neighbour would send.
 func raw(_ context.Context, args []string) (any, error) {
-	flags := optionsOf("raw")
+	flags := optionsOf("ethernet-send")
 	link := flags.String("link", "eth0", "link to send on")
 	if err := flags.Parse(args); err != nil {
 		return nil, err

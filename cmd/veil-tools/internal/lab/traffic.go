@@ -34,7 +34,7 @@ func payload(seq uint64, size int) []byte {
 
 // echo sends back what it receives over TCP and UDP, until it gets a signal to end.
 func echo(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo")
+	flags := optionsOf("echo-serve")
 	listen := flags.listen(":7000", ", of TCP and UDP both")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -110,9 +110,9 @@ type sendResult struct {
 }
 
 // send sends messages to an echo, one after the other, and fails when one did
-// not come back unchanged. Over UDP a message is sent again after -again.
+// not come back unchanged. Over UDP a message is sent again after --again.
 func send(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("send")
+	flags := optionsOf("echo-send")
 	proto := flags.proto()
 	to := flags.to("an echo")
 	count := flags.count(10, "messages")

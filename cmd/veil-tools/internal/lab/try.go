@@ -25,10 +25,10 @@ type trial struct {
 }
 
 // try exchanges a message with each echo again and again, over TCP and UDP, by a new socket each
-// time. Each -report it prints the counts as a line of JSON, until it gets a signal to end. An echo
-// that does not answer is not an error.
+// time. Each --report it prints the counts as a line of JSON, until it gets a signal to end. An
+// echo that does not answer is not an error.
 func try(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("try")
+	flags := optionsOf("echo-try")
 	to := flags.to("echos, commas between")
 	interval := flags.interval(200*time.Millisecond, "two tries")
 	timeout := flags.timeout(time.Second, "a try")

@@ -13,8 +13,8 @@ func TestTryCountsAnswers(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	out, err := try(ctx, []string{"-to", l.Addr().String() + ",127.0.0.1:1", "-interval", "1ms",
-		"-timeout", "200ms", "-report", "1h"})
+	out, err := try(ctx, []string{"--to", l.Addr().String() + ",127.0.0.1:1", "--interval", "1ms",
+		"--timeout", "200ms", "--report", "1h"})
 	if err != nil {
 		t.Fatal(err)
 	}

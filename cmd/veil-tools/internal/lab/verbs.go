@@ -12,29 +12,31 @@ import (
 // JSON.
 type command func(ctx context.Context, args []string) (any, error)
 
-// Verbs are the package's verbs, by name.
-var Verbs = map[string]verb.Verb{
-	"api":     printing(api, "hold TLS connections to API servers and report when they end"),
-	"ask":     printing(ask, "fetch a URL with the token of the pod's account"),
-	"census":  printing(census, "ask name servers of a service and count the answers of each"),
-	"cni":     printing(cni, "call CNI plugins as a container runtime does"),
-	"echo":    printing(echo, "serve echoes over TCP and UDP"),
-	"flow":    printing(flow, "carry flows and report which records were lost"),
-	"hold":    printing(hold, "keep one TCP connection busy and report its longest gap"),
-	"holder":  printing(holder, "hold the namespaces of a lab's node; the lab starts it"),
-	"keep":    printing(keep, "keep connections and report which server answers each"),
-	"knock":   printing(knock, "send a line to a TCP server and wait for any answer"),
-	"meet":    printing(meet, "exchange messages with several echo servers at once"),
-	"name":    printing(name, "serve a name over TCP and UDP"),
-	"obey":    printing(obey, "run send and knock as standard input says"),
-	"pause":   printing(pause, "wait for a signal"),
-	"raw":     printing(raw, "send one Ethernet frame from standard input"),
-	"send":    printing(send, "send messages to an echo server and check the answers"),
-	"sink":    printing(sink, "count the datagrams of a source"),
-	"source":  printing(source, "send numbered datagrams at a steady rate"),
-	"try":     printing(try, "try to reach echo servers again and again and count the answers"),
-	"watch":   printing(watch, "read the uplinks of a node and report plaintext"),
-	"webhook": printing(webhook, "serve admission reviews and an aggregated API"),
+// Verbs returns the package's verbs, by name.
+func Verbs() verb.Verbs {
+	return verb.Verbs{
+		"cni-call":      printing(cni, "Call CNI plugins as a container runtime does"),
+		"echo-flow":     printing(flow, "Carry TCP and UDP flows to echo servers; report lost records"),
+		"echo-meet":     printing(meet, "Exchange messages with several echo servers at once"),
+		"echo-send":     printing(send, "Send messages to an echo server and check the answers"),
+		"echo-serve":    printing(echo, "Serve echoes over TCP and UDP"),
+		"echo-try":      printing(try, "Try to reach echo servers repeatedly and count the answers"),
+		"ethernet-send": printing(raw, "Send one Ethernet frame from standard input"),
+		"https-get":     printing(ask, "Fetch a URL with the token of the pod's account"),
+		"link-watch":    printing(watch, "Read the uplinks of a node and report plaintext"),
+		"name-count":    printing(census, "Query servers of name-serve and count the answers of each"),
+		"name-keep":     printing(keep, "Keep a connection and report which server answers it"),
+		"name-serve":    printing(name, "Serve a name over TCP and UDP"),
+		"node-hold":     printing(holder, "Hold the namespaces of a lab's node; the lab starts it"),
+		"pause":         printing(pause, "Wait for a signal"),
+		"stdin-run":     printing(obey, "Run lines of standard input: echo-send and tcp-knock"),
+		"tcp-hold":      printing(hold, "Keep one TCP connection busy and report its longest gap"),
+		"tcp-knock":     printing(knock, "Send a line to a TCP server and wait for any answer"),
+		"tls-hold":      printing(api, "Hold TLS connections to API servers; report when they end"),
+		"udp-count":     printing(sink, "Count the datagrams of udp-send"),
+		"udp-send":      printing(source, "Send numbered datagrams at a steady rate"),
+		"webhook-serve": printing(webhook, "Serve admission reviews and an aggregated API"),
+	}
 }
 
 // printing returns a verb that prints the result of c.

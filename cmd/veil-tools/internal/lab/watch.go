@@ -21,7 +21,7 @@ import (
 // it reads is the canary of a new part. It answers with the oracle's result of the previous part as
 // a line of JSON. The result of the first line is empty. watch ends with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("watch")
+	flags := optionsOf("link-watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
 	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
@@ -32,7 +32,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	for _, s := range strings.Split(*nodes, ",") {
 		addr, err := netip.ParseAddr(s)
 		if err != nil {
-			return nil, fmt.Errorf("-nodes: %w", err)
+			return nil, fmt.Errorf("--nodes: %w", err)
 		}
 		rules.Nodes = append(rules.Nodes, addr)
 	}
@@ -100,7 +100,7 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("no link has a device beneath it or an address of -nodes")
+		return nil, errors.New("no link has a device beneath it or an address of --nodes")
 	}
 	return names, nil
 }
@@ -108,7 +108,7 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 // knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
 // also those of TLS, answer a line that they do not understand.
 func knock(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("knock")
+	flags := optionsOf("tcp-knock")
 	to := flags.to("a server")
 	canary := flags.canary("is sent")
 	timeout := flags.timeout(5*time.Second, "the whole")

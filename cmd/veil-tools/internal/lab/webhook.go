@@ -66,7 +66,7 @@ func judge(body []byte) (review, error) {
 // webhook answers admission reviews, and as the server of an aggregated API, over TLS until it
 // gets a signal to end.
 func webhook(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("webhook")
+	flags := optionsOf("webhook-serve")
 	listen := flags.listen(":8443", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
