@@ -30,10 +30,15 @@ func Parse(flags *pflag.FlagSet, usage string, args []string, out io.Writer) err
 	case err == nil:
 		return nil
 	case errors.Is(err, pflag.ErrHelp):
-		_, _ = fmt.Fprint(out, usage, flags.FlagUsagesWrapped(columns))
+		_, _ = io.WriteString(out, Help(flags, usage))
 		return pflag.ErrHelp
 	}
 	return fmt.Errorf("%w: see %s -h", err, flags.Name())
+}
+
+// Help returns usage, and the flags below it.
+func Help(flags *pflag.FlagSet, usage string) string {
+	return usage + flags.FlagUsagesWrapped(columns)
 }
 
 // ParseAll is Parse for programs without arguments: it refuses them.

@@ -16,15 +16,15 @@ type command func(ctx context.Context, args []string) (any, error)
 func Verbs() verb.Verbs {
 	return verb.Verbs{
 		"cni-call":      printing(cni, "Call CNI plugins as a container runtime does"),
-		"echo-flow":     printing(flow, "Carry TCP and UDP flows to echo servers; report lost records"),
+		"echo-flow":     printing(flow, "Carry flows to echo servers over TCP and UDP; report losses"),
 		"echo-meet":     printing(meet, "Exchange messages with several echo servers at once"),
 		"echo-send":     printing(send, "Send messages to an echo server and check the answers"),
 		"echo-serve":    printing(echo, "Serve echoes over TCP and UDP"),
-		"echo-try":      printing(try, "Try to reach echo servers repeatedly and count the answers"),
+		"echo-try":      printing(try, "Try to reach echo servers repeatedly; count the answers"),
 		"ethernet-send": printing(raw, "Send one Ethernet frame from standard input"),
 		"https-get":     printing(ask, "Fetch a URL with the token of the pod's account"),
 		"link-watch":    printing(watch, "Read the uplinks of a node and report plaintext"),
-		"name-count":    printing(census, "Query servers of name-serve and count the answers of each"),
+		"name-count":    printing(census, "Query servers of name-serve; count the answers of each"),
 		"name-keep":     printing(keep, "Keep a connection and report which server answers it"),
 		"name-serve":    printing(name, "Serve a name over TCP and UDP"),
 		"node-hold":     printing(holder, "Hold the namespaces of a lab's node; the lab starts it"),
