@@ -76,7 +76,7 @@ fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)
 .PHONY: demo
 demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by side, out/demo/report.html (API=1: with an API server, services and a NetworkPolicy)
 	@hack/build.sh ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo $(if $(API),-api) -out $(OUT)/demo
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo $(if $(API),--api) --out $(OUT)/demo
 
 .PHONY: volumetool
 volumetool: ## the program by which demonstrations and benchmarks work with volumes on a machine
@@ -85,46 +85,46 @@ volumetool: ## the program by which demonstrations and benchmarks work with volu
 .PHONY: demo-storage
 demo-storage: cluster-image volumetool ## a disk that belongs to somebody else: what he reads and what he is refused, out/demo-storage/report.html
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo storage -out $(OUT)/demo-storage
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab demo storage --out $(OUT)/demo-storage
 
 .PHONY: bench-lab
 bench-lab: deps build kubernetes ## measure against bare wireguard-go and the clear network, out/bench-lab/result.json (15 minutes)
-	@$(GO) run ./e2e/cmd/kvlab bench lab -out $(OUT)/bench-lab
+	@$(GO) run ./e2e/cmd/kvlab bench lab --out $(OUT)/bench-lab
 
 .PHONY: bench-cluster
 bench-cluster: cluster-image ## measure two virtual machines against bare WireGuard and in clear, out/bench-cluster/report.html (an hour)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench cluster -out $(OUT)/bench-cluster $(BENCH)
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench cluster --out $(OUT)/bench-cluster $(BENCH)
 
 .PHONY: bench-storage
 bench-storage: cluster-image volumetool ## measure volumes beside a plain device and stock cryptsetup, out/bench-storage/report.html (25 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench storage -out $(OUT)/bench-storage $(BENCH)
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench storage --out $(OUT)/bench-storage $(BENCH)
 
 .PHONY: bench-service
 bench-service: deps ## measure services beside kube-proxy's rules, haproxy and the direct way, out/bench-service/report.html
 	@hack/service/deps.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@$(OUT)/bin/kvlab bench service -out $(OUT)/bench-service $(BENCH)
+	@$(OUT)/bin/kvlab bench service --out $(OUT)/bench-service $(BENCH)
 
 .PHONY: bench-engine
 bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (26 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@$(OUT)/bin/kvlab bench engine -out $(OUT)/bench-engine $(BENCH)
+	@$(OUT)/bin/kvlab bench engine --out $(OUT)/bench-engine $(BENCH)
 
 .PHONY: bench-policy
 bench-policy: ## measure what NetworkPolicy costs a node: rules at size, changes, revocation, ADD, connections, out/bench-policy/report.html
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@$(OUT)/bin/kvlab bench policy -out $(OUT)/bench-policy $(BENCH)
+	@$(OUT)/bin/kvlab bench policy --out $(OUT)/bench-policy $(BENCH)
 
 .PHONY: bench-api
 bench-api: deps build kubernetes ## requests to API servers, out/bench-api/report.html (70 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench api -out $(OUT)/bench-api $(BENCH)
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench api --out $(OUT)/bench-api $(BENCH)
 
 .PHONY: gates
 gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform
-	@$(GO) run ./e2e/cmd/kvlab gates -in $(OUT)
+	@$(GO) run ./e2e/cmd/kvlab gates --in $(OUT)
 
 .PHONY: cluster-image
 cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' disk, the image (12 minutes cold; KERNEL=6.12 for another Linux)
@@ -138,7 +138,7 @@ cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' di
 .PHONY: cluster-up
 cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2, SERVICE_PROXY=ebpf, PROXY_MODE=ipvs)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab up -nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),-proxy-mode $(PROXY_MODE))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab up --nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE))
 
 .PHONY: cluster-ssh
 cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
@@ -152,19 +152,19 @@ cluster-down: ## end that cluster and say what its leak oracle saw
 conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP, SERVICE_PROXY=ebpf, PROXY_MODE=iptables|ipvs, HOST_ROUTING=ebpf, POLICY=kubernetes, LIMIT=4h, PARALLEL=3)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),-proxy-mode $(PROXY_MODE)) $(if $(HOST_ROUTING),-host-routing $(HOST_ROUTING)) $(if $(POLICY),-policy $(POLICY)) $(if $(LIMIT),-limit $(LIMIT)) $(if $(PARALLEL),-parallel $(PARALLEL))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --nodes $(or $(NODES),2) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SERVICE_PROXY),--service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),--proxy-mode $(PROXY_MODE)) $(if $(HOST_ROUTING),--host-routing $(HOST_ROUTING)) $(if $(POLICY),--policy $(POLICY)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(PARALLEL),--parallel $(PARALLEL))
 
 .PHONY: conformance-storage
 conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h, PARALLEL=2)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -volumes -parallel $(or $(PARALLEL),2) -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --volumes --parallel $(or $(PARALLEL),2) --out $(OUT)/conformance-storage $(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
 
 .PHONY: conformance-policy
 conformance-policy: cluster-image ## the upstream's own tests of ClusterNetworkPolicy on virtual machines, out/conformance-policy/result.json (FOCUS=REGEXP, LIMIT=4h)
 	@hack/build-conformance.sh policy
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -cluster-policies -nodes $(or $(NODES),2) -out $(OUT)/conformance-policy $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance --cluster-policies --nodes $(or $(NODES),2) --out $(OUT)/conformance-policy $(if $(FOCUS),--focus '$(FOCUS)') $(if $(LIMIT),--limit $(LIMIT))
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
@@ -187,17 +187,17 @@ power-cut: cluster-image ## record a volume's life on a virtual machine, look at
 .PHONY: e2e
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (more than half an hour; CORE=1 20 minutes, RUN=REGEXP, KERNEL=6.12)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),-core) $(if $(RUN),-run '$(RUN)')
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network $(if $(CORE),--core) $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-storage
 e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json (RUN=REGEXP)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/kvlab ./e2e/disk/kmsplugin
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test storage -out $(OUT)/e2e-storage $(if $(RUN),-run '$(RUN)')
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test storage --out $(OUT)/e2e-storage $(if $(RUN),--run '$(RUN)')
 
 .PHONY: e2e-full
 e2e-full: cluster-image ## the same with what mostly waits
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network -full -out $(OUT)/e2e-full
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab test network --full --out $(OUT)/e2e-full
 
 .PHONY: clean
 clean: ## remove out/

@@ -25,7 +25,7 @@ func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 // A cluster that never had a kube-proxy: each veild finds the API server by its service, and
 // services are translated at the sockets of pods, of the nodes and of the control plane. What is
 // reached there with kube-proxy is the suite's (make e2e), services by all their rules the
-// upstream's (conformance -service-proxy ebpf).
+// upstream's (conformance --service-proxy ebpf).
 func TestServicesWithoutKubeProxy(t *testing.T) {
 	ctx, c := newCluster(t, vm.Options{ServiceProxy: config.ServiceProxyEBPF})
 	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]},

@@ -172,7 +172,8 @@ func moreFiles(pid, probers int) error {
 	want := unix.Rlimit{Cur: max(has.Cur, most), Max: max(has.Max, most)}
 	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("a process may open %d files here: use -probers %d or less, or a machine "+
+		return fmt.Errorf("a process may open %d files here: use --probers %d or less, or a "+
+			"machine "+
 			"with a higher hard limit: %w", has.Max, (int(has.Max)-ownFiles)/2, err)
 	}
 	if err != nil {

@@ -31,7 +31,7 @@
 // reason. A run that is interrupted returns what it has measured until then.
 //
 // IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in
-// the virtual machine of bench-service -machine. Elsewhere IPVS is left out, and with it the gates
+// the virtual machine of bench-service --machine. Elsewhere IPVS is left out, and with it the gates
 // that compare with it (ipvs.go).
 //
 // It is larger than most packages: all parts measure the same sides on the same lanes, in one run

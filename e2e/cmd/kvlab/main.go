@@ -40,7 +40,7 @@ func main() {
 		}
 	}
 
-	err := root().Execute()
+	err := program.Execute(root(), os.Args[1:])
 	var status program.Status
 	switch {
 	case err == nil:
@@ -55,7 +55,8 @@ func main() {
 // root returns the program with all its verbs.
 func root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "kvlab", Short: "make clusters of namespaces or machines; show, test and measure there",
+		Use:           "kvlab",
+		Short:         "Make clusters of namespaces or machines; show, test and measure there",
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.AddCommand(cluster.Commands()...)
@@ -64,9 +65,9 @@ func root() *cobra.Command {
 	demonstrations.AddCommand(demostorage.Command())
 	root.AddCommand(demonstrations, conformance.Command(), gates.Command())
 
-	tests := group("test", "run the cases of a suite on a cluster")
+	tests := group("test", "Run the cases of a suite on a cluster")
 	tests.AddCommand(testnetwork.Command(), teststorage.Command())
-	benches := group("bench", "measure, both sides in one run")
+	benches := group("bench", "Measure, both sides in one run")
 	benches.AddCommand(benchapi.Command(), benchcluster.Command(), benchengine.Command(),
 		benchlab.Command(), benchpolicy.Command(), benchservice.Command(), benchstorage.Command())
 	root.AddCommand(tests, benches)
@@ -77,6 +78,6 @@ func root() *cobra.Command {
 func group(use, short string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("%s: write one of its verbs: see kvlab %[1]s -h", use)
+			return program.Refuse(cmd, errors.New("write one of its verbs"))
 		}}
 }

@@ -40,7 +40,7 @@ func (d *demo) disk(name string) disk.Disk {
 
 // tool runs volumetool with the volumes' disks.
 func (d *demo) tool(words ...string) []string {
-	return append([]string{"-disks", d.first.Device(0) + "," + d.second.Device(0)}, words...)
+	return append([]string{"--disks", d.first.Device(0) + "," + d.second.Device(0)}, words...)
 }
 
 // write makes the volumes and the plain file system, and writes the file to each.

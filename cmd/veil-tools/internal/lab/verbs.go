@@ -16,7 +16,7 @@ type command func(ctx context.Context, args []string) (any, error)
 func Verbs() verb.Verbs {
 	return verb.Verbs{
 		"cni-call":      printing(cni, "Call CNI plugins as a container runtime does"),
-		"echo-flow":     printing(flow, "Carry flows to echo servers over TCP and UDP; report losses"),
+		"echo-flow":     printing(flow, "Carry TCP and UDP flows to echo servers; report losses"),
 		"echo-meet":     printing(meet, "Exchange messages with several echo servers at once"),
 		"echo-send":     printing(send, "Send messages to an echo server and check the answers"),
 		"echo-serve":    printing(echo, "Serve echoes over TCP and UDP"),

@@ -1,10 +1,9 @@
 // Package benchapi runs e2e/bench/api in network namespaces of this machine. It writes result.json,
-// report.html and report.md into -out. Start reading at Command.
+// report.html and report.md into --out. Start reading at Command.
 package benchapi
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -14,24 +13,26 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `kvlab bench api measures what a request to the API servers costs by entry 0 of the
-service table: beside the direct way, which is measured twice, TCP proxies on loopback, and a proxy
-that re-encrypts and impersonates, the shape of KubeGateway. Three API servers in memory answer over
-TLS and HTTP/2. The other parts have a lab with two real API servers and the whole veild. They need
-the programs and tools of make build and make kubernetes. Needs root.
+const usage = `Measure what a request to the API servers costs by entry 0 of the service table:
+beside the direct way, which is measured twice, TCP proxies on loopback, and a proxy that
+re-encrypts and impersonates, the shape of KubeGateway. Three API servers in memory answer over TLS
+and HTTP/2. The other parts have a lab with two real API servers and the whole veild. They need the
+programs and tools of make build and make kubernetes. Needs root.
 
 Usage: kvlab bench api [flags]
 
 Examples:
-  kvlab bench api                         all of it; the first lines say how long that takes
-  kvlab bench api -parts pod,host -rounds 2 -rates 500    a look
-  kvlab bench api -parts failure -faults 2           servers that fail
-  kvlab bench api -parts restart,probers -settle 1m -probers 1000
+  kvlab bench api                                           all of it; the first lines say how long
+                                                            that takes
+  kvlab bench api --parts pod,host --rounds 2 --rates 500   a look
+  kvlab bench api --parts failure --faults 2                servers that fail
+  kvlab bench api --parts restart,probers --settle 1m --probers 1000
 
 Parts:
   pod       latency, clients in a pod
@@ -50,7 +51,7 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab bench api", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench api")
 	out := flags.String("out", "out/bench-api",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 2*time.Hour, "ends a run that hangs")
@@ -66,14 +67,14 @@ func Command() *cobra.Command {
 	steady := flags.Duration("steady", 2*time.Minute, "how long that is measured")
 	rates := flags.String("rates", program.Joined(api.Rates), "`numbers` of GET/s")
 
-	return program.Command("measure requests to the API servers beside the direct way and proxies",
+	return program.Command("Measure requests to the API servers beside the direct way and proxies",
 		flags, usage, func() (program.Run, error) {
 			o := api.Options{Choice: suite.Choice{Rounds: *rounds, Seed: *seed, Limit: *limit,
 				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
 				Sample: *sample, Faults: *faults, Settle: *settle, Probers: *probers, Steady: *steady}
 			var err error
 			if o.Rates, err = program.Numbers(*rates); err != nil {
-				return nil, fmt.Errorf("-rates %s: %w", *rates, err)
+				return nil, fmt.Errorf("--rates %s: %w", *rates, err)
 			}
 			if err := o.Check(); err != nil {
 				return nil, err

@@ -28,11 +28,11 @@ func parseMTUs(list string) ([]int, error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
 		if err != nil || n < smallestMTU || n > 9000 {
-			return nil, fmt.Errorf("-mtus %s: %q is not an MTU from %d to 9000", list, word,
+			return nil, fmt.Errorf("--mtus %s: %q is not an MTU from %d to 9000", list, word,
 				smallestMTU)
 		}
 		if len(mtus) > 0 && n >= mtus[len(mtus)-1] {
-			return nil, fmt.Errorf("-mtus %s: write the largest first", list)
+			return nil, fmt.Errorf("--mtus %s: write the largest first", list)
 		}
 		mtus = append(mtus, n)
 	}

@@ -3,13 +3,12 @@
 // watch the wire from outside, and measure the reference plugins and the installation before
 // Kubeveil is there. `veilctl bench` is the same suite on any cluster.
 //
-// It writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or
+// It writes result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or
 // something could not be measured. Start reading at measure.
 package benchcluster
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"time"
@@ -18,20 +17,21 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-const usage = `kvlab bench cluster measures Kubeveil on two virtual machines: pod to pod and pod to
-service, TCP, UDP, latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and
-1500 and over a link of limited rate.
+const usage = `Measure Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP,
+latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a
+link of limited rate.
 
 Usage: kvlab bench cluster [flags]
 
 Examples:
-  kvlab bench cluster                        all of it, about an hour on two cores
-  kvlab bench cluster -rounds 1 -seconds 1   a look at everything, in about 13 minutes
-  kvlab bench cluster -mtus 1500 -churn -1s  one MTU, no churn
+  kvlab bench cluster                           all of it, about an hour on two cores
+  kvlab bench cluster --rounds 1 --seconds 1    a look at everything, in about 13 minutes
+  kvlab bench cluster --mtus 1500 --churn -1s   one MTU, no churn
 
 Flags:
 `
@@ -50,7 +50,7 @@ type arguments struct {
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	flags := flag.NewFlagSet("kvlab bench cluster", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench cluster")
 	flags.StringVar(&a.out, "out", "out/bench-cluster",
 		"`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
 	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
@@ -65,7 +65,7 @@ func Command() *cobra.Command {
 	flags.BoolVar(&a.noReference, "no-reference", false,
 		"leave out the reference plugins and the time of the installation, which saves "+
 			"some minutes")
-	return program.Command("measure two virtual machines against bare WireGuard and in clear",
+	return program.Command("Measure two virtual machines against bare WireGuard and in clear",
 		flags, usage, func() (program.Run, error) {
 			err := a.complete()
 			return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
@@ -75,7 +75,8 @@ func Command() *cobra.Command {
 // complete checks the command line and derives what follows from it.
 func (a *arguments) complete() (err error) {
 	if a.options.Rounds < 1 || a.seconds < 1 {
-		return fmt.Errorf("-rounds %d, -seconds %d: write at least 1", a.options.Rounds, a.seconds)
+		return fmt.Errorf("--rounds %d, --seconds %d: write at least 1", a.options.Rounds,
+			a.seconds)
 	}
 	a.options.TCP = time.Duration(a.seconds) * time.Second
 	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))

@@ -1,10 +1,9 @@
 // Package benchengine runs e2e/bench/engine in network namespaces of this machine. It writes
-// result.json, report.html and report.md into -out. Start reading at main.
+// result.json, report.html and report.md into --out. Start reading at main.
 package benchengine
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,28 +14,29 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-const usage = `kvlab bench engine measures the engines of veil-wg beside each other, beside the clear
-network and beside a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes,
-many flows, latency, a thousand idle peers. It also replaces device processes under load and counts
-what that loses and how long it takes. Needs root.
+const usage = `Measure the engines of veil-wg beside each other, beside the clear network and beside
+a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes, many flows,
+latency, a thousand idle peers. It also replaces device processes under load and counts what that
+loses and how long it takes. Needs root.
 
 Usage: kvlab bench engine [flags]
 
 Examples:
-  kvlab bench engine                                                all of it, 26 minutes
-  kvlab bench engine -rounds 2 -sample 1s -mtus 1500 -upgrades 2    a look, in three minutes
-  kvlab bench engine -rounds 0 -mtus 1500 -idle=false               upgrades only
+  kvlab bench engine                                                   all of it, 26 minutes
+  kvlab bench engine --rounds 2 --sample 1s --mtus 1500 --upgrades 2   a look, in three minutes
+  kvlab bench engine --rounds 0 --mtus 1500 --idle=false               upgrades only
 
 Flags:
 `
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab bench engine", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench engine")
 	out := flags.String("out", "out/bench-engine",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 55*time.Minute, "ends a run that hangs")
@@ -47,14 +47,14 @@ func Command() *cobra.Command {
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
 
-	return program.Command("measure the engines of veil-wg beside each other",
+	return program.Command("Measure the engines of veil-wg beside each other",
 		flags, usage, func() (program.Run, error) {
 			o := engine.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
 				Upgrades: *upgrades, Idle: *idle, Progress: program.Progress(os.Stdout)}
 			for text := range strings.SplitSeq(*mtus, ",") {
 				n, err := strconv.Atoi(text)
 				if err != nil || n < 1280 || n > 65535 {
-					return nil, fmt.Errorf("-mtus %s: want numbers from 1280 to 65535", *mtus)
+					return nil, fmt.Errorf("--mtus %s: want numbers from 1280 to 65535", *mtus)
 				}
 				o.MTUs = append(o.MTUs, n)
 			}

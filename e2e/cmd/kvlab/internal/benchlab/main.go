@@ -1,10 +1,9 @@
 // Package benchlab runs e2e/bench/lab in namespaces of this machine. It writes result.json,
-// report.html and report.md into -out. Start reading at Command.
+// report.html and report.md into --out. Start reading at Command.
 package benchlab
 
 import (
 	"context"
-	"flag"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/lab"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -20,28 +20,28 @@ import (
 // limit bounds a run that hangs.
 const limit = 30 * time.Minute
 
-const usage = `kvlab bench lab measures Kubeveil in namespaces of this machine and says which of its
-limits are kept.
+const usage = `Measure Kubeveil in namespaces of this machine, and report which of its limits are
+kept.
 
 Usage: kvlab bench lab [flags]
 
 Examples:
-  kvlab bench lab                    all of it, about a quarter of an hour on two cores
-  kvlab bench lab -quick -only add   a look at one part: bare, capped, add, scale or churn
+  kvlab bench lab                      all of it, about a quarter of an hour on two cores
+  kvlab bench lab --quick --only add   a look at one part: bare, capped, add, scale or churn
 
 Flags:
 `
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab bench lab", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench lab")
 	out := flags.String("out", "out/bench-lab",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	quick := flags.Bool("quick", false,
 		"fewer rounds and seconds, for development; the gates are the same")
 	only := flags.String("only", "", "`parts` to run, separated by commas (default: all)")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
-	return program.Command("measure in namespaces against bare wireguard-go and in clear",
+	return program.Command("Measure in namespaces against bare wireguard-go and in clear",
 		flags, usage, func() (program.Run, error) {
 			o := lab.NewOptions(*quick)
 			o.Seed, o.Limit, o.Progress = *seed, limit, program.Progress(os.Stdout)

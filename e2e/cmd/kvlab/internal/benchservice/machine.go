@@ -85,10 +85,10 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 // flagsOf is the command line of a run on the machine.
 func flagsOf(o service.Options) []string {
 	return []string{
-		"-out=" + onMachineResults, fmt.Sprintf("-rounds=%d", o.Rounds),
-		fmt.Sprintf("-turns=%d", o.Turns), fmt.Sprintf("-slower=%d", o.Slower),
-		fmt.Sprintf("-seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("-seed=%d", o.Seed),
-		"-parts=" + strings.Join(o.Parts, ","), "-sizes=" + program.Joined(o.Sizes),
+		"--out=" + onMachineResults, fmt.Sprintf("--rounds=%d", o.Rounds),
+		fmt.Sprintf("--turns=%d", o.Turns), fmt.Sprintf("--slower=%d", o.Slower),
+		fmt.Sprintf("--seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("--seed=%d", o.Seed),
+		"--parts=" + strings.Join(o.Parts, ","), "--sizes=" + program.Joined(o.Sizes),
 	}
 }
 

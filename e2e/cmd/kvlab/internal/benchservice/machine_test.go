@@ -78,9 +78,9 @@ func TestFlagsOfARunElsewhere(t *testing.T) {
 	o := service.Options{
 		Choice: suite.Choice{Rounds: 3, Seed: 7, Parts: []string{"pod", "outside"}},
 		Turns:  2, Slower: 5, Sample: 4 * time.Second, Sizes: []int{10, 1000}}
-	const want = "-out=results -rounds=3 -turns=2 -slower=5 -seconds=4 -seed=7 " +
-		"-parts=pod,outside " +
-		"-sizes=10,1000"
+	const want = "--out=results --rounds=3 --turns=2 --slower=5 --seconds=4 --seed=7 " +
+		"--parts=pod,outside " +
+		"--sizes=10,1000"
 	if got := strings.Join(flagsOf(o), " "); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

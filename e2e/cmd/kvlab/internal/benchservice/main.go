@@ -1,11 +1,10 @@
 // Package benchservice runs e2e/bench/service in network namespaces of this machine. It writes
-// result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or something
 // could not be measured. Start reading at main.
 package benchservice
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -15,27 +14,28 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the
-rules of kube-proxy (nftables, iptables), by haproxy and directly, with up to 30,000 services
-loaded; and how fast the tables are written. Needs root. An interrupt ends it, with the report of
-what was measured until then.
+const usage = `Measure how services are reached: by Kubeveil's table, by the rules of kube-proxy
+(nftables, iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the
+tables are written. Needs root. An interrupt ends it, with the report of what was measured until
+then.
 
 Usage: kvlab bench service [flags]
 
 Examples:
-  kvlab bench service                                       all of it; the first lines say how long
-                                                            that takes
-  kvlab bench service -rounds 1 -seconds 1 -parts pod       a look at what pods see, in less than a
-                                                            minute
-  kvlab bench service -parts scale -sizes 10,1000           how new connections grow with the number
-                                                            of services
-  kvlab bench service -machine                              pod and outside on a virtual machine,
-                                                            whose kernel has IPVS
+  kvlab bench service                                      all of it; the first lines say how long
+                                                           that takes
+  kvlab bench service --rounds 1 --seconds 1 --parts pod   a look at what pods see, in less than a
+                                                           minute
+  kvlab bench service --parts scale --sizes 10,1000        how new connections grow with the number
+                                                           of services
+  kvlab bench service --machine                            pod and outside on a virtual machine,
+                                                           whose kernel has IPVS
 
 Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each
 program).
@@ -45,7 +45,7 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab bench service", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench service")
 	out := flags.String("out", "out/bench-service",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 90*time.Minute, "ends a run that hangs")
@@ -53,23 +53,21 @@ func Command() *cobra.Command {
 	turns := flags.Int("turns", 1, "samples of each side in a round, whose mean counts")
 	seconds := flags.Int("seconds", 2, "how long a sample takes")
 	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that "+
-		"cannot do as many; 5 with -machine, which may be emulated, unless it is given")
+		"cannot do as many; 5 with --machine, which may be emulated, unless it is given")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
 	sizes := flags.String("sizes", program.Joined(service.Sizes),
 		"`numbers` of services that are loaded; the first is what others are compared with")
 
 	machine := flags.Bool("machine", false,
-		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+
-			onMachineParts+" then unless it is given")
-	return program.Command("measure services beside kube-proxy, haproxy and the direct way",
+		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; --parts "+
+			"is "+onMachineParts+" then unless it is given")
+	return program.Command("Measure services beside kube-proxy, haproxy and the direct way",
 		flags, usage, func() (program.Run, error) {
-			given := map[string]bool{}
-			flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-			if *machine && !given["parts"] {
+			if *machine && !flags.Changed("parts") {
 				*parts = onMachineParts
 			}
-			if *machine && !given["slower"] {
+			if *machine && !flags.Changed("slower") {
 				*slower = 5
 			}
 
@@ -80,7 +78,7 @@ func Command() *cobra.Command {
 			}
 			var err error
 			if o.Sizes, err = program.Numbers(*sizes); err != nil {
-				return nil, fmt.Errorf("-sizes %s: %w", *sizes, err)
+				return nil, fmt.Errorf("--sizes %s: %w", *sizes, err)
 			}
 
 			measure := run

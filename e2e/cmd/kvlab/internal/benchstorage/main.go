@@ -1,11 +1,10 @@
 // Package benchstorage runs e2e/bench/storage on a virtual machine that it makes and removes. It
-// writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or
+// writes result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or
 // something could not be measured. Start reading at run.
 package benchstorage
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,21 +17,22 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/bench/storage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-const usage = `kvlab bench storage measures Kubeveil's volumes on a virtual machine: IOPS,
-bandwidth, latency, CPU and the time to stage, beside a plain device and stock cryptsetup on the
-same disk, with disks limited to what cloud disks are sold as.
+const usage = `Measure Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU and
+the time to stage, beside a plain device and stock cryptsetup on the same disk, with disks limited
+to what cloud disks are sold as.
 
 Usage: kvlab bench storage [flags]
 
 Examples:
-  kvlab bench storage                                   all of it, about 25 minutes on two cores
-  kvlab bench storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes:
-                                                        too little for its gates
-  kvlab bench storage -disks free -tuning latency       the disk without limits, volumes of the
-                                                        class for latency
+  kvlab bench storage                                 all of it, about 25 minutes on two cores
+  kvlab bench storage --rounds 1 --seconds 1          a look at everything, in about 8 minutes: too
+                                                      little for its gates
+  kvlab bench storage --disks free --tuning latency   the disk without limits, volumes of the class
+                                                      for latency
 
 Flags:
 `
@@ -50,7 +50,7 @@ type arguments struct {
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	flags := flag.NewFlagSet("kvlab bench storage", flag.ContinueOnError)
+	flags := commandline.New("kvlab bench storage")
 	flags.StringVar(&a.out, "out", "out/bench-storage",
 		"`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
 	flags.DurationVar(&a.limit, "limit", 90*time.Minute, "ends a run that hangs")
@@ -61,7 +61,7 @@ func Command() *cobra.Command {
 	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput),
 		"`class` of our volumes and flags of cryptsetup: throughput or latency")
 	flags.StringVar(&a.disks, "disks", strings.Join(storage.Names(), ","), "which disks")
-	return program.Command("measure volumes beside a plain device and stock cryptsetup",
+	return program.Command("Measure volumes beside a plain device and stock cryptsetup",
 		flags, usage, func() (program.Run, error) {
 			err := a.complete()
 			return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
@@ -71,17 +71,17 @@ func Command() *cobra.Command {
 // complete checks the command line and derives what follows from it.
 func (a *arguments) complete() error {
 	if a.options.Rounds < 1 || a.seconds < 1 || a.size < 64 {
-		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64",
+		return fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least 1, 1 and 64",
 			a.options.Rounds, a.seconds, a.size)
 	}
 	a.options.Tuning = crypt.Tuning(a.tuning)
 	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
-		return fmt.Errorf("-tuning %s: write throughput or latency", a.tuning)
+		return fmt.Errorf("--tuning %s: write throughput or latency", a.tuning)
 	}
 	a.options.Disks = strings.Split(a.disks, ",")
 	for _, name := range a.options.Disks {
 		if !slices.Contains(storage.Names(), name) {
-			return fmt.Errorf("-disks %s: %q is none of %s", a.disks, name,
+			return fmt.Errorf("--disks %s: %q is none of %s", a.disks, name,
 				strings.Join(storage.Names(), ", "))
 		}
 	}

@@ -2,18 +2,18 @@
 //
 // Usage:
 //
-//	kvlab up [-nodes N] [-userspace N,…] [-bare] [-no-veil] [-service-proxy KIND]
+//	kvlab up [--nodes N] [--userspace N,…] [--bare] [--no-veil] [--service-proxy KIND]
 //	                                start it and return when its nodes are ready
 //	kvlab ssh node-1 [COMMAND]    a shell on a node
 //	kvlab kubectl ARGS            as the cluster's administrator
-//	kvlab down                    end it and say what its leak oracle saw; 1 when that was
+//	kvlab down                    end it and report what its leak oracle saw; 1 when that was
 //	                              more than tunnels and what a cluster allows, or not all
 //
 // Exit status 2: the command line is wrong; nothing was done then. ssh and kubectl return the exit
 // status of the program.
 //
 // The cluster belongs to one process that stays in the background; its end, however that comes,
-// ends every machine. Everything is in out/vm/cluster, or in DIR of `kvlab VERB -dir DIR …`.
+// ends every machine. Everything is in out/vm/cluster, or in DIR of `kvlab VERB --dir DIR …`.
 package cluster
 
 import (
@@ -21,21 +21,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
@@ -59,102 +54,7 @@ type end struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Commands returns the verbs, and the one that up runs in the background.
-func Commands() []*cobra.Command {
-	background := verb("serve", "be the process that owns the cluster")
-	background.Hidden = true
-	return []*cobra.Command{
-		verb("up", "start a cluster of virtual machines and keep it"),
-		verb("ssh", "a shell on a node of that cluster, or one command"),
-		verb("kubectl", "kubectl as the cluster's administrator"),
-		verb("down", "end that cluster and say what its leak oracle saw"),
-		background,
-	}
-}
-
-// verb returns a verb of run. It may begin with -dir, the folder of the cluster.
-func verb(name, short string) *cobra.Command {
-	return &cobra.Command{Use: name, Short: short, DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			var dir []string
-			if len(args) > 1 && (args[0] == "-dir" || args[0] == "--dir") {
-				dir, args = args[:2], args[2:]
-			}
-			return status(run(slices.Concat(dir, []string{name}, args), os.Stdout))
-		}}
-}
-
-// status shows what went wrong, and returns the exit status: that of ssh and kubectl is theirs.
-func status(err error) error {
-	var ended *exec.ExitError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &ended):
-		return program.Status(ended.ExitCode())
-	}
-	fmt.Fprintln(os.Stderr, "kvlab:", err)
-	if errors.Is(err, errUsage) {
-		return program.Status(2)
-	}
-	return program.Status(1)
-}
-
-func run(args []string, out io.Writer) error {
-	root, err := lab.Root()
-	if err != nil {
-		root = "" // Help needs no checkout; a verb that does reports it.
-	}
-	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
-	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
-	if err := parse(flags, args, usage, out); err != nil {
-		return helped(err)
-	}
-	if *dir, err = filepath.Abs(*dir); err != nil {
-		return err
-	}
-	if flags.NArg() == 0 {
-		return fmt.Errorf("write up, ssh, kubectl or down: %w", errUsage)
-	}
-	return helped(do(*dir, flags.Arg(0), flags.Args()[1:], out))
-}
-
-// do runs a verb. It reads the whole command line before it does anything.
-func do(dir, verb string, args []string, out io.Writer) error {
-	switch verb {
-	case "up":
-		if _, err := readUp(args, out); err != nil {
-			return err
-		}
-		return up(dir, args)
-	case "serve":
-		o, err := readUp(args, out)
-		if err != nil {
-			return err
-		}
-		return serve(dir, o)
-	case "down":
-		if err := readNothing(verb, args, out); err != nil {
-			return err
-		}
-		return down(dir)
-	case "ssh":
-		if len(args) > 0 && strings.HasPrefix(args[0], "-") {
-			return readNothing(verb, args, out)
-		}
-		return ssh(dir, args)
-	case "kubectl":
-		s, err := read(dir)
-		if err != nil {
-			return err
-		}
-		return attach(append(s.Kubectl, args...))
-	}
-
-	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down: %w", verb, errUsage)
-}
-
-// up starts the process that owns the cluster and waits until it is ready.
+// up starts the process that owns the cluster, with args as its flags, and waits until it is ready.
 func up(dir string, args []string) error {
 	if _, err := read(dir); err == nil {
 		return errors.New("a cluster is there already: `make cluster-down` ends it")
@@ -169,7 +69,7 @@ func up(dir string, args []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(os.Args[0], append([]string{"serve", "-dir", dir}, args...)...)
+	cmd := exec.Command(os.Args[0], append([]string{"serve", "--dir", dir}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

@@ -1,41 +1,40 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking, with -volumes those of
-// storage drivers against Kubeveil's, or with -cluster-policies those of ClusterNetworkPolicy, and
+// Package conformance runs Kubernetes' own end-to-end tests of networking, with --volumes those of
+// storage drivers against Kubeveil's, or with --cluster-policies those of ClusterNetworkPolicy, and
 // accounts for each of them.
 //
 // Usage:
 //
-//	kvlab conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]
+//	kvlab conformance [--nodes N] [--focus REGEXP] [--skip REGEXP] [--parallel N] [--out DIR]
 //		on virtual machines that it makes and removes
-//	kvlab conformance -service-proxy ebpf […]
+//	kvlab conformance --service-proxy ebpf […]
 //		the same without kube-proxy
-//	kvlab conformance -proxy-mode ipvs […]
+//	kvlab conformance --proxy-mode ipvs […]
 //		the same with kube-proxy in another mode
-//	kvlab conformance -service-proxy ebpf -host-routing ebpf […]
+//	kvlab conformance --service-proxy ebpf --host-routing ebpf […]
 //		the same past netfilter of the node
-//	kvlab conformance -policy kubernetes […]
+//	kvlab conformance --policy kubernetes […]
 //		the same with network policies enforced, and the specs that want that
-//	kvlab conformance -volumes […]
+//	kvlab conformance --volumes […]
 //		the same of volumes, on one machine
-//	kvlab conformance -cluster-policies […]
+//	kvlab conformance --cluster-policies […]
 //		the same of ClusterNetworkPolicy, on machines with its definition and policies enforced
-//	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]
+//	kvlab conformance --kubeconfig FILE [--registry NAME] [--platform NAME] […]
 //		on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of pkg/bench; each failure and each skip with its reason),
-// junit.xml and report.md below -out, with the logs of the tests beside them. Exit status 0: some
+// junit.xml and report.md below --out, with the logs of the tests beside them. Exit status 0: some
 // spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of
 // the cluster was seen in clear, which are the gates in result.json. 1: that is not so. 2: the
 // command line is wrong.
 //
-// The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls
-// the upstream's, or those that -registry has: the images of out/images/conformance.tar pushed
+// The machines are given the images of hack/build-conformance.sh. A cluster of --kubeconfig pulls
+// the upstream's, or those that --registry has: the images of out/images/conformance.tar pushed
 // there, or kubeveil.test/e2e where its nodes have them already.
 package conformance
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,10 +43,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -66,26 +67,25 @@ type arguments struct {
 	focus, skip                         *regexp.Regexp
 }
 
-const usage = `kvlab conformance runs Kubernetes' own end-to-end tests of networking, on virtual
-machines that it makes and removes or on a cluster where Kubeveil is installed, and accounts for
-each of them.
+const usage = `Run Kubernetes' own end-to-end tests of networking, on virtual machines made for the
+run or on a cluster where Kubeveil is installed, and account for each of them.
 
 Usage: kvlab conformance [flags]
 
 Examples:
-  kvlab conformance                                   all of them
-  kvlab conformance -focus 'nodePort: udp'            some, and no report on the others
-  kvlab conformance -kubeconfig admin.conf            on that cluster
-  kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'
+  kvlab conformance                                  all of them
+  kvlab conformance --focus 'nodePort: udp'          some, and no report on the others
+  kvlab conformance --kubeconfig admin.conf          on that cluster
+  kvlab conformance --service-proxy ebpf --focus '\[sig-network\] Services'
       tests of services, on machines without kube-proxy
-  kvlab conformance -proxy-mode iptables -focus '\[sig-network\] Services'
+  kvlab conformance --proxy-mode iptables --focus '\[sig-network\] Services'
       the same with kube-proxy in another mode
-  kvlab conformance -policy kubernetes -focus Netpol
+  kvlab conformance --policy kubernetes --focus Netpol
       tests of network policies, on machines where Kubeveil enforces them
-  kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on
-                                                      one machine
-  kvlab conformance -cluster-policies -focus TCP      tests of ClusterNetworkPolicy, on machines where
-                                                      Kubeveil enforces policies
+  kvlab conformance --volumes --focus subPath        tests of volumes, with the driver installed on
+                                                     one machine
+  kvlab conformance --cluster-policies --focus TCP   tests of ClusterNetworkPolicy, on machines
+                                                     where Kubeveil enforces policies
 
 Flags:
 `
@@ -93,7 +93,7 @@ Flags:
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	return program.Command("run the upstream's own tests of networking, of volumes or of "+
+	return program.Command("Run the upstream's own tests of networking, of volumes or of "+
 		"ClusterNetworkPolicy",
 		a.flags(), usage, func() (program.Run, error) {
 			if err := a.check(); err != nil {
@@ -103,34 +103,34 @@ func Command() *cobra.Command {
 		})
 }
 
-func (a *arguments) flags() *flag.FlagSet {
-	flags := flag.NewFlagSet("kvlab conformance", flag.ContinueOnError)
+func (a *arguments) flags() *pflag.FlagSet {
+	flags := commandline.New("kvlab conformance")
 	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
 		"`file` for a cluster where Kubeveil is installed (default: virtual machines are made "+
 			"for the run)")
 	flags.StringVar(&a.out, "out", "out/conformance",
 		"`folder` of result.json, junit.xml and report.md; emptied first")
 	flags.StringVar(&a.registry, "registry", "",
-		"what the `names` of the tests' images begin with, for -kubeconfig (default: the "+
+		"what the `names` of the tests' images begin with, for --kubeconfig (default: the "+
 			"upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM,
-		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+		"what the nodes of --kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
-		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+		program.ServiceProxyUsage+"; with --kubeconfig, who does there")
 	flags.StringVar(&a.proxyMode, "proxy-mode", "",
-		program.ProxyModeUsage+"; with -kubeconfig, which it has there")
+		program.ProxyModeUsage+"; with --kubeconfig, which it has there")
 	flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
 		program.HostRoutingUsage)
 	flags.StringVar(&a.policy, "policy", config.PolicyNone,
-		program.PolicyUsage+"; with -kubeconfig, which it enforces there")
+		program.PolicyUsage+"; with --kubeconfig, which it enforces there")
 	flags.BoolVar(&a.volumes, "volumes", false,
 		"the tests of volumes in place of those of networking, on one machine")
 	flags.BoolVar(&a.clusterPolicies, "cluster-policies", false,
-		"the tests of ClusterNetworkPolicy in place of those of networking, with -policy "+
-			"kubernetes; -kubeconfig has its definition, of the experimental channel")
+		"the tests of ClusterNetworkPolicy in place of those of networking, with --policy "+
+			"kubernetes; --kubeconfig has its definition, of the experimental channel")
 	flags.StringVar(&a.testdriver, "testdriver", "",
-		"`file` that says what the driver can and which classes are its, for -volumes (default: "+
+		"`file` with what the driver supports and its classes, for --volumes (default: "+
 			"e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3,
@@ -138,8 +138,8 @@ func (a *arguments) flags() *flag.FlagSet {
 			"ClusterNetworkPolicy always run alone")
 
 	flags.DurationVar(&a.limit, "limit", 0,
-		"begin specs for so `long`, those marked [Conformance] first, and report the rest as "+
-			"skipped (default: no limit)")
+		"begin specs within this `time`, those marked [Conformance] first, and report the rest "+
+			"as skipped (default: no limit)")
 	expression := func(name, usage string, to **regexp.Regexp) {
 		flags.Func(name, usage, func(s string) (err error) {
 			*to, err = regexp.Compile(s)
@@ -157,37 +157,37 @@ func (a *arguments) flags() *flag.FlagSet {
 // check returns what is wrong with the command line, before anything is made.
 func (a *arguments) check() error {
 	if a.kubeconfig == "" && a.registry != "" {
-		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given " +
+		return errors.New("--registry is for a cluster of --kubeconfig: the machines are given " +
 			"their images")
 	}
 	if a.clusterPolicies && a.volumes {
-		return errors.New("-cluster-policies and -volumes are two suites: write one of them")
+		return errors.New("--cluster-policies and --volumes are two suites: write one of them")
 	}
 	if a.clusterPolicies && a.registry != "" {
-		return errors.New("-registry: the tests of -cluster-policies name their image themselves, " +
-			"and nodes pull it by that name or have it")
+		return errors.New("--registry: the tests of --cluster-policies name their image " +
+			"themselves, and nodes pull it by that name or have it")
 	}
 
 	if err := bench.CheckNodes(a.platform); err != nil {
-		return fmt.Errorf("-platform: %w", err)
+		return fmt.Errorf("--platform: %w", err)
 	}
 	if err := program.CheckMachines(a.nodes); err != nil {
-		return fmt.Errorf("-nodes %d: %w", a.nodes, err)
+		return fmt.Errorf("--nodes %d: %w", a.nodes, err)
 	}
 	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
-		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
+		return fmt.Errorf("--service-proxy %s: %w", a.serviceProxy, err)
 	}
 	if err := program.CheckProxyMode(a.proxyMode, a.serviceProxy); err != nil {
-		return fmt.Errorf("-proxy-mode %s: %w", a.proxyMode, err)
+		return fmt.Errorf("--proxy-mode %s: %w", a.proxyMode, err)
 	}
 	if err := program.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
-		return fmt.Errorf("-host-routing %s: %w", a.hostRouting, err)
+		return fmt.Errorf("--host-routing %s: %w", a.hostRouting, err)
 	}
 	if err := program.CheckPolicy(a.policy); err != nil {
-		return fmt.Errorf("-policy %s: %w", a.policy, err)
+		return fmt.Errorf("--policy %s: %w", a.policy, err)
 	}
 	if a.parallel < 1 {
-		return fmt.Errorf("-parallel %d: write at least 1", a.parallel)
+		return fmt.Errorf("--parallel %d: write at least 1", a.parallel)
 	}
 	return nil
 }

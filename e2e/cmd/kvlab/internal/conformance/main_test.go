@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -18,38 +20,43 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func TestArguments(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
-		"the usual":                     {"", ""},
-		"some on a cluster":             {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
-		"without kube-proxy":            {"-service-proxy ebpf -focus Services", ""},
-		"with policies":                 {"-policy kubernetes -service-proxy ebpf -focus Netpol", ""},
-		"policies of the whole cluster": {"-cluster-policies -focus TCP", ""},
-		"two suites": {"-cluster-policies -volumes",
-			"-cluster-policies and -volumes are two suites"},
-		"a registry that the tests do not ask": {"-kubeconfig c -registry r -cluster-policies",
-			"-registry: the tests of -cluster-policies name their image themselves"},
-		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
-			"-platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp"},
-		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},
-		"nothing at a time":       {"-parallel 0", "-parallel 0: write at least 1"},
-		"a registry for machines": {"-registry r", "-registry is for a cluster"},
-		"no regular expression":   {"-focus (", "-focus"},
-		"past netfilter":          {"-service-proxy ebpf -host-routing ebpf", ""},
-		"past netfilter beside kube-proxy": {"-host-routing ebpf",
-			"-host-routing ebpf: write -service-proxy ebpf, too"},
-		"unknown host routing": {"-host-routing bpf",
-			"-host-routing bpf: write kernel or ebpf"},
-		"services by nobody": {"-service-proxy bpf",
-			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
-		"kube-proxy in another mode": {"-proxy-mode ipvs -policy kubernetes", ""},
-		"kube-proxy in no mode of it": {"-proxy-mode bpf",
-			"-proxy-mode bpf: write nftables, iptables or ipvs"},
-		"a mode of no kube-proxy": {"-service-proxy ebpf -proxy-mode nftables",
-			"-proxy-mode nftables: with services by ebpf there is no kube-proxy: leave it out"},
-		"policies of another": {"-policy calico", "-policy calico: write none or kubernetes"},
+		"the usual": {"", ""},
+		"some on a cluster": {"--kubeconfig c --registry r --platform sev-snp --focus DNS",
+			""},
+		"without kube-proxy": {"--service-proxy ebpf --focus Services", ""},
+		"with policies": {"--policy kubernetes --service-proxy ebpf --focus Netpol",
+			""},
+		"policies of the whole cluster": {"--cluster-policies --focus TCP", ""},
+		"two suites": {"--cluster-policies --volumes",
+			"--cluster-policies and --volumes are two suites"},
+		"a registry that the tests do not ask": {"--kubeconfig c --registry r --cluster-policies",
+			"--registry: the tests of --cluster-policies name their image themselves"},
+		"a mistyped platform": {"--kubeconfig c --platform sevsnp",
+			"--platform: nodes cannot be \"sevsnp\": write one of emulated, vm, sev-snp"},
+		"more than memory":        {"--nodes 9", "--nodes 9: write 1 to 4 machines"},
+		"nothing at a time":       {"--parallel 0", "--parallel 0: write at least 1"},
+		"a registry for machines": {"--registry r", "--registry is for a cluster"},
+		"no regular expression":   {"--focus (", "--focus"},
+		"past netfilter":          {"--service-proxy ebpf --host-routing ebpf", ""},
+		"past netfilter beside kube-proxy": {"--host-routing ebpf",
+			"--host-routing ebpf: write --service-proxy ebpf, too"},
+		"unknown host routing": {"--host-routing bpf",
+			"--host-routing bpf: write kernel or ebpf"},
+		"services by nobody": {"--service-proxy bpf",
+			"--service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"kube-proxy in another mode": {"--proxy-mode ipvs --policy kubernetes", ""},
+		"kube-proxy in no mode of it": {"--proxy-mode bpf",
+			"--proxy-mode bpf: write nftables, iptables or ipvs"},
+		"a mode of no kube-proxy": {"--service-proxy ebpf --proxy-mode nftables",
+			"--proxy-mode nftables: with services by ebpf there is no kube-proxy: leave it out"},
+		"policies of another": {"--policy calico", "--policy calico: write none or kubernetes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a arguments
-			err := program.Parse(a.flags(), strings.Fields(tt.args), a.check)
+			err := commandline.ParseAll(a.flags(), "", strings.Fields(tt.args), io.Discard)
+			if err == nil {
+				err = a.check()
+			}
 			if (err == nil) != (tt.want == "") ||
 				err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)

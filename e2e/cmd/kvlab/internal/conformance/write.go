@@ -37,7 +37,8 @@ func write(dir, root, platform string, report *conformance.Report) error {
 	}
 
 	if result.Tests.Passed == 0 {
-		fmt.Printf("NOTHING PASSED: %s says of each spec why; choose others by -focus and -skip\n",
+		fmt.Printf("NOTHING PASSED: %s has the reason of each spec; choose others by --focus and "+
+			"--skip\n",
 			filepath.Join(dir, "report.md"))
 	}
 

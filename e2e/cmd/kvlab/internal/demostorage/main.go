@@ -1,10 +1,10 @@
 // Package demostorage runs e2e/demo/storage. It writes report.html, report.md and result.json into
-// -out, and ends with status 1 when something was shown that must not be. Start reading at Command.
+// --out, and ends with status 1 when something was shown that must not be. Start reading at
+// Command.
 package demostorage
 
 import (
 	"context"
-	"flag"
 	"os"
 	"time"
 
@@ -12,30 +12,31 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/demo/storage"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // limit bounds a run that hangs.
 const limit = 20 * time.Minute
 
-const usage = `kvlab demo storage shows a virtual machine's encrypted volumes as the owner of its
-disks sees them, and what he can do to them, in about a minute.
+const usage = `Show a virtual machine's encrypted volumes as the owner of its disks sees them, and
+what he can do to them, in about a minute.
 
 Usage: kvlab demo storage [flags]
 
 Example:
-  kvlab demo storage -out /tmp/demo        report.html, report.md, result.json and the machine's
-                                           logs go there
+  kvlab demo storage --out /tmp/demo   report.html, report.md, result.json and the machine's logs go
+                                       there
 
 Flags:
 `
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab demo storage", flag.ContinueOnError)
+	flags := commandline.New("kvlab demo storage")
 	out := flags.String("out", "out/demo-storage",
 		"`folder` for report.html, report.md, result.json and the machine's logs; emptied first")
-	return program.Command("show what the owner of a disk reads, and what he is refused",
+	return program.Command("Show what the owner of a disk reads, and what he is refused",
 		flags, usage, func() (program.Run, error) {
 			say := program.Progress(os.Stdout)
 			return program.Within(limit, func(ctx context.Context) error {

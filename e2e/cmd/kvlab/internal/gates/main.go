@@ -3,7 +3,7 @@
 // result. The profile follows from the platform in the result; nothing on the command line can
 // loosen it.
 //
-//	gates [-in out]
+//	gates [--in out]
 //
 // A failed test misses a gate. A suite that lists its known failures is judged by its own gates
 // instead (bench.Unexplained).
@@ -15,7 +15,6 @@ package gates
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -25,28 +24,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `kvlab gates judges results: each FOLDER/result.json below out/ by the limits of
+const usage = `Judge results: each FOLDER/result.json below out/ by the limits of
 pkg/bench/gates.json, in the profile of the platform that the result names, else by the gates that
 the suite has written into it.
 
 Usage: kvlab gates [flags]
 
 Examples:
-  kvlab gates                           all that suites have left below out/
-  kvlab gates -in /tmp/from-the-cloud   those of another machine, a folder each:
-                                        /tmp/from-the-cloud/bench-cluster/result.json
+  kvlab gates                            all that suites have left below out/
+  kvlab gates --in /tmp/from-the-cloud   those of another machine, a folder each:
+                                         /tmp/from-the-cloud/bench-cluster/result.json
 
 Flags:
 `
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab gates", flag.ContinueOnError)
+	flags := commandline.New("kvlab gates")
 	in := flags.String("in", "out", "`folder` whose folders have the results")
-	return program.Command("judge the results below a folder",
+	return program.Command("Judge the results below a folder",
 		flags, usage, func() (program.Run, error) {
 			return func(context.Context) error { return run(*in, os.Stdout) }, nil
 		})

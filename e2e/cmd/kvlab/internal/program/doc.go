@@ -3,7 +3,7 @@
 // nothing else, and a bound for virtual machines.
 //
 // It promises that a folder is emptied only if it is empty already or was made
-// by Folder before: a mistyped -out costs no file.
+// by Folder before: a mistyped --out costs no file.
 //
 // Start reading at Command.
 package program

@@ -20,7 +20,7 @@ func CheckMachines(n int) error {
 	return nil
 }
 
-// ServiceProxyUsage is the usage of a flag -service-proxy for machines.
+// ServiceProxyUsage is the usage of a flag --service-proxy for machines.
 const ServiceProxyUsage = "who translates services: `kind` " + config.ServiceProxyNone +
 	" (kube-proxy) or " + config.ServiceProxyEBPF + " (Kubeveil; no node has a kube-proxy)"
 
@@ -33,7 +33,7 @@ func CheckServiceProxy(kind string) error {
 	return nil
 }
 
-// ProxyModeUsage is the usage of a flag -proxy-mode for machines.
+// ProxyModeUsage is the usage of a flag --proxy-mode for machines.
 const ProxyModeUsage = "`mode` of kube-proxy: " + vm.ProxyNFTables + ", " + vm.ProxyIPTables +
 	" or " + vm.ProxyIPVS + "; the control plane's host, which takes no pods, has " +
 	vm.ProxyNFTables + " (default: " + vm.ProxyNFTables + ")"
@@ -44,9 +44,9 @@ func CheckProxyMode(mode, serviceProxy string) error {
 	return vm.CheckProxyMode(mode, serviceProxy)
 }
 
-// HostRoutingUsage is the usage of a flag -host-routing for machines.
+// HostRoutingUsage is the usage of a flag --host-routing for machines.
 const HostRoutingUsage = "who brings packets to pods of a node: `kind` " +
-	config.HostRoutingKernel + " or, with -service-proxy " + config.ServiceProxyEBPF + ", " +
+	config.HostRoutingKernel + " or, with --service-proxy " + config.ServiceProxyEBPF + ", " +
 	config.HostRoutingEBPF
 
 // CheckHostRouting returns an error if kind is not a host routing, or needs another service proxy
@@ -57,14 +57,14 @@ func CheckHostRouting(kind, proxy string) error {
 		return nil
 	case config.HostRoutingEBPF:
 		if proxy != config.ServiceProxyEBPF {
-			return fmt.Errorf("write -service-proxy %s, too", config.ServiceProxyEBPF)
+			return fmt.Errorf("write --service-proxy %s, too", config.ServiceProxyEBPF)
 		}
 		return nil
 	}
 	return fmt.Errorf("write %s or %s", config.HostRoutingKernel, config.HostRoutingEBPF)
 }
 
-// PolicyUsage is the usage of a flag -policy for machines.
+// PolicyUsage is the usage of a flag --policy for machines.
 const PolicyUsage = "which network policies Kubeveil enforces: `kind` " + config.PolicyNone +
 	" or " + config.PolicyKubernetes
 

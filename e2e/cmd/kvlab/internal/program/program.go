@@ -3,7 +3,6 @@ package program
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
 // ErrFailed is the error of a run that has already reported what failed.
@@ -28,68 +30,72 @@ type Status int
 // Error implements error.
 func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// Command returns a verb with Go's flags, so that -flag and --flag are the same. Its name is the
-// last word of the name of flags. It fails with a Status, see Do.
-func Command(short string, flags *flag.FlagSet, usage string,
+// Command returns a verb. Its name is the last word of the name of flags. read checks the command
+// line and returns the program to run. The verb fails with a Status. 1: the program failed. 2: the
+// command line is wrong. An interrupt ends the context of the program; a second one the process.
+func Command(short string, flags *pflag.FlagSet, usage string,
 	read func() (Run, error)) *cobra.Command {
-	words := strings.Fields(flags.Name())
-	return &cobra.Command{
-		Use: words[len(words)-1], Short: short, DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if status := Do(flags, usage, args, read, os.Stdout, os.Stderr); status != 0 {
-				return Status(status)
-			}
-			return nil
-		},
-	}
+	return Verb(short, flags, usage, func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return Refuse(cmd, fmt.Errorf("unexpected argument %q", args[0]))
+		}
+		run, err := read()
+		if err != nil {
+			return Refuse(cmd, err)
+		}
+		return do(cmd, run)
+	})
 }
 
-// Do reads the command line, runs the program and returns the exit status. 0: all is well, or -h
-// was given. 1: it failed. 2: the command line is wrong. An interrupt ends the context; a second
-// one the process.
-func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error),
-	out, problems io.Writer) int {
-	var run Run
-	err := Parse(flags, args, func() (err error) {
-		run, err = read()
-		return err
-	})
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(out, usage)
-		flags.SetOutput(out)
-		flags.PrintDefaults()
-		return 0
-	case err != nil:
-		fmt.Fprintf(problems, "%s: %v: see %s -h\n", flags.Name(), err, flags.Name())
-		return 2
+// Verb returns a verb with arguments, which run gets and checks. The verb has these flags,
+// so that a shell completes them. Its help is usage, and the flags below it.
+func Verb(short string, flags *pflag.FlagSet, usage string,
+	run func(cmd *cobra.Command, args []string) error) *cobra.Command {
+	words := strings.Fields(flags.Name())
+	cmd := &cobra.Command{
+		Use: words[len(words)-1], Short: short, Args: cobra.ArbitraryArgs, RunE: run,
+		ValidArgsFunction: cobra.NoFileCompletions, SilenceErrors: true, SilenceUsage: true,
 	}
+	cmd.Flags().AddFlagSet(flags)
+	cmd.SetFlagErrorFunc(Refuse)
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		fmt.Fprint(cmd.OutOrStdout(), commandline.Help(flags, usage))
+	})
+	return cmd
+}
 
+// Execute runs the verb of root that args name. It refuses flags of several letters with one dash.
+func Execute(root *cobra.Command, args []string) error {
+	if cmd, rest, err := root.Find(args); err == nil && !cmd.DisableFlagParsing {
+		if err := commandline.TwoDashes(cmd.Flags(), rest); err != nil {
+			return Refuse(cmd, err)
+		}
+	}
+	root.SetArgs(append([]string{}, args...)) // nil would stand for the arguments of this process
+	return root.Execute()
+}
+
+// Refuse reports what is wrong with the command line of cmd and returns the Status for it.
+func Refuse(cmd *cobra.Command, err error) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v: see %[1]s -h\n", cmd.CommandPath(), err)
+	return Status(2)
+}
+
+// do runs a program and reports its error.
+func do(cmd *cobra.Command, run Run) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// From the first signal on, the second ends the process at once.
 	context.AfterFunc(ctx, stop)
-	err = run(ctx)
+
+	err := run(ctx)
 	if err == nil {
-		return 0
+		return nil
 	}
 	if !errors.Is(err, ErrFailed) {
-		fmt.Fprintf(problems, "%s: %v\n", flags.Name(), err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", cmd.CommandPath(), err)
 	}
-
-	return 1
-}
-
-// Parse reads the flags. It returns an error for a further argument, and else the result of check.
-func Parse(flags *flag.FlagSet, args []string, check func() error) error {
-	flags.SetOutput(io.Discard)
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	return check()
+	return Status(1)
 }
 
 // Within runs a program that is ended after limit; the error then names the limit.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,11 +11,12 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-func TestDo(t *testing.T) {
+func TestCommand(t *testing.T) {
 	failed := func(err error) program.Run { return func(context.Context) error { return err } }
 
 	for _, tc := range []struct {
@@ -29,12 +29,14 @@ func TestDo(t *testing.T) {
 	}{
 		{name: "well", run: failed(nil)},
 		{name: "help", args: []string{"-h"}, out: "Usage: x"},
-		{name: "unknown flag", args: []string{"-mts=1"}, status: 2,
-			problems: "x: flag provided but not defined: -mts: see x -h\n"},
+		{name: "unknown flag", args: []string{"--mts=1"}, status: 2,
+			problems: "x: unknown flag: --mts: see x -h\n"},
+		{name: "one dash", args: []string{"-rounds", "1"}, status: 2,
+			problems: "x: -rounds: write --rounds: see x -h\n"},
 		{name: "left over", args: []string{"all"}, status: 2,
 			problems: `x: unexpected argument "all": see x -h` + "\n"},
-		{name: "refused", refused: errors.New("-rounds 0: write at least 1"), status: 2,
-			problems: "x: -rounds 0: write at least 1: see x -h\n"},
+		{name: "refused", refused: errors.New("--rounds 0: write at least 1"), status: 2,
+			problems: "x: --rounds 0: write at least 1: see x -h\n"},
 		{name: "failed", run: failed(errors.New("no machine")), status: 1,
 			problems: "x: no machine\n"},
 		{name: "failed and said so", run: failed(program.ErrFailed), status: 1},
@@ -45,12 +47,19 @@ func TestDo(t *testing.T) {
 			})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			flags := flag.NewFlagSet("x", flag.ContinueOnError)
+			flags := commandline.New("x")
 			flags.Int("rounds", 1, "how often")
+			cmd := program.Command("Do it", flags, "Usage: x\n",
+				func() (program.Run, error) { return tc.run, tc.refused })
 			var out, problems bytes.Buffer
-			status := program.Do(flags, "Usage: x\n", tc.args,
-				func() (program.Run, error) { return tc.run, tc.refused }, &out, &problems)
-			if status != tc.status || !strings.Contains(out.String(), tc.out) ||
+			cmd.SetOut(&out)
+			cmd.SetErr(&problems)
+
+			var status program.Status
+			if err := program.Execute(cmd, tc.args); err != nil && !errors.As(err, &status) {
+				t.Fatal(err)
+			}
+			if int(status) != tc.status || !strings.Contains(out.String(), tc.out) ||
 				problems.String() != tc.problems {
 				t.Errorf("status %d, out %q, problems %q", status, &out, &problems)
 			}

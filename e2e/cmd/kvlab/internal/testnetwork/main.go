@@ -2,22 +2,21 @@
 //
 // Usage:
 //
-//	kvlab test network [-core|-full] [-run REGEXP] [-out DIR]
+//	kvlab test network [--core|--full] [--run REGEXP] [--out DIR]
 //		on virtual machines that it makes and removes
-//	kvlab test network -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]
+//	kvlab test network --kubeconfig FILE [--core|--full] [--run REGEXP] [--out DIR]
 //		on a cluster where Kubeveil is installed
-//	kvlab test network -list                                                     the cases
+//	kvlab test network --list                                                     the cases
 //
-// It writes result.json (schema of pkg/bench) and what helps to understand failures below -out.
+// It writes result.json (schema of pkg/bench) and what helps to understand failures below --out.
 // Exit status 0: some case passed and none failed; on machines of its own, nothing of the cluster
 // was seen in clear either, by an oracle that was seen to see where the case of the reference
-// network ran (-run may leave it out). 1: that is not so. 2: the command line is wrong.
+// network ran (--run may leave it out). 1: that is not so. 2: the command line is wrong.
 package testnetwork
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -28,11 +27,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -44,18 +45,18 @@ type arguments struct {
 	core, full, list                 bool
 }
 
-const usage = `kvlab test network runs the end-to-end suite of correctness, on virtual machines that
-it makes and removes or on a cluster where Kubeveil is installed.
+const usage = `Run the end-to-end suite of correctness, on virtual machines made for the run or on a
+cluster where Kubeveil is installed.
 
 Usage: kvlab test network [flags]
 
 Examples:
-  kvlab test network -core                         what comes without waiting for machines, about 20
-                                                   minutes on two cores
-  kvlab test network -full                         all cases, more than half an hour
-  kvlab test network -run 'reboot|uninstall'       some of them
-  kvlab test network -kubeconfig admin.conf        on that cluster, which will be disturbed
-  kvlab test network -list                         the cases
+  kvlab test network --core                     what comes without waiting for machines, about 20
+                                                minutes on two cores
+  kvlab test network --full                     all cases, more than half an hour
+  kvlab test network --run 'reboot|uninstall'   some of them
+  kvlab test network --kubeconfig admin.conf    on that cluster, which will be disturbed
+  kvlab test network --list                     the cases
 
 Flags:
 `
@@ -63,7 +64,7 @@ Flags:
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	return program.Command("run the cases of the network on a cluster",
+	return program.Command("Run the cases of the network on a cluster",
 		a.flags(), usage, func() (program.Run, error) {
 			if err := a.check(); err != nil {
 				return nil, err
@@ -72,8 +73,8 @@ func Command() *cobra.Command {
 		})
 }
 
-func (a *arguments) flags() *flag.FlagSet {
-	flags := flag.NewFlagSet("kvlab test network", flag.ContinueOnError)
+func (a *arguments) flags() *pflag.FlagSet {
+	flags := commandline.New("kvlab test network")
 	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
 		"`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual "+
 			"machines are made for the run)")
@@ -82,7 +83,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+
 		remote.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM,
-		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+		"what the nodes of --kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
 	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
@@ -97,14 +98,15 @@ func (a *arguments) flags() *flag.FlagSet {
 // check returns what is wrong with the command line, before anything is made.
 func (a *arguments) check() error {
 	if a.core && a.full {
-		return errors.New("-core and -full: choose one")
+		return errors.New("--core and --full: choose one")
 	}
 	if a.match != nil && !slices.ContainsFunc(network.Cases(),
 		func(c network.Case) bool { return a.match.MatchString(c.Name) }) {
-		return fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
+		return fmt.Errorf("--run %s: no case has such a name, kvlab test network --list shows them",
+			a.match)
 	}
 	if err := bench.CheckNodes(a.platform); err != nil {
-		return fmt.Errorf("-platform: %w", err)
+		return fmt.Errorf("--platform: %w", err)
 	}
 	return nil
 }
@@ -179,7 +181,7 @@ func run(ctx context.Context, a arguments) error {
 	return nil
 }
 
-// onCluster runs the suite on the cluster of -kubeconfig.
+// onCluster runs the suite on the cluster of --kubeconfig.
 func onCluster(ctx context.Context, a arguments, root string, o network.Options,
 	log *slog.Logger) (*network.Report, string, error) {
 	access := remote.Access{Kubeconfig: a.kubeconfig}

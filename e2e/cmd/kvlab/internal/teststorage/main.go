@@ -1,12 +1,11 @@
 // Package teststorage runs the cases of the CSI driver (e2e/cluster/storage) on a cluster of
 // virtual machines that it makes and removes, with Kubeveil's network, and writes result.json into
-// -out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
+// --out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
 package teststorage
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -23,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -32,31 +32,30 @@ const image = "out/images/kubeveil-csi.tar"
 // diskSize has room for all volumes of the cases, bytes.
 const diskSize = 4 << 30
 
-const usage = `kvlab test storage runs the cases of the CSI driver on a virtual machine that it
-makes and removes.
+const usage = `Run the cases of the CSI driver on a virtual machine made for the run.
 
 Usage: kvlab test storage [flags]
 
 Examples:
-  kvlab test storage -out /tmp/volumes        result.json and the machine's logs go there
-  kvlab test storage -run 'taken-over'        one case, after those that install the driver
+  kvlab test storage --out /tmp/volumes   result.json and the machine's logs go there
+  kvlab test storage --run 'taken-over'   one case, after those that install the driver
 
 Flags:
 `
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := flag.NewFlagSet("kvlab test storage", flag.ContinueOnError)
+	flags := commandline.New("kvlab test storage")
 	out := flags.String("out", "out/e2e-storage",
 		"`folder` for result.json and the machine's logs; emptied first")
 	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that "+
 		"install the driver are always run")
 	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
-	return program.Command("run the cases of volumes on a cluster",
+	return program.Command("Run the cases of volumes on a cluster",
 		flags, usage, func() (program.Run, error) {
 			pattern, err := regexp.Compile(*only)
 			if err != nil {
-				return nil, fmt.Errorf("-run: %w", err)
+				return nil, fmt.Errorf("--run: %w", err)
 			}
 			return program.Within(*limit, func(ctx context.Context) error {
 				return run(ctx, *out, pattern)
