@@ -58,7 +58,7 @@ func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) erro
 	}
 
 	const volume = "pvc-bench"
-	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning",
+	flags := []string{"--dir", "/var/lib/volumetool/" + d.name, "--disks", d.Device(1), "--tuning",
 		string(o.Tuning)}
 	if _, err := m.Do(ctx, append(flags, "provision", volume, fmt.Sprint(d.room))...); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) erro
 		nil {
 		return err
 	}
-	stock, err := m.Do(ctx, "-tuning", string(o.Tuning), "reference", "device", d.Device(3))
+	stock, err := m.Do(ctx, "--tuning", string(o.Tuning), "reference", "device", d.Device(3))
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (s *suite) stages(ctx context.Context) error {
 	})
 
 	s.result.Cases = append(s.result.Cases, cases...)
-	_, end := s.machine.Do(ctx, "-dir", stageDir, "delete", existing)
+	_, end := s.machine.Do(ctx, "--dir", stageDir, "delete", existing)
 	return errors.Join(err, end)
 }
 
@@ -112,7 +112,8 @@ func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.
 	}
 	var staged answer.Answer
 	for _, words := range steps {
-		a, err := s.machine.Do(ctx, append([]string{"-dir", stageDir, "-tuning", string(s.Tuning)},
+		a, err := s.machine.Do(ctx, append([]string{"--dir", stageDir, "--tuning",
+			string(s.Tuning)},
 			words...)...)
 		if err != nil {
 			return 0, err
@@ -126,7 +127,7 @@ func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.
 
 // stock is the same by stock programs, on a device that stays.
 func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, error) {
-	a, err := s.machine.Do(ctx, "-tuning", string(s.Tuning), "reference", what, device, stageAt)
+	a, err := s.machine.Do(ctx, "--tuning", string(s.Tuning), "reference", what, device, stageAt)
 	if err != nil {
 		return 0, err
 	}

@@ -151,7 +151,7 @@ func (d *demo) put(first, second []byte) error {
 
 // formerKey opens the volume by the first key-encryption key alone.
 func (d *demo) formerKey(ctx context.Context) error {
-	got, err := d.machine.Tool(ctx, d.tool("-key", "1", "stage", firstVolume, firstAt)...)
+	got, err := d.machine.Tool(ctx, d.tool("--key", "1", "stage", firstVolume, firstAt)...)
 	if err != nil {
 		return err
 	}

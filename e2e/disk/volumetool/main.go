@@ -4,21 +4,44 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
+
+const usage = `Work with volumes on a machine, for demonstrations and benchmarks.
+
+Usage: volumetool [flags] VERB [ARGUMENTS]
+
+Verbs:
+  provision NAME BYTES                     make a volume
+  stage NAME [FOLDER]                      open it and mount its file system at FOLDER; without
+                                           FOLDER it is a device
+  unstage NAME [FOLDER]
+  delete NAME
+  rewrap NAME TIMES PAUSE                  make a new key-encryption key and wrap the volume's key
+                                           by it, TIMES times
+  place FILE                               print where the file's content is on its device
+  reference device DEVICE                  open the same device by stock cryptsetup
+  reference new|existing DEVICE FOLDER     measure cryptsetup, mkfs.ext4 and mount for the same work
+
+The output is one JSON object. Status 0: it holds the result, refusals included.
+
+Flags:
+`
 
 // limit bounds a run that hangs.
 const limit = 5 * time.Minute
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "volumetool:", err)
 		os.Exit(1)
 	}
@@ -30,7 +53,7 @@ func run(args []string) error {
 	}
 
 	var s settings
-	flags := flag.NewFlagSet("volumetool", flag.ContinueOnError)
+	flags := commandline.New("volumetool")
 	flags.StringVar(&s.dir, "dir", "/var/lib/volumetool",
 		"`folder` for states, keys and files of volumes")
 	flags.StringVar(&s.disks, "disks", "",
@@ -39,7 +62,7 @@ func run(args []string) error {
 		"`class` of new volumes: throughput or latency")
 	flags.IntVar(&s.key, "key", 0, "`number` of the one key-encryption key at hand, the first "+
 		"being 1; 0: all, the newest wraps")
-	if err := flags.Parse(args); err != nil {
+	if err := commandline.Parse(flags, usage, args, os.Stdout); err != nil {
 		return err
 	}
 

@@ -121,7 +121,7 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 		"rewrap": {3, 3, n.rewrap}, "place": {1, 1, place}, "reference": {2, 3, n.reference},
 	}
 	if len(words) == 0 {
-		return answer.Answer{}, errors.New("no verb: see doc.go")
+		return answer.Answer{}, errors.New("no verb: see volumetool -h")
 	}
 	v, ok := verbs[words[0]]
 	if rest := words[1:]; ok && len(rest) >= v.least && len(rest) <= v.most {
