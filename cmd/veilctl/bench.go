@@ -23,7 +23,7 @@ type benchFlags struct {
 // benchCommand measures a cluster.
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bench", Short: "measure TCP, UDP, latency and CPU time between two nodes",
+		Use: "bench", Short: "Measure TCP, UDP, latency and CPU time between two nodes",
 		Long: `It measures pod to pod and pod to service across two nodes, through Kubeveil, through
 the kernel's WireGuard configured by hand, and in clear, and writes result.json, report.html and
 report.md. Two privileged pods in a namespace of its own do it; everything is removed at the

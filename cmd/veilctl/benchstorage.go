@@ -21,7 +21,7 @@ type benchStorageFlags struct {
 
 func benchStorageCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "storage", Short: "measure claims of two StorageClasses beside one another",
+		Use: "storage", Short: "Measure claims of two StorageClasses beside one another",
 		Long: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads
 and writes both, and writes result.json, report.html and report.md; everything is removed at the
 end. It loads the disks below with all they can carry: run it where that hurts no one. There are

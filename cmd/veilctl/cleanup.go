@@ -15,7 +15,7 @@ import (
 // cleanup is `veild cleanup` with output in tables or JSON.
 func cleanup() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cleanup", Short: "take everything of Kubeveil's network from this node",
+		Use: "cleanup", Short: "Remove everything of Kubeveil's network from this node",
 		Long: `Stop veild and veil-wg before: they would put it back. It may be repeated. What storage
 has stays.`,
 		Example: "veilctl cleanup",

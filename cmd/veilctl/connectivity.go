@@ -28,7 +28,7 @@ type walkFlags struct {
 func walk() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connectivity",
-		Short: "send every kind of flow between two nodes and say what was encrypted",
+		Short: "Send every kind of flow between two nodes, and report what was encrypted",
 		Long: `It starts five pods on two nodes, in a namespace of its own that it removes at the end,
 sends every kind of flow between pods, services, nodes and the outside, over TCP and UDP, IPv4
 and IPv6, and reads the uplinks of both nodes meanwhile. Each payload has a canary of its own.

@@ -14,7 +14,7 @@ import (
 
 func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "check", Short: "is the cluster fit for Kubeveil, before anything is changed",
+		Use: "check", Short: "Check that a cluster is fit for Kubeveil, before anything is changed",
 		Long: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges
 and which of them overlap, pod CIDRs, the way to the API server, other network plugins, kernels,
 container runtimes, and what of Kubeveil's is there already. Each finding comes with what to do.

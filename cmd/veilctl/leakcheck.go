@@ -33,7 +33,7 @@ type leakReport struct {
 // leakcheck reads the guarded links of this node for a while.
 func leakcheck() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "leakcheck", Short: "read this node's underlay for a while and judge every frame",
+		Use: "leakcheck", Short: "Read this node's underlay for a while, and judge every frame",
 		Long: `It reads the frames of the interfaces that the guard protects, and counts those with an
 address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not have:
 run it as root on the node itself.`,

@@ -17,7 +17,7 @@ import (
 // policyCommand is the parent of the verbs about NetworkPolicy.
 func policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "NetworkPolicy on this node, with policy kubernetes",
+		Use: "policy", Short: "Show NetworkPolicy on this node, with policy kubernetes",
 		Example: "  veilctl policy show shop/web",
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
@@ -28,7 +28,7 @@ func policyCommand() *cobra.Command {
 
 func policyListCommand() *cobra.Command {
 	return onNode(&cobra.Command{
-		Use: "list", Short: "policies that select a pod of this node, and whether they are in force",
+		Use: "list", Short: "List policies that select pods of this node, and which are in force",
 		Long: `A policy that selects no pod of this node is not listed. ENFORCED is "no" where a policy
 denies everything that it isolates because this version cannot read it, where it exceeds a bound,
 and while a change is not in force yet: a line PROBLEM says which.
@@ -42,7 +42,8 @@ veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
 
 func policyShowCommand() *cobra.Command {
 	return namesOnNode(onNode(&cobra.Command{
-		Use: "show NAMESPACE/NAME", Short: "one pod of this node: what its policies allow, in words",
+		Use:   "show NAMESPACE/NAME",
+		Short: "Show in words what the policies of a pod of this node allow",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
 policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows no peer. A mute pod
 sends and receives nothing, but for its own node. With services.hostRouting ebpf, "Fast path" says

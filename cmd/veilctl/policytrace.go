@@ -19,7 +19,7 @@ import (
 func policyTraceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace FROM TO",
-		Short: "is a connection allowed, by which policy, and does the kernel agree",
+		Short: "Show which policy allows a connection, and what the kernel decides",
 		Long: `FROM and TO are pods as NAMESPACE/NAME, or addresses. The egress of FROM is judged on its
 node and the ingress of TO on its own: a node answers for its own pods and says which node judges
 the other side. A connection is allowed if both sides allow it.

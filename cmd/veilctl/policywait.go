@@ -25,7 +25,7 @@ const (
 func policyWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait",
-		Short: "wait until a node, or each one, enforces the policies that the API server has",
+		Short: "Wait until a node, or each one, enforces the policies of the API server",
 		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
 policies again and compares them with the plan in force. With --revision, it compares only this
 revision for up to a second before. A policy that cannot be read counts as enforced, since it denies

@@ -18,7 +18,7 @@ import (
 
 func serviceListCommand() *cobra.Command {
 	return onNode(&cobra.Command{
-		Use: "list", Short: "services in the table: addresses and backends",
+		Use: "list", Short: "List services in the table: addresses and backends",
 		Long: `A line for each address: BACKENDS are those that new connections go to, of all that are
 known. An address that a service does not have because another has it is shown with the owner.
 Exit status 1 when a service is not served as it asks.`,
@@ -29,7 +29,7 @@ veilctl service list -o json | jq '.[] | select(.problems)'`,
 
 func serviceShowCommand() *cobra.Command {
 	return namesOnNode(onNode(&cobra.Command{
-		Use: "show NAMESPACE/NAME", Short: "one service: each address and each backend",
+		Use: "show NAMESPACE/NAME", Short: "Show one service: each address and each backend",
 		Example: "veilctl service show kube-system/kube-dns",
 	}, serviceShow), 1, serviceNames)
 }
@@ -181,7 +181,7 @@ func serviceShow(c call, socket string) error {
 
 func serviceTrace() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trace ADDRESS:PORT", Short: "which backend an address gets, and why",
+		Use: "trace ADDRESS:PORT", Short: "Show which backend an address gets, and why",
 		Long: `It asks the table of this node, as a connection does. Every backend that may be chosen
 has the same chance; those that are not chosen are shown with the reason. With --outside it
 answers for packets that come from outside the cluster, whose policies differ; with --host for

@@ -34,7 +34,8 @@ var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Ver
 
 func statusOf() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "is it well, and what is wrong if it is not",
+		Use:   "status",
+		Short: "Show whether Kubeveil works, on this node or in a cluster, and why not",
 		Long: `Without --kubeconfig, --context or --cluster it shows the node it runs on, by veild's
 socket; where there is no such socket, the cluster that kubectl would talk to.
 

@@ -39,7 +39,7 @@ var leftOut = []string{
 
 func sysdump() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sysdump", Short: "all that a bug report needs, in one file, without secrets",
+		Use: "sysdump", Short: "Gather all that a bug report needs, in one file, without secrets",
 		Long: `It gathers versions, the findings of check, the status of all nodes, Kubeveil's objects,
 encrypted volumes, nodes, events of kube-system, the logs of Kubeveil's pods with those of their
 previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules,

@@ -41,7 +41,7 @@ func (c call) print(v any, wrong bool, show func() error) error {
 func newVeilctl() *cobra.Command {
 	root := &cobra.Command{
 		Use: "veilctl", Version: version.String(), SilenceErrors: true, SilenceUsage: true,
-		Long: `veilctl looks at Kubeveil: on the node it runs on, and in a cluster of a kubeconfig.
+		Long: `Look at Kubeveil: on the node that veilctl runs on, and in a cluster of a kubeconfig.
 
 Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
 2 the command line is wrong, 3 veild does not answer.`,
@@ -57,10 +57,10 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	})
 
 	bench, service, volume := benchCommand(), &cobra.Command{
-		Use: "service", Short: "services of this node, with serviceProxy ebpf",
+		Use: "service", Short: "Show services of this node, with serviceProxy ebpf",
 		Example: "  veilctl service trace 10.96.0.10:53 --udp",
 	}, &cobra.Command{
-		Use: "volume", Short: "encrypted volumes of a cluster",
+		Use: "volume", Short: "Show encrypted volumes of a cluster, and change them",
 		Example: "  veilctl volume list --context production",
 	}
 	bench.AddCommand(benchStorageCommand())
@@ -207,21 +207,21 @@ func socketFlag(cmd *cobra.Command) *string {
 
 func peersCommand() *cobra.Command {
 	return onNode(&cobra.Command{
-		Use: "peers", Short: "other nodes: state, endpoint, handshake, bytes",
+		Use: "peers", Short: "Show other nodes: state, endpoint, handshake, bytes",
 		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'`,
 	}, peers)
 }
 
 func mtuCommand() *cobra.Command {
 	return onNode(&cobra.Command{
-		Use: "mtu", Short: "where the MTU of pods comes from, number by number",
+		Use: "mtu", Short: "Show where the MTU of pods comes from, number by number",
 		Example: "veilctl mtu",
 	}, mtu)
 }
 
 func guardCommand() *cobra.Command {
 	return onNode(&cobra.Command{
-		Use: "guard", Short: "where the guard is attached and what it dropped, by reason",
+		Use: "guard", Short: "Show where the guard is attached and what it dropped, by reason",
 		Example: "veilctl guard",
 	}, guardDrops)
 }
@@ -229,7 +229,7 @@ func guardCommand() *cobra.Command {
 func hostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "host",
-		Short: "links, addresses, rules, routes, nftables as the kernel has them, for a " +
+		Short: "Show the kernel's links, addresses, rules, routes and nftables, for a " +
 			"bug report",
 		Long:    "It needs no veild, changes nothing, and shows no key.",
 		Example: "veilctl host > host.txt",
@@ -241,7 +241,7 @@ func hostCommand() *cobra.Command {
 
 func versionCommand() *cobra.Command {
 	return reporting(&cobra.Command{
-		Use: "version", Short: "which veilctl this is", Example: "veilctl version",
+		Use: "version", Short: "Show which veilctl this is", Example: "veilctl version",
 	}, func(c call) error {
 		platform := runtime.GOOS + "/" + runtime.GOARCH
 		v := map[string]string{"version": version.String(), "go": runtime.Version(),

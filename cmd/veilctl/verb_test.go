@@ -33,6 +33,9 @@ func TestEveryVerbExplainsItselfWithExamples(t *testing.T) {
 			t.Errorf("%s -h: %v", path, err)
 		}
 
+		if first := v.Short[:1]; first != strings.ToUpper(first) {
+			t.Errorf("%s: %q is not an imperative that begins a sentence", path, v.Short)
+		}
 		for _, w := range []string{v.Short, "Usage:\n  " + v.CommandPath(),
 			"Examples:\n  ", "  " + v.CommandPath()} {
 			if !strings.Contains(out.String(), w) {

@@ -31,7 +31,7 @@ func oneVolume(c call) (string, error) {
 
 func volumeShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show VOLUME", Short: "all that is known of one volume",
+		Use: "show VOLUME", Short: "Show all that is known of one volume",
 		Long: `VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's handle. No
 key is shown, wrapped ones neither.`,
 		Example: "veilctl volume show pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f",

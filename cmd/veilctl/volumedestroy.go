@@ -74,7 +74,7 @@ type destroyReport struct {
 
 func volumeDestroy() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "destroy VOLUME...", Short: "destroy volumes whose node is gone for good, keys first",
+		Use: "destroy VOLUME...", Short: "Destroy volumes whose node is gone for good, keys first",
 		Long: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and
 nothing brings the data back. Then it deletes the PersistentVolume or VolumeSnapshotContent and
 takes the finalizer that only the side-car of that node would take, and last the VeilVolume. It

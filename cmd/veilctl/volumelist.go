@@ -92,7 +92,7 @@ type around struct {
 
 func volumeList() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "encrypted volumes and snapshots, and what is wrong with them",
+		Use: "list", Short: "List encrypted volumes and snapshots, and what is wrong with them",
 		Long: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are
 for: one without an owner is shown as such, and one that is missing. Exit status 1 when something
 is wrong.`,

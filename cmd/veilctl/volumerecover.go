@@ -41,7 +41,7 @@ type recovered struct {
 func volumeRecover() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover VOLUME",
-		Short: "how to open a volume without Kubeveil, with stock cryptsetup",
+		Short: "Show how to open a volume without Kubeveil, with stock cryptsetup",
 		Long: `It prints the steps. With --header or --show-key it has the key service unwrap the
 volume's key, for which it must run as root where that service is reached: on a node for a KMS
 plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be

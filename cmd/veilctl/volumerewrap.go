@@ -34,7 +34,7 @@ type rewrapReport struct {
 
 func volumeRewrap() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rewrap [VOLUME...]", Short: "wrap keys by the present key-encryption key",
+		Use: "rewrap [VOLUME...]", Short: "Wrap keys by the present key-encryption key",
 		Long: `It asks the nodes that have the volumes, and waits. Volumes stay open, and no disk is
 touched. Those that are wrapped by the present key are left. A node that cannot reach its key
 service leaves the request in the VeilVolume and tries again.`,
