@@ -21,12 +21,12 @@ build: ## build the programs and the reference CNI plugins into out/bin
 
 .PHONY: images
 images: ## container images as OCI archives: out/images/kubeveil.tar, and kubeveil-tools.tar for suites and veilctl connectivity
-	@$(GO) run ./hack/image -out $(OUT)/images/kubeveil.tar
-	@$(GO) run ./hack/image -image kubeveil-tools -out $(OUT)/images/kubeveil-tools.tar
+	@$(GO) run ./hack/image --out $(OUT)/images/kubeveil.tar
+	@$(GO) run ./hack/image --image kubeveil-tools --out $(OUT)/images/kubeveil-tools.tar
 
 .PHONY: image-csi
 image-csi: deps ## container image of the CSI driver and its side-cars: out/images/kubeveil-csi.tar (9 minutes cold)
-	@$(GO) run ./hack/image -image kubeveil-csi -out $(OUT)/images/kubeveil-csi.tar
+	@$(GO) run ./hack/image --image kubeveil-csi --out $(OUT)/images/kubeveil-csi.tar
 
 .PHONY: kubernetes
 kubernetes: ## kube-apiserver, kube-proxy and etcd for the lab: those of KUBEBUILDER_ASSETS or the path, else built (8 minutes cold)
@@ -133,7 +133,7 @@ cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' di
 	@hack/build-node.sh
 	@hack/vm/image.sh
 	@$(GO) run ./hack/image
-	@$(GO) run ./hack/image -image kubeveil-tools
+	@$(GO) run ./hack/image --image kubeveil-tools
 
 .PHONY: cluster-up
 cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2, SERVICE_PROXY=ebpf, PROXY_MODE=ipvs)

@@ -50,7 +50,7 @@ make_images() {
 	shift 3
 	kubernetes=$(cd "$module" && GOFLAGS='' go list -m -f '{{.Dir}}' k8s.io/kubernetes)
 	cd "$ROOT"
-	go run ./hack/conformance -root "$root" -bin "$OUT/bin" -agnhost "$agnhost" -porter "$kubernetes/test/images/agnhost/porter" -out "$archive" "$@"
+	go run ./hack/conformance --root "$root" --bin "$OUT/bin" --agnhost "$agnhost" --porter "$kubernetes/test/images/agnhost/porter" --out "$archive" "$@"
 	echo "$from" >"$archive.from"
 }
 
@@ -100,4 +100,4 @@ built_from "$policy/agnhost" "$from" || progress "build agnhost" make_agnhost
 
 # The tests cannot be told of another registry: nodes have our image by the upstream's name.
 mapfile -t images < <(awk '$1 == "image:" {print $2}' "$api/conformance/base/manifests.yaml" | sort -u)
-need_images "$OUT/images/conformance-policy.tar" "$policy/agnhost" "$old" -images "$(IFS=,; echo "${images[*]}")"
+need_images "$OUT/images/conformance-policy.tar" "$policy/agnhost" "$old" --images "$(IFS=,; echo "${images[*]}")"

@@ -106,4 +106,4 @@ go build -o out/bin/testsummary ./hack/testsummary
 # The name is not that of a suite's whole result, which `make gates` judges; an earlier one of that
 # name is of no schema.
 rm -f out/test/result.json
-run | out/bin/testsummary -o out/test/tests.json -again hack/test.sh
+run | out/bin/testsummary -o out/test/tests.json --again hack/test.sh

@@ -14,9 +14,9 @@ import (
 // What `veilctl check` advises names flags that check takes, written as it takes them, or flags of
 // other programs.
 func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
-	others := []string{"--allocate-node-cidrs", "--cluster-cidr", "--feature-gates", "--goaway-chance",
-		"--overwrite", "--pod-network-cidr", "--runtime-config", "--service-cluster-ip-range", "-arch",
-		"-k", "-l", "-n"}
+	others := []string{"--allocate-node-cidrs", "--arch", "--cluster-cidr", "--feature-gates",
+		"--goaway-chance", "--overwrite", "--pod-network-cidr", "--runtime-config",
+		"--service-cluster-ip-range", "-k", "-l", "-n"}
 	check := checkCommand()
 	files, err := filepath.Glob("internal/preflight/*.go")
 	if err != nil {

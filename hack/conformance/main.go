@@ -1,12 +1,12 @@
 // Command conformance makes the images of the upstream end-to-end tests, without a container engine
 // and without a registry: Debian's programs below, the tests' own programs above, under the names
-// that e2e.test requests, or the names in -images. hack/build-conformance.sh runs it.
+// that e2e.test requests, or the names in --images. hack/build-conformance.sh runs it.
 //
 // Usage:
 //
-//	go run ./hack/conformance -porter DIR [-root out/images/conformance-root.tar]
-//		[-bin out/bin] [-agnhost out/bin/agnhost] [-out out/images/conformance.tar]
-//		[-images NAME,…]
+//	go run ./hack/conformance --porter DIR [--root out/images/conformance-root.tar]
+//		[--bin out/bin] [--agnhost out/bin/agnhost] [--out out/images/conformance.tar]
+//		[--images NAME,…]
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what
 // docker save writes: `ctr -n k8s.io images import` reads it.
@@ -20,7 +20,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,25 +33,41 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
+
+const usage = `Make the images of the upstream end-to-end tests, without a container engine.
+
+Usage: go run ./hack/conformance --porter DIR [flags]
+
+Flags:
+`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	root := flag.String("root", "out/images/conformance-root.tar",
+	flags := commandline.New("go run ./hack/conformance")
+	root := flags.String("root", "out/images/conformance-root.tar",
 		"`file` with the unpacked Debian packages")
-	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
-	agnhost := flag.String("agnhost", "",
-		"the program `file` of the image agnhost (default: agnhost in the folder of -bin)")
-	porter := flag.String("porter", "",
+	bin := flags.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
+	agnhost := flags.String("agnhost", "",
+		"the program `file` of the image agnhost (default: agnhost in the folder of --bin)")
+	porter := flags.String("porter", "",
 		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
 			"Kubernetes module")
-	out := flag.String("out", "out/images/conformance.tar", "`file` to write")
-	images := flag.String("images", "",
-		"`names` of the images to make, with commas between (default: what e2e.test asks for)")
-	flag.Parse()
+	out := flags.String("out", "out/images/conformance.tar", "`file` to write")
+	images := flags.String("images", "",
+		"`names` of the images to make, with commas between (default: the images of e2e.test)")
+	switch err := commandline.ParseAll(flags, usage, os.Args[1:], os.Stdout); {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "conformance images:", err)
+		os.Exit(2)
+	}
 
 	var wanted []string
 	if *images != "" {

@@ -16,7 +16,7 @@ import (
 // machine. What Debian installs is the same bytes on every machine of the same release.
 func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
 	if len(programs) > 0 && arch != runtime.GOARCH {
-		return fmt.Errorf("-arch %s: the image holds %v of this machine, which is %s", arch,
+		return fmt.Errorf("--arch %s: the image holds %v of this machine, which is %s", arch,
 			programs, runtime.GOARCH)
 	}
 

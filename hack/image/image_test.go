@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
-	"flag"
 	"io"
 	"maps"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
@@ -233,7 +233,7 @@ func TestHostFiles(t *testing.T) {
 
 func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
 	err := addHost(t.Context(), map[string][]byte{}, "s390x", []string{"iperf3"})
-	if err == nil || !strings.Contains(err.Error(), "-arch s390x") {
+	if err == nil || !strings.Contains(err.Error(), "--arch s390x") {
 		t.Errorf("%v", err)
 	}
 	if _, err := named("kubeveil-tool"); err == nil ||
@@ -244,17 +244,19 @@ func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	var help bytes.Buffer
-	if _, err := read([]string{"-h"}, &help); !errors.Is(err, flag.ErrHelp) ||
-		!strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "-arch") {
+	if _, err := read([]string{"-h"}, &help); !errors.Is(err, pflag.ErrHelp) ||
+		!strings.Contains(help.String(), "Examples:") ||
+		!strings.Contains(help.String(), "--arch") {
 		t.Errorf("%v:\n%s", err, &help)
 	}
-	o, err := read([]string{"-image", "kubeveil-tools"}, io.Discard)
+	o, err := read([]string{"--image", "kubeveil-tools"}, io.Discard)
 	if err != nil || o.tag != "localhost/kubeveil-tools:dev" ||
 		o.out != "out/images/kubeveil-tools.tar" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for args, want := range map[string]string{"-image kubeveil-tool": "kubeveil-tools",
-		"kubeveil-tools": `unexpected argument "kubeveil-tools"`, "-images": "not defined"} {
+	for args, want := range map[string]string{"--image kubeveil-tool": "kubeveil-tools",
+		"kubeveil-tools": `unexpected argument "kubeveil-tools"`,
+		"--images":       "unknown flag: --images", "-image x": "-image: write --image"} {
 		if _, err := read(strings.Fields(args), io.Discard); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)

@@ -6,7 +6,8 @@
 //
 // Usage:
 //
-//	go run ./hack/image [-image kubeveil] [-arch amd64] [-tag localhost/kubeveil:dev] [-version V] [-out out/images/kubeveil.tar]
+//	go run ./hack/image [--image kubeveil] [--arch amd64] [--tag localhost/kubeveil:dev]
+//		[--version V] [--out out/images/kubeveil.tar]
 //
 // The result is an OCI image layout in a tar archive, which these read:
 //
@@ -18,7 +19,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -28,17 +28,23 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
-const usage = `image builds a container image of Kubeveil without a container engine, as an OCI layout in a tar archive.
+const usage = `Build a container image of Kubeveil without a container engine, as an OCI layout in a
+tar archive.
 
 Usage: go run ./hack/image [flags]
 
 Examples:
-  go run ./hack/image                                                     the product: out/images/kubeveil.tar
-  go run ./hack/image -image kubeveil-tools                               what suites and veilctl run in pods of their own
-  go run ./hack/image -arch arm64 -out out/images/kubeveil-arm64.tar      for other nodes
-  go run ./hack/image -tag registry.example/kubeveil:v0.1.0 -version v0.1.0
+  go run ./hack/image                           the product: out/images/kubeveil.tar
+  go run ./hack/image --image kubeveil-tools    what suites and veilctl run in pods of their own
+  go run ./hack/image --arch arm64 --out out/images/kubeveil-arm64.tar
+                                                for other nodes
+  go run ./hack/image --tag registry.example/kubeveil:v0.1.0 --version v0.1.0
 
 What reads the archive:
   ctr -n k8s.io images import out/images/kubeveil.tar
@@ -53,10 +59,10 @@ type order struct{ image, arch, tag, version, out string }
 func main() {
 	o, err := read(os.Args[1:], os.Stdout)
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, pflag.ErrHelp):
 		return
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "image: %v: see go run ./hack/image -h\n", err)
+		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -70,10 +76,9 @@ func main() {
 }
 
 // read reads the command line. Where help is wanted it is written to help, and the error is
-// flag.ErrHelp.
+// pflag.ErrHelp.
 func read(args []string, help io.Writer) (o order, err error) {
-	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is printed once, by main
+	flags := commandline.New("go run ./hack/image")
 	flags.StringVar(&o.image, "image", recipes[0].name,
 		"which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
 	flags.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` as Go names it")
@@ -82,20 +87,9 @@ func read(args []string, help io.Writer) (o order, err error) {
 			"localhost/IMAGE:dev)")
 	flags.StringVar(&o.out, "out", "", "`file` to write (default out/images/IMAGE.tar)")
 	flags.StringVar(&o.version, "version", "",
-		"`version` of the programs (default: what hack/version.sh says)")
-
-	err = flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(help, usage)
-		flags.SetOutput(help)
-		flags.PrintDefaults()
-	}
-
-	if err != nil {
+		"`version` of the programs (default: the output of hack/version.sh)")
+	if err := commandline.ParseAll(flags, usage, args, help); err != nil {
 		return o, err
-	}
-	if flags.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 
 	o.tag, o.out = cmp.Or(o.tag, "localhost/"+o.image+":dev"),

@@ -87,5 +87,5 @@ func named(name string) (recipe, error) {
 		}
 		names = append(names, r.name)
 	}
-	return recipe{}, fmt.Errorf("-image %s: write one of %s", name, strings.Join(names, ", "))
+	return recipe{}, fmt.Errorf("--image %s: write one of %s", name, strings.Join(names, ", "))
 }

@@ -2,7 +2,7 @@
 // each package and the output of each failed test. It ends with the tests that took longest without
 // their waiting for others, the reason of each skip, the flaky tests, and the counts.
 //
-//	hack/test.sh | testsummary -o out/test/tests.json -again hack/test.sh
+//	hack/test.sh | testsummary -o out/test/tests.json --again hack/test.sh
 //
 // It exits 1 if a test or a package failed, if one began and has no end, if `go test` failed itself,
 // or if no test ran. `go test` itself failed where its status, which hack/test.sh appends as an
@@ -13,12 +13,23 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
+
+const usage = `Summarize the events of go test -json on standard input.
+
+Usage: testsummary [flags] <EVENTS
+
+Flags:
+`
 
 // summary is the "tests" part of kubeveil.io/result/v1.
 type summary struct {
@@ -41,10 +52,17 @@ type flaky struct {
 }
 
 func main() {
-	out := flag.String("o", "", "write the counts to this `file` as JSON")
-	again := flag.String("again", "",
+	flags := commandline.New("testsummary")
+	out := flags.StringP("out", "o", "", "write the counts to this `file` as JSON")
+	again := flags.String("again", "",
 		"run a failed test again with this `program`: PROGRAM again PACKAGE TEST prints its events")
-	flag.Parse()
+	switch err := commandline.ParseAll(flags, usage, os.Args[1:], os.Stdout); {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "testsummary:", err)
+		os.Exit(2)
+	}
 
 	s, err := report(os.Stdin, os.Stdout, *again)
 	if err == nil && *out != "" {

@@ -268,7 +268,7 @@ func (t *tally) report(w io.Writer, limits map[ceiling]int, all bool) bool {
 		fmt.Fprintf(w, "%s: rule %s: %d findings, at most %d\n", c.folder, c.rule, len(list), limit)
 		for i, f := range list {
 			if i == shown && !all {
-				fmt.Fprintf(w, "  … and %d more: go run ./hack/wordcheck -all\n", len(list)-i)
+				fmt.Fprintf(w, "  … and %d more: go run ./hack/wordcheck --all\n", len(list)-i)
 				break
 			}
 			fmt.Fprintf(w, "  %s:%d: %s\n", f.file, f.line, f.message)

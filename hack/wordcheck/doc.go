@@ -5,6 +5,6 @@
 //
 // A rule has no findings, or as many as its ceiling in ceilings.txt. A ceiling counts a top-level
 // folder; one for sentences counts a folder of two path elements, such as pkg/kube. A ceiling is
-// only ever lowered, which -lower does. Verbs such as tell and ask have no ceiling: -review lists
+// only ever lowered, which --lower does. Verbs such as tell and ask have no ceiling: --review lists
 // them. Start reading at check.go; sentences.go has the riddles.
 package main

@@ -2,28 +2,47 @@ package main
 
 import (
 	_ "embed"
-	"flag"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
 //go:embed ceilings.txt
 var ceilings string
 
+const usage = `Check the sentences of the tree against the ceilings in hack/wordcheck/ceilings.txt.
+
+Usage: go run ./hack/wordcheck [flags]
+
+Flags:
+`
+
 // shown is how many findings of one rule and folder are printed.
 const shown = 30
 
 func main() {
-	root := flag.String("C", ".", "`folder` of the repository")
+	flags := commandline.New("go run ./hack/wordcheck")
+	root := flags.StringP("root", "C", ".", "`folder` of the repository")
 	var o options
-	flag.BoolVar(&o.all, "all", false, "print every finding, also below the ceilings")
-	flag.BoolVar(&o.lower, "lower", false, "lower the numbers in ceilings.txt to what is found")
-	flag.BoolVar(&o.review, "review", false,
+	flags.BoolVar(&o.all, "all", false, "print every finding, also below the ceilings")
+	flags.BoolVar(&o.lower, "lower", false, "lower the numbers in ceilings.txt to what is found")
+	flags.BoolVar(&o.review, "review", false,
 		"print the sentences with tell, ask and say, which a person has to judge; check nothing")
-	flag.Parse()
+	switch err := commandline.ParseAll(flags, usage, os.Args[1:], os.Stdout); {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "wordcheck:", err)
+		os.Exit(2)
+	}
+
 	ok, err := run(*root, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "wordcheck:", err)

@@ -121,6 +121,6 @@ func (j *judge) kubelets() {
 	}
 	if kinds := listed(archs); strings.Contains(kinds, ",") {
 		j.say(Warning, check, "nodes of several architectures: "+kinds,
-			"build an image for each (hack/image -arch), or one index of both in your registry")
+			"build an image for each (hack/image --arch), or one index of both in your registry")
 	}
 }
