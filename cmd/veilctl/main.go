@@ -16,7 +16,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 )
 
@@ -61,7 +60,6 @@ func exitStatus(err error) int {
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	root := newVeilctl()
-	args = slices.Clone(args)
 	if err := twoDashes(root, args); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -171,26 +172,15 @@ func contexts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCo
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// twoDashes refuses a flag of several letters with one dash, which pflag would read as several
-// flags of one letter. An older veilctl that runs this one in a pod writes -socket: twoDashes
-// corrects that.
+// twoDashes refuses a flag of several letters with one dash.
 func twoDashes(root *cobra.Command, args []string) error {
-	cmd, _, err := root.Find(args)
+	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.DisableFlagParsing {
 		return nil
 	}
 	cmd.InitDefaultHelpFlag()
-	for i, arg := range args {
-		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
-		switch {
-		case arg == "--":
-			return nil
-		case !strings.HasPrefix(arg, "-") || len(name) < 2 || cmd.Flags().Lookup(name) == nil:
-		case name == "socket":
-			args[i] = "-" + arg
-		default:
-			return fmt.Errorf("%s: write -%s: %w", arg, arg, errUsage)
-		}
+	if err := commandline.TwoDashes(cmd.Flags(), rest); err != nil {
+		return fmt.Errorf("%w: %w", err, errUsage)
 	}
 	return nil
 }

@@ -125,15 +125,3 @@ func TestWrongCommandLines(t *testing.T) {
 		})
 	}
 }
-
-// A veilctl of a release before --socket runs this in the pod of a veild.
-func TestOldCallInAPodIsUnderstood(t *testing.T) {
-	var out bytes.Buffer
-	args := []string{"status", "-o", "json", "-socket", daemon(t, sample(), true)}
-	if err := run(t.Context(), args, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(out.String(), `"node": "node-1"`) {
-		t.Errorf("it says %q", &out)
-	}
-}
