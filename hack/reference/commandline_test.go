@@ -33,7 +33,7 @@ var calls = map[string][][]string{
 }
 
 // TestCommandLines holds complaints about a wrong command line, exit statuses, and the help texts of
-// veil-tools, which no page has.
+// veil-tools, which no page has. Help has status 0 and goes to standard output.
 func TestCommandLines(t *testing.T) {
 	for name, list := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -92,6 +92,10 @@ func transcribe(t *testing.T, b *strings.Builder, cmd *exec.Cmd, help string) {
 	line := append(cmd.Env, filepath.Base(cmd.Path))
 	line = append(line, cmd.Args[1:]...)
 	asked := slices.Contains(line, "-h")
+	if status := cmd.ProcessState.ExitCode(); asked && (status != 0 || stderr.Len() > 0) {
+		t.Errorf("%s: status %d and %q, want help on standard output", strings.Join(line, " "),
+			status, stderr.String())
+	}
 	fmt.Fprintf(b, "$ %s\nexit status %d\n", strings.Join(line, " "), cmd.ProcessState.ExitCode())
 	for _, output := range []struct{ name, text string }{{"stdout", stdout.String()},
 		{"stderr", stderr.String()}} {
@@ -115,7 +119,6 @@ func transcribe(t *testing.T, b *strings.Builder, cmd *exec.Cmd, help string) {
 func checkWidth(t *testing.T, name, text string) {
 	t.Helper()
 	for line := range strings.SplitSeq(text, "\n") {
-		line = strings.ReplaceAll(line, "\t", "    ") // package flag writes one, in column 4
 		if width := utf8.RuneCountInString(line); width > 100 {
 			t.Errorf("%s: a line of %d columns, want at most 100: %s", name, width, line)
 		}

@@ -50,7 +50,7 @@ func (p programs) help(program string) (string, error) {
 	case "veilctl":
 		verbs, err = p.cobraTree(program, nil)
 	case "veil-csi":
-		verbs = [][]string{{"cleanup"}}
+		verbs = [][]string{{"cleanup"}, {"place-copies"}}
 	}
 	if err != nil {
 		return "", err
