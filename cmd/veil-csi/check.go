@@ -35,8 +35,8 @@ func (o *options) check() error {
 	case isFile && (dir == "" || o.cluster == ""):
 		return errors.New("--store file:DIR wants a folder, and --cluster ID with it")
 	case !isFile && o.cluster != "":
-		return errors.New("--cluster is for --store file:DIR: with Kubernetes it is the uid of the " +
-			"namespace kube-system")
+		return errors.New("--cluster is for --store file:DIR: with Kubernetes it is the uid of " +
+			"the namespace kube-system")
 	case o.files == "" && o.disks == "":
 		return errors.New("no backend: write --files or --disks")
 	case o.previousKeyFile != "" && o.keyFile == "":
@@ -49,7 +49,8 @@ func (o *options) check() error {
 		return fmt.Errorf("--programs-memory %d: want MiB, at least the %d of --check-memory, or 0",
 			o.programsMemory, o.checkMemory)
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
-		return errors.New("--rewrap-every, --trim-every and --requests-every want a time such as 10m")
+		return errors.New("--rewrap-every, --trim-every and --requests-every want a time such as " +
+			"10m")
 	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):
 		return fmt.Errorf("--latency-tuning %q: want auto, on or off", o.latencyTuning)
 	case !filepath.IsAbs(o.endpoint):

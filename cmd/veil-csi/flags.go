@@ -90,8 +90,8 @@ func (o *options) flags() *pflag.FlagSet {
 		"most memory for all checks and other programs that run at once, `MiB`; "+
 			"0: 384, or --check-memory if that is more")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto,
-		"`when` tuning: latency has dm-crypt's flags: auto, with Linux 6.8 or newer; on, where the "+
-			"vendor has fixed CVE-2024-26718; off")
+		"`when` tuning: latency has dm-crypt's flags: auto, with Linux 6.8 or newer; on, where "+
+			"the vendor has fixed CVE-2024-26718; off")
 
 	fs.StringVar(&o.logLevel, "log-level", "info", "`level` debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`format` text or json")

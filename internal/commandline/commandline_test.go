@@ -23,9 +23,11 @@ func TestParse(t *testing.T) {
 		"one dash, as if -h":   {[]string{"-host", "a"}, "-host: write --host: see veil-x -h"},
 		"unknown, one dash": {[]string{"-nonsense"},
 			`unknown shorthand flag: 'n' in -nonsense: see veil-x -h`},
-		"no value":              {[]string{"--host"}, "flag needs an argument: --host: see veil-x -h"},
-		"an argument":           {[]string{"now"}, `unexpected argument "now": see veil-x -h`},
-		"an argument like ours": {[]string{"--", "-size"}, `unexpected argument "-size": see veil-x -h`},
+		"no value": {[]string{"--host"},
+			"flag needs an argument: --host: see veil-x -h"},
+		"an argument": {[]string{"now"}, `unexpected argument "now": see veil-x -h`},
+		"an argument like ours": {[]string{"--", "-size"},
+			`unexpected argument "-size": see veil-x -h`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags := commandline.New("veil-x")

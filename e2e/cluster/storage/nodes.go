@@ -18,7 +18,10 @@ spec:
   nodeName: {{.Node}}
   terminationGracePeriodSeconds: 1
   containers:
-    - {name: tool, image: {{.Image}}, args: [echo-serve], resources: {requests: {cpu: 500m, memory: 256Mi}}}
+    - name: tool
+      image: {{.Image}}
+      args: [echo-serve]
+      resources: {requests: {cpu: 500m, memory: 256Mi}}
 `))
 
 // joined joins so many machines, waits until they have room for volumes of c's class, and returns

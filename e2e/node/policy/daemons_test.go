@@ -56,8 +56,8 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	}
 
 	nodetest.KillProgram(ctx, t, n, "veild")
-	if _, err := n.Exec(ctx, filepath.Join(nodetest.Root(t), "out/bin/veild"), "cleanup", "--config",
-		lab.ConfigFile); err != nil {
+	if _, err := n.Exec(ctx, filepath.Join(nodetest.Root(t), "out/bin/veild"), "cleanup",
+		"--config", lab.ConfigFile); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.Get(ctx, n.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
