@@ -247,7 +247,8 @@ func TestKubeletDirComponent(t *testing.T) {
 
 	// Two arguments, and the variable that they name, are added.
 	added := []string{"- --endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock",
-		"- --registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}
+		"- --registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR",
+		"value: " + usual}
 	lines := strings.Split(strings.ReplaceAll(got, elsewhere, usual), "\n")
 	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
 		return slices.Contains(added, strings.TrimSpace(line))

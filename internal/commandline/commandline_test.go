@@ -51,7 +51,8 @@ func TestHelp(t *testing.T) {
 		flags.String("host", "", "`name` of a host,\n"+strings.Repeat("and of its friends ", 9))
 		var out strings.Builder
 		err := commandline.Parse(flags, "Usage: veil-x\n\n", []string{arg}, &out)
-		if !errors.Is(err, pflag.ErrHelp) || !strings.HasPrefix(out.String(), "Usage: veil-x\n\n") ||
+		if !errors.Is(err, pflag.ErrHelp) ||
+			!strings.HasPrefix(out.String(), "Usage: veil-x\n\n") ||
 			!strings.Contains(out.String(), "--host name") {
 			t.Errorf("%s: %v, %s", arg, err, &out)
 		}

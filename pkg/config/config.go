@@ -210,8 +210,8 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
-	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are not nodes; " +
-		"if given, even empty, the rest is closed to pods"},
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are not " +
+		"nodes; if given, even empty, the rest is closed to pods"},
 	{"link-local-outside", "linkLocalOutside",
 		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear; " +
 			"if empty, none (default: clouds' metadata, DNS and time)"},

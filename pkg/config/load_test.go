@@ -256,8 +256,8 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 	f := config.RegisterFlags(fs)
 	err := fs.Parse([]string{"--config", write(t, good+"mtu: 9000\nmasquerade: false"),
 		"--node=node-2", "--cluster-ranges", "10.1.0.0/16, fd42:1::/48",
-		"--mtu", "1500", "--trust-disk", "--portmap=false", "--tunnel-port=4000", "--source", "snapshot",
-		"--source-file=/run/s.json", "--metrics-address="})
+		"--mtu", "1500", "--trust-disk", "--portmap=false", "--tunnel-port=4000",
+		"--source", "snapshot", "--source-file=/run/s.json", "--metrics-address="})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,8 @@ func TestNamesAreRefusedWithTheirAddresses(t *testing.T) {
 	flag := givenFlag{"api-frontends", "services.apiFrontends",
 		strings.Repeat("api.example:6443,", 2*MaxAPIFrontends)}
 	if _, err := assemble("", nil, []givenFlag{flag}, nil); err == nil ||
-		!strings.Contains(err.Error(), "flag --api-frontends: services.apiFrontends[0]: api.example") ||
+		!strings.Contains(err.Error(),
+			"flag --api-frontends: services.apiFrontends[0]: api.example") ||
 		asked != MaxAPIFrontends {
 		t.Errorf("%v, and %d look-ups", err, asked)
 	}
