@@ -2,7 +2,7 @@
 // for which a packet is dropped.
 //
 // It promises that the objects are compiled from progs/ and lib/ beside it; a test holds that. It
-// does not attach them: pkg/guard and pkg/service/table load and attach the programs.
+// does not attach them: pkg/guard and pkg/service/bpfmaps load and attach the programs.
 //
 // Start with progs/guard_egress.c and lib/guard/guard.h, for services with progs/service_packet.c
 // and lib/service/tc_path.h. lib/service/flow.h draws the flow table.

@@ -5,7 +5,7 @@
  * address.
  */
 #include "service/socket.h"
-/* pkg/service/table makes all maps of the service table from this object. */
+/* pkg/service/bpfmaps makes all maps of the service table from this object. */
 #include "service/source_range.h"
 
 /* connect of IPv4, by TCP and UDP. */

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/netns"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -219,7 +219,7 @@ func (d *demo) knock(from *lab.Pod, to []netip.Addr) (connected int, err error) 
 // destination allows them. It needs no veild.
 func ingressDrops(n *lab.Node) (count uint64, err error) {
 	err = n.Do(func() error {
-		drops, err := table.Drops()
+		drops, err := nftables.Drops()
 		count = drops["policy_ingress"]
 		return err
 	})

@@ -32,9 +32,9 @@ var packages = []struct {
 	short           bool
 }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
-	{path: "pkg/service/table", not: "TestCountersMatchThePrograms"},
+	{path: "pkg/service/bpfmaps", not: "TestCountersMatchThePrograms"},
 	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
-	{path: "pkg/pod", short: true}, {path: "pkg/policy/table", short: true},
+	{path: "pkg/pod", short: true}, {path: "pkg/policy/nftables", short: true},
 	{path: "pkg/policy/keeper", short: true},
 	{path: "e2e/bench/policy", only: "TestLargestClusterIsInOneNamespace"},
 	{path: "pkg/engine"},

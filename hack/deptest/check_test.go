@@ -81,8 +81,8 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"the same floor, one path": {
 			Package{Path: "pkg/engine", Imports: []string{"pkg/engine/noise"}}, ""},
 		"a floor of its own below another": {
-			Package{Path: "pkg/policy/table", Imports: []string{"pkg/policy/keeper"}},
-			"pkg/policy/table imports pkg/policy/keeper, which is not on a lower floor"},
+			Package{Path: "pkg/policy/nftables", Imports: []string{"pkg/policy/keeper"}},
+			"pkg/policy/nftables imports pkg/policy/keeper, which is not on a lower floor"},
 		"no floor": {Package{Path: "pkg/weather"}, "pkg/weather is on no floor of pkg: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 func TestEntriesThatFitNothingAreFound(t *testing.T) {
 	problems := Check([]Package{{Path: "pkg/guard", Imports: []string{"bpf"}}})
 	for _, want := range []string{
-		"nothing in pkg/service/table imports bpf: ",
+		"nothing in pkg/service/bpfmaps imports bpf: ",
 		"there is no package pkg/tunnel: remove it from the floors of pkg",
 	} {
 		begins := func(s string) bool { return strings.HasPrefix(s, want) }

@@ -135,7 +135,7 @@ func drawPeers(t *rapid.T) []policy.Peer {
 }
 
 func drawSome(t *rapid.T, of []policy.Peer) (out []policy.Peer) {
-	const least = 8 // minPeers of package table
+	const least = 8 // minPeers of package nftables
 	some := rapid.Permutation(of).Draw(t, "order of peers")
 	return some[:rapid.IntRange(least, least+4).Draw(t, "many")]
 }

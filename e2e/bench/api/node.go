@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // node is a node with one pod and a link to each server.
@@ -112,7 +112,7 @@ func (n *node) addrs() (out []netip.Addr) {
 // namespace of the calling thread.
 func (n *node) translate(pins string) error {
 	log, limits := slog.New(slog.DiscardHandler), service.DefaultLimits
-	t, err := table.Open(table.Config{Dir: pins, Limits: limits, Links: true,
+	t, err := bpfmaps.Open(bpfmaps.Config{Dir: pins, Limits: limits, Links: true,
 		TunnelPort: abi.TunnelPort, Log: log})
 	if err != nil {
 		return err

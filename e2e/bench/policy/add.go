@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	policies "github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 const (
@@ -108,7 +108,7 @@ func reserve(paths pod.Paths, p policy.Pod, w pod.Workload) error {
 		return fmt.Errorf("pod %s is in no group", p.Name)
 	}
 
-	var t table.Table
+	var t policies.Table
 	defer func() { _ = t.Close() }()
 	if _, err := t.Apply(plan); err != nil {
 		return err

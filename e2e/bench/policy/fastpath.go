@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	services "github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	services "github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // caseFastPath is a policy that takes the fast path from pods with open connections.

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // lane is a node of its own with two pods, all in namespaces of their own:
@@ -138,7 +138,7 @@ func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) judge
 			return errors.New("the plan has no line for the server")
 		}
 
-		var t table.Table
+		var t nftables.Table
 		defer func() { _ = t.Close() }()
 		if _, err := t.Apply(plan); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // space is a network namespace that goes with its descriptor.
@@ -35,7 +35,7 @@ func (s *space) do(fn func() error) error {
 
 // close deletes the table of policies before the namespace goes: the kernel would otherwise free it
 // while the next part is measured.
-func (s *space) close() error { return errors.Join(s.do(table.Delete), s.f.Close()) }
+func (s *space) close() error { return errors.Join(s.do(nftables.Delete), s.f.Close()) }
 
 // node is a node with a running Keeper.
 type node struct {

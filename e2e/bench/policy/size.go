@@ -9,7 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 const (
@@ -84,7 +84,7 @@ func (c cluster) check(plan *policy.Plan) error {
 // nodes one after the other without a Keeper.
 func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Plan, changes int,
 	v values) error {
-	var first table.Table
+	var first nftables.Table
 	defer func() { _ = first.Close() }()
 	runtime.GC()
 	began := time.Now()
@@ -93,7 +93,7 @@ func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Pla
 	}
 	v.add(caseKernel, millis(time.Since(began)))
 
-	var again table.Table
+	var again nftables.Table
 	defer func() { _ = again.Close() }()
 	began = time.Now()
 	switch r, err := again.Apply(plan); {

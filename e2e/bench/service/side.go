@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // Names of sides.
@@ -111,8 +111,8 @@ var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, Back
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }
 
-func newTable(dir string, hostRouting bool) (*table.Table, *service.Planner, error) {
-	t, err := openTable(table.Config{Dir: dir, Limits: laneLimits, Links: true,
+func newTable(dir string, hostRouting bool) (*bpfmaps.Table, *service.Planner, error) {
+	t, err := openTable(bpfmaps.Config{Dir: dir, Limits: laneLimits, Links: true,
 		HostRouting: hostRouting})
 	if err != nil {
 		return nil, nil, err
@@ -124,9 +124,9 @@ func newTable(dir string, hostRouting bool) (*table.Table, *service.Planner, err
 	return t, p, nil
 }
 
-func openTable(c table.Config) (*table.Table, error) {
+func openTable(c bpfmaps.Config) (*bpfmaps.Table, error) {
 	c.Log = slog.New(slog.DiscardHandler)
-	return table.Open(c)
+	return bpfmaps.Open(c)
 }
 
 func put(p *service.Planner, s rules.Service) {
@@ -136,7 +136,7 @@ func put(p *service.Planner, s rules.Service) {
 }
 
 // apply brings a table to what was put.
-func apply(p *service.Planner, t *table.Table) error {
+func apply(p *service.Planner, t *bpfmaps.Table) error {
 	c := p.Plan()
 	if err := t.Apply(c); err != nil {
 		return err

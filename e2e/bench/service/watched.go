@@ -10,15 +10,15 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/keeper"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // watched is a table that is kept as veild keeps it: its client reads a feed, its keeper plans and
 // writes.
 type watched struct {
 	feed   *feed
-	table  *table.Table
+	table  *bpfmaps.Table
 	keeper *keeper.Keeper
 	// writes holds the writes, in their order.
 	writes chan written
@@ -43,7 +43,7 @@ type written struct {
 func newWatched(ctx context.Context, dir, config string,
 	plan []rules.Service) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
-	if w.table, err = openTable(table.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
+	if w.table, err = openTable(bpfmaps.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
 		return w, err
 	}
 	if w.feed, err = newFeed(plan); err != nil {
@@ -86,7 +86,7 @@ func (w *watched) close(dir string) error {
 	if w.table == nil {
 		return nil
 	}
-	_, err := table.Remove(dir)
+	_, err := bpfmaps.Remove(dir)
 	return errors.Join(err, w.table.Close())
 }
 
@@ -127,7 +127,7 @@ func (s sink) Listed() {
 
 // timed is a table that reports each write. Its programs are attached nowhere.
 type timed struct {
-	*table.Table
+	*bpfmaps.Table
 	writes chan<- written
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // Bounds of what is logged, whatever pods send.
@@ -34,7 +34,7 @@ type dropLimit struct {
 // senderLimit is the account of one sender.
 type senderLimit struct {
 	bucket
-	known   map[table.Dropped]time.Time
+	known   map[nftables.Dropped]time.Time
 	skipped int
 }
 
@@ -54,7 +54,7 @@ func (b *bucket) take(every time.Duration) { b.full = b.full.Add(every) }
 func newDropLimit() *dropLimit { return &dropLimit{senders: map[policy.Name]*senderLimit{}} }
 
 // accept reports whether a drop of what a sender sent is to be logged now.
-func (l *dropLimit) accept(d table.Dropped, sender policy.Name, now time.Time) bool {
+func (l *dropLimit) accept(d nftables.Dropped, sender policy.Name, now time.Time) bool {
 	s := l.sender(sender, now)
 	if last, known := s.known[d]; known && now.Sub(last) < dropRepeat {
 		return false
@@ -87,7 +87,7 @@ func (l *dropLimit) sender(name policy.Name, now time.Time) *senderLimit {
 			return l.sender(none, now)
 		}
 	}
-	s := &senderLimit{known: map[table.Dropped]time.Time{}}
+	s := &senderLimit{known: map[nftables.Dropped]time.Time{}}
 	l.senders[name] = s
 	return s
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // dropTo is a drop of a packet to a port.
-func dropTo(port int) table.Dropped {
-	return table.Dropped{Reason: "policy_egress", Flow: policy.Flow{Proto: policy.TCP,
+func dropTo(port int) nftables.Dropped {
+	return nftables.Dropped{Reason: "policy_egress", Flow: policy.Flow{Proto: policy.TCP,
 		Port: uint16(port), Src: addrsOf(1)[0], Dst: addrsOf(2)[0]}}
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // LogDrops logs which connections policies deny until ctx ends, with the policies and the rule.
@@ -15,7 +15,7 @@ import (
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
 	for {
-		l, err := table.OpenDropLog()
+		l, err := nftables.OpenDropLog()
 		if err == nil {
 			err = k.logDrops(ctx, l)
 		}
@@ -35,7 +35,7 @@ func (k *Keeper) LogDrops(ctx context.Context) error {
 }
 
 // logDrops logs what l receives, and closes it at the end.
-func (k *Keeper) logDrops(ctx context.Context, l *table.DropLog) error {
+func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() {
 		if stop() {
@@ -68,7 +68,7 @@ func (k *Keeper) podAt(a netip.Addr) (name policy.Name) {
 }
 
 // logDrop logs one drop as the plan in force explains it.
-func (k *Keeper) logDrop(d table.Dropped, skipped int) {
+func (k *Keeper) logDrop(d nftables.Dropped, skipped int) {
 	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", protoWord(d.Proto),
 		"port", d.Port}
 	k.mu.Lock()
@@ -82,7 +82,7 @@ func (k *Keeper) logDrop(d table.Dropped, skipped int) {
 
 // explainLocked says which side denies, and by which policies and rule. It says nothing where the
 // plan in force does not deny for the same reason: it has changed since.
-func (k *Keeper) explainLocked(d table.Dropped) []any {
+func (k *Keeper) explainLocked(d nftables.Dropped) []any {
 	plan := k.shown.Load().plan
 	if plan == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // The whole way: packets of pods, the kernel's log, and the words.
@@ -30,10 +30,10 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 
 	var j logtest.Buffer
 	n.Keeper.log = slog.New(slog.NewTextHandler(&j, nil))
-	var l *table.DropLog
-	n.must(func() (err error) { l, err = table.OpenDropLog(); return err })
+	var l *nftables.DropLog
+	n.must(func() (err error) { l, err = nftables.OpenDropLog(); return err })
 	n.must(func() error {
-		if second, err := table.OpenDropLog(); !errors.Is(err, unix.EPERM) {
+		if second, err := nftables.OpenDropLog(); !errors.Is(err, unix.EPERM) {
 			t.Errorf("a second listener: %v, %v", second, err)
 		}
 		return nil
@@ -76,7 +76,7 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	// Of a drop by rules that are no more, no policy is accused.
 	n.DeleteClusterPolicy("guests")
 	n.step()
-	n.logDrop(table.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
+	n.logDrop(nftables.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
 		Dst: netip.MustParseAddr("192.0.2.1"), Proto: icmp}}, 7)
 	if got := j.Lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
 		!strings.Contains(got[0], "proto=icmp") || !strings.Contains(got[0], "skipped=7") {

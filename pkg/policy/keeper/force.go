@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // planLocked returns the planner's plan with its revision.
@@ -27,11 +27,11 @@ func (k *Keeper) revisionLocked() string {
 }
 
 // force brings a plan in force, which has at least the first told changes of the source.
-func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
+func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) {
 	k.writes.Add(1)
 	defer k.writes.Add(1)
 
-	var result table.Result
+	var result nftables.Result
 	unjudged, losing := k.unjudged(plan), k.losing(plan)
 	tracked := k.track(plan, losing, nil)
 	err := k.revoker.force(plan, func() (err error) {

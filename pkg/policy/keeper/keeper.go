@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -100,7 +100,7 @@ type received struct {
 
 // owned is what only the goroutine of Begin, then of Run, then of Close may use.
 type owned struct {
-	table table.Table
+	table nftables.Table
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
 	// attached are the keys whose addresses the planner has.
@@ -161,7 +161,7 @@ func (k *Keeper) Begin() error {
 	if err != nil {
 		return err
 	}
-	exists, err := table.Exists()
+	exists, err := nftables.Exists()
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (k *Keeper) firstAddrs() (addrs []netip.Addr) {
 // TurnOff takes policies out of force on this node.
 func TurnOff(paths pod.Paths) (was bool, err error) {
 	open, openErr := paths.PolicyOpen()
-	exists, existsErr := table.Remains()
+	exists, existsErr := nftables.Remains()
 	if err := errors.Join(openErr, existsErr); err != nil {
 		return false, err
 	}
@@ -214,14 +214,14 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 	if err := paths.ClosePolicy(); err != nil {
 		return true, err
 	}
-	return true, table.Delete()
+	return true, nftables.Delete()
 }
 
 // Close closes what the Keeper has open; what is in force stays so. It must not run beside Run.
 func (k *Keeper) Close() error { return errors.Join(k.own.table.Close(), k.closeConntrack()) }
 
 // Drops returns the packets that were dropped, by reason.
-func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
+func (k *Keeper) Drops() (map[string]uint64, error) { return nftables.Drops() }
 
 // Run keeps policies in force until ctx ends. What is in force then stays so.
 func (k *Keeper) Run(ctx context.Context) error {

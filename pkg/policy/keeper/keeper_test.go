@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // node is a host with what veild makes for pods, and a keeper that is stepped by hand.
@@ -264,7 +264,7 @@ func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
 	exists := func() {
 		t.Helper()
 		n.must(func() error {
-			exists, err := table.Exists()
+			exists, err := nftables.Exists()
 			if !exists {
 				t.Error("the table is not restored")
 			}
@@ -343,7 +343,7 @@ func TestTurningOnCutsNobodyOff(t *testing.T) {
 	n.listed()
 	n.wantTalk("client", 2, false)
 	n.must(func() error {
-		exists, err := table.Exists()
+		exists, err := nftables.Exists()
 		if !exists {
 			t.Error("no table")
 		}

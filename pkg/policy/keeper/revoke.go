@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // revokeEvery is the least time between the beginnings of two readings of all known connections.
@@ -39,7 +39,7 @@ type revoker struct {
 	wake    chan struct{}
 	revoked atomic.Uint64
 	// ended are once's: flows without a handshake that were deleted, and until when the table drops
-	// answers to them that are on their way, see table.DropAnswers.
+	// answers to them that are on their way, see nftables.DropAnswers.
 	ended map[nl.Connection]time.Time
 	// untold reports whether the table lacks some of these.
 	untold bool
@@ -188,23 +188,23 @@ func (r *revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	}
 	for c := range ending {
 		if c.Proto == unix.IPPROTO_UDP || c.Proto == unix.IPPROTO_SCTP {
-			r.ended[c], r.untold = now.Add(table.AnswersDropped), true
+			r.ended[c], r.untold = now.Add(nftables.AnswersDropped), true
 		}
 	}
 	if !r.untold {
 		return nil
 	}
 
-	var list []table.Answer
+	var list []nftables.Answer
 	for c := range r.ended {
 		if !denied(c) {
 			delete(r.ended, c)
 			continue
 		}
-		list = append(list, table.Answer{Src: netip.AddrPortFrom(c.Server, c.Port),
+		list = append(list, nftables.Answer{Src: netip.AddrPortFrom(c.Server, c.Port),
 			Dst: netip.AddrPortFrom(c.Client, c.ClientPort), Proto: policy.Proto(c.Proto)})
 	}
-	err := table.DropAnswers(r.conn, list)
+	err := nftables.DropAnswers(r.conn, list)
 	r.untold = err != nil
 	return err
 }

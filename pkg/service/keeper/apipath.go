@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // openAPIPath opens a table for entry 0 alone, if the configuration asks for the API path beside
@@ -18,7 +18,7 @@ func (f *Feature) openAPIPath() error {
 		}
 	}
 
-	if err := f.open(table.Config{Limits: service.APILimits, Memory: table.APIMemory,
+	if err := f.open(bpfmaps.Config{Limits: service.APILimits, Memory: bpfmaps.APIMemory,
 		ConnectOnly: true}); err != nil {
 		return f.goWithoutAPIPath(err)
 	}

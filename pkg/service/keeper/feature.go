@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
@@ -69,7 +69,7 @@ type Feature struct {
 	// table and keeper are nil if another program translates services, without the API path. links
 	// is also nil if the table has entry 0 alone. noAPIPath says why there is no API path although
 	// the configuration asks for it. None of them changes after Begin.
-	table     *table.Table
+	table     *bpfmaps.Table
 	links     *link.Links
 	keeper    *Keeper
 	noAPIPath string
@@ -96,13 +96,13 @@ func Open(o FeatureOptions) (*Feature, error) {
 	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		return f, f.openAPIPath()
 	}
-	return f, f.open(table.Config{Limits: limitsOf(cfg.Services.Limits), Links: true,
+	return f, f.open(bpfmaps.Config{Limits: limitsOf(cfg.Services.Limits), Links: true,
 		TunnelPort:  uint16(cfg.Tunnel.Port),
 		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
 }
 
 // open opens a table. One without programs at links is for entry 0 alone.
-func (f *Feature) open(t table.Config) error {
+func (f *Feature) open(t bpfmaps.Config) error {
 	cfg, log := f.o.Config, f.o.Log
 	cgroup, err := cgroupOf(cfg)
 	if err != nil {
@@ -110,7 +110,7 @@ func (f *Feature) open(t table.Config) error {
 	}
 
 	t.Dir, t.Log = abi.BPFDir, log
-	opened, err := table.Open(t)
+	opened, err := bpfmaps.Open(t)
 	if err != nil {
 		return err
 	}

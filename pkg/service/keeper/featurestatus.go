@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -74,7 +74,7 @@ func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
 // Where the programs choose a backend or refuse.
 const socket, packet = "socket", "packet"
 
-func chosen(c table.Counters) []telemetry.ServiceCount {
+func chosen(c bpfmaps.Counters) []telemetry.ServiceCount {
 	return []telemetry.ServiceCount{
 		{Where: socket, What: "tcp", Count: c.Sockets.TCP},
 		{Where: socket, What: "udp", Count: c.Sockets.UDP},
@@ -83,7 +83,7 @@ func chosen(c table.Counters) []telemetry.ServiceCount {
 	}
 }
 
-func refused(c table.Counters) []telemetry.ServiceCount {
+func refused(c bpfmaps.Counters) []telemetry.ServiceCount {
 	return []telemetry.ServiceCount{
 		{Where: socket, What: "no_backend", Count: c.Sockets.Refused},
 		{Where: socket, What: "unsteady", Count: c.Sockets.Unsteady},

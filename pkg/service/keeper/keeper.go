@@ -33,7 +33,7 @@ const (
 	listenEvery = 2 * time.Second
 )
 
-// Table is the table of services in BPF maps. pkg/service/table implements it. Only one goroutine
+// Table is the table of services in BPF maps. pkg/service/bpfmaps implements it. Only one goroutine
 // calls it.
 type Table interface {
 	// State returns the content of the maps.

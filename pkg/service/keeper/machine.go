@@ -8,8 +8,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // cgroupOf returns the root of the tree of cgroups that the node's processes are in. Without
@@ -22,7 +22,7 @@ func cgroupOf(cfg config.Config) (string, error) {
 	if _, err := os.Stat(filepath.Join(abi.HostCgroup, "cgroup.procs")); err == nil {
 		return abi.HostCgroup, nil
 	}
-	path, err := table.FindCgroup()
+	path, err := bpfmaps.FindCgroup()
 	if err != nil {
 		return "", err
 	}
@@ -35,7 +35,7 @@ var errPartOfTree = errors.New("only a part of the node's tree of cgroups: only 
 
 // wholeTree returns errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {
-	part, err := table.PartOfTree(path)
+	part, err := bpfmaps.PartOfTree(path)
 	if err != nil {
 		return fmt.Errorf("look at the tree of cgroups: %w", err)
 	}
@@ -52,7 +52,7 @@ func Check(cfg config.Config) error {
 	if _, err := cgroupOf(cfg); err != nil {
 		return err
 	}
-	_, err := table.Probe()
+	_, err := bpfmaps.Probe()
 	return err
 }
 
@@ -64,14 +64,14 @@ func NoAPIPath(err error) string {
 
 // leftAll reports whether a veild that translated all services left its table.
 func leftAll() bool {
-	_, err := os.Stat(filepath.Join(abi.BPFDir, table.MapFlows))
+	_, err := os.Stat(filepath.Join(abi.BPFDir, bpfmaps.MapFlows))
 	return err == nil
 }
 
 // Remove removes the table of services and its programs from this node, and returns what it
 // removed. Without a table it does nothing.
 func Remove() ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, table.PinPrefix+"*"))
+	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, bpfmaps.PinPrefix+"*"))
 	if err != nil || len(pins) == 0 {
 		return nil, err
 	}

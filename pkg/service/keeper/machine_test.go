@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // A container without the node's tree gets an error, and nothing is attached to its own part.
@@ -23,7 +23,7 @@ func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	if path, err := cgroupOf(cfg); err != nil || path != group {
 		t.Errorf("a group that was configured: %q, %v", path, err)
 	}
-	if root, err := table.FindCgroup(); err == nil {
+	if root, err := bpfmaps.FindCgroup(); err == nil {
 		t.Logf("%s: %v", root, wholeTree(root))
 	}
 }

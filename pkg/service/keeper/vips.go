@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // tableOf is the table as the Keeper sees it.
 type tableOf struct {
-	*table.Table
+	*bpfmaps.Table
 	links  *link.Links
 	cgroup string
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // What was closed to pods stays closed until it is known that it need not be.
@@ -34,7 +34,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
 			f := &Feature{o: FeatureOptions{Closed: left, Log: log}}
 			if c.ebpf {
-				f.links = link.New(&table.Table{}, log) // which has no flows
+				f.links = link.New(&bpfmaps.Table{}, log) // which has no flows
 				f.vips.Left(left, time.Now().Add(-c.ago))
 				f.vips.Put(service.Service{Name: service.Name{Name: "web"},
 					LoadBalancerIPs: known}, time.Now())

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // podClientsRest is how long a count of pod clients stays valid. A count walks the whole map: half
@@ -18,7 +18,7 @@ const podClientsRest = time.Minute
 // many there is room for. Both are 0 for a table without links. It deletes clients whose link is
 // gone. Call it on a thread in the node's network namespace.
 func (s *Links) PodClients() (used, room uint32, err error) {
-	m := s.table.Map(table.MapPodClients)
+	m := s.table.Map(bpfmaps.MapPodClients)
 	if m == nil {
 		return 0, 0, nil
 	}
@@ -49,7 +49,7 @@ func (s *Links) countPodClients(h *nl.Handle) (uint32, error) {
 // evicted by now, and the pod may still go on with it. A table without links returns none. Call it
 // on a thread in the node's network namespace.
 func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
-	if s.table.Map(table.MapPodClients) == nil || len(addrs) == 0 {
+	if s.table.Map(bpfmaps.MapPodClients) == nil || len(addrs) == 0 {
 		return nil, nil
 	}
 	h, err := nl.Open()
@@ -68,8 +68,8 @@ func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 // called returns the addresses that have pod clients and how many clients there are. It deletes
 // clients whose link is gone.
 func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
-	var all []table.PodClient
-	err = table.Each(s.table, table.MapPodClients, func(c table.PodClient, _ uint8) bool {
+	var all []bpfmaps.PodClient
+	err = bpfmaps.Each(s.table, bpfmaps.MapPodClients, func(c bpfmaps.PodClient, _ uint8) bool {
 		all = append(all, c)
 		return true
 	})
@@ -83,13 +83,13 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 		return nil, 0, fmt.Errorf("list links: %w", err)
 	}
 
-	there := map[uint32]bool{table.UnknownLink: true}
+	there := map[uint32]bool{bpfmaps.UnknownLink: true}
 	for _, l := range links {
 		there[uint32(l.Attrs().Index)] = true
 	}
 
 	addrs = make(map[[16]byte]bool)
-	var gone []table.PodClient
+	var gone []bpfmaps.PodClient
 	for _, c := range all {
 		if there[c.Link] {
 			addrs[c.Addr] = true
@@ -99,7 +99,7 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	}
 
 	if len(gone) > 0 {
-		if err := table.Delete(s.table, table.MapPodClients, gone); err != nil {
+		if err := bpfmaps.Delete(s.table, bpfmaps.MapPodClients, gone); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // nobodysLink is an index that no link of a test has.
@@ -44,21 +44,21 @@ func (l *linked) index(t *testing.T, link string) uint32 {
 	return uint32(l.host.Link(link).Attrs().Index)
 }
 
-func podClient(addr string, link uint32) table.PodClient {
-	return table.PodClient{Addr: netip.MustParseAddr(addr).As16(), Link: link}
+func podClient(addr string, link uint32) bpfmaps.PodClient {
+	return bpfmaps.PodClient{Addr: netip.MustParseAddr(addr).As16(), Link: link}
 }
 
 func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 	t.Helper()
 	for _, link := range links {
-		errtest.Must(t, l.Map(table.MapPodClients).Put(podClient(addr, link), uint8(1)))
+		errtest.Must(t, l.Map(bpfmaps.MapPodClients).Put(podClient(addr, link), uint8(1)))
 	}
 }
 
 func (l *linked) calls(t *testing.T, addr string, link uint32) bool {
 	t.Helper()
 	var v uint8
-	err := l.Map(table.MapPodClients).Lookup(podClient(addr, link), &v)
+	err := l.Map(bpfmaps.MapPodClients).Lookup(podClient(addr, link), &v)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.call(t, "fd42:fd::1", pod)
 	l.call(t, "198.19.199.2", nobodysLink)
 	l.call(t, "198.19.199.3", nobodysLink, pod)
-	l.call(t, "198.19.199.4", table.UnknownLink)
+	l.call(t, "198.19.199.4", bpfmaps.UnknownLink)
 	all := nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.2", "198.19.199.3",
 		"198.19.199.4", "198.19.199.5")
 	for range 2 {
@@ -150,7 +150,7 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 
 	c := l.config()
 	c.Dir, c.Links = nettest.BPFFS(t)+"/kubeveil", false
-	noLinks, err := table.Open(c)
+	noLinks, err := bpfmaps.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.guard(t, closed...)
 	l.open(t, false)
 	l.expectInUse(t, "the map is there, and nobody called", nettest.Addrs(closed...), nil)
-	errtest.Must(t, os.Remove(l.dir+"/"+table.MapPodClients))
+	errtest.Must(t, os.Remove(l.dir+"/"+bpfmaps.MapPodClients))
 	all := nettest.Addrs(append(closed, "198.19.199.2")...)
 	for _, situation := range []string{"the map is made anew", "after that it is adopted"} {
 		l.open(t, false)
@@ -197,8 +197,8 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		l.expectInUse(t, "it is replaced", closed, closed)
 		// A program that has the map is different.
 		for _, a := range closed {
-			unknown := podClient(a.String(), table.UnknownLink)
-			errtest.Must(t, l.Map(table.MapPodClients).Delete(unknown))
+			unknown := podClient(a.String(), bpfmaps.UnknownLink)
+			errtest.Must(t, l.Map(bpfmaps.MapPodClients).Delete(unknown))
 		}
 
 		l.Table.Close()

@@ -9,14 +9,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // known counts the addresses that have had a flow.
 func (l *linked) known(t *testing.T) int {
 	t.Helper()
 	n := 0
-	err := table.Each(l.Table, table.MapFlowBloom, func(_ uint32, v uint64) bool {
+	err := bpfmaps.Each(l.Table, bpfmaps.MapFlowBloom, func(_ uint32, v uint64) bool {
 		n += bits.OnesCount64(v)
 		return true
 	})
@@ -57,7 +57,7 @@ func (l *linked) attachEarlier(t *testing.T) {
 	t.Helper()
 	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
 		License: "GPL", Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.Map(table.MapFlows).FD()), asm.Mov.Imm(asm.R0, -1),
+			asm.LoadMapPtr(asm.R1, l.Map(bpfmaps.MapFlows).FD()), asm.Mov.Imm(asm.R0, -1),
 			asm.Return(),
 		}})
 	if err != nil {
@@ -95,8 +95,8 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 			gone []string
 			want int
 		}{
-			{[]string{table.MapFlowBloom, table.MapFlows}, 0},
-			{[]string{table.MapFlowBloom}, allKnown},
+			{[]string{bpfmaps.MapFlowBloom, bpfmaps.MapFlows}, 0},
+			{[]string{bpfmaps.MapFlowBloom}, allKnown},
 		} {
 			for _, name := range c.gone {
 				if err := os.Remove(l.dir + "/" + name); err != nil {

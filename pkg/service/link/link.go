@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // Names of the programs at links, and of those that the egress guard tail calls.
@@ -77,7 +77,7 @@ func hooksFor(withTCX bool) hooks {
 // Links attaches the programs of a table to the links of the node. Its methods may be called
 // concurrently.
 type Links struct {
-	table    *table.Table
+	table    *bpfmaps.Table
 	log      *slog.Logger
 	tcx      bool          // whether programs are attached at tcx
 	routing  bool          // whether they route
@@ -98,7 +98,7 @@ type Links struct {
 // New returns the links of a table, which must stay open as long as they are used. It attaches
 // nothing. For a table without links, only InUse and PodClients may be called. log receives what is
 // attached, and the links whose packets are not translated.
-func New(t *table.Table, log *slog.Logger) *Links {
+func New(t *bpfmaps.Table, log *slog.Logger) *Links {
 	s := &Links{table: t, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
 		patience: podPatience}
 	s.callers.rest = podClientsRest
@@ -166,7 +166,7 @@ func (s *Links) AttachLinks() ([]string, error) {
 
 	// The programs that translate replies come first.
 	if err := s.translateAtGuard(); err != nil {
-		return nil, table.Explain(err)
+		return nil, bpfmaps.Explain(err)
 	}
 
 	var changed []string
@@ -213,7 +213,7 @@ func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 			return changed, nil
 		}
 		if err != nil {
-			return changed, table.Explain(
+			return changed, bpfmaps.Explain(
 				fmt.Errorf("attach to %s %s: %w", l.Attrs().Name, dir, err))
 		}
 		if did != "" {
@@ -329,7 +329,7 @@ func isOurs(prog *ebpf.Program) (bool, error) {
 		}
 		name := bpfobj.MapName(m)
 		m.Close()
-		if name == table.MapFlows {
+		if name == bpfmaps.MapFlows {
 			return true, nil
 		}
 	}

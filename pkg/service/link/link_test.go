@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // linked is a host with the guard in force, a client outside and a pod:
@@ -31,7 +31,7 @@ import (
 //	          fd42:9::9         fd42:9::1   │         fd42:1::fe         fd42:1::5
 //	                                      veil0
 type linked struct {
-	*table.Table
+	*bpfmaps.Table
 	*Links
 	host, client, pod *nettest.NS
 	far               *nettest.NS // see addFar
@@ -128,10 +128,10 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	return found
 }
 
-func (l *linked) config() table.Config {
-	return table.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
+func (l *linked) config() bpfmaps.Config {
+	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
 		Log:    servicetest.Quiet(),
-		Memory: table.Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
+		Memory: bpfmaps.Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
 }
 
 func (l *linked) open(t *testing.T, withTCX bool) {
@@ -142,10 +142,10 @@ func (l *linked) open(t *testing.T, withTCX bool) {
 }
 
 // openWith opens a table, whose programs are attached nowhere yet, at tcx or at clsact.
-func (l *linked) openWith(t *testing.T, c table.Config, withTCX bool) {
+func (l *linked) openWith(t *testing.T, c bpfmaps.Config, withTCX bool) {
 	t.Helper()
 	l.host.Run(t, func() (err error) {
-		l.Table, err = table.Open(c)
+		l.Table, err = bpfmaps.Open(c)
 		return err
 	})
 	l.Links = New(l.Table, servicetest.Quiet())
@@ -272,7 +272,7 @@ func TestRemoveTakesLinksAndPins(t *testing.T) {
 	for _, left := range []bool{true, false} {
 		removed := remove()
 		at := slices.Contains(removed, "program of services at u0 ingress")
-		pin := slices.Contains(removed, "pin "+l.dir+"/"+table.MapFlows)
+		pin := slices.Contains(removed, "pin "+l.dir+"/"+bpfmaps.MapFlows)
 		if at != left || pin != left {
 			t.Errorf("removed %v, want programs and pins only the first time", removed)
 		}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // mapOpened holds the TCP connections that were opened on the fast path: bpf/lib/service/opened.h.
@@ -37,7 +37,7 @@ func (s *Links) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
 	}
 
 	var found []nl.Opened
-	err = table.Each(s.table, mapOpened, func(k openedKey, v openedLinks) bool {
+	err = bpfmaps.Each(s.table, mapOpened, func(k openedKey, v openedLinks) bool {
 		client, server := openedEnd(k.Src, k.SPort), openedEnd(k.Dst, k.DPort)
 		from, isPod := indexes[client.Addr()]
 		if indexes[server.Addr()] == v.Backend && (!isPod || from == v.Client) {

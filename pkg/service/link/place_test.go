@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 func TestWhichProgramsALinkHas(t *testing.T) {
@@ -371,12 +371,12 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 	}
 
 	var keys []flowKey
-	err := table.Each(l.Table, table.MapFlows, func(key flowKey, _ flowEntry) bool {
+	err := bpfmaps.Each(l.Table, bpfmaps.MapFlows, func(key flowKey, _ flowEntry) bool {
 		keys = append(keys, key)
 		return true
 	})
 	if err == nil {
-		err = table.Delete(l.Table, table.MapFlows, keys)
+		err = bpfmaps.Delete(l.Table, bpfmaps.MapFlows, keys)
 	}
 	if err != nil {
 		t.Fatal(err)

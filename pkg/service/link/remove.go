@@ -9,18 +9,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // Remove removes the table, of any version, and returns what it removed. It detaches the programs
-// from links of the calling thread's network namespace, then does what table.Remove does. It needs
+// from links of the calling thread's network namespace, then does what bpfmaps.Remove does. It needs
 // no table and does as much as it can. A missing directory is not an error.
 func Remove(dir string) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	detached, err := detachLinks(dir)
-	removed, other := table.Remove(dir)
+	removed, other := bpfmaps.Remove(dir)
 	return append(detached, removed...), errors.Join(err, other)
 }
 

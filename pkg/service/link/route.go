@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // mapRoutes holds what host routing may do at a link, by its index: bpf/lib/service/route.h.
@@ -204,7 +204,7 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 		there[uint32(l.Attrs().Index)] = true
 	}
 	var gone []uint32
-	err := table.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
+	err := bpfmaps.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
 		if !there[index] {
 			gone = append(gone, index)
 		}

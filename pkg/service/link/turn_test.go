@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // TestClientsThatAreBalancersReachAPodPastNetfilter has clients with the address of some service.
@@ -55,7 +55,7 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
 	links := make(map[uint32]bool)
-	err := table.Each(r.Table, table.MapFlows, func(_ flowKey, value flowEntry) bool {
+	err := bpfmaps.Each(r.Table, bpfmaps.MapFlows, func(_ flowKey, value flowEntry) bool {
 		if binary.NativeEndian.Uint16(value[18:])&forward == 0 {
 			links[uint32(binary.NativeEndian.Uint64(value[24:]))] = true
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
 // TestFlowsOutliveTheirTable restarts and upgrades the daemon while a client outside has flows
@@ -350,7 +350,7 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	err := table.Each(l.Table, table.MapFlows, func(key flowKey, value flowEntry) bool {
+	err := bpfmaps.Each(l.Table, bpfmaps.MapFlows, func(key flowKey, value flowEntry) bool {
 		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", value[:18])
 		return true
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // layouts map each pod to its node.
@@ -25,7 +25,7 @@ type node struct {
 	name    string
 	planner *policy.Planner
 	ns      *nettest.NS
-	table   table.Table
+	table   nftables.Table
 	have    objects
 }
 
@@ -82,7 +82,7 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 	nodeOf func(*corev1.Pod) string) (wrong []string, asked int, err error) {
 	judge := plan.Judges()
 	err = n.ns.Do(func() error {
-		kernel, err := table.OpenKernel()
+		kernel, err := nftables.OpenKernel()
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 			}
 			asked++
 			want, planned := q.verdict(f), judge(f)
-			inForce, err := kernel.Judge(table.Packet{Flow: f})
+			inForce, err := kernel.Judge(nftables.Packet{Flow: f})
 			if err != nil {
 				return fmt.Errorf("%s: %w", q, err)
 			}

@@ -1,0 +1,127 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// Lines that share neither peers nor ports become elements of few sets of address . protocol .
+// port, instead of a rule and a set for each. The kernel finds a set by walking a list, so the cost
+// of many sets grows with their square. A packet pays for one search in each of these sets.
+//
+// Lines that never change have sets of their own, apart from lines that pods change. The kernel
+// copies a whole set with intervals for each transaction that changes an element.
+
+// boxPrefixes begin the names of sets of boxes.
+var boxPrefixes = [policy.BoxKinds]string{policy.BoxBlocks: "xb", policy.BoxPods: "xp",
+	policy.BoxPodRanges: "xr"}
+
+// boxes are the lines of one set, sorted.
+type boxes struct {
+	kind  policy.BoxKind
+	lines []policy.Line
+}
+
+// name returns the name of the set of the lines, without the suffix of a family.
+func (b boxes) name() string {
+	text := make([]byte, 0, 40*len(b.lines))
+	for _, l := range b.lines {
+		text = append(append(text, l.Peer...), ' ')
+		for _, n := range []int{int(l.Ports.Proto), int(l.Ports.First), int(l.Ports.Last)} {
+			text = append(strconv.AppendInt(text, int64(n), 10), ' ')
+		}
+	}
+	return boxPrefixes[b.kind] + hashed(string(text))
+}
+
+// inBoxes matches packets of the family whose peer, protocol and port are in a set.
+func (f family) inBoxes(d policy.Direction, set string) match {
+	name, offset := f.field(d, false)
+	proto := firstRegister + f.size/4
+	return match{name + " . meta l4proto . th dport @" + set, encode(
+		f.load(offset, firstRegister),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
+		loadPort(proto+1),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// boxSet returns a set of boxes of a family without elements. Only a set of single points has no
+// intervals.
+func (f family) boxSet(kind policy.BoxKind) *set {
+	key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)
+	return &set{key: key, concat: true, interval: kind != policy.BoxPods, elements: union{{}}}
+}
+
+// boxOf returns the key of a point: an address, a protocol and a port.
+func boxOf(a netip.Addr, proto policy.Proto, port uint16) []byte {
+	b := append(make([]byte, 0, 24), a.AsSlice()...)
+	b = append(b, byte(proto), 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
+}
+
+// boxElement returns a box as an element of a set of a kind.
+func boxElement(kind policy.BoxKind, b policy.Box) string {
+	first := boxOf(b.Peers.First, b.Ports.Proto, b.Ports.First)
+	if kind == policy.BoxPods {
+		return key(first)
+	}
+	return keyRange + string(append(first, boxOf(b.Peers.Last, b.Ports.Proto, b.Ports.Last)...))
+}
+
+// rangesOfPeer returns the addresses of a line's peer of one family as ranges.
+func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
+	i := slices.IndexFunc(families, func(g family) bool { return g.name == f.name })
+	if all {
+		first, last := netip.IPv4Unspecified(), make([]byte, f.size)
+		if i == 1 {
+			first = netip.IPv6Unspecified()
+		}
+		for j := range last {
+			last[j] = 0xff
+		}
+		end, _ := netip.AddrFromSlice(last)
+		return []policy.Range{{First: first, Last: end}}
+	}
+	if peer == nil {
+		return nil
+	}
+	out = rangesOf(peer.Ranges, i)
+	for _, a := range peer.Addrs {
+		if indexOf(a) == i {
+			out = append(out, policy.Range{First: a, Last: a})
+		}
+	}
+	return out
+}
+
+// elementsOf returns the elements of lines of a family. The planner has refused lines that make too
+// many boxes.
+func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) elements {
+	all := make([]policy.Box, 0, len(lines))
+	for _, l := range lines {
+		for _, r := range rangesOfPeer(sets.Get(l.Peer), l.Peer == "", f) {
+			all = append(all, policy.Box{Peers: r, Ports: l.Ports})
+		}
+	}
+	if b.kind != policy.BoxPods {
+		all, _ = policy.DisjointBoxes(all)
+	}
+	out := make(elements, len(all))
+	for _, box := range all {
+		out[boxElement(b.kind, box)] = true
+	}
+	return out
+}
+
+// some reports whether any of the lines may have addresses of a family. absent holds the blocks
+// without such addresses.
+func (b boxes) some(absent map[string]bool) bool {
+	return slices.ContainsFunc(b.lines, func(l policy.Line) bool { return !absent[l.Peer] })
+}

@@ -1,0 +1,65 @@
+package nftables
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// selected returns a planner with one attached pod of this node with the label app.
+func selected(app string, policies []policy.Policy) *policy.Planner {
+	p := policy.NewPlanner("here")
+	p.PutNamespace(policy.Namespace{Name: "a"})
+	pod := policy.Pod{Name: policy.Name{Namespace: "a", Name: app}, UID: app, Node: "here",
+		Labels: map[string]string{"app": app}}
+	p.PutPod(pod)
+	p.SetAttached(policy.Key{Name: pod.Name, UID: app}, policytest.PodAddrs(1))
+	for _, np := range policies {
+		p.PutPolicy(np)
+	}
+	return p
+}
+
+// size returns how many sets and rules the table has for a plan, and how many messages make it.
+func size(plan *policy.Plan) (sets, rules, messages int) {
+	var p planner
+	var cached fragments
+	want := p.want(plan)
+	for _, c := range want.chains {
+		rules += len(c.rules(&cached))
+	}
+	var tx transaction
+	diff(nil, want, &cached).write(&tx, want, &cached)
+	return len(want.sets), rules, tx.Len()
+}
+
+// The kernel finds a set by walking a list, and a packet walks the rules: neither grows with lines
+// of which each has a peer and a port of its own.
+func TestLinesWithPortsOfTheirOwnAreFewSetsAndRules(t *testing.T) {
+	bare, bareRules, bareMessages := size(selected("app", nil).Plan())
+	for _, lines := range []int{256, 4096, 16384} {
+		for _, dual := range []bool{false, true} {
+			t.Run(fmt.Sprint(lines, " dual ", dual), func(t *testing.T) {
+				p := selected("app", policytest.OwnPorts("a", "app", lines, dual))
+				plan := p.Plan()
+				for _, m := range plan.Members {
+					if m.Problem != "" || len(plan.Problems) > 0 {
+						t.Fatalf("denied: %q, %v", m.Problem, plan.Problems)
+					}
+				}
+				sets, rules, messages := size(plan)
+				if sets -= bare; sets > 4 {
+					t.Errorf("%d sets", sets)
+				}
+				if rules -= bareRules; rules > 16 {
+					t.Errorf("%d rules", rules)
+				}
+				if messages -= bareMessages; messages > lines/chunk+40 {
+					t.Errorf("%d messages", messages)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package nftables
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// chainWriter makes the chains of a plan. Each chain of the plan becomes one chain of the kernel
+// per direction and family: the rules that lead there have checked the family.
+type chainWriter struct {
+	plan *policy.Plan
+	// boxed is the planner's field of the same name.
+	boxed bool
+	// old holds the chains of the previous plan.
+	old    map[string]*chain
+	chains map[string]*chain
+}
+
+// add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
+// previous plan: chains of the same name have the same content.
+func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
+	allowOwnNode := w.plan.AllowOwnNode
+	var lines policy.Arrangement
+	for i, f := range families {
+		name := chainPrefix[d] + from.Name + f.suffix
+		if w.chains[name] != nil {
+			return
+		}
+		behind := name
+		if len(from.Admin) > 0 {
+			behind += behindAdmin
+		}
+		if old := w.old[name]; old != nil {
+			w.chains[name], w.chains[behind] = old, w.old[behind]
+			continue
+		}
+
+		var refer references
+		if i == 0 {
+			lines = policy.Arrange(from.Lines, w.boxed)
+			refer = referencesOf(from, lines)
+		}
+		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
+		w.chains[behind] = &chain{refer: refer, make: func(c *fragments) []rule {
+			if from.Open {
+				return rules.with(c).tier(from.Baseline, baseline, "")
+			}
+			return rules.with(c).isolating(lines, from.Name, allowOwnNode)
+		}}
+		if behind != name {
+			w.chains[name] = &chain{make: func(c *fragments) []rule {
+				return append(rules.with(c).tier(from.Admin, admin, behind),
+					match{}.verdict(expr.VerdictGoto, behind))
+			}}
+		}
+	}
+	if len(from.Admin)+len(from.Baseline) > 0 {
+		addDenials(w.chains)
+	}
+}
+
+// absent returns the peers of a chain without an address of a family: blocks of the other family.
+func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]bool) {
+	for _, lines := range [][]policy.Line{from.Admin, from.Lines, from.Baseline} {
+		for _, l := range lines {
+			if s := w.plan.Sets.Get(l.Peer); s != nil && s.Kind == policy.KindBlock &&
+				!ofFamily(s.Ranges, family) {
+				if out == nil {
+					out = map[string]bool{}
+				}
+				out[l.Peer] = true
+			}
+		}
+	}
+	return out
+}
+
+// fragments caches matches that many rules share. The zero value is ready. A cache lives only while
+// chains are written or compared.
+type fragments struct {
+	peers map[string]match // by the direction, the family and the name of the set
+	ports map[policy.Interval]match
+}
+
+// ruleWriter makes the rules of one direction for packets of one family.
+type ruleWriter struct {
+	direction policy.Direction
+	family    family
+	absent    map[string]bool
+	cached    *fragments
+}
+
+func (w ruleWriter) with(cached *fragments) *ruleWriter {
+	w.cached = cached
+	return &w
+}
+
+// peer returns a match for the peers of a line. ok is false if no packet can match.
+func (w *ruleWriter) peer(name string) (m match, ok bool) {
+	if name == "" || w.absent[name] {
+		return m, name == ""
+	}
+	return w.inSet(name), true
+}
+
+// anyPeer returns a match for the peers of a group. ok is false if no packet can match.
+func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
+	if len(g.Peers) < 2 {
+		return w.peer(g.peerSet())
+	}
+	for _, name := range g.Peers {
+		if !w.absent[name] {
+			return w.inSet(g.peerSet()), true
+		}
+	}
+	return m, false
+}
+
+// inSet matches packets whose peer is in a set, without the suffix of the family.
+func (w *ruleWriter) inSet(name string) match {
+	key := w.direction.String() + w.family.suffix + name
+	m, has := w.cached.peers[key]
+	if !has {
+		if m = w.family.inSet(w.direction, false, name+w.family.suffix); isNamed(name) {
+			m = w.family.toNamed(name + w.family.suffix)
+		}
+		if w.cached.peers == nil {
+			w.cached.peers = map[string]match{}
+		}
+		w.cached.peers[key] = m
+	}
+	return m
+}
+
+func (w *ruleWriter) ports(i policy.Interval) match {
+	m, has := w.cached.ports[i]
+	if !has {
+		m = toPorts(i)
+		if w.cached.ports == nil {
+			w.cached.ports = map[policy.Interval]match{}
+		}
+		w.cached.ports[i] = m
+	}
+	return m
+}
+
+// isolating returns the rules for the lines of NetworkPolicies in the plan's chain of that name.
+func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
+	allowOwnNode bool) (rules []rule) {
+	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
+	for _, grant := range lines.Grants {
+		g := group(grant)
+		switch m, some := w.anyPeer(g); {
+		case !some:
+		case len(g.Ports) > 1:
+			passes(m.and(toPortsOf(g.portSet())))
+		default:
+			// A port is compared faster than a peer is looked up, and seldom matches.
+			passes(w.ports(g.Ports[0]).and(m))
+		}
+	}
+	for kind, of := range lines.Boxes {
+		if b := (boxes{policy.BoxKind(kind), of}); b.some(w.absent) {
+			passes(w.family.inBoxes(w.direction, b.name()+w.family.suffix))
+		}
+	}
+	passes(w.family.toItself())
+	if allowOwnNode && w.direction == policy.Egress {
+		passes(toNode())
+	}
+	rules = append(rules, logDrops(chainPrefix[w.direction]+name, w.family)...)
+	return append(rules, drop(denied[w.direction]))
+}
+
+// addHooks adds the chains at hooks and the two that send packets to the chains of their groups.
+func (w *chainWriter) addHooks() {
+	for _, d := range directions {
+		w.chains[d.String()] = fixed(w.dispatch(d)...)
+	}
+	egress, ingress := policy.Egress.String(), policy.Ingress.String()
+	post := fixed(
+		byHostProcess().verdict(expr.VerdictGoto, processes),
+		setStamp(),
+		known().verdict(expr.VerdictAccept, ""),
+		related().verdict(expr.VerdictGoto, ofRelated),
+		withoutHandshake().verdict(expr.VerdictJump, answers),
+		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
+		toPods(expr.CmpOpEq).verdict(expr.VerdictJump, ingress),
+	)
+	post.hook, post.priority = nftables.ChainHookPostrouting, priorityPost
+	host := fixed(
+		fromPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
+		setStamp(),
+		knownOrRelated().verdict(expr.VerdictAccept, ""), // The chain host_errors judged errors.
+		match{}.verdict(expr.VerdictJump, egress),
+	)
+	host.hook, host.priority = nftables.ChainHookInput, priorityInput
+	w.chains[abi.NFTPolicyPost], w.chains[abi.NFTPolicyHost] = post, host
+
+	w.chains[processes] = fixed(
+		toPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
+		knownOrRelated().verdict(expr.VerdictAccept, ""),
+		withoutHandshake().verdict(expr.VerdictJump, answers),
+		match{}.verdict(expr.VerdictAccept, ""),
+	)
+	w.chains[answers] = fixed(dropEnded()...)
+	addRelated(w.chains)
+}
+
+// fixed returns a chain of these rules.
+func fixed(rules ...rule) *chain {
+	return &chain{make: func(*fragments) []rule { return rules }}
+}
+
+// dispatch returns the rules that send packets of one direction to the chains of their groups.
+func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
+	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
+	// follows it.
+	isolated := func(g *policy.Group) int {
+		return len(g.Chains[policy.Ingress] + g.Chains[policy.Egress])
+	}
+	groups := slices.SortedFunc(maps.Values(w.plan.Groups), func(a, b *policy.Group) int {
+		return cmp.Or(cmp.Compare(isolated(a), isolated(b)), strings.Compare(a.Name, b.Name))
+	})
+
+	opened := false
+	if d == policy.Egress {
+		for _, f := range families {
+			rules = append(rules, f.is().and(f.inSet(d, true, f.own)).verdict(expr.VerdictReturn, ""))
+		}
+	}
+	for _, g := range groups {
+		if !opened && isolated(g) > 0 {
+			rules, opened = append(rules, dropMidstream()), true
+		}
+		for _, f := range families {
+			m := f.is().and(f.inSet(d, true, f.members+g.Name))
+			if g.Chains[d] == "" {
+				rules = append(rules, m.verdict(expr.VerdictReturn, ""))
+			} else {
+				rules = append(rules, m.verdict(expr.VerdictGoto, chainPrefix[d]+g.Chains[d]+f.suffix))
+			}
+		}
+	}
+	return append(rules, drop(pending))
+}

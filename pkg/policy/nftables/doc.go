@@ -1,0 +1,38 @@
+// Package nftables enforces a policy.Plan with the nftables table kubeveil_policy.
+//
+//	postrouting 95   the node's own processes: accept, but for answers to ended flows (ended.go)
+//	                 known connections: accept; answers to ended flows: drop
+//	                 from a pod's link ─► chain egress      to a pod's link ─► chain ingress
+//	input 101        known connections: accept
+//	                 from a pod's link ─► chain egress
+//	chain egress     saddr in the members of a group ─► goto the group's chain, or return
+//	                 nothing matched: policy_pending, drop
+//
+// It promises:
+//   - A pod that is in no group's set of members is mute. That holds regardless of what is deleted:
+//     a group, a member, a set that another program flushed.
+//   - A second table, kubeveil_stamp (stamp.go), drops a pod's packet that the first did not
+//     judge. A program that deletes or flushes the first opens nothing.
+//   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
+//     elements are made before it (slice.go).
+//   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
+//   - A transaction that the kernel refuses changes nothing, and Apply returns its error.
+//
+// Chains and sets have the names of the plan, which are hashes of their content: a chain with the
+// right name and the right texts is never written again. The CNI plugin writes members too
+// (package pod), so Refresh reads them before a plan that changes members is applied.
+//
+// A chain has few rules, since a packet pays for each rule that does not match. Lines of
+// NetworkPolicies that share ports or peers are one rule (groups.go). Many lines that share neither
+// are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the plan.
+//
+// Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
+// command of the node, cost time in proportion to the table.
+//
+// It is larger than most packages: the rules, their bytes, what the kernel returns and its
+// interpretation follow from one form of a table, and are compared with one another.
+//
+// Drops are logged to nflog with a limit per pod (logrule.go), and counted without one.
+//
+// Start reading at Table, then want.go, then groups.go and stamp.go.
+package nftables

@@ -1,0 +1,90 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+)
+
+// The kernel looks up the sets of each rule that is written, one after the other in a list of all.
+// The two chains that lead to the groups have a rule per group and family, and change with each
+// group. So a chain that stays keeps the rules that stay.
+
+// listed is a rule as a dump of the kernel returns it.
+type listed struct {
+	handle []byte // NFTA_RULE_HANDLE, 8 bytes
+	text   string
+}
+
+// placed is a rule to insert in front of the rule with a handle. A nil handle means the end of the
+// chain.
+type placed struct {
+	rule
+	before []byte
+}
+
+// edit turns the rules of a chain into others.
+type edit struct {
+	remove [][]byte // handles
+	add    []placed // in the order in which they are written
+}
+
+// editOf returns the edit that turns have into want. ok is false if the rules that stay are in
+// another order or are ambiguous.
+func editOf(have []listed, want []rule) (e edit, ok bool) {
+	at := make(map[string]int, len(want))
+	for i, r := range want {
+		at[r.text] = i
+	}
+	if len(at) < len(want) {
+		return e, false
+	}
+
+	kept := make([][]byte, len(want))
+	last := -1
+	for _, r := range have {
+		i, stays := at[r.text]
+		switch {
+		case !stays:
+			e.remove = append(e.remove, r.handle)
+		case i <= last || len(r.handle) == 0:
+			return e, false
+		default:
+			kept[i], last = r.handle, i
+		}
+	}
+
+	var before []byte
+	for i, r := range slices.Backward(want) {
+		if kept[i] != nil {
+			before = kept[i]
+		} else {
+			e.add = append(e.add, placed{r, before})
+		}
+	}
+	slices.Reverse(e.add)
+	return e, true
+}
+
+// findEdits reads the rules of the chains that stay and finds their edits for the content.
+// A chain without an edit is written as a whole: another program changed it.
+func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content, cached *fragments) error {
+	d.edits = map[string]edit{}
+	for _, name := range d.refill {
+		var rules []listed
+		var texts digest
+		err := readRules(c, ourTable.Name, name, func() { rules, texts = nil, digest{} },
+			func(handle, text []byte) {
+				rules = append(rules, listed{slices.Clone(handle), string(text)})
+				texts.add(text)
+			})
+		if err != nil {
+			return err
+		}
+		if e, ok := editOf(rules, want.chains[name].rules(cached)); ok &&
+			texts == have.chains[name].texts {
+			d.edits[name] = e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+package nftables
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// missing returns the same keys for unions and for plain sets, regardless of the parts that two
+// unions share.
+func TestMissingOfUnionsDependsOnTheirKeysOnly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := make([]elements, 6)
+		for i := range pool {
+			pool[i] = elements{}
+			for _, k := range rapid.SliceOfN(rapid.IntRange(0, 9), 0, 5).Draw(t, "part") {
+				pool[i][key([]byte{byte(k)})] = true
+			}
+		}
+		draw := func() (u union, all elements) {
+			u, all = rapid.SliceOfN(rapid.SampledFrom(pool), 1, 5).Draw(t, "union"), elements{}
+			for _, part := range u {
+				maps.Copy(all, part)
+			}
+			return u, all
+		}
+
+		known := parts{} // as of one comparison of many sets
+		for range 4 {
+			a, allOfA := draw()
+			b, allOfB := draw()
+			want := slices.Sorted(maps.Keys(allOfA))
+			want = slices.DeleteFunc(want, func(k string) bool { return allOfB[k] })
+			if got := known.missing(a, b); !slices.Equal(got, want) {
+				t.Fatalf("%q, want %q", got, want)
+			}
+		}
+	})
+}

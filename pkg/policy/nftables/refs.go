@@ -1,0 +1,46 @@
+package nftables
+
+// counts holds the sets that the rules of all chains look up, by name, each with the number of its
+// chains. The zero value is empty. A change costs time in proportion to the chains that are added
+// and removed.
+type counts struct {
+	references
+	ofPorts, ofPeers, ofUnions, ofBoxes map[string]int
+}
+
+// add counts the references of a chain. The first of equal sets is kept.
+func (c *counts) add(r references) {
+	if c.ports == nil {
+		*c = counts{newReferences(), map[string]int{}, map[string]int{}, map[string]int{},
+			map[string]int{}}
+	}
+	enter(c.ports, c.ofPorts, r.ports)
+	enter(c.peers, c.ofPeers, r.peers)
+	enter(c.unions, c.ofUnions, r.unions)
+	enter(c.boxes, c.ofBoxes, r.boxes)
+}
+
+// remove subtracts the references of a chain.
+func (c *counts) remove(r references) {
+	leave(c.ports, c.ofPorts, r.ports)
+	leave(c.peers, c.ofPeers, r.peers)
+	leave(c.unions, c.ofUnions, r.unions)
+	leave(c.boxes, c.ofBoxes, r.boxes)
+}
+
+func enter[V any](all map[string]V, count map[string]int, of map[string]V) {
+	for name, v := range of {
+		if count[name]++; count[name] == 1 {
+			all[name] = v
+		}
+	}
+}
+
+func leave[V any](all map[string]V, count map[string]int, of map[string]V) {
+	for name := range of {
+		if count[name]--; count[name] == 0 {
+			delete(count, name)
+			delete(all, name)
+		}
+	}
+}

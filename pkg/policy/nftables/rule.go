@@ -1,0 +1,250 @@
+package nftables
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// rule is a rule, encoded, and its text, which is its comment in the kernel.
+type rule struct {
+	text  string
+	exprs []byte
+}
+
+// match is a condition and its text. The zero value matches everything.
+type match rule
+
+// and returns a match for packets that match both.
+func (m match) and(n match) match {
+	return match{strings.TrimSpace(m.text + " " + n.text), slices.Concat(m.exprs, n.exprs)}
+}
+
+// verdict returns a rule with a verdict for packets that match.
+func (m match) verdict(kind expr.VerdictKind, to string) rule {
+	words := map[expr.VerdictKind]string{expr.VerdictReturn: "return", expr.VerdictAccept: "accept",
+		expr.VerdictGoto: "goto " + to, expr.VerdictJump: "jump " + to}
+	text := strings.TrimSpace(m.text + " " + words[kind])
+	return rule{text, slices.Concat(m.exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
+}
+
+// drop returns a rule that counts and drops.
+func drop(counter string) rule {
+	return rule{"counter " + counter + " drop", encode(
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	)}
+}
+
+// dropMidstream returns a rule that drops TCP segments that neither open a connection nor belong to
+// a known one. Otherwise the next segment of the server would open a revoked connection again, in
+// the server's direction.
+//
+// Segments that another program exempts from conntrack (notrack) never belong to a known
+// connection. Each of them is judged by address and port, so it needs no rule about its connection.
+// NodeLocal DNSCache exempts its own address so.
+func dropMidstream() rule {
+	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
+	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
+	d := drop(midstream)
+	text := "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn ct state != untracked "
+	return rule{text + d.text, append(encode(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
+			Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
+			Mask: []byte{opens}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
+		// This comes last: only segments that do not open a connection pay for it.
+		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
+			Data: binaryutil.NativeEndian.PutUint32(untracked)},
+	), d.exprs...)}
+}
+
+// family holds the differences between IPv4 and IPv6.
+type family struct {
+	name         string // as nft names the header
+	suffix       string // of sets of peers
+	proto        byte
+	saddr, daddr uint32 // offsets in the header
+	quoted       uint32 // offset in an ICMP error of the inner packet's daddr
+	size         uint32
+	members      string
+	self, own    string
+	ended        string // the set of ended.go
+	same         string // and these of related.go
+	inside       string
+	nodes        string
+	logged       string // the set of logrule.go
+	addr         nftables.SetDatatype
+}
+
+var families = []family{
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 8 + 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
+		"ended4", "same4", "inside4", "nodes4", "logged4", nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 8 + 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
+		"ended6", "same6", "inside6", "nodes6", "logged6", nftables.TypeIP6Addr},
+}
+
+// Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
+// unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
+const firstRegister = 8
+
+// is returns a match for packets of the family. Its text is empty: the field that follows names it.
+func (f family) is() match {
+	return match{exprs: encode(
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{f.proto}},
+	)}
+}
+
+func (f family) load(offset, register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader,
+		Offset: offset, Len: f.size}
+}
+
+// field returns the name and the offset of the address of a pod's own end, or of its peer, in
+// packets that open a connection in the direction.
+func (f family) field(d policy.Direction, own bool) (name string, offset uint32) {
+	if (d == policy.Egress) == own {
+		return f.name + " saddr", f.saddr
+	}
+	return f.name + " daddr", f.daddr
+}
+
+// inSet matches packets with an address in a set. The packets must be of the family.
+func (f family) inSet(d policy.Direction, own bool, set string) match {
+	name, offset := f.field(d, own)
+	return match{name + " @" + set, encode(f.load(offset, firstRegister),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// toNamed matches packets of the family to an address, protocol and port in a set.
+func (f family) toNamed(set string) match {
+	proto := firstRegister + f.size/4
+	return match{f.name + " daddr . meta l4proto . th dport @" + set, encode(
+		f.load(f.daddr, firstRegister),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
+		loadPort(proto+1),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// toItself matches packets of the family that a pod sends to itself through a service.
+func (f family) toItself() match {
+	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, encode(
+		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.size/4),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: f.self})}
+}
+
+// loadPort loads the destination port of TCP, UDP and SCTP.
+func loadPort(register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+		Len: 2}
+}
+
+// toPortsOf matches packets to a protocol and port in a set.
+func toPortsOf(set string) match {
+	return match{"meta l4proto . th dport @" + set, encode(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		loadPort(firstRegister+1),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// toPorts matches packets to the ports.
+func toPorts(i policy.Interval) match {
+	if i.Proto == 0 {
+		return match{}
+	}
+	m := match{"meta l4proto " + i.Proto.String(), encode(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{byte(i.Proto)}},
+	)}
+	first, last := binaryutil.BigEndian.PutUint16(i.First), binaryutil.BigEndian.PutUint16(i.Last)
+	load := loadPort(firstRegister)
+	switch {
+	case i.First == 0 && i.Last == 65535:
+		return m
+	case i.First == i.Last:
+		return m.and(match{fmt.Sprintf("th dport %d", i.First), encode(load,
+			&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: first})})
+	default:
+		return m.and(match{fmt.Sprintf("th dport %d-%d", i.First, i.Last), encode(load,
+			&expr.Range{Op: expr.CmpOpEq, Register: firstRegister, FromData: first, ToData: last})})
+	}
+}
+
+// Bits of ct state (NF_CT_STATE_BIT).
+const stateEstablished, stateRelated, stateNew = 1 << 1, 1 << 2, 1 << 3
+
+// known matches packets of connections that were judged.
+func known() match { return inState("established", stateEstablished) }
+
+// related matches packets that the kernel relates to known connections: ICMP errors about them, and
+// connections that a helper of conntrack expects.
+func related() match { return inState("related", stateRelated) }
+
+// knownOrRelated matches packets that known or related matches.
+func knownOrRelated() match {
+	return inState("established,related", stateEstablished|stateRelated)
+}
+
+func inState(name string, bits uint32) match {
+	return match{"ct state " + name, encode(
+		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
+	)}
+}
+
+// byHostProcess matches packets of the node's own processes, which have no input link.
+func byHostProcess() match {
+	return match{"iif 0", encode(
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
+	)}
+}
+
+// toNode matches packets to this node itself: only at input do packets have no output link.
+func toNode() match {
+	return match{"oif 0", encode(
+		&expr.Meta{Key: expr.MetaKeyOIF, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
+	)}
+}
+
+// fromPods matches packets that come in by a pod's link. With CmpOpNeq it matches all others.
+func fromPods(op expr.CmpOp) match {
+	return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op, abi.PodGroup)
+}
+
+// toPods matches packets that go out by a pod's link. With CmpOpNeq it matches all others.
+func toPods(op expr.CmpOp) match {
+	return byGroup("oifgroup", expr.MetaKeyOIFGROUP, op, abi.PodGroup)
+}
+
+// fromTunnel matches packets that come out of a tunnel.
+func fromTunnel() match {
+	return byGroup("iifgroup", expr.MetaKeyIIFGROUP, expr.CmpOpEq, abi.TunnelGroup)
+}
+
+func byGroup(name string, key expr.MetaKey, op expr.CmpOp, group uint32) match {
+	if op == expr.CmpOpNeq {
+		name += " !="
+	}
+	return match{fmt.Sprintf("%s %#x", name, group), encode(
+		&expr.Meta{Key: key, Register: firstRegister},
+		&expr.Cmp{Op: op, Register: firstRegister,
+			Data: binaryutil.NativeEndian.PutUint32(group)},
+	)}
+}

@@ -1,0 +1,159 @@
+package nftables_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+)
+
+// sliced is a node with serverPolicy in force, and a plan that adds the largest direction of the
+// client. Both are of one planner.
+func sliced(t *testing.T) (ns *nettest.NS, p *policy.Planner) {
+	ns = nettest.NewNS(t)
+	w := policytest.NewWorld()
+	p = policy.NewPlanner(w.Node)
+	attach(w, p, 1, map[string]string{"app": "server"})
+	attach(w, p, 2, map[string]string{"app": "client"})
+	p.PutPolicy(serverPolicy())
+	return ns, p
+}
+
+// outcomes reports whether the client reaches the server, and its first and last peer.
+func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
+	t.Helper()
+	flows := []policy.Flow{{Src: policytest.PodAddrs(2)[0], Dst: policytest.PodAddrs(1)[0],
+		FromPod: true, ToPod: true, Proto: policy.TCP, Port: 80}}
+	for _, i := range []int{0, policy.MaxChainLines - 1} {
+		flows = append(flows, policy.Flow{Src: policytest.PodAddrs(2)[0],
+			Dst: policytest.OwnPortsPeer(i, false).Addr(), FromPod: true, Proto: policy.UDP,
+			Port: uint16(1 + i)})
+	}
+	got, err := judge(ns, flows...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range got {
+		allowed[i] = d.Verdict == policy.Allow
+	}
+	return allowed
+}
+
+// A large change is several transactions, between which others can have theirs. Packets are judged
+// by the old plan until the last one. A daemon that dies between two of them leaves nothing in
+// force of the new plan; the next one brings it in force, or removes what is left.
+func TestLargeChangeGoesInSlices(t *testing.T) {
+	before, after := [3]bool{true, true, true}, [3]bool{false, true, true}
+	died := errors.New("the daemon died")
+	for name, again := range map[string]bool{"brought in force": true, "removed": false} {
+		t.Run(name, func(t *testing.T) {
+			ns, p := sliced(t)
+			var first, second nftables.Table
+			defer first.Close()
+			defer second.Close()
+			old := p.Plan()
+			for _, np := range policytest.OwnPorts("a", "client", policy.MaxChainLines, false) {
+				p.PutPolicy(np)
+			}
+			next := p.Plan()
+
+			slices := 0
+			first.AfterSlice(func() error {
+				if slices++; slices == 3 {
+					return died
+				}
+				return nil
+			})
+			apply := func(kept *nftables.Table, plan *policy.Plan) (err error) {
+				ns.Run(t, func() error { _, err = kept.Apply(plan); return nil })
+				return err
+			}
+			if err := apply(&first, old); err != nil {
+				t.Fatal(err)
+			}
+			if err := apply(&first, next); !errors.Is(err, died) {
+				t.Fatalf("error %v", err)
+			}
+			if got := outcomes(t, ns); got != before {
+				t.Errorf("between slices %v, want %v", got, before)
+			}
+
+			want, plan := before, old
+			if again {
+				want, plan = after, next
+			}
+			if err := apply(&second, plan); err != nil {
+				t.Fatal(err)
+			}
+			if got := outcomes(t, ns); got != want {
+				t.Errorf("the next daemon: %v, want %v", got, want)
+			}
+			second.Forget()
+			if err := apply(&second, plan); err != nil || second.Reads() != 1 {
+				t.Errorf("%d reads, %v", second.Reads(), err)
+			}
+		})
+	}
+}
+
+func TestLargeChangeIsInForceWhole(t *testing.T) {
+	ns, p := sliced(t)
+	var kept nftables.Table
+	defer kept.Close()
+	slices := 0
+	kept.AfterSlice(func() error { slices++; return nil })
+	ns.Run(t, func() error { _, err := kept.Apply(p.Plan()); return err })
+	for _, np := range policytest.OwnPorts("a", "client", policy.MaxChainLines, false) {
+		p.PutPolicy(np)
+	}
+	ns.Run(t, func() error { _, err := kept.Apply(p.Plan()); return err })
+	if slices < 8 {
+		t.Errorf("%d slices", slices)
+	}
+	if got := outcomes(t, ns); got != [3]bool{false, true, true} {
+		t.Errorf("allowed %v", got)
+	}
+}
+
+// Nothing is read while no process changed the ruleset. What another program changed is restored.
+func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	ns, p := sliced(t)
+	var kept nftables.Table
+	defer kept.Close()
+	apply := func(want int) {
+		t.Helper()
+		ns.Run(t, func() error {
+			kept.Forget()
+			if err := kept.Refresh(); err != nil {
+				return err
+			}
+			_, err := kept.Apply(p.Plan())
+			return err
+		})
+		if got := kept.Reads(); got != want {
+			t.Errorf("%d reads, want %d", got, want)
+		}
+	}
+
+	apply(1)
+	apply(1)
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "another"},
+		Isolates: [2]bool{true}})
+	apply(1) // The table knows what itself wrote.
+	apply(1)
+
+	ns.Run(t, func() error {
+		_, err := command(t, nft, "delete element inet kubeveil_policy self4 { 198.18.0.1 . 198.18.0.1 }")
+		return err
+	})
+	apply(2)
+	apply(2)
+	ns.Run(t, func() error {
+		_, err := command(t, nft, "get element inet kubeveil_policy self4 { 198.18.0.1 . 198.18.0.1 }")
+		return err
+	})
+}

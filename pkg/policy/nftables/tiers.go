@@ -1,0 +1,78 @@
+package nftables
+
+import (
+	"slices"
+
+	"github.com/google/nftables/expr"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// behindAdmin ends the name of the chain that follows the Admin tier of another.
+const behindAdmin = "_np"
+
+// tier returns the rules of a tier for packets of the family, in the order of its lines. Packets
+// that it denies go to the chain denial, and packets that it passes go to the chain pass. If pass
+// is empty, they return to the calling chain.
+func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []rule) {
+	doubted := map[policy.Interval]bool{}
+	for _, l := range lines {
+		if all := (policy.Interval{}); l.Doubts() && !doubted[l.Ports] && !doubted[all] {
+			doubted[l.Ports] = true
+			rules = append(rules, w.ports(l.Ports).and(w.family.unknownPeer(w.direction)).verdict(
+				expr.VerdictGoto, unknown))
+		}
+		m, some := w.peer(l.Peer)
+		if !some {
+			continue
+		}
+		m = w.ports(l.Ports).and(m)
+		switch {
+		case l.Action == policy.Deny:
+			rules = append(rules, m.verdict(expr.VerdictGoto, denial))
+		case l.Action == policy.Pass && pass != "":
+			rules = append(rules, m.verdict(expr.VerdictGoto, pass))
+		default:
+			rules = append(rules, m.verdict(expr.VerdictReturn, ""))
+		}
+	}
+	return rules
+}
+
+// unknownPeer matches packets of the family whose peer has an address of pods that no known pod
+// has.
+func (f family) unknownPeer(d policy.Direction) match {
+	m := f.inSet(d, false, policy.SetRanges+f.suffix)
+	name, _ := f.field(d, false)
+	known := policy.SetKnown + f.suffix
+	return match{m.text + " " + name + " != @" + known, slices.Concat(m.exprs,
+		encode(&expr.Lookup{SourceRegister: firstRegister, SetName: known, Invert: true}))}
+}
+
+// addDenials adds the chains in which tiers drop. Their names are the reasons.
+func addDenials(to map[string]*chain) {
+	for _, reason := range []string{admin, baseline, unknown} {
+		if to[reason] == nil {
+			to[reason] = fixed(append(logDrops(reason, families...), drop(reason))...)
+		}
+	}
+}
+
+// shrinks reports whether less may be allowed than before. Where a tier denies, a new element may
+// also cause that.
+func (d *difference) shrinks(want *content) bool {
+	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
+		return true
+	}
+	for name := range d.remove {
+		if !isInside(name) {
+			return true
+		}
+	}
+	for name := range d.add {
+		if want.chains[admin] != nil && !isMembers(name) && !isInside(name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,239 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+)
+
+// transaction collects messages of nftables about tables of the family inet. The kernel applies all
+// or none of them. The zero value is ready.
+type transaction struct{ nfnl.Messages }
+
+// begin begins a message; the attribute with the table's name is the first of all messages.
+func (t *transaction) begin(message, flags uint16, table string) {
+	const nameOfTable = 1 // NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, …
+	t.Begin(kindOf(message), flags, unix.NFPROTO_INET)
+	t.String(nameOfTable, table)
+}
+
+func kindOf(message uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | message }
+
+// commit sends the transaction.
+func (t *transaction) commit(c *nfnl.Conn) error {
+	return c.Commit(unix.NFNL_SUBSYS_NFTABLES, &t.Messages)
+}
+
+func (t *transaction) addTable(table string) {
+	t.begin(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, table)
+}
+
+func (t *transaction) deleteTable(table string) { t.begin(unix.NFT_MSG_DELTABLE, 0, table) }
+
+// addCounter adds a counter that begins with a number of packets.
+func (t *transaction) addCounter(table, name string, packets uint64) {
+	t.begin(unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE, table)
+	t.String(unix.NFTA_OBJ_NAME, name)
+	t.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+	end := t.Nest(unix.NFTA_OBJ_DATA | unix.NLA_F_NESTED)
+	t.Bytes(unix.NFTA_COUNTER_BYTES, make([]byte, 8))
+	t.Bytes(unix.NFTA_COUNTER_PACKETS, binary.BigEndian.AppendUint64(nil, packets))
+	end()
+}
+
+// addChain adds a chain without rules. A chain at a hook accepts packets that its rules do not
+// drop.
+func (t *transaction) addChain(table, name string, c *chain) {
+	t.begin(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, table)
+	t.String(unix.NFTA_CHAIN_NAME, name)
+	if c.hook == nil {
+		return
+	}
+	end := t.Nest(unix.NFTA_CHAIN_HOOK | unix.NLA_F_NESTED)
+	t.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(*c.hook))
+	t.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(c.priority))
+	end()
+	t.Uint32(unix.NFTA_CHAIN_POLICY, uint32(nftables.ChainPolicyAccept))
+	t.String(unix.NFTA_CHAIN_TYPE, string(nftables.ChainTypeFilter))
+}
+
+func (t *transaction) deleteChain(table, name string) {
+	t.begin(unix.NFT_MSG_DELCHAIN, 0, table)
+	t.String(unix.NFTA_CHAIN_NAME, name)
+}
+
+// flushChain deletes the rules of a chain.
+func (t *transaction) flushChain(table, name string) {
+	t.begin(unix.NFT_MSG_DELRULE, 0, table)
+	t.String(unix.NFTA_RULE_CHAIN, name)
+}
+
+// addRules adds rules at the end of a chain.
+func (t *transaction) addRules(table, chain string, rules []rule) {
+	for _, r := range rules {
+		t.addRule(table, chain, placed{rule: r})
+	}
+}
+
+func (t *transaction) addRule(table, chain string, r placed) {
+	flags := uint16(unix.NLM_F_CREATE)
+	if r.before == nil {
+		flags |= unix.NLM_F_APPEND
+	}
+	t.begin(unix.NFT_MSG_NEWRULE, flags, table)
+	t.String(unix.NFTA_RULE_CHAIN, chain)
+	end := t.Nest(unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED)
+	t.Encoded(r.exprs)
+	end()
+	if r.before != nil {
+		t.Bytes(unix.NFTA_RULE_POSITION, r.before)
+	}
+	t.Bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, r.text))
+}
+
+// editRules edits the rules of a chain.
+func (t *transaction) editRules(table, chain string, e edit) {
+	for _, handle := range e.remove {
+		t.begin(unix.NFT_MSG_DELRULE, 0, table)
+		t.String(unix.NFTA_RULE_CHAIN, chain)
+		t.Bytes(unix.NFTA_RULE_HANDLE, handle)
+	}
+	for _, r := range e.add {
+		t.addRule(table, chain, r)
+	}
+}
+
+// Flags and descriptions of sets that package unix lacks.
+const (
+	setConcat     = 0x80 // NFT_SET_CONCAT
+	descConcat    = 2    // NFTA_SET_DESC_CONCAT
+	fieldSize     = 1    // NFTA_SET_FIELD_LEN
+	listElement   = unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED
+	keyOfElement  = unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED
+	lastOfElement = elementKeyEnd | unix.NLA_F_NESTED
+	elementKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
+	setIDOfNewSet = 1  // The kernel requires an ID; nothing refers to it.
+)
+
+// addSet adds a set without elements.
+func (t *transaction) addSet(table, name string, s *set) {
+	var flags uint32
+	if s.interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if s.concat {
+		flags |= setConcat
+	}
+	if s.timeout > 0 {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	if s.room > 0 {
+		flags |= unix.NFT_SET_EVAL
+	}
+	t.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table)
+	t.String(unix.NFTA_SET_NAME, name)
+	t.Uint32(unix.NFTA_SET_FLAGS, flags)
+	t.Uint32(unix.NFTA_SET_KEY_TYPE, s.key.GetNFTMagic())
+	t.Uint32(unix.NFTA_SET_KEY_LEN, s.key.Bytes)
+	t.Uint32(unix.NFTA_SET_ID, setIDOfNewSet)
+	if s.timeout > 0 {
+		t.Bytes(unix.NFTA_SET_TIMEOUT,
+			binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds())))
+	}
+
+	if s.room > 0 && !s.concat {
+		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
+		t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
+		endDesc()
+	}
+	if s.concat { // nft cannot list the set without the sizes of its fields
+		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
+		if s.room > 0 {
+			t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
+		}
+		endConcat := t.Nest(descConcat | unix.NLA_F_NESTED)
+		for _, field := range nftables.ConcatSetTypeElements(s.key) {
+			end := t.Nest(listElement)
+			t.Uint32(fieldSize, field.Bytes)
+			end()
+		}
+		endConcat()
+		endDesc()
+	}
+	if s.interval {
+		const bigEndian = 2
+		t.Bytes(unix.NFTA_SET_USERDATA, userdata.AppendUint32(nil,
+			userdata.NFTNL_UDATA_SET_KEYBYTEORDER, bigEndian))
+	}
+}
+
+func (t *transaction) deleteSet(table, name string) {
+	t.begin(unix.NFT_MSG_DELSET, 0, table)
+	t.String(unix.NFTA_SET_NAME, name)
+}
+
+// flushSet deletes all elements of a set.
+func (t *transaction) flushSet(table, name string) {
+	t.begin(unix.NFT_MSG_DELSETELEM, 0, table)
+	t.String(unix.NFTA_SET_ELEM_LIST_SET, name)
+}
+
+// chunk bounds the elements of one message: an attribute has at most 64 KiB.
+const chunk = 500
+
+func (t *transaction) addElements(table, set string, keys []string) {
+	t.elements(unix.NFT_MSG_NEWSETELEM, table, set, keys)
+}
+
+func (t *transaction) deleteElements(table, set string, keys []string) {
+	t.elements(unix.NFT_MSG_DELSETELEM, table, set, keys)
+}
+
+func (t *transaction) elements(message uint16, table, set string, keys []string) {
+	for len(keys) > 0 {
+		n := min(len(keys), chunk)
+		t.begin(message, unix.NLM_F_CREATE, table)
+		t.String(unix.NFTA_SET_ELEM_LIST_SET, set)
+		end := t.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED)
+		for _, k := range keys[:n] {
+			endElement := t.Nest(listElement)
+			if k[0] == 1 {
+				t.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
+			}
+			value, last := []byte(k[1:]), []byte(nil)
+			if k[0] == keyRange[0] {
+				value, last = value[:len(value)/2], value[len(value)/2:]
+			}
+			endKey := t.Nest(keyOfElement)
+			t.Bytes(unix.NFTA_DATA_VALUE, value)
+			endKey()
+			if last != nil {
+				endLast := t.Nest(lastOfElement)
+				t.Bytes(unix.NFTA_DATA_VALUE, last)
+				endLast()
+			}
+			endElement()
+		}
+		end()
+		keys = keys[n:]
+	}
+}
+
+// encode returns expressions in the encoding of a rule's message. It panics if the library cannot
+// encode an expression of this package.
+func encode(exprs ...expr.Any) (out []byte) {
+	for _, e := range exprs {
+		b, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			panic(fmt.Sprintf("expression %T: %v", e, err))
+		}
+		out = nfnl.AppendAttribute(out, listElement, b)
+	}
+	return out
+}

@@ -1,0 +1,103 @@
+package bpfmaps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// WriteError is the error of a step of Apply that ended early. The steps before it are done; the
+// steps after it are not.
+type WriteError struct {
+	// Map is the map's name, and Step the operation on it.
+	Map, Step string
+	// Done of Of entries are written.
+	Done, Of int
+	Err      error
+}
+
+func (e *WriteError) Error() string {
+	return fmt.Sprintf("%s %s: %d of %d entries: %v", e.Step, e.Map, e.Done, e.Of, e.Err)
+}
+
+// Unwrap returns the kernel's error, and service.ErrFull if it means a full map.
+func (e *WriteError) Unwrap() []error {
+	if errors.Is(e.Err, unix.E2BIG) || errors.Is(e.Err, unix.ENOSPC) { // hash maps, tries
+		return []error{e.Err, service.ErrFull}
+	}
+	return []error{e.Err}
+}
+
+// write is one step of Apply.
+type write struct {
+	mapName, step string
+	entries       int
+	do            func(*ebpf.Map) (int, error)
+}
+
+// Apply writes the changes, step by step, each in one call. An error is a *WriteError. Then State
+// returns the content of the maps, for Planner.Adopt.
+func (t *Table) Apply(c service.Changes) error {
+	for _, w := range writes(c) {
+		if w.entries == 0 {
+			continue
+		}
+		if done, err := w.do(t.maps[w.mapName]); err != nil {
+			return &WriteError{w.mapName, w.step, done, w.entries, err}
+		}
+	}
+	return nil
+}
+
+// writes returns the steps of the changes in the order that service.Changes requires.
+func writes(c service.Changes) []write {
+	sources := service.Batch[service.SourceRangeKey, uint32]{Keys: c.SourceRanges,
+		Values: make([]uint32, len(c.SourceRanges))}
+	for i := range sources.Values {
+		sources.Values[i] = 1
+	}
+	return []write{
+		put(mapBackends, c.Backends),
+		put(mapSourceRanges, sources),
+		put(mapMembers, c.Members),
+		put(mapFrontends, c.Frontends),
+		drop(mapFrontends, c.DropFrontends),
+		put(mapMembers, c.LateMembers),
+		drop(mapMembers, c.DropMembers),
+		drop(mapSourceRanges, c.DropSourceRanges),
+	}
+}
+
+func put[K, V any](name string, b service.Batch[K, V]) write {
+	return write{name, "write", len(b.Keys), func(m *ebpf.Map) (int, error) {
+		return m.BatchUpdate(b.Keys, b.Values, nil)
+	}}
+}
+
+// Delete deletes entries of a map of the table. A missing entry is not an error.
+func Delete[K any](t *Table, name string, keys []K) error {
+	if _, err := drop(name, keys).do(t.maps[name]); err != nil {
+		return fmt.Errorf("delete from %s: %w", name, err)
+	}
+	return nil
+}
+
+// drop deletes entries. A missing entry is not an error.
+func drop[K any](name string, keys []K) write {
+	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {
+		for done := 0; ; {
+			n, err := m.BatchDelete(keys[done:], nil)
+			done += n
+			if !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return done, err
+			}
+			if done++; done == len(keys) {
+				return done, nil
+			}
+		}
+	}}
+}

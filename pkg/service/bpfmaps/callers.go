@@ -1,0 +1,84 @@
+package bpfmaps
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// PodClient is the key of the map service_callers (struct pod_client in
+// bpf/lib/service/pod_clients.h): a pod, by the index of its link, that has had a flow to a service
+// address. The programs add entries and delete none.
+type PodClient struct {
+	Addr [16]byte
+	Link uint32
+}
+
+// UnknownLink is the link of pods that were clients before the map existed. It is never removed.
+const UnknownLink = 0
+
+// assumePodClients fills the map with the addresses that are closed to pods. It is called when the
+// map is new, or when programs without it ran: it is then unknown which pods are clients. After a
+// boot there are none.
+func (t *Table) assumePodClients() error {
+	if err := t.openGuardMap(abi.PinVIPs); err != nil {
+		return err
+	}
+	var all []PodClient
+	err := each(t.maps, abi.PinVIPs, func(a [16]byte, _ uint8) bool {
+		all = append(all, PodClient{Addr: a, Link: UnknownLink})
+		return true
+	})
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	if _, err := t.maps[MapPodClients].BatchUpdate(all, make([]uint8, len(all)), nil); err != nil {
+		return fmt.Errorf("fill map %s: %w", MapPodClients, err)
+	}
+	return nil
+}
+
+// AssumePodClientsOf calls assumePodClients if old is an ingress program without the map: an
+// earlier version ran meanwhile.
+func (t *Table) AssumePodClientsOf(old *ebpf.Program) error {
+	if has, err := hasMap(old, MapPodClients); err != nil || has {
+		return err
+	}
+	return t.assumePodClients()
+}
+
+// assumeFlows sets all bits of the Bloom filter of flows. It is called when programs made entries
+// without adding their addresses to this map.
+func (t *Table) assumeFlows() error {
+	m := t.maps[MapFlowBloom]
+	for i := range m.MaxEntries() {
+		if err := m.Put(i, ^uint64(0)); err != nil {
+			return fmt.Errorf("fill map %s: %w", MapFlowBloom, err)
+		}
+	}
+	return nil
+}
+
+// hasMap reports whether the program has a map of this name.
+func hasMap(p *ebpf.Program, name string) (bool, error) {
+	info, err := p.Info()
+	if err != nil {
+		return false, fmt.Errorf("read program: %w", err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false, fmt.Errorf("open map %d: %w", id, err)
+		}
+		is := bpfobj.MapName(m) == name
+		m.Close()
+		if is {
+			return true, nil
+		}
+	}
+	return false, nil
+}

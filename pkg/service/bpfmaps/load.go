@@ -1,0 +1,310 @@
+package bpfmaps
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// Names of maps, which are also the names of their pins. The names of programs are the pins of
+// their links.
+const (
+	mapFrontends    = "service_fronts"
+	mapBackends     = "service_slots"
+	mapMembers      = "service_members"
+	mapSourceRanges = "service_sources"
+	mapAffinity     = "service_clients"
+	mapReplies      = "service_replies"
+	mapSends        = "service_sends"
+	mapCounts       = "service_counts"
+)
+
+// Names of the maps that programs at links write.
+const (
+	// MapFlows is the flow table.
+	MapFlows = "service_flows"
+	// MapPodClients is the set of PodClient.
+	MapPodClients = "service_callers"
+	// MapFlowBloom is the Bloom filter of the addresses in MapFlows.
+	MapFlowBloom = "service_known"
+)
+
+// PinPrefix is the prefix of the name of every pin of the table.
+const PinPrefix = "service_"
+
+var (
+	// tableMaps are the maps that the planner writes. They refer to each other.
+	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
+	// memoryMaps are the maps that programs write. Each is of use without the others.
+	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapFlows, MapPodClients}
+)
+
+// specs returns the compiled programs for sockets, with what the kernel has as their settings.
+// Their spec has all maps of the table.
+func specs(f Features) ([]*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadServiceSocket()
+	if err != nil {
+		return nil, err
+	}
+	setRetval := uint8(0)
+	if f.SetRetval {
+		setRetval = 1
+	}
+	host, err := netnsCookie()
+	if err != nil {
+		return nil, fmt.Errorf("read the cookie of the network namespace: %w", err)
+	}
+	if err := bpfobj.Set(spec, map[string]any{"has_set_retval": setRetval, "host_netns": host,
+		"probe_mark": uint32(abi.ProbeMark)}); err != nil {
+		return nil, err
+	}
+	return []*ebpf.CollectionSpec{spec}, nil
+}
+
+// quotaShare is the number of entries of the flow table for each flow of a client's quota. A
+// flow takes five entries at most.
+const quotaShare = 128
+
+// packetSpec returns the compiled programs for links, with their settings. Flows is the size of
+// their table.
+func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadServicePacket()
+	if err != nil {
+		return nil, err
+	}
+	routing := uint32(0)
+	if hostRouting {
+		routing = 1
+	}
+	return spec, bpfobj.Set(spec, map[string]any{
+		"host_routing": routing,
+		"pod_mark":     uint32(abi.PodMark),
+		"tunnel_mark":  uint32(abi.TunnelMark),
+		"service_mark": uint32(abi.ServiceMark),
+		"probe_port":   uint32(abi.ProbePort),
+		"tunnel_port":  uint32(tunnelPort),
+		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
+	})
+}
+
+// load opens the maps and loads the programs. Maps come first, since programs refer to them.
+func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return Explain(fmt.Errorf("raise limit of locked memory: %w", err))
+	}
+
+	pinned := make(map[string]*ebpf.MapSpec)
+	for _, spec := range all {
+		for name, m := range spec.Maps {
+			if size, ok := c.sizes()[name]; ok {
+				m.MaxEntries = size
+			}
+			if strings.HasPrefix(name, PinPrefix) {
+				pinned[name] = m
+			}
+		}
+	}
+
+	if err := t.loadTable(pinned); err != nil {
+		return Explain(err)
+	}
+
+	_, err := os.Stat(t.Pin(MapFlows))
+	t.hadFlows = err == nil
+	for name, spec := range pinned {
+		if slices.Contains(tableMaps, name) {
+			continue
+		}
+		if err := t.loadMap(name, spec); err != nil {
+			return Explain(err)
+		}
+	}
+
+	for _, spec := range all {
+		if err := t.loadPrograms(spec); err != nil {
+			return Explain(err)
+		}
+	}
+
+	return nil
+}
+
+// loadTable adopts the maps of the table if all are pinned and fit, and the attached programs read
+// them. Otherwise it creates new maps with the content of those in force. All old pins go before
+// the first new one is made. So a process that dies meanwhile leaves a partial table, never a
+// mixture. The attached programs still read the old maps.
+func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
+	for _, name := range tableMaps {
+		m, err := t.adopt(name, specs[name])
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			t.maps[name] = m
+		}
+	}
+	old, err := t.inForce(t.maps, specs)
+	if err != nil {
+		return err
+	}
+	defer closeMaps(old)
+	if len(t.maps) == len(tableMaps) && old == nil {
+		return nil
+	}
+	var state service.State
+	if t.fresh = old != nil && len(old) < len(tableMaps); old != nil && !t.fresh {
+		if state, err = readState(old); err != nil {
+			return fmt.Errorf("table in force: %w", err)
+		}
+	}
+	return t.remakeTable(specs, state)
+}
+
+// remakeTable replaces the pinned maps by new ones with this content.
+func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.State) error {
+	for _, name := range tableMaps {
+		if m := t.maps[name]; m != nil {
+			m.Close()
+		}
+		m, err := newMap(name, specs[name])
+		if err != nil {
+			return err
+		}
+		t.maps[name] = m
+	}
+	if err := t.fill(content); err != nil {
+		return err
+	}
+	for _, name := range tableMaps {
+		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pin of an earlier table: %w", err)
+		}
+	}
+	for _, name := range tableMaps {
+		if err := bpfobj.Repin(t.maps[name], t.Pin(name)); err != nil {
+			return fmt.Errorf("map %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// loadMap adopts the pinned map or creates a new one in its place.
+func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
+	m, err := t.adopt(name, spec)
+	if err != nil {
+		return err
+	}
+	if m == nil {
+		return t.makeMap(name, spec)
+	}
+	t.maps[name] = m
+	return nil
+}
+
+// adopt opens the pinned map. It returns nil if there is none that fits.
+func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("map %s: open pin: %w", name, err)
+	}
+	if err := spec.Compatible(m); err != nil {
+		t.log.Warn("pinned map of services is of another size or version and is replaced",
+			"map", name, "why", err.Error())
+		m.Close()
+		return nil, nil
+	}
+	return m, nil
+}
+
+func newMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	m, err := ebpf.NewMap(spec)
+	if err != nil {
+		return nil, fmt.Errorf("make map %s of %d entries: %w", name, spec.MaxEntries, err)
+	}
+	return m, nil
+}
+
+func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
+	m, err := newMap(name, spec)
+	if err != nil {
+		return err
+	}
+	t.maps[name] = m
+	if name == MapPodClients {
+		// Fill it before it is pinned: a pinned map is whole.
+		if err := t.assumePodClients(); err != nil {
+			return err
+		}
+	}
+	if name == MapFlowBloom && t.hadFlows {
+		if err := t.assumeFlows(); err != nil {
+			return err
+		}
+	}
+	if err := bpfobj.Repin(m, t.Pin(name)); err != nil {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
+}
+
+// loadPrograms loads the programs of spec with the maps of the table and the guard. The programs
+// have no pins but those of their links.
+func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
+	shared := make(map[string]*ebpf.Map)
+	for name := range spec.Maps {
+		if strings.HasPrefix(name, ".") {
+			continue // settings of the program
+		}
+		if err := t.openGuardMap(name); err != nil {
+			return err
+		}
+		shared[name] = t.maps[name]
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec,
+		ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return fmt.Errorf("load programs: %w", err)
+	}
+	defer coll.Close()
+	for name := range spec.Programs {
+		t.progs[name] = coll.DetachProgram(name)
+	}
+	return nil
+}
+
+// openGuardMap opens a map of the guard, if it is not open yet.
+func (t *Table) openGuardMap(name string) error {
+	if t.maps[name] != nil {
+		return nil
+	}
+	m, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
+	if err != nil {
+		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", name, err)
+	}
+	t.maps[name] = m
+	return nil
+}
+
+// Pin returns the path of a pin of the table or of the guard.
+func (t *Table) Pin(name string) string { return filepath.Join(t.dir, name) }
+
+// Explain adds a remedy to the kernel's error.
+func Explain(err error) error {
+	return bpfobj.Explain(err,
+		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
+}

@@ -1,0 +1,121 @@
+package bpfmaps
+
+import (
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// The main goroutine keeps the process's first thread, which cannot end: a test
+// that unshares must not get it.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if os.Getenv(handsEnv) != "" {
+		os.Exit(handsMain())
+	}
+	os.Exit(nettest.Run(m))
+}
+
+// config returns the configuration of a table for one test, in a bpffs of its own.
+func config(t testing.TB) Config {
+	return Config{
+		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: servicetest.Limits, Log: servicetest.Quiet(),
+		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024},
+	}
+}
+
+// node is a table with its planner, as the daemon has them.
+type node struct {
+	*Table
+	*service.Planner
+}
+
+// start does what the daemon does at its start.
+func start(t testing.TB, c Config, fill func(*service.Planner)) node {
+	t.Helper()
+	return startOn(t, opened(t, c), fill)
+}
+
+// opened opens a table.
+func opened(t testing.TB, c Config) *Table {
+	t.Helper()
+	table, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {
+	t.Helper()
+	t.Cleanup(func() { table.Close() })
+	p, err := service.New("node-1", table.Limits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := node{table, p}
+	n.adopt(t)
+	fill(p)
+	n.apply(t)
+	return n
+}
+
+func (n node) adopt(t testing.TB) {
+	t.Helper()
+	s, err := n.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Adopt(s)
+}
+
+// apply returns how many entries it wrote.
+func (n node) apply(t testing.TB) int {
+	t.Helper()
+	writes := 0
+	for again := true; again; {
+		c := n.Plan()
+		if err := n.Apply(c); err != nil {
+			t.Fatal(err)
+		}
+		again, writes = c.Again, writes+c.Writes()
+	}
+	return writes
+}
+
+func (n node) attach(t testing.TB, cgroup string) []string {
+	t.Helper()
+	changed, err := n.AttachSockets(cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
+// lab puts the services of most tests: plain and sticky have two backends of each family, empty has
+// none.
+func lab(p *service.Planner) {
+	p.PutService(servicetest.Named("plain", "198.18.0.1", "fd42::1"))
+	p.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	sticky := servicetest.Named("sticky", "198.18.0.2", "fd42::2")
+	sticky.Affinity = time.Hour
+	p.PutService(sticky)
+	p.PutSlice(servicetest.SliceOf("sticky", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	p.PutService(servicetest.Named("empty", "198.18.0.3", "fd42::3"))
+}
+
+// attachedAll is the result of AttachSockets if it did the same to all programs.
+func attachedAll(did string) []string {
+	var all []string
+	for _, h := range socketHooks {
+		all = append(all, did+" "+h.program)
+	}
+	return slices.Clip(all)
+}

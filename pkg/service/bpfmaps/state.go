@@ -1,0 +1,106 @@
+package bpfmaps
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// chunk is the number of entries that one call reads.
+const chunk = 1 << 14
+
+// State returns the content of the table, for Planner.Adopt. It reads backends only as far as
+// frontends point.
+func (t *Table) State() (service.State, error) { return readState(t.maps) }
+
+func readState(maps map[string]*ebpf.Map) (service.State, error) {
+	s := service.State{Frontends: make(map[service.FrontendKey]service.Frontend),
+		Members: make(map[service.MemberKey]service.Member)}
+	end := uint64(0)
+	err := errors.Join(
+		each(maps, mapFrontends, func(k service.FrontendKey, v service.Frontend) bool {
+			s.Frontends[k] = v
+			end = max(end, uint64(v.First)+uint64(v.Count))
+			return true
+		}),
+		each(maps, mapMembers, func(k service.MemberKey, v service.Member) bool {
+			s.Members[k] = v
+			return true
+		}),
+		each(maps, mapSourceRanges, func(k service.SourceRangeKey, _ uint32) bool {
+			s.SourceRanges = append(s.SourceRanges, k)
+			return true
+		}))
+	if err != nil {
+		return service.State{}, err
+	}
+
+	end = min(end, uint64(maps[mapBackends].MaxEntries()))
+	if end == 0 {
+		return s, nil
+	}
+
+	s.Backends = make([]service.Backend, end)
+	return s, each(maps, mapBackends, func(k uint32, v service.Backend) bool {
+		if uint64(k) < end {
+			s.Backends[k] = v
+		}
+		return uint64(k) < end
+	})
+}
+
+// Each calls fn with every entry of a map of the table until fn returns false. It may miss entries
+// that come or go meanwhile.
+func Each[K, V any](t *Table, name string, fn func(K, V) bool) error {
+	return each(t.maps, name, fn)
+}
+
+// each calls fn with every entry of a map until fn returns false.
+func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) error {
+	m := maps[name]
+	size := int(min(m.MaxEntries(), chunk))
+	keys, values := make([]K, size), make([]V, size)
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		for i := range n {
+			if !fn(keys[i], values[i]) {
+				return nil
+			}
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}
+
+// eachRaw calls fn with the bytes of every entry of a hash map until fn returns an error. It may
+// miss entries that come or go meanwhile. Unlike a look-up it does not change the order of an LRU
+// map.
+func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
+	list := func(size uint32) reflect.Value {
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size),
+			reflect.TypeFor[byte]())), chunk, chunk)
+	}
+	keys, values := list(m.KeySize()), list(m.ValueSize())
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := m.BatchLookup(cursor, keys.Interface(), values.Interface(), nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i := range n {
+			if err := fn(keys.Index(i).Bytes(), values.Index(i).Bytes()); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return nil // that was all
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package bpfmaps
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func TestServicesWorkAtSockets(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	if diff := cmp.Diff(attachedAll("attached"), n.attach(t, cgroup)); diff != "" {
+		t.Error(diff)
+	}
+
+	h := newHands(t, cgroup)
+	for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
+		tcp, udp := h.dial("tcp", to+":80"), h.dial("udp", to+":53")
+		if tcp.Peer != to+":80" || udp.Peer != to+":53" || !slices.Contains(backends, tcp.Answer) ||
+			!slices.Contains(backends, udp.Answer) {
+			t.Errorf("%s: %+v, %+v", to, tcp, udp)
+		}
+	}
+
+	for _, to := range []string{"198.18.0.3", "[fd42::3]"} {
+		if r := h.do(order{Do: "dial", Net: "tcp", To: to + ":80"}); !r.Refused {
+			t.Errorf("%s, without backends: %+v", to, r)
+		}
+	}
+
+	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 ||
+		got.Sockets.UDP < 2 {
+		t.Errorf("counters %+v, %v", got, err)
+	}
+
+	h.dial("tcp", "198.18.0.2:80")
+	if m, err := n.Remembered(); err != nil || m.Clients != 1 || m.Replies < 5 || m.Sends != 0 {
+		t.Errorf("remembered are %+v, %v", m, err)
+	}
+	if changed := n.attach(t, cgroup); len(changed) > 0 {
+		t.Errorf("the second time it changed %v", changed)
+	}
+}
+
+// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where there is no
+// listener.
+func TestRefusalWithoutSetRetval(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	all, err := specs(Features{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := open(c, Features{SetRetval: false}, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startOn(t, table, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	for _, o := range []order{
+		{Net: "tcp", To: "198.18.0.3:80"}, {Net: "tcp", To: "[fd42::3]:80"},
+		{Net: "udp", To: "198.18.0.3:53"}, {Net: "udp", To: "[fd42::3]:53"},
+		{Net: mapped, To: "198.18.0.3:53"},
+	} {
+		o.Do = "dial"
+		if r := h.do(o); !r.Refused {
+			t.Errorf("%s %s, without backends: %+v", o.Net, o.To, r)
+		}
+	}
+	h.dial("tcp", "198.18.0.1:80")
+}
+
+// TestRestart ends the daemon, which no other program notices. Open connections stay, new
+// connections are made all the time, and the next daemon writes nothing.
+func TestRestart(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	n := start(t, c, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"),
+		h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
+	sticky := h.dial("tcp", "198.18.0.2:80").Answer
+	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
+
+	for range 5 {
+		errtest.Must(t, n.Close())
+		table := opened(t, c)
+		defer table.Close()
+		p, _ := service.New("node-1", table.Limits())
+		n = node{table, p}
+		n.adopt(t)
+		lab(p)
+		if writes, changed := n.apply(t), n.attach(t, cgroup); writes != 0 || len(changed) > 0 {
+			t.Errorf("a restart wrote %d entries and %v", writes, changed)
+		}
+	}
+	h.expectHeld(conns, sticky)
+}
+
+// expectHeld checks that connections and affinity are as before, and that the load met no error.
+func (h *hands) expectHeld(conns []result, sticky string) {
+	h.t.Helper()
+	for _, c := range conns {
+		if got := h.ask(c.ID); got != c.Answer {
+			h.t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
+		}
+	}
+
+	if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
+		h.t.Errorf("affinity was to %s and is to %s", sticky, got)
+	}
+	if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
+		h.t.Errorf("meanwhile: %+v", load)
+	}
+}
+
+// TestUpgrade replaces the programs in force by another version, and the maps by others of other
+// sizes.
+func TestUpgrade(t *testing.T) {
+	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
+		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
+			for _, p := range all[0].Programs {
+				// No jump crosses this place, so all jumps stay correct.
+				p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1,
+					asm.Mov.Reg(asm.R1, asm.R1))
+			}
+		},
+		"larger table": func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.BackendSlots *= 2 },
+		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) {
+			c.Memory = Memory{2048, 2048, 2048, 2048}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cgroup, c := nettest.NewCgroup(t), config(t)
+			n := start(t, c, lab)
+			n.attach(t, cgroup)
+			h := newHands(t, cgroup)
+			conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"),
+				h.dial("udp", "[fd42::1]:53")}
+			sticky := h.dial("tcp", "198.18.0.2:80").Answer
+			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
+			all, err := specs(Features{SetRetval: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			change(&c, all)
+			table, err := open(c, Features{SetRetval: true}, all)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			n = startOn(t, table, lab)
+			changed := n.attach(t, cgroup)
+			if len(changed) == 0 || len(n.attach(t, cgroup)) > 0 {
+				t.Errorf("the first time it changed %v", changed)
+			}
+
+			h.expectHeld(conns, sticky)
+
+			// From now on, writes change the table in force.
+			n.PutSlice(servicetest.SliceOf("plain", "198.18.1.3"))
+			n.apply(t)
+			if got := h.dial("tcp", "198.18.0.1:80").Answer; got != "198.18.1.3" {
+				t.Errorf("after a change %s answers", got)
+			}
+		})
+	}
+}
+
+// TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
+// it.
+func TestOpenAfterADeathWithinOpen(t *testing.T) {
+	for _, left := range [][]string{{mapFrontends}, {mapBackends, mapMembers},
+		{mapFrontends, mapBackends, mapMembers}, {mapSourceRanges}} {
+		c := config(t)
+		start(t, c, lab).Close()
+		for _, name := range tableMaps {
+			if !slices.Contains(left, name) {
+				errtest.Must(t, os.Remove(filepath.Join(c.Dir, name)))
+			}
+		}
+		table := opened(t, c)
+		s, err := table.State()
+		table.Close()
+		if err != nil || len(s.Frontends)+len(s.Members)+len(s.Backends)+len(s.SourceRanges) > 0 {
+			t.Errorf("with %v left: %+v, %v", left, s, err)
+		}
+	}
+}
+
+func TestRemove(t *testing.T) {
+	cgroup, c := nettest.NewCgroup(t), config(t)
+	n := start(t, c, lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	h.dial("tcp", "198.18.0.1:80")
+	n.Close()
+
+	other := filepath.Join(c.Dir, "guard_ingress")
+	errtest.Must(t, os.Mkdir(other, 0o700))
+	taken, err := Remove(c.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(c.Dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("left are %v, %v; taken were %v", left, err, taken)
+	}
+
+	if r := h.do(order{Do: "dial", Net: "tcp", To: "198.18.0.1:80"}); r.Err == "" || r.Refused {
+		t.Errorf("a service is translated still: %+v", r)
+	}
+	errtest.Must(t, os.Remove(other))
+	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
+		t.Errorf("the second time it took %v, %v", taken, err)
+	}
+	if taken, err := Remove(c.Dir); err != nil || len(taken) > 0 {
+		t.Errorf("the third time it took %v, %v", taken, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	nettest.NeedBPF(t)
+	c := config(t)
+	n := start(t, c, lab)
+	if _, err := n.AttachSockets(t.TempDir()); !errors.Is(err, ErrNoCgroup) {
+		t.Errorf("attach to no cgroup: %v", err)
+	}
+	if _, err := n.AttachSockets("/nowhere"); !errors.Is(err, ErrNoCgroup) {
+		t.Errorf("attach to nothing: %v", err)
+	}
+	bad := c
+	bad.Limits.BackendSlots = 1000
+	if _, err := Open(bad); !errors.Is(err, service.ErrLimits) {
+		t.Errorf("limits that cannot be: %v", err)
+	}
+	bad = c
+	bad.Dir = t.TempDir()
+	if _, err := Open(bad); !errors.Is(err, ErrNoBPFFS) {
+		t.Errorf("no bpffs: %v", err)
+	}
+}

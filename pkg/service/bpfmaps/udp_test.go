@@ -1,0 +1,177 @@
+package bpfmaps
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	abort := func(want int) {
+		t.Helper()
+		got, err := n.AbortUDP(h.ns.Path(), "/proc/self/fd/1000000")
+		if errors.Is(err, ErrNotSupported) {
+			nettest.Skip(t, nettest.NoKernelFeature, err.Error())
+		}
+		if err != nil || got != want {
+			t.Fatalf("%d sockets were disconnected, want %d: %v", got, want, err)
+		}
+	}
+
+	for _, v := range []struct{ network, service, deleted, kept, gone string }{
+		{"udp", "198.18.0.1", "198.18.0.9", "198.18.1.1", "198.18.1.2"},
+		{mapped, "198.18.0.1", "198.18.0.9", "198.18.1.1", "198.18.1.2"},
+		{"udp", "[fd42::1]", "[fd42::9]", "fd42:1::1", "fd42:1::2"},
+	} {
+		n.PutService(servicetest.Named("deleted", "198.18.0.9", "fd42::9"))
+		n.PutSlice(servicetest.SliceOf("deleted", v.kept))
+		lab(n.Planner)
+		n.apply(t)
+
+		byAnswer := map[string][]int{}
+		for len(byAnswer[v.kept]) < 2 || len(byAnswer[v.gone]) < 2 {
+			r := h.dial(v.network, v.service+":53")
+			byAnswer[r.Answer] = append(byAnswer[r.Answer], r.ID)
+		}
+
+		lost := h.dial(v.network, v.deleted+":53")
+		direct := h.dial("udp", "["+v.gone+"]:5353")
+		abort(0)
+		n.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "fd42:1::1"))
+		n.DeleteService(service.Name{Namespace: "test", Name: "deleted"})
+		n.apply(t)
+		abort(len(byAnswer[v.gone]) + 1)
+
+		for _, id := range append(byAnswer[v.kept], direct.ID) {
+			h.ask(id)
+		}
+
+		for _, id := range append(byAnswer[v.gone], lost.ID) {
+			if r := h.do(order{Do: "ask", ID: id}); r.Err == "" {
+				t.Errorf("a socket to %s still talks to %s", v.service, r.Answer)
+			}
+		}
+
+		if got := h.dial("udp", v.service+":53").Answer; got != v.kept {
+			t.Errorf("after that %s answers", got)
+		}
+
+		abort(0)
+	}
+}
+
+// TestDatagramsFollowAnAddress moves an address from one service to another. The first service goes
+// on by its own address. Then no service has the address.
+func TestDatagramsFollowAnAddress(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	n.attach(t, cgroup)
+
+	h := newHands(t, cgroup)
+	for _, v := range []struct{ shared, blue, green, first, second string }{
+		{"198.18.0.9", "198.18.0.7", "198.18.0.8", "198.18.1.1", "198.18.1.2"},
+		{"fd42::9", "fd42::7", "fd42::8", "fd42:1::1", "fd42:1::2"},
+	} {
+		blue, green := servicetest.Named("blue", v.blue), servicetest.Named("green", v.green)
+		n.PutSlice(servicetest.SliceOf("blue", v.first))
+		n.PutSlice(servicetest.SliceOf("green", v.second))
+		serve := func(blues, greens []netip.Addr) {
+			blue.ExternalIPs, green.ExternalIPs = blues, greens
+			n.PutService(blue)
+			n.PutService(green)
+			n.apply(t)
+		}
+		shared, at := nettest.Addrs(v.shared), net.JoinHostPort(v.shared, "53")
+
+		serve(shared, nil)
+		unconnected, connected := h.dial(loose, at), h.dial("udp", at)
+		serve(nil, shared)
+		if got := h.ask(unconnected.ID); unconnected.Answer != v.first || got != v.second {
+			t.Errorf("%s was of %s and is of %s, and datagrams got to %s and then to %s", v.shared,
+				v.first, v.second, unconnected.Answer, got)
+		}
+		if got, err := n.AbortUDP(h.ns.Path()); err != nil || got != 1 {
+			t.Errorf("%d connected sockets, of one to %s, were disconnected: %v", got,
+				connected.Answer, err)
+		}
+		before, err := n.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		serve(shared, nil)
+		n.PutSlice(servicetest.SliceOf("blue", v.second, v.first))
+		n.apply(t)
+		if got := h.ask(unconnected.ID); got != v.second {
+			t.Errorf("a backend of both services was left for %s", got)
+		}
+		if after, err := n.Counters(); err != nil || after.Sockets.UDP != before.Sockets.UDP {
+			t.Errorf("it was chosen anew: %d, %d before, %v", after.Sockets.UDP, before.Sockets.UDP,
+				err)
+		}
+
+		serve(nil, nil)
+		if r := h.do(order{Do: "ask", ID: unconnected.ID}); r.Err == "" {
+			t.Errorf("%s is no service's, and datagrams go to %s", v.shared, r.Answer)
+		}
+	}
+}
+
+func TestBackendsThatSocketsWereGiven(t *testing.T) {
+	cgroup := nettest.NewCgroup(t)
+	n := start(t, config(t), lab)
+	n.attach(t, cgroup)
+	h := newHands(t, cgroup)
+	asked := netip.MustParseAddrPort("198.18.0.1:53")
+	answers := map[string]bool{}
+	for len(answers) < 2 {
+		answers[h.dial("udp", asked.String()).Answer] = true
+	}
+	h.dial("udp", "[fd42::1]:53")
+	h.dial("udp", "198.18.1.1:5353") // of no frontend
+	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:5353"),
+		netip.MustParseAddrPort("198.18.1.2:5353")}
+	if got, err := n.Given([]netip.AddrPort{asked,
+		netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
+		t.Errorf("sockets were given %v, %v; want %v", got, err, want)
+	}
+	if got, err := n.Given(nil); err != nil || len(got) > 0 {
+		t.Errorf("for no frontend sockets were given %v, %v", got, err)
+	}
+}
+
+func TestLayoutMatchesThePrograms(t *testing.T) {
+	all, err := specs(Features{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := packetSpec(0, 1024, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		m          *ebpf.MapSpec
+		key, value uintptr
+	}{
+		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
+		{links.Maps[MapPodClients], unsafe.Sizeof(PodClient{}), unsafe.Sizeof(uint8(0))},
+	} {
+		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
+			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,
+				c.m.KeySize, c.m.ValueSize, c.key, c.value)
+		}
+	}
+}
