@@ -20,7 +20,9 @@ type flowState struct {
 	// way.
 	Sent     uint64 `json:"sent"`
 	Answered uint64 `json:"answered"`
-	// MaxGap is the longest time without an answer, including the present one.
+	// MaxGap is the longest time without an answer, including the present one, since a line first
+	// showed all flows answered. Until then it is the time since the flow's start: what flows wait
+	// while containers start is not a gap of flows that lived.
 	MaxGap float64 `json:"maxGapMillis"`
 	// Lost are the runs of UDP records without an answer, the first maxRuns of them.
 	Lost []lostRun `json:"lost,omitempty"`
@@ -145,7 +147,11 @@ func flow(ctx context.Context, args []string) (any, error) {
 		}
 	}
 
-	return reporting(ctx, *report, func() any { return states(flows) })
+	began := false
+	return reporting(ctx, *report, func() any {
+		began = began || begin(flows)
+		return states(flows)
+	})
 }
 
 // reporting prints the result of now after each pause as a line of JSON, until ctx ends. It returns
@@ -163,6 +169,21 @@ func reporting(ctx context.Context, pause time.Duration, now func() any) (any, e
 			}
 		}
 	}
+}
+
+// begin counts gaps anew if all flows have been answered.
+func begin(flows []*carrier) bool {
+	for _, s := range states(flows) {
+		if s.Answered == 0 {
+			return false
+		}
+	}
+	for _, f := range flows {
+		f.mu.Lock()
+		f.state.MaxGap, f.last = 0, time.Now()
+		f.mu.Unlock()
+	}
+	return true
 }
 
 func states(flows []*carrier) []flowState {

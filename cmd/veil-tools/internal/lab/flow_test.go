@@ -36,6 +36,28 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 	}
 }
 
+// Gaps count from the line that first shows all flows answered.
+func TestGapsCountOnceAllFlowsLive(t *testing.T) {
+	hourAgo := time.Now().Add(-time.Hour)
+	flows := []*carrier{{last: hourAgo}, {last: hourAgo}}
+	hour := millis(time.Hour)
+
+	flows[0].sent()
+	flows[0].answered(0)
+	if begin(flows) || flows[0].now().MaxGap < hour || flows[1].now().MaxGap < hour {
+		t.Errorf("one of two was answered: %+v", states(flows))
+	}
+	flows[1].sent()
+	flows[1].answered(0)
+	if !begin(flows) || flows[0].now().MaxGap > hour/2 || flows[1].now().MaxGap > hour/2 {
+		t.Errorf("both were answered: %+v", states(flows))
+	}
+	flows[1].last = hourAgo
+	if got := flows[1].now().MaxGap; got < hour {
+		t.Errorf("a gap after that is %v ms", got)
+	}
+}
+
 // Flows to an echo carry both protocols and stop at a signal.
 func TestFlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
