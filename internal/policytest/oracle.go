@@ -20,9 +20,7 @@ type World struct {
 	Ranges   []netip.Prefix
 	Nodes    map[string]policy.Node
 	Attached map[policy.Key][]netip.Addr
-	// AllowOwnNode reports whether "traffic to and from the node where a Pod is running is always
-	// allowed", as the API of NetworkPolicy defines.
-	AllowOwnNode bool
+	policy.Options
 }
 
 func (w *World) addrs(p policy.Pod) []netip.Addr {

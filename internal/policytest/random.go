@@ -287,9 +287,7 @@ func DrawWorld(t *rapid.T) *World {
 // NewPlanner returns a planner with the node and the options of the World.
 func (w *World) NewPlanner() *policy.Planner {
 	p := policy.NewPlanner(w.Node)
-	if w.AllowOwnNode {
-		p.AllowOwnNode()
-	}
+	p.SetOptions(w.Options)
 	return p
 }
 

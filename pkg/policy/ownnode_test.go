@@ -29,7 +29,7 @@ func denyNodes(name string, ports int) policy.ClusterPolicy {
 
 func TestOwnNodeIsOpenForNetworkPoliciesOnly(t *testing.T) {
 	p := shop()
-	p.AllowOwnNode()
+	p.SetOptions(policy.Options{AllowOwnNode: true})
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
 		Isolates: [2]bool{true, true}})
 	expect(t, p, toNode(), policy.Allow)
@@ -50,7 +50,7 @@ func TestOwnNodeIsOpenForNetworkPoliciesOnly(t *testing.T) {
 // denied.
 func TestBoundWithoutAnAdminTierKeepsTheOwnNodeClosed(t *testing.T) {
 	p := shop()
-	p.AllowOwnNode()
+	p.SetOptions(policy.Options{AllowOwnNode: true})
 	for i := range policy.MaxChainLines/policy.MaxLines + 1 {
 		p.PutClusterPolicy(denyNodes(fmt.Sprint("nodes-", i), policy.MaxLines-i))
 	}

@@ -124,9 +124,7 @@ type Plan struct {
 	// Both are sorted. They decide which ICMP errors are accepted.
 	NodeAddrs []netip.Addr
 	Inside    []Range
-	// AllowOwnNode reports whether a pod can reach its own node although NetworkPolicies isolate
-	// it. The Admin tier is evaluated before.
-	AllowOwnNode bool
+	Options
 	// Problems holds, by policy, the reason why it denies everything.
 	Problems map[Name]string
 	// ClusterProblems holds, by ClusterNetworkPolicy, which part denies more than its text does.

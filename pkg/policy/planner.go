@@ -53,12 +53,11 @@ type Planner struct {
 	serial uint64
 	memo   map[string]memo
 	// uses holds, by member, which policies select it.
-	uses map[Key]use
-	own  []netip.Addr
-	// allowOwnNode becomes Plan.AllowOwnNode.
-	allowOwnNode bool
-	nodes        map[string]Node
-	ranges       *Set
+	uses    map[Key]use
+	own     []netip.Addr
+	options Options
+	nodes   map[string]Node
+	ranges  *Set
 	// prefixes and nodeAddrs are the parts of inside.
 	prefixes  []netip.Prefix
 	nodeAddrs []netip.Addr
@@ -204,10 +203,6 @@ func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
 // SetOwn sets Plan.Own: the addresses from which the node itself sends by links of pods.
 func (p *Planner) SetOwn(addrs []netip.Addr) { p.own = slices.Clone(addrs) }
 
-// AllowOwnNode makes NetworkPolicies allow each pod's connections to its own node. Call it before
-// the first Plan.
-func (p *Planner) AllowOwnNode() { p.allowOwnNode = true }
-
 // PutPolicy adds or replaces a policy.
 func (p *Planner) PutPolicy(policy Policy) {
 	of := p.policies[policy.Namespace]
@@ -268,7 +263,7 @@ func (p *Planner) Plan() *Plan {
 		Sets: sets, Elements: p.elementsTold, Chains: p.chainsTold,
 		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
-		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
+		Options: p.options, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
 		Inside: p.inside,
 	}
 	return plan

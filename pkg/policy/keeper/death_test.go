@@ -24,7 +24,7 @@ func TestDeathAtAnyStepAllowsNoMoreThanOldOrNew(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := policytest.DrawWorld(rt)
 		begin := func() {
-			n.fast, n.allowOwnNode = deadly{}, w.AllowOwnNode
+			n.fast, n.options = deadly{}, w.Options
 			n.restart()
 			n.Keeper.planner, n.Keeper.prefixes = w.TellAll(), map[string][]netip.Prefix{}
 			n.Listed()

@@ -64,14 +64,18 @@ func NewFeature(o FeatureOptions) *Feature {
 		return f
 	}
 	k := Options{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
-		AllowOwnNode: o.Config.PolicyOwnNode == config.OwnNodeAllow, Denials: o.Source.Deny,
-		Programmed: o.Programmed}
+		Policy: policyOptions(o.Config), Denials: o.Source.Deny, Programmed: o.Programmed}
 	if o.Links != nil {
 		o.Links.Confine()
 		k.FastPath = o.Links
 	}
 	f.keeper = New(k)
 	return f
+}
+
+// policyOptions returns what the configuration decides about policies.
+func policyOptions(c config.Config) policy.Options {
+	return policy.Options{AllowOwnNode: c.PolicyOwnNode == config.OwnNodeAllow}
 }
 
 // Begin puts in force what is known before any source has spoken. Without policies in the

@@ -33,9 +33,8 @@ type Options struct {
 	Node  string
 	Paths pod.Paths
 	Log   *slog.Logger
-	// AllowOwnNode has pods reach their own node whatever NetworkPolicies say, as Kubernetes' API
-	// does. ClusterNetworkPolicies of the Admin tier judge it all the same.
-	AllowOwnNode bool
+	// Policy is what the operator decides about policies.
+	Policy policy.Options
 	// Denials is told, when a plan is in force, which policies deny more than is written; nil is
 	// nobody. It must not block.
 	Denials func([]policy.Denial)
@@ -147,9 +146,7 @@ func New(o Options) *Keeper {
 		own: owned{attached: map[policy.Key]bool{}},
 	}
 	k.shown.Store(&inForce{})
-	if o.AllowOwnNode {
-		k.planner.AllowOwnNode()
-	}
+	k.planner.SetOptions(o.Policy)
 	return k
 }
 

@@ -27,8 +27,8 @@ type node struct {
 	t     *testing.T
 	paths pod.Paths
 	pods  map[string]*nettest.NS
-	// allowOwnNode is the option of the next restart.
-	allowOwnNode bool
+	// options are the options of the next restart.
+	options policy.Options
 	// fast is the option of the next restart.
 	fast FastPath
 }
@@ -65,7 +65,7 @@ func (n *node) restart() {
 		n.Keeper.Close()
 	}
 	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
-		AllowOwnNode: n.allowOwnNode, FastPath: n.fast})
+		Policy: n.options, FastPath: n.fast})
 	k := n.Keeper
 	n.t.Cleanup(func() { k.Close() })
 	n.must(n.Begin)

@@ -321,7 +321,7 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 
 func TestTraceToTheOwnNodeSaysWhyItIsAllowed(t *testing.T) {
 	n := traced(t)
-	n.allowOwnNode = true
+	n.options.AllowOwnNode = true
 	n.restart()
 	n.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
 		Isolates: [2]bool{true, true}})

@@ -127,8 +127,8 @@ type planner struct {
 	dependents map[string][]string
 	// boxed makes boxes of all lines that can be boxes, for tests.
 	boxed bool
-	// allowOwnNode is the setting of the plan for which the chains were made.
-	allowOwnNode bool
+	// options are the options of the plan that chains were made for.
+	options policy.Options
 	// members holds the sets of makeMembers. They were made from the plan membersOf.
 	members   map[string]*set
 	membersOf policy.Plan
@@ -183,8 +183,8 @@ func (c *content) add(name string, made []*set) {
 // makeChains makes the chains of the plan's groups if the groups changed, and reports whether they
 // did. Groups of the same name have the same chains and look up the same sets.
 func (p *planner) makeChains(plan *policy.Plan) bool {
-	if p.allowOwnNode != plan.AllowOwnNode {
-		p.chains, p.refer, p.allowOwnNode = nil, counts{}, plan.AllowOwnNode
+	if p.options != plan.Options {
+		p.chains, p.refer, p.options = nil, counts{}, plan.Options
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
 		return false
 	}
