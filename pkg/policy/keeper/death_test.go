@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 )
 
 // A daemon may die between any two of the steps that bring a change in force: reservations, loss of
@@ -80,13 +80,13 @@ func someFlows() (flows []policy.Flow) {
 func (n *node) judge(flows []policy.Flow) (verdicts []policy.Verdict) {
 	n.t.Helper()
 	n.must(func() error {
-		k, err := nftables.OpenKernel()
+		k, err := interpret.Open()
 		if err != nil {
 			return err
 		}
 		defer k.Close()
 		for _, f := range flows {
-			d, err := k.Judge(nftables.Packet{Flow: f})
+			d, err := k.Judge(interpret.Packet{Flow: f})
 			if err != nil {
 				return err
 			}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
-	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 )
 
 // Question asks whether a connection is allowed.
@@ -68,7 +68,7 @@ type Side struct {
 	Cluster string `json:"cluster,omitempty"`
 	Why     string `json:"why,omitempty"`
 
-	packet nftables.Packet
+	packet interpret.Packet
 }
 
 const (
@@ -265,7 +265,7 @@ func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow
 		f.FromPod = other.here
 		f.FromTunnel = !other.here && plan.IsInside(f.Src)
 	}
-	s.packet = nftables.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
+	s.packet = interpret.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
 	if s.packet.FromNode {
 		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
 		return s
@@ -316,7 +316,7 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 
 // askKernel adds what the kernel's table does.
 func (t *Trace) askKernel() error {
-	kernel, err := nftables.OpenKernel()
+	kernel, err := interpret.Open()
 	if err != nil {
 		return err
 	}

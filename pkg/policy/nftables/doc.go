@@ -29,9 +29,6 @@
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.
 //
-// It is larger than most packages: the rules, their bytes, what the kernel returns and its
-// interpretation follow from one form of a table, and are compared with one another.
-//
 // Drops are logged to nflog with a limit per pod (logrule.go), and counted without one.
 //
 // Start reading at Table, then want.go, then groups.go and stamp.go.

@@ -12,19 +12,20 @@ import (
 	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
 // judge judges flows by the kernel's table.
-func judge(ns *nettest.NS, flows ...policy.Flow) (out []nftables.Decision, err error) {
+func judge(ns *nettest.NS, flows ...policy.Flow) (out []interpret.Decision, err error) {
 	err = ns.Do(func() (err error) {
-		k, err := nftables.OpenKernel()
+		k, err := interpret.Open()
 		if err != nil {
 			return err
 		}
 		defer k.Close()
 		for _, f := range flows {
-			d, err := k.Judge(nftables.Packet{Flow: f})
+			d, err := k.Judge(interpret.Packet{Flow: f})
 			if err != nil {
 				return err
 			}

@@ -163,14 +163,6 @@ func hookNamed(number uint32, priority int32) string {
 	return fmt.Sprintf("hook %d priority %d", number, priority)
 }
 
-// hookText describes the hook of a chain. It returns "" for a chain without a hook.
-func hookText(ch *nftables.Chain) string {
-	if ch.Hooknum == nil || ch.Priority == nil {
-		return ""
-	}
-	return hookNamed(uint32(*ch.Hooknum), int32(*ch.Priority))
-}
-
 // readCounters reads the packets of a table's counters by their names.
 func readCounters(c *nfnl.Conn, table string) (map[string]uint64, error) {
 	out := map[string]uint64{}

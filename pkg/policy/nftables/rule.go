@@ -184,7 +184,7 @@ func toPorts(i policy.Interval) match {
 }
 
 // Bits of ct state (NF_CT_STATE_BIT).
-const stateEstablished, stateRelated, stateNew = 1 << 1, 1 << 2, 1 << 3
+const stateEstablished, stateRelated = 1 << 1, 1 << 2
 
 // known matches packets of connections that were judged.
 func known() match { return inState("established", stateEstablished) }

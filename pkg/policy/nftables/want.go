@@ -66,8 +66,12 @@ func (c *chain) summary(cached *fragments) summary {
 	return summary{hook: c.hookText(), texts: *c.texts}
 }
 
+// hookText describes the hook of the chain. It returns "" for a chain without a hook.
 func (c *chain) hookText() string {
-	return hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
+	if c.hook == nil {
+		return ""
+	}
+	return hookNamed(uint32(*c.hook), int32(c.priority))
 }
 
 // elements are keys of a set. The key of the end of an interval has a leading byte 1. The key of a

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
@@ -82,7 +83,7 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 	nodeOf func(*corev1.Pod) string) (wrong []string, asked int, err error) {
 	judge := plan.Judges()
 	err = n.ns.Do(func() error {
-		kernel, err := nftables.OpenKernel()
+		kernel, err := interpret.Open()
 		if err != nil {
 			return err
 		}
@@ -96,7 +97,7 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 			}
 			asked++
 			want, planned := q.verdict(f), judge(f)
-			inForce, err := kernel.Judge(nftables.Packet{Flow: f})
+			inForce, err := kernel.Judge(interpret.Packet{Flow: f})
 			if err != nil {
 				return fmt.Errorf("%s: %w", q, err)
 			}

@@ -1,4 +1,4 @@
-package nftables
+package interpret
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // machine judges one packet as nft_do_chain (net/netfilter/nf_tables_core.c) does, with the
-// expressions that this package writes. It returns an error for any other expression.
+// expressions that package nftables writes. It returns an error for any other expression.
 type machine struct {
 	kernel             *Kernel
 	packet             Packet
@@ -183,7 +183,7 @@ func (m *machine) meta(e *expr.Meta) error {
 	const someLink = 1
 	switch e.Key {
 	case expr.MetaKeyNFPROTO:
-		return m.set(e.Register, []byte{families[indexOf(m.packet.Src)].proto})
+		return m.set(e.Register, []byte{layoutOf(m.packet.Src).nfproto})
 	case expr.MetaKeyL4PROTO:
 		return m.set(e.Register, []byte{byte(m.packet.Proto)})
 	case expr.MetaKeyMARK:
@@ -230,9 +230,9 @@ func (m *machine) conntrack(e *expr.Ct) error {
 	if e.SourceRegister || e.Key != expr.CtKeySTATE {
 		return fmt.Errorf("ct %d is not known", e.Key)
 	}
-	state := uint32(stateNew)
+	state := uint32(expr.CtStateBitNEW)
 	if m.packet.Quotes.IsValid() {
-		state = stateRelated
+		state = expr.CtStateBitRELATED
 	}
 	return m.set(e.Register, binaryutil.NativeEndian.PutUint32(state))
 }
@@ -248,7 +248,7 @@ func (m *machine) dynset(e *expr.Dynset) error {
 		m.added = map[string]bool{}
 	}
 	if err == nil {
-		m.added[e.SetName+key(data)] = true
+		m.added[e.SetName+"\x00"+string(data)] = true
 	}
 	return err
 }
@@ -289,9 +289,13 @@ func (m *machine) lookup(e *expr.Lookup) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	found, err := m.kernel.has(e.SetName, data)
-	if s := m.kernel.sets[e.SetName]; err == nil && s.Dynamic {
-		found = found || m.added[e.SetName+key(data[:s.KeyType.Bytes])]
+	s, err := m.kernel.setOf(e.SetName)
+	if err != nil {
+		return false, err
 	}
-	return found != e.Invert, err
+	found := s.has(data)
+	if s.Dynamic {
+		found = found || m.added[e.SetName+"\x00"+string(data[:s.KeyType.Bytes])]
+	}
+	return found != e.Invert, nil
 }
