@@ -161,10 +161,11 @@ func (s *run) addProbed(alone, with probed, sum tally) error {
 // probers.
 const ownFiles = 1000
 
-// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles.
-// The error says how many probers are possible if the process may not have so many.
+// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles, or
+// as far as it may be raised. One connection each must fit. The error says how many probers are
+// possible.
 func moreFiles(pid, probers int) error {
-	most := uint64(2*probers + ownFiles)
+	least, most := uint64(probers+ownFiles), uint64(2*probers+ownFiles)
 	var has unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &has); err != nil {
 		return fmt.Errorf("read the limit of open files: %w", err)
@@ -172,9 +173,12 @@ func moreFiles(pid, probers int) error {
 	want := unix.Rlimit{Cur: max(has.Cur, most), Max: max(has.Max, most)}
 	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("a process may open %d files here: use --probers %d or less, or a "+
-			"machine "+
-			"with a higher hard limit: %w", has.Max, (int(has.Max)-ownFiles)/2, err)
+		if has.Max < least {
+			return fmt.Errorf("a process may open %d files here: use --probers %d or less, or a "+
+				"machine with a higher hard limit: %w", has.Max, int(has.Max)-ownFiles, err)
+		}
+		want = unix.Rlimit{Cur: has.Max, Max: has.Max}
+		err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("raise the limit of open files: %w", err)
