@@ -24,6 +24,16 @@ export GORACE=${GORACE-atexit_sleep_ms=20}
 patience=20m
 [ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
 
+# watched reports whether the tests of a package in a folder run with the race detector, which takes
+# four times the CPU. They do where something starts a goroutine, except tools and packages whose
+# goroutines are those of their tests: tests of the keeper of policies run its table so.
+watched() {
+	case $1 in
+	*/bpf | */e2e | */e2e/* | */hack/* | */pkg/policy/nftables) return 1 ;;
+	esac
+	grep -qE '\bgo (func|[a-z]+[.(])|\.Go\(|\.Parallel\(' "$1"/*.go
+}
+
 # events runs go test. The last event has its status: there may be no other, if it did not start.
 events() {
 	local status=0
@@ -35,20 +45,32 @@ events() {
 if [ "$what" = again ]; then
 	case $2 in
 	*/e2e/node/*) events -count=1 -parallel 4 -timeout $patience -run "^$3\$" "$2" ;;
-	*) events -count=1 -race $unwatched -timeout 10m -run "^$3\$" "$2" ;;
+	*)
+		race=
+		! watched "$(go list -f '{{.Dir}}' "$2")" || race="-race $unwatched"
+		events -count=1 $race -timeout 10m -run "^$3\$" "$2"
+		;;
 	esac
 	exit
 fi
 
-everything=$(go list ./...)
-unit=$(grep -v '/e2e/node/' <<<"$everything")
-lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
+lab=$(go list ./... | grep '/e2e/node/' | sort -r || true)
+unit= raced=
+while read -r package folder; do
+	case $package in
+	*/e2e/node/*) continue ;;
+	esac
+	if watched "$folder"; then raced+=" $package"; else unit+=" $package"; fi
+done < <(go list -f '{{.ImportPath}} {{.Dir}}' ./...)
 
 run() { # events on standard output, errors of the tool itself on standard error
 	# Four packages at a time: they share two cores, and many wait for the kernel. Without go vet,
 	# which `make verify` runs.
 	case $what in
-	unit | all) events -race $unwatched -p 4 -timeout 20m $unit ;;
+	unit | all)
+		[ -z "$raced" ] || events -race $unwatched -p 4 -timeout 20m $raced
+		[ -z "$unit" ] || events -p 4 -timeout 20m $unit
+		;;
 	esac
 	# Four labs at a time, of all packages together: they cannot see each other, and most of their
 	# time is waiting. Two at most start, see nodetest.NewLab. Those tests of services that run

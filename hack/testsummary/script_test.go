@@ -11,13 +11,16 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// fakeGo passes every test of the lab; the handling of the others, which run with -race, is in
-// $UNIT. What it builds is the real testsummary, which keeps the events that it reads.
+// fakeGo passes every test of the lab and of b, which starts no goroutine. The handling of the
+// others, which run with -race, is in $UNIT. What it builds is the real testsummary, which keeps the events that it reads.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in
-list*) printf 'x/a\nx/e2e/node/network\n' ;;
+"list list -f "*" x/a") echo a ;;
+list*-f*) printf 'x/a a\nx/b b\nx/e2e/node/network n\n' ;;
+list*) printf 'x/a\nx/b\nx/e2e/node/network\n' ;;
 build*) mkdir -p out/bin && cp path/keep out/bin/testsummary ;;
 *-race*) eval "$UNIT" ;;
+*x/b*) echo '{"Action":"pass","Package":"x/b","Test":"TestA"}' ;;
 test*) echo '{"Action":"pass","Package":"x/e2e/node/network","Test":"TestA"}' ;;
 esac
 `
@@ -48,7 +51,7 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 		fine bool
 		says string
 	}{
-		"all pass": {`echo '{"Action":"pass","Package":"x/a","Test":"TestA"}'`, true, "2 passed"},
+		"all pass": {`echo '{"Action":"pass","Package":"x/a","Test":"TestA"}'`, true, "3 passed"},
 		"go test did not begin": {"echo 'go: -race requires cgo' >&2; exit 2", false,
 			"go test ended with status 2"},
 		"go test was killed in the middle": {
@@ -61,7 +64,8 @@ echo '{"Action":"fail","Package":"x/a"}'; exit 1`, false, "x/a.TestA failed twic
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for file, text := range map[string]string{"hack/test.sh": string(script),
-				"path/go": fakeGo, "path/keep": keepEvents, "out/test/result.json": "{}"} {
+				"path/go": fakeGo, "path/keep": keepEvents, "out/test/result.json": "{}",
+				"a/a.go": "package a\n\nfunc A() { go func() {}() }\n", "b/b.go": "package b\n"} {
 				path := filepath.Join(dir, file)
 				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 					t.Fatal(err)
@@ -89,8 +93,9 @@ echo '{"Action":"fail","Package":"x/a"}'; exit 1`, false, "x/a.TestA failed twic
 			}
 
 			events, err := os.ReadFile(filepath.Join(dir, "out/events"))
-			if err != nil || !strings.Contains(string(events), "x/e2e/node/network") {
-				t.Errorf("the lab did not run: %q, %v", events, err)
+			if err != nil || !strings.Contains(string(events), "x/e2e/node/network") ||
+				!strings.Contains(string(events), "x/b") {
+				t.Errorf("not all packages ran: %q, %v", events, err)
 			}
 		})
 	}
