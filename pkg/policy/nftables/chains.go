@@ -27,7 +27,6 @@ type chainWriter struct {
 // add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
 // previous plan: chains of the same name have the same content.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
-	allowOwnNode := w.plan.AllowOwnNode
 	var lines policy.Arrangement
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.suffix
@@ -48,12 +47,13 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 			lines = policy.Arrange(from.Lines, w.boxed)
 			refer = referencesOf(from, lines)
 		}
-		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
+		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i),
+			options: w.plan.Options}
 		w.chains[behind] = &chain{refer: refer, make: func(c *fragments) []rule {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
-			return rules.with(c).isolating(lines, from.Name, allowOwnNode)
+			return rules.with(c).isolating(lines, from.Name)
 		}}
 		if behind != name {
 			w.chains[name] = &chain{make: func(c *fragments) []rule {
@@ -95,6 +95,7 @@ type ruleWriter struct {
 	direction policy.Direction
 	family    family
 	absent    map[string]bool
+	options   policy.Options
 	cached    *fragments
 }
 
@@ -153,8 +154,7 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 }
 
 // isolating returns the rules for the lines of NetworkPolicies in the plan's chain of that name.
-func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
-	allowOwnNode bool) (rules []rule) {
+func (w *ruleWriter) isolating(lines policy.Arrangement, name string) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
 	for _, grant := range lines.Grants {
 		g := group(grant)
@@ -173,7 +173,7 @@ func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
 		}
 	}
 	passes(w.family.toItself())
-	if allowOwnNode && w.direction == policy.Egress {
+	if w.options.AllowOwnNode && w.direction == policy.Egress {
 		passes(toNode())
 	}
 	rules = append(rules, logDrops(chainPrefix[w.direction]+name, w.family)...)
