@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
+	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // A daemon may die between any two of the steps that bring a change in force: reservations, loss of

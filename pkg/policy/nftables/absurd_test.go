@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // crowded is a lab of four pods: a server with a policy and a client, and in the namespace of

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
-	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // Answers to ended flows are dropped by their ends and their protocol. They are not part of the

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // The kernel limits each pod by itself: a pod that is often denied does not hide others of the same

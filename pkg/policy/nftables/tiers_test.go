@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // tiered is two, with port 80 of all pods denied to pods with the label app=bad, first of all.
