@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/crypto/curve25519"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
 // hasSession waits until a device has a session, although neither side sends a packet.

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/memtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
 // export stops the engine of a node and returns its state.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
 // hostile is a relay between two devices that loses, doubles, delays, reorders, corrupts and

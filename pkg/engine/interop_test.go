@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
 // aged returns an engine and a device of another implementation with a session, and the engine's

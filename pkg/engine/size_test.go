@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
