@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
 // A scrape asks the kernel for much. Turns go on meanwhile, and it shows none of them in part.

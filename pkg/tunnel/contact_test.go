@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
 // Contact with a peer is judged only by its counters, with the clock of the test.

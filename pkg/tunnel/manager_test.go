@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
