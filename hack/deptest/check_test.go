@@ -51,7 +51,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"the product in a leaf": {Package{Path: "internal/nft", Imports: []string{"pkg/abi"}},
 			"internal/nft imports pkg/abi: "},
 		"the product in a helper of tests": {
-			Package{Path: "internal/podtest", Imports: []string{"pkg/abi"}}, ""},
+			Package{Path: "pkg/pod/podtest", Imports: []string{"pkg/abi"}}, ""},
 		"programs": {Package{Path: "pkg/hostnet", Imports: []string{"bpf"}},
 			"pkg/hostnet imports bpf: "},
 		"programs in the guard":   {Package{Path: "pkg/guard", Imports: []string{"bpf"}}, ""},
@@ -70,10 +70,10 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"the kernel in what decides": {
 			Package{Path: "pkg/cluster", Imports: []string{"internal/nl"}},
 			"pkg/cluster imports internal/nl: "},
-		"a helper of tests": {Package{Path: "pkg/pod", Imports: []string{"internal/podtest"}},
-			"pkg/pod imports internal/podtest: only tests"},
+		"a helper of tests": {Package{Path: "pkg/pod", Imports: []string{"pkg/pod/podtest"}},
+			"pkg/pod imports pkg/pod/podtest: only tests"},
 		"a helper of tests in a test": {
-			Package{Path: "pkg/pod", TestImports: []string{"internal/podtest"}}, ""},
+			Package{Path: "pkg/pod", TestImports: []string{"pkg/pod/podtest"}}, ""},
 		"a higher floor": {Package{Path: "pkg/cluster", Imports: []string{"pkg/abi"}},
 			"pkg/cluster imports pkg/abi, which is not on a lower floor of pkg"},
 		"the same floor": {Package{Path: "pkg/guard", Imports: []string{"pkg/pod"}},
@@ -87,7 +87,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			about := func(s string) bool { return strings.HasPrefix(s, c.pkg.Path+" ") }
-			known := []Package{c.pkg, {Path: "internal/podtest"}}
+			known := []Package{c.pkg, {Path: "pkg/pod/podtest"}}
 			got := slices.DeleteFunc(Check(known), func(s string) bool { return !about(s) })
 
 			if c.want == "" && len(got) > 0 || c.want != "" &&

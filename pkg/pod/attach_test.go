@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 type leftover struct {

@@ -3,7 +3,7 @@ package pod
 import (
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // Before the kernel closes a socket of nftables, it frees the objects that the transactions of all

@@ -12,9 +12,9 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // TestAddThatFailsAtAnyStepLeavesNothing breaks what each step of ADD stands on. The

@@ -18,9 +18,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
 // The main thread shows the process's mounts to the leak check: a goroutine that

@@ -9,9 +9,9 @@ import (
 
 	"github.com/google/nftables"
 
-	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )

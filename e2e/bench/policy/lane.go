@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/e2e/bench/nfqueue"
-	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
