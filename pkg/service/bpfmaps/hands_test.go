@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // handsEnv makes this program the hands of a test: a process in the cgroup whose sockets the

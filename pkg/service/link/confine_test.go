@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // named is a set of links.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // opened returns the connections of Opened, as text.
