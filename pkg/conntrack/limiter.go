@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/sysctl"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // Pod is a pod of the node.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // ErrForeign matches the error of Apply for a route or rule that another owner has in our place.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // Host is the kernel's routing in one network namespace. Use it from threads in the namespace in

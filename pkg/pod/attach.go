@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // ErrAttached matches the error of Attach for an attachment that exists already.

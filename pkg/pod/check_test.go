@@ -14,9 +14,9 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // check is Check on the node's thread.

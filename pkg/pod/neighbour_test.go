@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // A pod's forged ARP requests write nothing into the node's neighbour table, which all its

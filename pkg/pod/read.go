@@ -14,8 +14,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
 // kernel holds the state of pods on the node: links with their routes, and sets.

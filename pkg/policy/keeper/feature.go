@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
