@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 // Host is a set of namespaces of its own (network, mount, PID, UTS, IPC) with

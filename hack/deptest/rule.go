@@ -62,7 +62,8 @@ var Rules = []Rule{
 		Allow: []string{"cmd/veil-tools", "internal/nl"}, Tests: everywhere,
 		Reason: "one package retries interrupted dumps, and makes errors comparable"},
 	{Deps: []string{"github.com/vishvananda/netns"},
-		Reason: "pkg/netns changes a thread's namespace, and never returns a lost thread to Go"},
+		Reason: "internal/netns changes a thread's namespace, and never returns a lost thread " +
+			"to Go"},
 	{Deps: []string{"os/exec"}, In: []string{"csi"}, Allow: []string{"csi/mount"},
 		Tests:  everywhere,
 		Reason: "no volume needs cryptsetup, dmsetup or losetup; csi/mount runs mkfs and fsck"},
@@ -73,7 +74,7 @@ var Rules = []Rule{
 	{Deps: []string{"pkg/kube", "pkg/tunnel", "k8s.io", "github.com/cilium/ebpf"},
 		In:     []string{"plugins"},
 		Reason: "ADD needs no API server and no tunnel; pkg/pod does what ADD does to the kernel"},
-	{Deps: []string{"internal/nft", "internal/nl", "pkg/netns", "k8s.io/api"}, In: leaves,
+	{Deps: []string{"internal/netns", "internal/nft", "internal/nl", "k8s.io/api"}, In: leaves,
 		Tests:  everywhere,
 		Reason: "what decides is pure: no kernel, no Kubernetes"},
 }
@@ -105,7 +106,7 @@ var Layers = map[string][]Layer{
 		{"network settings of the kernel", []string{"pkg/sysctl"}},
 		{"numbers and names that programs share", []string{"pkg/abi"}},
 		{"what is believed of the cluster", []string{"pkg/cluster"}},
-		{"keys, namespaces, the version", []string{"pkg/netns", "pkg/version", "pkg/wgkey"}},
+		{"keys, the version", []string{"pkg/version", "pkg/wgkey"}},
 	},
 	"csi": {
 		{"the CSI services; the API server; clean-up; proofs", []string{"csi/cleanup",

@@ -17,8 +17,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/packetring"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(Run(m)) }

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // The main goroutine keeps the main thread to itself. Otherwise a goroutine that changes its

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 

@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )

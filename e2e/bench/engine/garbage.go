@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // bufferSize is the size of a stream's reads and writes, bytes.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 // steady is numbered datagrams from one pod to another at a steady rate, and optionally a stream

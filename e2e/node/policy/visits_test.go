@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 const portForbidden, portAllowed = 7100, 7101

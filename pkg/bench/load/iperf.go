@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // controlPort is the TCP port on which iperf3 listens.

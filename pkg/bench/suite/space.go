@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 // Space is a network namespace. It has no mount point and no process of its own. It lives as long

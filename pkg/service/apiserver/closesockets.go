@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // silentClients has, by server, the network namespaces that had connections to it when stuck ones

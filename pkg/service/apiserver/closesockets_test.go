@@ -8,10 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // A client in a namespace of its own is counted, and seen to retransmit once its server has gone.

@@ -3,7 +3,7 @@ package keeper
 import (
 	"errors"
 
-	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 // podNamespaces returns the paths of the network namespaces of this node's pods.

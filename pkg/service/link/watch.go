@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // podPatience is the time for which a pod's new link waits for its programs on a kernel without

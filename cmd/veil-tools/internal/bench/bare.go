@@ -16,8 +16,8 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // The bare device has its own network namespace, with the node's ends of the pods' bare links.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // address adds an address to a link of this namespace and sets it up.

@@ -11,9 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
-	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
 // A pod gets its link with routes, twice, and everything is removed again.
