@@ -134,7 +134,7 @@ func floorOf(pkg string) (room string, floor int, unit string) {
 func (c *checker) stale() {
 	for i, r := range Rules {
 		for _, a := range slices.Concat(r.Allow, r.Tests) {
-			if a != "." && !c.used[entry(i, a)] {
+			if !c.used[entry(i, a)] {
 				c.add("nothing in %s imports %s: remove it from that rule in hack/deptest/rule.go",
 					a, strings.Join(r.Deps, " or "))
 			}
@@ -162,9 +162,9 @@ func (c *checker) exists(path string) bool {
 	return false
 }
 
-// in reports whether a package is at or below one of the paths; "." is above all.
+// in reports whether a package is at or below one of the paths.
 func in(pkg string, paths []string) bool {
-	return slices.ContainsFunc(paths, func(p string) bool { return p == "." || below(pkg, p) })
+	return slices.ContainsFunc(paths, func(p string) bool { return below(pkg, p) })
 }
 
 // isHelper reports whether a package of this module holds helpers of tests.

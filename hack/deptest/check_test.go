@@ -46,11 +46,20 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"test code in test code": {Package{Path: "e2e/vm", Imports: []string{"e2e/lab"}}, ""},
 		"the network in volumes": {Package{Path: "csi/mount", Imports: []string{"pkg/abi"}},
 			"csi/mount imports pkg/abi: "},
+		"the network in tests of volumes": {
+			Package{Path: "csi/mount", TestImports: []string{"pkg/abi"}},
+			"csi/mount imports pkg/abi: "},
 		"volumes in the network": {Package{Path: "pkg/pod", Imports: []string{"csi/crypt"}},
 			"pkg/pod imports csi/crypt: "},
 		"the product in a leaf": {Package{Path: "internal/nft", Imports: []string{"pkg/abi"}},
 			"internal/nft imports pkg/abi: "},
-		"the product in a helper of tests": {
+		"the product in a test of a leaf": {
+			Package{Path: "internal/nft", TestImports: []string{"pkg/abi"}},
+			"internal/nft imports pkg/abi: "},
+		"the product in a helper of all tests": {
+			Package{Path: "internal/nettest", Imports: []string{"pkg/abi"}},
+			"internal/nettest imports pkg/abi: "},
+		"the product in a helper beside it": {
 			Package{Path: "pkg/pod/podtest", Imports: []string{"pkg/abi"}}, ""},
 		"programs": {Package{Path: "pkg/hostnet", Imports: []string{"bpf"}},
 			"pkg/hostnet imports bpf: "},

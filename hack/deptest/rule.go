@@ -18,23 +18,21 @@ type Rule struct {
 // Product are the folders whose packages are shipped, or checked together with them.
 var Product = []string{"bpf", "cmd", "csi", "internal", "manifests", "pkg", "plugins"}
 
-var (
-	everywhere = []string{"."}
-	leaves     = []string{"pkg/abi", "pkg/cluster", "pkg/config", "pkg/wgkey"}
-)
+var leaves = []string{"pkg/abi", "pkg/cluster", "pkg/config", "pkg/wgkey"}
 
 // Rules are who may import what, beside Layers. The compiler holds more: internal folders, no
 // circles.
 //
 // A package whose name ends in "test", and internal/golden, holds helpers of tests: it counts as a
-// test, and nothing but tests may import it.
+// test, and nothing but tests may import it. A helper that imports pkg stands beside the package
+// that it serves, such as pkg/pod/podtest.
 var Rules = []Rule{
 	{Deps: []string{"e2e"}, Reason: "the product does not know its tests"},
-	{Deps: []string{"pkg"}, In: []string{"csi"}, Tests: everywhere,
+	{Deps: []string{"pkg"}, In: []string{"csi"},
 		Reason: "volumes and the network share `internal` alone"},
 	{Deps: []string{"csi"}, In: []string{"pkg", "plugins", "internal"},
 		Reason: "volumes and the network share `internal` alone"},
-	{Deps: []string{"pkg"}, In: []string{"internal"}, Tests: everywhere,
+	{Deps: []string{"pkg"}, In: []string{"internal"},
 		Reason: "`internal` is below `pkg` and `csi`"},
 	{Deps: []string{"pkg/agent"}, Allow: []string{"cmd/veild"},
 		Reason: "the agent knows all other packages, and only the daemon knows the agent"},
@@ -52,30 +50,29 @@ var Rules = []Rule{
 		Reason: "the API server is a transport; all other packages work from plain values, " +
 			"wherever they come from"},
 	{Deps: []string{"golang.zx2c4.com/wireguard/wgctrl"},
-		Allow: []string{"cmd/veil-tools", "pkg/tunnel"}, Tests: everywhere,
+		Allow: []string{"cmd/veil-tools", "pkg/engine/enginetest", "pkg/tunnel"},
 		Reason: "one package configures WireGuard devices, so that several can serve one peer; " +
 			"veil-tools makes the bare device that benchmarks compare with"},
-	{Deps: []string{"golang.zx2c4.com/wireguard/device"}, Allow: []string{"pkg/worker"},
-		Tests:  everywhere,
+	{Deps: []string{"golang.zx2c4.com/wireguard/device"},
+		Allow:  []string{"pkg/engine/enginetest", "pkg/worker"},
 		Reason: "userspace WireGuard runs in a process of its own"},
 	{Deps: []string{"github.com/vishvananda/netlink"},
-		Allow: []string{"cmd/veil-tools", "internal/nl"}, Tests: everywhere,
+		Allow:  []string{"cmd/veil-tools", "internal/nl"},
 		Reason: "one package retries interrupted dumps, and makes errors comparable"},
 	{Deps: []string{"github.com/vishvananda/netns"},
 		Reason: "internal/netns changes a thread's namespace, and never returns a lost thread " +
 			"to Go"},
 	{Deps: []string{"os/exec"}, In: []string{"csi"}, Allow: []string{"csi/mount"},
-		Tests:  everywhere,
+		Tests:  []string{"csi"},
 		Reason: "no volume needs cryptsetup, dmsetup or losetup; csi/mount runs mkfs and fsck"},
 
 	{Deps: []string{"pkg/config", "sigs.k8s.io/yaml"},
-		In: []string{"pkg/abi", "pkg/pod", "plugins"}, Tests: everywhere,
+		In:     []string{"pkg/abi", "pkg/pod", "plugins"},
 		Reason: "the plugin reads no file of the operator and links no parser of YAML"},
 	{Deps: []string{"pkg/kube", "pkg/tunnel", "k8s.io", "github.com/cilium/ebpf"},
 		In:     []string{"plugins"},
 		Reason: "ADD needs no API server and no tunnel; pkg/pod does what ADD does to the kernel"},
 	{Deps: []string{"internal/netns", "internal/nft", "internal/nl", "k8s.io/api"}, In: leaves,
-		Tests:  everywhere,
 		Reason: "what decides is pure: no kernel, no Kubernetes"},
 }
 

@@ -141,17 +141,15 @@ func importRules() string {
 		if len(r.Allow) > 0 {
 			allowed = codes(r.Allow)
 		}
-		if len(r.Tests) > 0 && r.Tests[0] != "." {
+		if len(r.Tests) > 0 {
 			allowed += ", tests of " + codes(r.Tests)
-		} else if len(r.Tests) > 0 {
-			allowed += ", and tests"
 		}
 		in := "the product"
 		if len(r.In) > 0 {
 			in = codes(r.In)
 		}
-		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s |", codes(r.Deps), in,
-			strings.TrimPrefix(allowed, "nothing, and "), r.Reason))
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s |", codes(r.Deps), in, allowed,
+			r.Reason))
 	}
 	return strings.Join(rows, "\n")
 }
