@@ -241,5 +241,17 @@ func Document() string {
 	for _, r := range EngineReasons {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
+	b.WriteString("\n## Services\n")
+	b.WriteString("The `where` and `reason` labels of `kubeveil_service_refused_total`. A program " +
+		"at sockets refuses\n")
+	b.WriteString("connections and datagrams; one at links drops packets, or answers them where " +
+		"no backend is left.\n")
+	b.WriteString("`veilctl status -o json` shows them in `services.refused`.\n\n")
+	b.WriteString("| where | name | meaning |\n|---|---|---|\n")
+	for _, c := range ServiceCounts {
+		if c.Sentence != "" {
+			fmt.Fprintf(&b, "| %s | `%s` | %s |\n", c.Where, c.Name, c.Sentence)
+		}
+	}
 	return b.String()
 }

@@ -6,7 +6,7 @@
 
 #define SERVICE_COUNTS_MAX 32
 
-/* What is counted, once for each choice of a backend. pkg/service/bpfmaps/counters.go has the order.
+/* What is counted, once for each choice of a backend. bpf/servicecounts.go has the same order.
  */
 enum service_count {
 	COUNT_SOCKET_TCP,

@@ -90,6 +90,20 @@ func (n node) apply(t testing.TB) int {
 	return writes
 }
 
+// counted returns the count of a counter of bpf.ServiceCounts.
+func (n node) counted(t testing.TB, constant string) uint64 {
+	t.Helper()
+	counters, err := n.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(counters, func(c Counter) bool { return c.Constant == constant })
+	if i < 0 {
+		t.Fatalf("there is no counter %s", constant)
+	}
+	return counters[i].Count
+}
+
 func (n node) attach(t testing.TB, cgroup string) []string {
 	t.Helper()
 	changed, err := n.AttachSockets(cgroup)

@@ -39,9 +39,11 @@ func TestServicesWorkAtSockets(t *testing.T) {
 		}
 	}
 
-	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 ||
-		got.Sockets.UDP < 2 {
-		t.Errorf("counters %+v, %v", got, err)
+	if got := n.counted(t, "SOCKET_REFUSED"); got != 2 {
+		t.Errorf("%d refusals are counted, want 2", got)
+	}
+	if tcp, udp := n.counted(t, "SOCKET_TCP"), n.counted(t, "SOCKET_UDP"); tcp < 2 || udp < 2 {
+		t.Errorf("choices: %d for TCP and %d for UDP are counted, want 2 of each", tcp, udp)
 	}
 
 	h.dial("tcp", "198.18.0.2:80")

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -32,6 +33,26 @@ func TestLimitsAreNamedAsConfigured(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables are named %q, want %q", got, want)
+	}
+}
+
+// A counter with a sentence is about refusals. One without a name is not shown.
+func TestOutcomesAreChoicesOrRefusals(t *testing.T) {
+	counters := make([]bpfmaps.Counter, 3)
+	for i := range counters {
+		counters[i].Where, counters[i].Count = "packet", uint64(i+1)
+	}
+	counters[0].Name = "tcp"
+	counters[1].Name, counters[1].Sentence = "not_here", "No backend is here."
+
+	chosen, refused := outcomes(counters)
+	if want := []telemetry.ServiceCount{{Where: "packet", What: "tcp", Count: 1}}; !slices.Equal(
+		chosen, want) {
+		t.Errorf("chosen: %v, want %v", chosen, want)
+	}
+	if want := []telemetry.ServiceCount{{Where: "packet", What: "not_here", Count: 2}}; !slices.Equal(
+		refused, want) {
+		t.Errorf("refused: %v, want %v", refused, want)
 	}
 }
 

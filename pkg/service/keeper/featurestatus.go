@@ -41,11 +41,11 @@ func (f *Feature) Status(s *telemetry.Status) {
 		problems = append(problems, "the table of services cannot be written and stays as it is: "+
 			known.Failed)
 	}
-	c, err := f.table.Counters()
+	counters, err := f.table.Counters()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
-	out.Chosen, out.Refused = chosen(c), refused(c)
+	out.Chosen, out.Refused = outcomes(counters)
 
 	if f.links != nil {
 		clients, room, err := f.links.PodClients()
@@ -71,27 +71,16 @@ func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
 	}
 }
 
-// Where the programs choose a backend or refuse.
-const socket, packet = "socket", "packet"
-
-func chosen(c bpfmaps.Counters) []telemetry.ServiceCount {
-	return []telemetry.ServiceCount{
-		{Where: socket, What: "tcp", Count: c.Sockets.TCP},
-		{Where: socket, What: "udp", Count: c.Sockets.UDP},
-		{Where: packet, What: "tcp", Count: c.Packets.TCP},
-		{Where: packet, What: "udp", Count: c.Packets.UDP},
+// outcomes returns how often the programs chose a backend, and how often they refused.
+func outcomes(counters []bpfmaps.Counter) (chosen, refused []telemetry.ServiceCount) {
+	for _, c := range counters {
+		count := telemetry.ServiceCount{Where: c.Where, What: c.Name, Count: c.Count}
+		switch {
+		case c.Sentence != "":
+			refused = append(refused, count)
+		case c.Name != "":
+			chosen = append(chosen, count)
+		}
 	}
-}
-
-func refused(c bpfmaps.Counters) []telemetry.ServiceCount {
-	return []telemetry.ServiceCount{
-		{Where: socket, What: "no_backend", Count: c.Sockets.Refused},
-		{Where: socket, What: "unsteady", Count: c.Sockets.Unsteady},
-		{Where: packet, What: "no_backend", Count: c.Packets.Refused},
-		{Where: packet, What: "unsteady", Count: c.Packets.Unsteady},
-		{Where: packet, What: "not_here", Count: c.NotHere},
-		{Where: packet, What: "source", Count: c.SourceRefused},
-		{Where: packet, What: "no_address", Count: c.NoAddress},
-		{Where: packet, What: "no_port", Count: c.NoPort},
-	}
+	return chosen, refused
 }

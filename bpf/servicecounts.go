@@ -1,0 +1,36 @@
+package bpf
+
+// ServiceCount is a counter of the programs of services: of choices of a backend, or of refusals.
+type ServiceCount struct {
+	// Constant is its name in enum service_count (lib/service/count.h), without COUNT_.
+	Constant string
+	// Where is the place of the program: "socket" or "packet".
+	Where string
+	// Name is the protocol that a backend was chosen for or, for a refusal, the reason. It is the
+	// label in metrics. An empty name means that the counter is not a metric.
+	Name string
+	// Sentence explains a refusal to an operator. It is empty for other counters.
+	Sentence string
+}
+
+// ServiceCounts has all counters of the programs of services, in the order of enum service_count. A
+// new one comes last: the map of counters outlives an upgrade.
+var ServiceCounts = []ServiceCount{
+	{"SOCKET_TCP", "socket", "tcp", ""},
+	{"SOCKET_UDP", "socket", "udp", ""},
+	{"SOCKET_REFUSED", "socket", "no_backend", "The service has no backend."},
+	{"SOCKET_UNSTEADY", "socket", "unsteady",
+		"The entry of the service changed at each look-up. The count should stay 0."},
+	{"PACKET_TCP", "packet", "tcp", ""},
+	{"PACKET_UDP", "packet", "udp", ""},
+	{"PACKET_REFUSED", "packet", "no_backend", "The service has no backend."},
+	{"PACKET_LOCAL", "packet", "not_here", "The traffic policy of the service is Local, and this " +
+		"node has no backend. A load balancer then chooses another node."},
+	{"PACKET_SOURCE", "packet", "source", "The client is not in `loadBalancerSourceRanges`."},
+	{"PACKET_UNSTEADY", "packet", "unsteady",
+		"The entry of the service changed at each look-up. The count should stay 0."},
+	{"PACKET_ADDRESS", "packet", "no_address", "This node has no address for SNAT."},
+	{"PACKET_PORT", "packet", "no_port",
+		"No port for SNAT was free, or the flow table or the table of pod clients had no room."},
+	{"PACKET_MOVED", "packet", "", ""},
+}
