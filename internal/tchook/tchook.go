@@ -5,7 +5,7 @@
 // must be, and in what order, is theirs. Attachments live as long as their link and
 // have no pin. A link that is gone is ErrLinkGone in every answer.
 //
-// Start reading at HasTCX.
+// Start reading at AttachTCX and Filter.
 package tchook
 
 import (
@@ -46,18 +46,6 @@ func (d Direction) Parent() uint32 {
 		return nl.ClsactIngress
 	}
 	return nl.ClsactEgress
-}
-
-// loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
-const loIndex = 1
-
-// HasTCX reports whether the kernel has tcx, by asking.
-func HasTCX() (bool, error) {
-	_, err := ListTCX(loIndex, Ingress)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // LinkError returns ErrLinkGone for errors that say so. It is for calls that name

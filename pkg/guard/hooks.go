@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -36,7 +37,7 @@ type hooks interface {
 
 // probeHooks returns tcx where the kernel has it (6.6), else clsact.
 func probeHooks() (hooks, error) {
-	has, err := tchook.HasTCX()
+	has, err := kfeature.TCX.Has()
 	switch {
 	case err != nil:
 		return nil, explain(fmt.Errorf("look for tcx: %w", err))

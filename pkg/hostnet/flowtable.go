@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/google/nftables"
@@ -68,36 +67,6 @@ const maxFlowPods = 150
 // CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
 var errNoFlowtable = errors.New("the kernel has no flow tables, so packets take the slow path: " +
 	"load nf_flow_table_inet, nft_flow_offload, nft_numgen")
-
-// stableOf61 finds the stable release in a distribution's version of 6.1.0.
-var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
-
-// tooOldForFlows returns why the flow tables of a kernel (release and version as in uname -rv) are
-// not used, or nil if they are.
-//
-// Linux 5.15 forwards a known flow without checking that its route still holds, so packets to a
-// removed peer would continue until the flow ends. Before 6.4, 6.3.6 and 6.1.32, a connection in a
-// flow table cannot be deleted (ctnetlink_del_conntrack), so UDP cannot be moved away from a
-// backend that is gone.
-func tooOldForFlows(release, version string) error {
-	var major, minor, patch int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return fmt.Errorf("%w: release %q has no version number", errNoFlowtable, release)
-	}
-	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch) // 6.4-rc1 has no third number.
-	if m := stableOf61.FindStringSubmatch(version); patch == 0 && m != nil {
-		_, _ = fmt.Sscan(m[1], &patch)
-	}
-	number := [3]int{major, minor, patch}
-	since := func(major, minor, patch int) bool {
-		return slices.Compare(number[:], []int{major, minor, patch}) >= 0
-	}
-	if since(6, 4, 0) || minor == 3 && since(6, 3, 6) || minor == 1 && since(6, 1, 32) {
-		return nil
-	}
-	return fmt.Errorf("Linux %d.%d.%d keeps flows whose route or connection is gone, those since "+
-		"6.1.32 do not: each packet takes the slow path", major, minor, patch)
-}
 
 // Join is a link whose packets use the flow table of an nftables table.
 type Join struct {

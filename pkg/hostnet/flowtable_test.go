@@ -67,31 +67,6 @@ func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
 	}
 }
 
-func TestFlowsOfReleases(t *testing.T) {
-	for _, tc := range []struct {
-		release, version string
-		used             bool
-	}{
-		{"5.10.0-39-amd64", "#1 SMP Debian 5.10.251-1", false},
-		{"5.15.0-1057-azure", "#65-Ubuntu SMP", false},
-		{"6.1.0-9-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", false},
-		{"6.1.0-56-cloud-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-11-01)", true},
-		{"6.1.0", "#1 SMP", false},
-		{"6.1.115-126.197.amzn2023.x86_64", "#1 SMP", true},
-		{"6.2.0-39-generic", "#40-Ubuntu", false},
-		{"6.3.5", "", false},
-		{"6.3.6", "", true},
-		{"6.4-rc1", "", true},
-		{"6.18.44", "#1 SMP 6.1.2", true},
-		{"7.0.0-rc1", "", true},
-		{"unknown", "", false},
-	} {
-		if err := tooOldForFlows(tc.release, tc.version); (err == nil) != tc.used {
-			t.Errorf("%s %s: %v", tc.release, tc.version, err)
-		}
-	}
-}
-
 // TestJoinsAreBounded has more pods than flow tables take: the pods that are in them stay.
 func TestJoinsAreBounded(t *testing.T) {
 	var links []nl.Link

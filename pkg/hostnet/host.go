@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -52,14 +53,7 @@ func Open() (*Host, error) {
 		h.Close()
 		return nil, err
 	}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		h.Close()
-		ask.close()
-		return nil, fmt.Errorf("read the kernel's release: %w", err)
-	}
-	return &Host{nl: h, ask: ask, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]),
-		unix.ByteSliceToString(u.Version[:]))}, nil
+	return &Host{nl: h, ask: ask, noFlows: kfeature.FlowTableProblem()}, nil
 }
 
 // Close closes the sockets; the kernel's state stays.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -62,7 +63,7 @@ func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	if f.SetRetval {
 		setRetval = 1
 	}
-	host, err := netnsCookie()
+	host, err := kfeature.NetnsCookie()
 	if err != nil {
 		return nil, fmt.Errorf("read the cookie of the network namespace: %w", err)
 	}

@@ -10,11 +10,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/features"
-	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 )
 
 // Features reports which optional features the kernel has.
@@ -41,9 +38,8 @@ func (e *FeatureError) Error() string {
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
 // Probe returns the features of services that this machine supports, and changes nothing. The error
-// joins a
-// *FeatureError for each missing feature, one of them with ErrNoCgroup. Without permission to ask
-// it is ErrNotPermitted.
+// joins a *FeatureError for each missing feature, one of them with ErrNoCgroup. Without permission
+// to ask it is ErrNotPermitted.
 func Probe() (Features, error) {
 	f, err := probeKernel()
 	if errors.Is(err, ErrNotPermitted) {
@@ -93,79 +89,36 @@ func findCgroup(mounts string, part func(path string) bool) (string, error) {
 		"mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
 }
 
-// probeKernel tests the features by loading programs and maps, and leaves nothing behind.
+// needed are the features without which there is no table of services.
+var needed = []kfeature.Feature{kfeature.Getpeername, kfeature.NetnsCookieHelper,
+	kfeature.HashBatches, kfeature.TrieBatches, kfeature.NetnsCookieOption}
+
+// probeKernel tests the features, and leaves nothing behind.
 func probeKernel() (Features, error) {
+	var problems []error
+	for _, f := range needed {
+		has, err := lookFor(f)
+		if err == nil && !has {
+			err = &FeatureError{f.What, f.Since,
+				"use a newer kernel, or leave services to another proxy (serviceProxy: none)",
+				ebpf.ErrNotSupported}
+		}
+		problems = append(problems, err)
+	}
+
 	var f Features
-	var missing []error
-	need := func(what, since string, err error) {
-		switch {
-		case err == nil:
-		case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-			missing = append(missing, &FeatureError{what, since,
-				"use a newer kernel, or leave services to another proxy (serviceProxy: none)", err})
-		default:
-			missing = append(missing, Explain(fmt.Errorf("look for %s: %w", what, err)))
-		}
-	}
-
-	have := func(what string, err error) bool {
-		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
-			missing = append(missing, Explain(fmt.Errorf("look for %s: %w", what, err)))
-		}
-		return err == nil
-	}
-	need("programs at getpeername", "5.8", probeGetpeername())
-	need("cookies of network namespaces", "5.8",
-		features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnGetNetnsCookie))
-	need("batches of hash maps", "5.6",
-		probeBatch(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 1,
-			Flags: unix.BPF_F_NO_PREALLOC}))
-
-	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8,
-		ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
-	_, err := netnsCookie()
-	need("SO_NETNS_COOKIE", "5.14", err)
-	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr,
-		asm.FnSetRetval))
-
-	has, err := tchook.HasTCX()
-	f.TCX = have("tcx", err) && has
-	return f, errors.Join(missing...)
+	var err error
+	f.SetRetval, err = lookFor(kfeature.SetRetval)
+	problems = append(problems, err)
+	f.TCX, err = lookFor(kfeature.TCX)
+	return f, errors.Join(append(problems, err)...)
 }
 
-// netnsCookie returns the cookie of this thread's network namespace, by which programs know its
-// sockets.
-func netnsCookie() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+// lookFor reports whether the kernel has a feature. The error of a probe names a remedy.
+func lookFor(f kfeature.Feature) (bool, error) {
+	has, err := f.Has()
 	if err != nil {
-		return 0, err
+		err = Explain(fmt.Errorf("look for %s: %w", f.What, err))
 	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		err = fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
-	}
-	return cookie, err
-}
-
-func probeGetpeername() error {
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCgroupInet4GetPeername,
-		License:      "Dual BSD/GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-	})
-	if err != nil {
-		return err
-	}
-	return p.Close()
-}
-
-func probeBatch(spec *ebpf.MapSpec) error {
-	m, err := ebpf.NewMap(spec)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	_, err = m.BatchUpdate([]uint64{0}, []uint32{0}, nil)
-	return err
+	return has, err
 }

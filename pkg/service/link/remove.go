@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -31,7 +32,7 @@ func detachLinks(dir string) ([]string, error) {
 		return nil, err
 	}
 	defer h.Close()
-	has, err := tchook.HasTCX()
+	has, err := kfeature.TCX.Has()
 	hk := hooksFor(err == nil && has)
 	var taken []string
 	var errs []error
