@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// warnAgain is the time in which an event of a volume is not repeated: the kubelet calls every
-	// two minutes.
+	// warnAgain is how long an event of a volume is not repeated. The kubelet repeats its call
+	// every two minutes.
 	warnAgain = 10 * time.Minute
-	// warnRetry is the wait after an API server did not accept an event.
+	// warnRetry is the time between two attempts to make the events that wait.
 	warnRetry = 30 * time.Second
 	// warnings bounds the events that wait. Further ones are only in the log.
 	warnings = 16
 )
 
-// warner makes events at the claims of volumes: about refused disks, and about what happens outside
-// of calls.
+// warner makes Kubernetes events at the claims of volumes. They are about refused disks, and about
+// changes of a volume that no CSI call reports, such as a fence.
 type warner struct {
 	warn    func(ctx context.Context, volume, reason, message string) error
 	log     *slog.Logger
@@ -34,7 +34,7 @@ func newWarner(warn func(ctx context.Context, volume, reason, message string) er
 	return &warner{warn: warn, log: log, notices: make(chan driver.Notice, warnings)}
 }
 
-// observe receives each call, and never blocks.
+// observe receives each CSI call that ended, and never blocks.
 func (w *warner) observe(c driver.Call) {
 	var refused *crypt.RefusedError
 	if c.Volume == "" || !errors.As(c.Err, &refused) {
@@ -51,8 +51,9 @@ func (w *warner) notice(n driver.Notice) {
 	}
 }
 
-// run makes events until ctx ends. Events that an API server did not accept are made later: a node
-// that is cut off from it fences itself.
+// run makes events until ctx ends. It keeps the events that it cannot make while the API server is
+// unavailable, and makes them later. A node fences a volume without the API server too, by the
+// record on the disk, and the event must not be lost.
 func (w *warner) run(ctx context.Context) {
 	type said struct{ volume, reason string }
 	last := map[said]time.Time{}

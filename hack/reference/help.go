@@ -42,7 +42,8 @@ func (p programs) output(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// help returns the help texts of a program. The program's own has no heading, each verb has one.
+// help returns the help texts of a program. The text of each verb has a heading; the text of the
+// program itself has none.
 func (p programs) help(program string) (string, error) {
 	var verbs [][]string
 	var err error
@@ -79,7 +80,7 @@ func (p programs) cobraTree(program string, parent []string) (all [][]string, er
 	}
 	path := strings.Join(append([]string{program}, parent...), " ")
 	if !strings.Contains(help, "\n  "+path+" [command]\n") {
-		return nil, nil // its arguments would be completed, not commands
+		return nil, nil // it has no commands: the shell would complete its arguments
 	}
 	args := append(append([]string{"__complete"}, parent...), "")
 	completions, err := p.command(program, args...).Output()

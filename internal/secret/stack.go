@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepStacks keeps the garbage collector from shrinking stacks (Go's package runtime, GODEBUG).
-// Otherwise it could move one to a smaller place in the middle of a computation on secrets. Scrub
-// does not overwrite the old place. The runtime reads it at start only.
+// keepStacks is the setting that keeps the garbage collector from shrinking stacks (Go's package
+// runtime, GODEBUG). Otherwise the collector could move a stack to a smaller place in the middle of
+// a computation on secrets, and Scrub would not overwrite the old place. The runtime reads the
+// setting at start only.
 const keepStacks = "gcshrinkstackoff=1"
 
 // variable is the environment variable of the runtime's settings.
 const variable = "GODEBUG="
 
-// KeepStacks starts the program again in this process, with the environment of Environ, and returns
-// nothing then. Arguments, process id and inherited descriptors stay. In a process that has that
-// environment it does nothing. Call it first in main.
+// KeepStacks starts the program again in this process, with the environment that Environ returns.
+// If that succeeds, it does not return. Arguments, process id and inherited descriptors stay. It
+// returns nil if the process has that environment already. Call it first in main.
 func KeepStacks() error {
 	if StacksAreKept() {
 		return nil
@@ -31,8 +32,8 @@ func KeepStacks() error {
 	return fmt.Errorf("start the program again with %s%s: %w", variable, keepStacks, err)
 }
 
-// Environ returns the environment for a process that computes on secrets: this one's, with the
-// setting that keeps the runtime from copying stacks.
+// Environ returns the environment for a process that computes on secrets: the environment of this
+// process, with the setting that keeps the runtime from copying stacks.
 func Environ() []string {
 	if StacksAreKept() {
 		return os.Environ()
@@ -59,15 +60,15 @@ func StacksAreKept() bool {
 	return false
 }
 
-// Reserve makes the stack of the calling goroutine large enough for a computation on secrets. Where
-// the stack grew during one, the runtime would leave a copy of it behind.
+// Reserve makes the stack of the calling goroutine large enough for a computation on secrets. If
+// the stack grew during the computation, the runtime would leave a copy of it behind.
 func Reserve()
 
 // scrubbed is how much of the stack Scrub overwrites, bytes.
 const scrubbed = 2048
 
-// Scrub overwrites the stack below the caller's frame, on which a computation on secrets that has
-// returned left its variables.
+// Scrub overwrites the stack below the caller's frame. Call it after a computation on secrets has
+// returned: its variables are still there.
 //
 //go:noinline
 func Scrub() {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// socketID names a socket: one a tunnel device and address family.
+// socketID names a socket. There is one per tunnel device and address family.
 type socketID struct {
 	device string
 	v6     bool
@@ -24,12 +24,12 @@ type socketID struct {
 // socket probes and answers on one tunnel device.
 type socket struct {
 	conn  *net.UDPConn
-	index int // of the device when it was opened
+	index int // ifindex of the device when the socket was opened
 }
 
 // openSocket opens the socket of a device, with the node's address as source.
-// It carries PodMark: the routes to node addresses through the tunnel are in
-// TablePod only, and nothing so marked can leave by another way.
+// It has the mark PodMark: the routes to node addresses through the tunnel are in
+// TablePod only, and a packet with that mark cannot leave by another way.
 func openSocket(ctx context.Context, device string, source netip.Addr,
 	port uint16) (*socket, error) {
 	index := 0
@@ -86,8 +86,8 @@ func (s *socket) alive(device string) bool {
 	return e == nil && err == nil && index == s.index
 }
 
-// linkIndex returns the index of a link by if_nametoindex(3). The one of package net
-// reads all links of the node, of which there are hundreds.
+// linkIndex returns the index of a link, as if_nametoindex(3) does. net.InterfaceByName
+// would read all links of the node, of which there are hundreds.
 func linkIndex(fd int, name string) (int, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err == nil {
@@ -99,7 +99,7 @@ func linkIndex(fd int, name string) (int, error) {
 	return int(ifr.Uint32()), nil
 }
 
-// maxSegmented is the most that one segmented datagram carries, bytes of payload.
+// maxSegmented is the largest payload of one segmented datagram, bytes.
 const maxSegmented = 65507 - 40
 
 // segmented returns the control message (cmsg(3)) that makes the kernel send a payload as datagrams

@@ -18,7 +18,7 @@ func Gateway(addr netip.Addr) netip.Addr {
 	return netip.MustParseAddr(abi.PodGateway6)
 }
 
-// tables are those that hold a host route to each pod.
+// tables are the routing tables that hold a host route to each pod.
 var tables = []int{unix.RT_TABLE_MAIN, abi.TablePod}
 
 // hostRoutes are the routes to the pod on the node.

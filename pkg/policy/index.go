@@ -2,17 +2,19 @@ package policy
 
 import "maps"
 
-// labelKey is a label that pods of a namespace need to be in a set. An empty namespace matches any.
+// labelKey is a label that a pod needs to be in a set, and the namespace that the pod must be in.
+// An empty namespace means any namespace.
 type labelKey struct{ namespace, key, value string }
 
 // setIndex finds the sets that a pod may belong to, by what their definitions require: a namespace,
 // a value of a label, or both.
 type setIndex struct {
 	labels map[labelKey]map[*members]bool
-	// namespaces are the sets that require no value of a label, by the namespace that they require.
-	// Sets below "" require no namespace either.
+	// namespaces holds the sets that require no label, keyed by the namespace that they require.
+	// The key "" is for any namespace: for sets that require none, and for sets that select
+	// namespaces by label.
 	namespaces map[string]map[*members]bool
-	// has are the sets that each pod is in.
+	// has holds the sets that each pod is in.
 	has map[Name]map[*members]bool
 }
 
@@ -21,8 +23,9 @@ func newSetIndex() setIndex {
 		map[Name]map[*members]bool{}}
 }
 
-// required returns labels, one of which a pod must have to be selected by the definition. It
-// returns nil if the definition requires no label; it may still require a namespace.
+// required returns the keys under which the index holds a definition that requires a label. A pod
+// that the definition selects has at least one of these labels. required returns nil if the
+// definition requires no label; it may still require a namespace.
 func (d *definition) required() (keys []labelKey) {
 	namespace := d.namespace
 	if d.namespaces != nil {
@@ -40,7 +43,7 @@ func (d *definition) required() (keys []labelKey) {
 	return nil
 }
 
-// alternatives returns the definitions, one of which must select a pod.
+// alternatives returns definitions. A pod is in the set if at least one of them selects it.
 func (d *definition) alternatives() []*definition {
 	if len(d.any) > 0 {
 		return d.any
@@ -59,8 +62,8 @@ func (x *setIndex) remove(s *members) {
 	}
 }
 
-// enter calls labels or namespaces, which add or remove, for each place of a set. A namespace ""
-// has the sets that require neither.
+// enter calls labels or namespaces for each key of a set, with the map of that name. These
+// functions add the set to the map or remove it.
 func (x *setIndex) enter(s *members,
 	labels func(map[labelKey]map[*members]bool, labelKey, *members),
 	namespaces func(map[string]map[*members]bool, string, *members)) {
@@ -95,7 +98,7 @@ func drop[K comparable](in map[K]map[*members]bool, k K, s *members) {
 	}
 }
 
-// of calls f with each set that contains the pod or may have to, for some sets more than once.
+// of calls f with each set that contains the pod or may select it, with some sets more than once.
 func (x *setIndex) of(pod *Pod, f func(*members)) {
 	each := func(sets map[*members]bool) {
 		for s := range sets {

@@ -15,32 +15,34 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine"
 )
 
-// Handover of a device to another process, over a socket of packets beside the device's state:
+// Handover of a device to another process, over a SOCK_SEQPACKET socket beside the device's state:
 //
 //	successor                       process that serves the device
 //	hello ───────────────────────→
-//	      ←───── queues of the TUN  it still serves
+//	      ←────── queues of the TUN
 //	makes a device without state
 //	ready ───────────────────────→
-//	                                no configuration
-//	      ←─────────── base + state  it still serves
-//	checks it, fills the device
+//	                                accepts no more configuration
+//	      ←───────────────── base   the whole state, while it still serves
+//	checks the base,
+//	fills the device
 //	filled ──────────────────────→
-//	                                no thread, no packet
-//	      ←── state + descriptors    what changed since the base
-//	checks it, changes the device,
-//	which stands still
+//	                                stops its threads: packets wait
+//	      ←─── state + descriptors  what changed since the base
+//	checks the state,
+//	updates the device
 //	taken ───────────────────────→
 //	      ←─────────────────── go   the commit: forgets its keys and ends
-//	starts
+//	starts: packets go on
 //
-// Packets wait from "filled" to the start. What takes time and can be done before is done before.
+// Packets wait from "filled" to the start. So all that can be done earlier is done earlier.
 //
-// Before the commit the process goes on when the successor refuses, is silent for handPatience or
-// ends; the successor ends without "go". If the process ends before it, or the successor after it,
-// the sessions are lost, and the next process begins as after any other death.
+// Until the commit, the process goes on serving if the successor refuses, ends, or is silent for
+// handPatience. A successor that receives no "go" ends. The sessions are lost if the process ends
+// before the commit, or the successor after it. The next process then begins as after any death.
 
-// helloText is the first message; another version of the protocol or of the state is refused.
+// helloText is the first message. It has the versions of the protocol and of the state; the process
+// refuses other versions.
 var helloText = fmt.Sprintf("hello 3 %d", engine.Schema)
 
 const (
@@ -58,31 +60,35 @@ const (
 const (
 	// handPatience is the longest time for which a device stands still for a silent successor.
 	handPatience = 500 * time.Millisecond
-	// basePatience is how long one may take to fill its device: the old one is served meanwhile,
-	// and only configuration waits. 10,000 peers take 0.1 s.
+	// basePatience is the longest time in which a successor has to fill its device. The process
+	// serves its own device meanwhile, and only configuration waits. 10,000 peers take 0.1 s.
 	basePatience = 10 * time.Second
 	// helloPatience is the time that a successor has for its first message.
 	helloPatience = 2 * time.Second
-	// handMessage bounds a message, bytes; handFDs the descriptors of one (SCM_MAX_FD is 253).
+	// handMessage bounds a message, bytes. handFDs bounds its descriptors (SCM_MAX_FD is 253).
 	handMessage = 256
 	handFDs     = 3 + 3*64
 )
 
-// Steps of a handover, for DeviceOptions.Step.
+// Steps of a handover in the process that serves the device, for DeviceOptions.Step.
 const (
-	StepHello    = "hello"    // the process got a request, and the successor is ready
+	StepHello    = "hello"    // a successor has connected and is ready
 	StepBase     = "base"     // the base is sent
-	StepExported = "exported" // it stands still
+	StepExported = "exported" // the threads are stopped, and the state is written
 	StepSent     = "sent"     // the state is sent
-	StepTaken    = "taken"    // the successor has confirmed that it has it
+	StepTaken    = "taken"    // the successor has confirmed that it has the state
 	StepGone     = "gone"     // "go" is sent, and the keys are not forgotten yet
-	StepPrepared = "prepared" // the successor has a device without state
-	StepFilled   = "filled"   // and has filled it with the base
-	StepReceived = "received" // it has the rest
-	StepImported = "imported" // and has changed the device
-	StepTold     = "told"     // and has confirmed that
-	StepGo       = "go"       // and has read "go"
-	StepStarted  = "started"  // and sends
+)
+
+// Steps of a handover in the successor, for DeviceOptions.Step.
+const (
+	StepPrepared = "prepared" // its device exists, without state
+	StepFilled   = "filled"   // the base is in the device
+	StepReceived = "received" // the state and the descriptors are here
+	StepImported = "imported" // the state is in the device
+	StepTold     = "told"     // "taken" is sent
+	StepGo       = "go"       // "go" is received
+	StepStarted  = "started"  // the device sends
 )
 
 // handPath is the path of a device's handover socket.
@@ -91,7 +97,7 @@ func handPath(dir, device string) string { return dir + "/" + device + ".handove
 // desk accepts processes that request the device.
 type desk struct {
 	l *net.UnixListener
-	// asked receives a connection at whose other end a successor is ready.
+	// asked receives the connection to each successor that is ready.
 	asked chan *net.UnixConn
 	end   chan struct{}
 
@@ -99,8 +105,8 @@ type desk struct {
 	queues []int // of the TUN; nil once the desk is closed
 }
 
-// openDesk makes the handover socket, mode 0600, in place of a former one. The queues stay open
-// until close.
+// openDesk makes the handover socket, mode 0600, and removes one that an earlier process left. The
+// queues must stay open until close.
 func openDesk(path string, queues []int) (*desk, error) {
 	l, err := listenAt(path, "unixpacket")
 	if err != nil {
@@ -176,10 +182,10 @@ func sameUser(c *net.UnixConn) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("look who is there: %w", err)
+		return fmt.Errorf("find the user of the other process: %w", err)
 	}
 	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("user %d may not: the device is served by user %d", cred.Uid,
+		return fmt.Errorf("the other process is of user %d, want user %d as here", cred.Uid,
 			os.Geteuid())
 	}
 	return nil
@@ -198,7 +204,7 @@ func hear(c *net.UnixConn) (string, error) {
 	return string(b[:n]), err
 }
 
-// expect receives one message, which has to be text.
+// expect receives one message. It returns an error unless the message is text.
 func expect(c *net.UnixConn, text string) error {
 	got, err := hear(c)
 	if err == nil && got != text {
@@ -235,7 +241,7 @@ func (p *parcel) fds() []int {
 	return append(fds, p.sockets...)
 }
 
-// parseBase checks that a message is a base and its descriptor.
+// parseBase returns the descriptor of a message with the base.
 func parseBase(text string, fds []int) (int, error) {
 	if _, err := words(text, baseText, 0); err != nil {
 		return -1, err
@@ -246,7 +252,8 @@ func parseBase(text string, fds []int) (int, error) {
 	return fds[0], nil
 }
 
-// words returns the parts of a message that begins with first and has so many more.
+// words returns the words of a message after its first. The first must be first, and more is how
+// many must follow.
 func words(text, first string, more int) ([]string, error) {
 	f := strings.Fields(text)
 	if len(f) > 0 && f[0] == refusedWord {
@@ -258,7 +265,7 @@ func words(text, first string, more int) ([]string, error) {
 	return f[1:], nil
 }
 
-// parseQueues checks that the descriptors of a message are queues, one at least.
+// parseQueues returns the descriptors of a message with the queues, at least one.
 func parseQueues(text string, fds []int) ([]int, error) {
 	f, err := words(text, queuesWord, 1)
 	if err != nil {
@@ -274,7 +281,7 @@ func parseQueues(text string, fds []int) ([]int, error) {
 	return fds, nil
 }
 
-// parseParcel sorts the descriptors of a message.
+// parseParcel returns the descriptors of a message with the state, by their use.
 func parseParcel(text string, fds []int) (*parcel, error) {
 	f, err := words(text, stateWord, 3)
 	if err != nil {
@@ -304,7 +311,8 @@ func parseParcel(text string, fds []int) (*parcel, error) {
 	return p, nil
 }
 
-// receive receives a message with descriptors. Those that parse refuses are closed.
+// receive receives a message with descriptors, and returns what parse makes of both. It closes the
+// descriptors if it returns an error.
 func receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, error) {
 	var out T
 	b, oob := make([]byte, handMessage), make([]byte, unix.CmsgSpace(4*handFDs))

@@ -10,11 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Child does what Run starts its own executable for, and returns its exit status. It returns false,
-// and does nothing, in a process that Run did not start. A program that calls Run must call it
-// first.
+// Child runs a server, a proxy or a client of the benchmark, if Run started this process for that.
+// It then returns the exit status of the process, and true. In any other process it does nothing
+// and returns false. A program that calls Run must call Child first.
 func Child() (status int, is bool) { return suite.Child(Suite, child) }
 
+// child runs the process that the first argument names. serve is an API server; copy and
+// impersonate are proxies. load, hold, fresh and fleet are clients; probe is veild's probers.
 func child(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case len(args) >= 4 && args[0] == "serve":

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// document describes what a person does to have a volume on another node.
+// document is the page for operators whose node is lost. Its commands move a volume to another
+// node.
 const document = "how-to/a-node-that-is-gone.md"
 
-// takeOver has a volume taken over by a second machine, to which its file is brought, by the
-// commands of the documentation. Its first node only looks as if it were off: its kubelet stands
-// still while its pods and their mounts go on. When the kubelet is back, that node lets the volume
-// go and destroys nothing.
+// takeOver moves a volume from the first node to a second machine, by the commands of the
+// document. The first node is not really off: its kubelet is stopped, while its pods and their
+// mounts go on. Once the kubelet is back, that node must close the volume and destroy nothing.
 func (s *Session) takeOver(ctx context.Context) error {
 	first := s.Cluster.Machines[0].Name
 	if err := s.use(ctx, data); err != nil {
@@ -35,6 +35,8 @@ func (s *Session) takeOver(ctx context.Context) error {
 	return errors.Join(s.takeTo(ctx, volume, first, second), s.Cluster.Leave(ctx, second))
 }
 
+// takeTo moves the volume from the first node to the second, starts the first node's kubelet again,
+// and checks both nodes.
 func (s *Session) takeTo(ctx context.Context, volume, first, second string) error {
 	if err := s.driverReady(ctx, second); err != nil {
 		return err
@@ -62,7 +64,7 @@ func (s *Session) takeTo(ctx context.Context, volume, first, second string) erro
 	return s.deletedThere(ctx, volume, second, file)
 }
 
-// bring copies the file to a machine while no process can write to the volume.
+// bring copies the volume's file to a machine while the file system of the volume is frozen.
 func (s *Session) bring(ctx context.Context, file, to string) error {
 	path, err := s.path(ctx, data)
 	if err != nil {
@@ -83,7 +85,8 @@ func (s *Session) bring(ctx context.Context, file, to string) error {
 	return fmt.Errorf("%s is not the machine that joined last", to)
 }
 
-// taken follows the documentation, and checks that the data of the first node is on the second one.
+// taken runs the commands of the document. In between it checks that the pod is on the second node
+// and has the data of the first one, and it writes a second file.
 func (s *Session) taken(ctx context.Context, volume, first, second string) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Manifests), "docs", document))
 	if err != nil {
@@ -120,8 +123,8 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	return err
 }
 
-// takeOverSteps are the commands of the documentation for a volume and two nodes: those until a pod
-// may have it, and those after.
+// takeOverSteps returns the commands of the document, with the names of a volume and of two nodes.
+// move has the commands until a pod can use the volume, done those that follow.
 func takeOverSteps(text, volume, first, second string) (move, done string, err error) {
 	_, text, _ = strings.Cut(text, "\n## Take a volume over\n")
 	_, text, _ = strings.Cut(text, "\n```sh\n")
@@ -138,14 +141,14 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	return names(move), names("# " + done), nil
 }
 
-// users counts the open descriptors of the first node for the file, by its name: the kernel may
-// return the path in the driver's container.
+// users returns how many loop devices of the first node have the file open. It compares the name
+// alone, because the kernel may return the path in the driver's container.
 func (s *Session) users(ctx context.Context, file string) (string, error) {
 	return s.node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
 }
 
-// stillOpen requires that the first node has the volume open: it has not noticed anything, or has
-// only fenced it.
+// stillOpen returns an error unless the first node still has the volume's file open. Without its
+// kubelet the node can at most have fenced the volume.
 func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	n, err := s.users(ctx, file)
 	if err == nil && n != "1" {
@@ -155,13 +158,13 @@ func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	return err
 }
 
-// letGo waits until the first node, which has heard of it, has nothing open of the file any more.
-// The file is there as it was.
+// letGo waits until the first node, whose kubelet is back, has closed the volume's file. The file
+// must still be there.
 func (s *Session) letGo(ctx context.Context, first, file string) error {
 	if err := s.driverReady(ctx, first); err != nil {
 		return err
 	}
-	err := until(ctx, first+" lets the volume go", func() error {
+	err := until(ctx, first+" closes the volume", func() error {
 		n, err := s.users(ctx, file)
 		if err == nil && n != "0" {
 			err = fmt.Errorf("%s is open %s times", file, n)
@@ -175,13 +178,13 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 	return err
 }
 
-// deletedThere deletes the claim. The volume is gone with its file on the second node, and the
-// volume of the first node has no owner.
+// deletedThere deletes the claim, and waits until the VeilVolume and its file on the second node
+// are gone. The file on the first node must still be there; deletedThere removes it.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
 	if _, err := s.kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err
 	}
-	err := until(ctx, "the volume is deleted where it is", func() error {
+	err := until(ctx, "the volume is deleted on "+second, func() error {
 		state, err := s.kubectl(ctx, "get", "veilvolumes", volume, "--ignore-not-found", "-o",
 			"name")
 		if err != nil {
@@ -189,7 +192,7 @@ func (s *Session) deletedThere(ctx context.Context, volume, second, file string)
 		}
 		left, err := s.on(ctx, second, "ls "+images)
 		if err == nil && state+left != "" {
-			err = fmt.Errorf("there are %q and %q", state, left)
+			err = fmt.Errorf("the VeilVolume %q and the files %q are left", state, left)
 		}
 		return err
 	})

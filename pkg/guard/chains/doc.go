@@ -1,11 +1,11 @@
-// Package chains plans the nftables tables of the guard. They do not depend on links, so they also
-// cover the moment until a new link has its programs.
+// Package chains plans the nftables tables of the guard. The tables do not depend on links, so they
+// also cover the moment until a new link has its BPF programs.
 //
 // The table NFTGuardTable drops packets of the cluster that would leave in clear. It also keeps the
 // replies of nodes to pods inside tunnels (translate.go) and refuses pods' connections without a
 // route (refuse.go). The table NFTPodTable marks packets from pods and drops forged ones (pods.go).
 // A packet's input link decides its owner, regardless of a mark that another program set
-// (origin.go). Tunnel datagrams are accepted from believed nodes only (datagram.go).
+// (origin.go). Tunnel datagrams are accepted from listed addresses of nodes only (datagram.go).
 //
 // The package is pure: package guard compares what it plans with the kernel's tables, and writes the
 // difference. The chains depend only on the version, and Settings fill the sets.

@@ -2,8 +2,8 @@ package chains
 
 import "github.com/kubeveil/kubeveil/internal/nft"
 
-// A peer decides what it sends into its tunnel. Without a rule, a compromised node could reach this
-// node's networks with this node's address, past lists of allowed addresses:
+// A peer decides what it sends into its tunnel. Without a rule, a compromised node could reach the
+// networks around this node with this node's address, which firewalls there may admit:
 //
 //	peer: 198.51.100.9 into veil0 ═► this node: routed as a pod's, masqueraded ─► 198.51.100.9
 //

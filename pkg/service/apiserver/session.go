@@ -17,8 +17,8 @@ const writeLimit = pingLimit
 type session struct {
 	conn   *tls.Conn
 	framer *http2.Framer
-	// acks has a value for each answered ping. ended has the error of the connection and is closed
-	// after it.
+	// acks has a value for each answered ping. ended receives the error that ended the connection,
+	// and is then closed.
 	acks  chan struct{}
 	ended chan error
 

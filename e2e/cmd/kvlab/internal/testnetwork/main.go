@@ -6,12 +6,17 @@
 //		on virtual machines that it makes and removes
 //	kvlab test network --kubeconfig FILE [--core|--full] [--run REGEXP] [--out DIR]
 //		on a cluster where Kubeveil is installed
-//	kvlab test network --list                                                     the cases
+//	kvlab test network --list
+//		lists the cases
 //
-// It writes result.json (schema of pkg/bench) and what helps to understand failures below --out.
-// Exit status 0: some case passed and none failed; on machines of its own, nothing of the cluster
-// was seen in clear either, by an oracle that was seen to see where the case of the reference
-// network ran (--run may leave it out). 1: that is not so. 2: the command line is wrong.
+// It writes result.json (schema of pkg/bench), and the logs and state that explain failures, below
+// --out.
+//
+// Exit status 0 means that at least one case passed and none failed. On virtual machines, it also
+// means that an oracle on the wire saw nothing of the cluster in clear. The case of the reference
+// network proves that the oracle sees plaintext; --run may leave it out. Exit status 1 means that
+// a case failed, that none ran, or that the oracle saw plaintext or none of the reference network.
+// Exit status 2 means that the command line is wrong.
 package testnetwork
 
 import (
@@ -51,12 +56,12 @@ cluster where Kubeveil is installed.
 Usage: kvlab test network [flags]
 
 Examples:
-  kvlab test network --core                     what comes without waiting for machines, about 20
-                                                minutes on two cores
-  kvlab test network --full                     all cases, more than half an hour
-  kvlab test network --run 'reboot|uninstall'   some of them
-  kvlab test network --kubeconfig admin.conf    on that cluster, which will be disturbed
-  kvlab test network --list                     the cases
+  kvlab test network --core                     run the core, without the cases that wait long or
+                                                restart daemons: 20 minutes on two cores
+  kvlab test network --full                     run all cases, more than half an hour
+  kvlab test network --run 'reboot|uninstall'   run the cases with such names
+  kvlab test network --kubeconfig admin.conf    run on that cluster, which will be disturbed
+  kvlab test network --list                     list the cases
 
 Flags:
 `
@@ -84,8 +89,8 @@ func (a *arguments) flags() *pflag.FlagSet {
 		remote.ToolsImage+")")
 	flags.StringVar(&a.platform, "platform", bench.VM,
 		"what the nodes of --kubeconfig are: vm, emulated, sev-snp, tdx, metal")
-	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
-	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
+	flags.BoolVar(&a.core, "core", false, "leave out the cases that wait long or restart daemons")
+	flags.BoolVar(&a.full, "full", false, "run the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
 	flags.Func("run", "run the cases whose names this `regular expression` finds",
 		func(s string) (err error) {
@@ -95,7 +100,7 @@ func (a *arguments) flags() *pflag.FlagSet {
 	return flags
 }
 
-// check returns what is wrong with the command line, before anything is made.
+// check returns an error if the command line is wrong. It runs before anything is made.
 func (a *arguments) check() error {
 	if a.core && a.full {
 		return errors.New("--core and --full: choose one")
@@ -131,7 +136,7 @@ func run(ctx context.Context, a arguments) error {
 	}
 	defer closeLog()
 
-	// The client library logs connections that end, which people do not need.
+	// client-go logs each connection that ends. That belongs in the log file, not on the terminal.
 	klog.SetSlogLogger(log)
 	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
 		Manifests: filepath.Join(root, "manifests"),
@@ -168,7 +173,7 @@ func run(ctx context.Context, a arguments) error {
 	}
 
 	if err == nil && result.Tests.Passed == 0 {
-		err = errors.New("no case was run: their reasons are above")
+		err = errors.New("no case was run: the reasons are above")
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 	}
 
@@ -195,7 +200,7 @@ func onCluster(ctx context.Context, a arguments, root string, o network.Options,
 	return report, a.platform, err
 }
 
-// kubectl is the one that was built here, else that of the system.
+// kubectl returns the path of the kubectl that was built in this tree, or of the system's kubectl.
 func kubectl(root string) string {
 	built := filepath.Join(root, "out/bin/kubectl")
 	if _, err := os.Stat(built); err == nil {
