@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// Bounds of what is logged, whatever pods send.
+// Bounds of what is logged, regardless of what pods send.
 const (
 	// dropRepeat is how soon a drop with the same ends is logged again.
 	dropRepeat = time.Hour
@@ -23,9 +23,9 @@ const (
 	dropNodeEvery = 100 * time.Millisecond
 )
 
-// dropLimit says which drops are logged: by a token bucket for each pod that sends what is dropped,
-// behind a memory of those that were logged. What no known pod sent shares one. It is for one
-// goroutine.
+// dropLimit decides which drops are logged. It remembers the logged drops of each sending pod, and
+// has a token bucket per pod for new ones. Packets that no known pod sent share one bucket. A
+// dropLimit is for one goroutine.
 type dropLimit struct {
 	node    bucket
 	senders map[policy.Name]*senderLimit
@@ -73,8 +73,8 @@ func (l *dropLimit) accept(d nftables.Dropped, sender policy.Name, now time.Time
 	return true
 }
 
-// sender returns the account of a sender. Where there are too many, idle ones are forgotten; without
-// such, the sender shares the account of senders that are not known.
+// sender returns the account of a sender. If there are too many accounts, idle ones are removed. If
+// none is idle, the sender shares the account of unknown senders.
 func (l *dropLimit) sender(name policy.Name, now time.Time) *senderLimit {
 	if s := l.senders[name]; s != nil {
 		return s

@@ -80,8 +80,8 @@ func (k *Keeper) logDrop(d nftables.Dropped, skipped int) {
 	k.log.Info("a policy denied a connection", fields...)
 }
 
-// explainLocked says which side denies, and by which policies and rule. It says nothing where the
-// plan in force does not deny for the same reason: it has changed since.
+// explainLocked returns log fields for the side that denies, its policies and the rule. It returns
+// none if the plan in force does not deny for the same reason, because it has changed since.
 func (k *Keeper) explainLocked(d nftables.Dropped) []any {
 	plan := k.shown.Load().plan
 	if plan == nil {

@@ -17,17 +17,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// fakeFast is a fast path that notes what it is asked, and whether the plan was in force by then.
+// fakeFast is a fast path that records its calls, and whether the plan was in force at each.
 type fakeFast struct {
 	n     *node
 	calls []string
 	// talks reports whether the client reaches the server by netfilter.
 	talks func() bool
-	// opened are the connections that it knows.
+	// opened are the connections that the fast path knows.
 	opened    []nl.Opened
 	forgotten []nl.Opened
 	fails     error
-	// fast are the links that have it, as far as the last call of Allow says.
+	// fast are the links that have the fast path since the last call of Allow.
 	fast map[string]bool
 }
 

@@ -36,11 +36,11 @@ type Source interface {
 // FeatureOptions are the settings and dependencies of a Feature.
 type FeatureOptions struct {
 	Config config.Config
-	// Source must be set if the configuration asks for policies.
+	// Source must be set if the configuration turns policies on.
 	Source Source
 	Paths  pod.Paths
-	// Links have a fast path past netfilter. Confine closes it to all pods but those of Allow. Nil
-	// means that there is no fast path.
+	// Links have a fast path past netfilter. Confine closes it to all pods that Allow did not name.
+	// Nil means that there is no fast path.
 	Links interface {
 		FastPath
 		Confine()
@@ -54,7 +54,7 @@ type FeatureOptions struct {
 type Feature struct {
 	feature.None
 	o      FeatureOptions
-	keeper *Keeper // nil if the configuration asks for no policies
+	keeper *Keeper // nil if the configuration does not turn policies on
 }
 
 // NewFeature returns a Feature that has changed nothing but the confinement of the fast path.
@@ -98,8 +98,8 @@ func (f *Feature) Begin() error {
 		return nil
 	}
 
-	// Pods change between the fast path, which conntrack does not see, and the kernel's. It would
-	// take the windows of their open connections for wrong.
+	// Pods change between the fast path, which conntrack does not see, and the kernel's path.
+	// Conntrack would take the windows of their open connections for wrong.
 	if err := sysctl.Write(liberalPath, "1"); err != nil {
 		return fmt.Errorf("let connections come back from the fast path: %w", err)
 	}

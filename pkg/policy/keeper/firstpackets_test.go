@@ -93,7 +93,7 @@ type firstWorld struct {
 	node  *nettest.NS
 	paths pod.Paths
 	k     *Keeper
-	// sockets are those of the receivers, by their ports.
+	// sockets are the sockets of the receivers, by port.
 	sockets map[int][]int
 	got     map[arrival]int
 	// early counts packets that were sent before ADD returned, churned changes of policies.
@@ -206,7 +206,7 @@ func (w *firstWorld) changePolicies(n int) {
 	}
 }
 
-// bind tells the Keeper of a pod, as the API server does once it is bound to the node.
+// bind puts a pod into the Keeper, as the source does once the pod is bound to the node.
 func (w *firstWorld) bind(name, app string) {
 	if w.k != nil {
 		w.k.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: name}, UID: "uid-" + name,

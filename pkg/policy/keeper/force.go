@@ -18,7 +18,7 @@ func (k *Keeper) planLocked() *policy.Plan {
 	return plan
 }
 
-// revisionLocked returns the revision of the policies that the source told of.
+// revisionLocked returns the revision of the policies that were received.
 func (k *Keeper) revisionLocked() string {
 	if k.revision == "" || k.revisionTold != k.policyTold {
 		k.revision, k.revisionTold = k.planner.Revision(), k.policyTold
@@ -26,7 +26,7 @@ func (k *Keeper) revisionLocked() string {
 	return k.revision
 }
 
-// force brings a plan in force, which has at least the first told changes of the source.
+// force brings a plan in force. told is how many changes were received when it was made.
 func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) {
 	k.writes.Add(1)
 	defer k.writes.Add(1)
@@ -45,7 +45,7 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) 
 	})
 	if err == nil && k.fast != nil {
 		err = k.fast.Allow(unjudged)
-		// Those that were opened meanwhile.
+		// Connections that pods opened meanwhile.
 		k.forget(k.track(plan, losing, tracked))
 	}
 	if err == nil {
@@ -108,9 +108,10 @@ func (k *Keeper) losing(plan *policy.Plan) map[netip.Addr]bool {
 	return addrs
 }
 
-// track tells conntrack of the connections that pods opened on the fast path that they lose, as far
-// as the plan allows them: it does not know them, and the table drops segments of unknown
-// connections. Those of before are known already. It returns all of these pods.
+// track adds to conntrack the connections that pods opened on a fast path that they lose now, if
+// the plan allows them. Conntrack did not see them, and the table drops segments of connections
+// that conntrack does not know. before has the connections that an earlier call added. track
+// returns all connections of these pods.
 func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	before []nl.Opened) (opened []nl.Opened) {
 	if len(losing) == 0 {
@@ -151,8 +152,8 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	return opened
 }
 
-// trackOpened tells conntrack of connections, by a socket that stays open: to close one would hold
-// up the next transaction of nftables, see nfnl.
+// trackOpened adds connections to conntrack. Its socket stays open: closing it would delay the next
+// transaction of nftables, see nfnl.
 func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
 	if len(connections) == 0 {
 		return nil

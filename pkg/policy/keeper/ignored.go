@@ -15,7 +15,8 @@ import (
 // maxNamed bounds the addresses of one reason that are named, and the pods of one address.
 const maxNamed = 3
 
-// putLocked tells the planner of a pod with the addresses that its node owns, and notes the others.
+// putLocked passes a pod to the planner with the addresses that its node owns. It keeps the other
+// addresses in outside.
 func (k *Keeper) putLocked(p policy.Pod) {
 	claimed := p.Addrs
 	p.Addrs = slices.DeleteFunc(slices.Clone(claimed), func(a netip.Addr) bool {

@@ -38,9 +38,10 @@ type Options struct {
 	// Denials is told, when a plan is in force, which policies deny more than is written; nil is
 	// nobody. It must not block.
 	Denials func([]policy.Denial)
-	// Programmed is told how long a change took from the source to the kernel; nil is nobody.
+	// Programmed receives how long a change took from the source to the kernel. Nil means that no
+	// function receives it.
 	Programmed func(time.Duration)
-	// FastPath is what brings pods' packets past the table; nil is nothing.
+	// FastPath takes pods' packets past the table. Nil means that there is no fast path.
 	FastPath FastPath
 }
 
@@ -88,9 +89,11 @@ type received struct {
 	held    map[policy.Name]bool
 	// changed is the time of the oldest change that is not in force. Zero means that all are.
 	changed time.Time
-	// told counts the changes. policyTold is told as of the last change of a policy.
+	// told is the number of changes that were received, and policyTold its value at the last change
+	// of a policy.
 	told, policyTold uint64
-	// revision is the planner's as of the change revisionTold; empty is not computed yet.
+	// revision is the planner's revision at the change revisionTold. An empty string means that it
+	// was not computed yet.
 	revision     string
 	revisionTold uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
@@ -116,7 +119,7 @@ type owned struct {
 type inForce struct {
 	// plan is nil before the first one. A plan never changes.
 	plan *policy.Plan
-	// enforced is how many of received.told the plan has.
+	// enforced is the value of received.told up to which the plan has the changes.
 	enforced uint64
 	// links are the links of attached pods.
 	links    map[policy.Key][]string
@@ -182,7 +185,7 @@ func (k *Keeper) Begin() error {
 	return k.paths.OpenPolicy()
 }
 
-// empty is a plan that makes all pods mute.
+// empty returns a plan that makes all pods mute.
 func (k *Keeper) empty() *policy.Plan {
 	p := policy.NewPlanner(k.node)
 	p.SetOwn(k.firstAddrs())
@@ -353,16 +356,16 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 			unknown++
 		}
 	}
-	// Before the first plan is in force a missing directory is that of a node that turns
-	// policies on.
+	// Without the directory of reservations, the node turns policies on, and the first plan is not
+	// in force yet.
 	if open, err := k.paths.PolicyOpen(); err != nil || !open {
 		return plan, unknown, errors.Join(append(errs, err)...)
 	}
 	return plan, unknown, errors.Join(append(errs, k.paths.Reserve(groups))...)
 }
 
-// keyOf finds the pod of an attachment: by what the runtime said, or where it did not say, by the
-// address that the pod of this node has in its status.
+// keyOf returns the pod of an attachment. The record has it if the runtime passed it. Otherwise it
+// is the pod of this node whose status has an address of the record.
 func (k *Keeper) keyOf(r pod.Record) (policy.Key, bool) {
 	if w := r.Workload; w.UID != "" {
 		return policy.Key{Name: policy.Name{Namespace: w.Namespace, Name: w.Name}, UID: w.UID}, true

@@ -250,7 +250,8 @@ func TestRestartKeepsWhatIsInForce(t *testing.T) {
 	n.wantTalk("client", 2, true)
 }
 
-// Whoever deletes the table opens nothing, whether the daemon runs, is away, or begins again.
+// A program that deletes the table opens nothing, whether the daemon runs, is away, or starts
+// again.
 func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	n := newNode(t)

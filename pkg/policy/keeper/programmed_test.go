@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// programmedSince has the Keeper note, of each change in force, whether it was told of before a
-// moment.
+// programmedSince makes the Keeper record, for each change in force, whether it received the change
+// before a moment.
 func programmedSince(k *Keeper, moment *time.Time) *[]bool {
 	before := []bool{}
 	k.programmed = func(took time.Duration) {

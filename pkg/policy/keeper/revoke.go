@@ -38,26 +38,27 @@ func pauseAfter(took time.Duration) time.Duration {
 type revoker struct {
 	wake    chan struct{}
 	revoked atomic.Uint64
-	// ended are once's: flows without a handshake that were deleted, and until when the table drops
-	// answers to them that are on their way, see nftables.DropAnswers.
+	// ended has the flows without a handshake that were deleted, and until when the table drops
+	// answers to them that are on their way, see nftables.DropAnswers. Only once uses ended,
+	// untold and conn.
 	ended map[nl.Connection]time.Time
 	// untold reports whether the table lacks some of these.
 	untold bool
-	// conn is once's, nil until it needs one. It stays open: to close it would hold up the next
-	// transaction of nftables, see nfnl.
+	// conn is nil until it is needed. It stays open: closing it would delay the next transaction of
+	// nftables, see nfnl.
 	conn *nfnl.Conn
 
 	mu sync.Mutex // guards what follows, and is held while connections are deleted
 	// plan is what is in force.
 	plan *policy.Plan
-	// asked reports whether connections have to be judged.
+	// asked reports whether the known connections have to be judged.
 	asked bool
 	// failed is the error of the last time.
 	failed error
 }
 
-// force has apply bring a plan in force while no connection is deleted: one that only the plan
-// allows would be among them.
+// force calls apply, which brings a plan in force. No connection is deleted meanwhile: it could be
+// one that the new plan allows.
 func (r *revoker) force(plan *policy.Plan, apply func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +69,7 @@ func (r *revoker) force(plan *policy.Plan, apply func() error) error {
 	return err
 }
 
-// ask has the known connections judged by the plan that is in force.
+// ask wakes work to judge the known connections by the plan that is in force.
 func (r *revoker) ask() {
 	r.mu.Lock()
 	r.asked = true
@@ -98,7 +99,7 @@ func (r *revoker) begin(ctx context.Context) (ended chan struct{}, err error) {
 	return ended, nil
 }
 
-// work calls once for what was asked, and again a while after an error.
+// work calls once after each ask, and again revokeEvery after an error, until ctx ends.
 func (r *revoker) work(ctx context.Context, once func() error) {
 	var again <-chan time.Time
 	for {
@@ -122,7 +123,7 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 	}
 }
 
-// once judges the known connections if that was asked for.
+// once judges the known connections if ask was called since the last time.
 func (r *revoker) once() error {
 	r.mu.Lock()
 	plan, asked := r.plan, r.asked
@@ -177,8 +178,8 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	return n, errors.Join(err, err2)
 }
 
-// dropAnswers has answers to flows dropped that are about to be deleted, and still those to flows
-// that were deleted before, if they are still denied.
+// dropAnswers has the table drop the answers to flows that are about to be deleted. Answers to
+// flows that were deleted a short time ago are still dropped, if the flows are still denied.
 func (r *revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	denied func(nl.Connection) bool) error {
 	now := time.Now()
@@ -219,9 +220,9 @@ func (r *revoker) close() error {
 	return c.Close()
 }
 
-// denies reports whether a connection of the node's pods is not allowed by a plan. Connections of
-// the node itself are always allowed. One of which conntrack does not know who opened it has to be
-// allowed from both ends.
+// denies returns a function that reports whether the plan denies a connection of the node's pods.
+// Connections that the node itself opened are always allowed. If conntrack does not know which end
+// opened a connection, the plan has to allow it from both ends.
 func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool {
 	attached := map[netip.Addr]bool{}
 	for _, m := range plan.Members {
@@ -243,13 +244,13 @@ func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool
 	}
 }
 
-// backward is the flow that a connection is of if its server opened it.
+// backward returns the flow of a connection that the server opened.
 func backward(f policy.Flow, clientPort uint16) policy.Flow {
 	return policy.Flow{Src: f.Dst, Dst: f.Src, Proto: f.Proto, Port: clientPort, FromPod: f.ToPod,
 		ToPod: f.FromPod}
 }
 
-// ownAddrs are the addresses of the node's links.
+// ownAddrs returns the addresses of the node's links.
 func ownAddrs() (map[netip.Addr]bool, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {

@@ -66,8 +66,8 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	}
 }
 
-// An answer that is on its way when a flow of UDP is revoked would open the flow again, from its
-// other end: that of a pod, or of the node itself.
+// An answer may be on its way when a flow of UDP is revoked. It would open the flow again from its
+// other end, which is a pod or the node itself.
 func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
 	n := newNode(t)
 	n.put("client", map[string]string{"app": "client"})

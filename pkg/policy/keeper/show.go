@@ -104,11 +104,11 @@ func notEnforced(denials []policy.Denial) map[string]int {
 // List is what is shown of all policies that select a pod of this node.
 type List struct {
 	Node string `json:"node"`
-	// Listed reports whether policies were listed since the daemon began. Before, those of before
-	// stay in force and none is known here.
+	// Listed reports whether policies were listed since the daemon began. If not, the policies of
+	// the earlier daemon are still in force, and Policies is empty.
 	Listed   bool                `json:"listed"`
 	Policies []policy.PolicyView `json:"policies"`
-	// Problems say what is not as it should be, beside those of Policies.
+	// Problems are sentences about what is not as it should be, beside the problems in Policies.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -151,7 +151,7 @@ func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
 	return v, err
 }
 
-// notKnownLocked says why policies cannot be shown; empty where they can be.
+// notKnownLocked returns the reason why policies cannot be shown, or "" if they can.
 func (k *Keeper) notKnownLocked() string {
 	switch {
 	case !k.listed:

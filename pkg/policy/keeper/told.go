@@ -86,13 +86,13 @@ func (k *Keeper) DeleteClusterPolicy(name string) {
 	})
 }
 
-// Listed says that everything there was has been put.
+// Listed records that the source has passed all objects that exist.
 func (k *Keeper) Listed() {
 	k.do(func() { k.listed, k.attachments = true, true })
 }
 
-// SetFailing says that policies or namespaces cannot be read, or can again. Meanwhile pods of this
-// node that were not known, by UID, stay mute: no group is planned for them. Others keep theirs.
+// SetFailing records whether policies or namespaces cannot be read. While they cannot, new pods of
+// this node (by UID) stay mute: no group is planned for them. Known pods keep their groups.
 func (k *Keeper) SetFailing(failing bool) {
 	k.do(func() {
 		k.failing = failing
@@ -106,7 +106,7 @@ func (k *Keeper) SetFailing(failing bool) {
 	})
 }
 
-// SetPrefixes says which pod prefixes each node owns, by the table of nodes that is believed.
+// SetPrefixes sets the pod prefixes that each node owns, by the node table that is in force.
 func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 	k.mu.Lock()
 	same := k.prefixes != nil && maps.EqualFunc(k.prefixes, prefixes, slices.Equal)
@@ -130,7 +130,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 	})
 }
 
-// SetNodeLabels says which labels each Node has; nil means more than are kept.
+// SetNodeLabels sets the labels of each Node. Nil labels mean that a Node has more than are kept.
 func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
 	k.do(func() {
 		k.nodeLabels = labels
@@ -138,8 +138,8 @@ func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
 	})
 }
 
-// SetNodeAddrs says which addresses each node has, by the table of nodes that is believed. Call it
-// before SetPrefixes, which may put policies in force.
+// SetNodeAddrs sets the addresses of each node, by the node table that is in force. Call it before
+// SetPrefixes, which may put policies in force.
 func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 	k.mu.Lock()
 	same := maps.EqualFunc(k.nodeAddrs, addrs, slices.Equal)
@@ -154,7 +154,7 @@ func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 	})
 }
 
-// setNodesLocked tells the planner the nodes that are peers.
+// setNodesLocked passes the nodes with their labels and addresses to the planner.
 func (k *Keeper) setNodesLocked() {
 	nodes := make(map[string]policy.Node, len(k.nodeLabels))
 	for name, labels := range k.nodeLabels {
@@ -164,7 +164,7 @@ func (k *Keeper) setNodesLocked() {
 	k.planner.SetNodes(nodes)
 }
 
-// AttachmentsChanged says that records of pods may have come or gone.
+// AttachmentsChanged makes the loop read the records of pods, some of which may have changed.
 func (k *Keeper) AttachmentsChanged() {
 	k.mu.Lock()
 	k.attachments = true
@@ -172,7 +172,7 @@ func (k *Keeper) AttachmentsChanged() {
 	k.loop.Poke()
 }
 
-// TableChanged says that another program may have changed the table.
+// TableChanged makes the loop compare the table, which another program may have changed.
 func (k *Keeper) TableChanged() {
 	k.mu.Lock()
 	k.compare = true

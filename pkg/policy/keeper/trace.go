@@ -13,15 +13,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 )
 
-// Question asks whether a connection is allowed.
+// Question describes a connection. Its Trace reports whether it is allowed.
 type Question struct {
 	// From and To are pods as NAMESPACE/NAME, or addresses.
 	From, To string
 	Proto    policy.Proto
 	// Port is the destination port; 0 for protocols without.
 	Port uint16
-	// About makes it a question about an ICMP error: whether From may tell To of a packet that To
-	// sent to About, a pod or an address. Empty means that it is not about an error.
+	// About makes it a question about an ICMP error: From may send To an error about a packet that
+	// To sent to About, a pod or an address. Empty means that it is not about an error.
 	About string
 }
 
@@ -35,7 +35,7 @@ type Trace struct {
 	Paths []Path `json:"paths"`
 	// Differs reports whether the kernel does not judge as the plan in force.
 	Differs bool `json:"differs"`
-	// Note says what may change the answer soon; empty is nothing.
+	// Note is a sentence about what may change the answer soon. It is empty if nothing may.
 	Note string `json:"note,omitempty"`
 }
 
@@ -50,21 +50,22 @@ type Path struct {
 // Side is one end's judgement.
 type Side struct {
 	Direction string `json:"direction"`
-	// Pod is the namespace/name; empty is no pod.
+	// Pod is the namespace/name. It is empty if the end is not a pod.
 	Pod string `json:"pod,omitempty"`
-	// Here reports whether this node judges the side. Without it Why says who does.
+	// Here reports whether this node judges the side. If not, Why names the node that does.
 	Here bool `json:"here"`
-	// Plan and Kernel are verdicts: "allow" or the reason of the drop. Kernel is "unreadable" where
-	// the table has something that the daemon does not write; Why says what.
+	// Plan and Kernel are verdicts: "allow" or the reason of the drop. Kernel is "unreadable" if
+	// the table has something that the daemon does not write, which Why names.
 	Plan   string `json:"plan,omitempty"`
 	Kernel string `json:"kernel,omitempty"`
 	// Rule is the rule in the kernel that decided.
 	Rule    string `json:"rule,omitempty"`
 	Differs bool   `json:"differs,omitempty"`
-	// Isolating are the policies that isolate the side, Allowing those of them that allow it.
+	// Isolating are the policies that isolate the side. Allowing are the policies among them that
+	// allow the connection.
 	Isolating []string `json:"isolating,omitempty"`
 	Allowing  []string `json:"allowing,omitempty"`
-	// Cluster is the ClusterNetworkPolicy that decides; empty is none.
+	// Cluster is the ClusterNetworkPolicy that decides. It is empty if no such policy does.
 	Cluster string `json:"cluster,omitempty"`
 	Why     string `json:"why,omitempty"`
 
@@ -78,8 +79,8 @@ const (
 	traceAgain = 50 * time.Millisecond
 )
 
-// Trace asks the plan in force and the kernel's table about a connection. It runs on a thread of
-// the node's network namespace.
+// Trace judges a connection by the plan in force and by the kernel's table, and compares both. It
+// must run on a thread of the node's network namespace.
 func (k *Keeper) Trace(ctx context.Context, q Question) (*Trace, error) {
 	node, err := ownAddrs()
 	if err != nil {
@@ -116,7 +117,7 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 	if problem := k.notKnownLocked(); problem != "" {
 		return nil, 0, errors.New(problem)
 	}
-	// Before the plan: of a plan that is written meanwhile, unchangedSince returns false.
+	// This is read before the plan: if a plan is written meanwhile, unchangedSince returns false.
 	writes = k.writes.Load()
 	now := k.shown.Load()
 	if now.plan == nil {
@@ -176,7 +177,7 @@ func ofFamily(addrs []netip.Addr, a netip.Addr) (found netip.Addr, has bool) {
 	return addrs[i], true
 }
 
-// ICMP protocol numbers (RFC 792, RFC 4443): a Question asks for that of IPv4 in both families.
+// ICMP protocol numbers (RFC 792, RFC 4443). A Question has the number of IPv4 in both families.
 const icmp, icmp6 policy.Proto = 1, 58
 
 func protoOf(p policy.Proto, a netip.Addr) policy.Proto {
@@ -190,9 +191,10 @@ func protoOf(p policy.Proto, a netip.Addr) policy.Proto {
 type end struct {
 	text  string
 	addrs []netip.Addr
-	// pod is its namespace/name, and on is its node; empty is no pod.
+	// pod is the namespace/name, and on the node of the pod. Both are empty if the end is not a
+	// pod.
 	pod, on string
-	// here reports whether it is attached to this node, self whether it is this node.
+	// here reports whether the end is attached to this node, self whether it is this node.
 	here, self bool
 }
 
@@ -219,7 +221,7 @@ func (k *Keeper) endLocked(text string, node map[netip.Addr]bool) (end, error) {
 
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Zone() != "" {
-		return e, fmt.Errorf("%q is no pod and no address: write NAMESPACE/NAME or an address", text)
+		return e, fmt.Errorf("%q is not an address: write NAMESPACE/NAME or an address", text)
 	}
 	a = a.Unmap()
 	e.addrs, e.here, e.self = []netip.Addr{a}, k.planner.Attached(a), node[a]
@@ -229,14 +231,14 @@ func (k *Keeper) endLocked(text string, node map[netip.Addr]bool) (end, error) {
 	return e, nil
 }
 
-// elsewhere says who judges ends that are not this node's.
+// elsewhere returns where to ask about ends that are not pods of this node.
 func elsewhere(ends ...end) string {
 	var words []string
 	for _, e := range ends {
 		if e.pod != "" {
 			words = append(words, fmt.Sprintf("%s is on node %s", e.pod, e.on))
 		} else {
-			words = append(words, e.text+" is no pod")
+			words = append(words, e.text+" is not a pod")
 		}
 	}
 	return strings.Join(words, ", ") + ": run this on the node of the pod"
@@ -255,7 +257,7 @@ func (k *Keeper) sideLocked(plan *policy.Plan, d policy.Direction, f policy.Flow
 		s.Why = fmt.Sprintf("node %s judges it: run this there", own.on)
 		return s
 	default:
-		s.Why = own.text + " is no pod: no policy is about it"
+		s.Why = own.text + " is not a pod: no policy is about it"
 		return s
 	}
 

@@ -123,11 +123,11 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 		"by address": {"198.18.2.9", "198.18.1.1", 80,
 			[]string{"egress elsewhere", "ingress allow"}, "node there judges it"},
 		"from outside": {"192.0.2.1", "shop/server", 80,
-			[]string{"egress elsewhere", "ingress policy_ingress"}, "192.0.2.1 is no pod"},
+			[]string{"egress elsewhere", "ingress policy_ingress"}, "192.0.2.1 is not a pod"},
 		"from the node": {"127.0.0.1", "shop/server", 80,
 			[]string{"egress elsewhere", "ingress allow"}, "own processes"},
 		"to the node": {"shop/server", "127.0.0.1", 80,
-			[]string{"egress policy_egress", "ingress elsewhere"}, "127.0.0.1 is no pod"},
+			[]string{"egress policy_egress", "ingress elsewhere"}, "127.0.0.1 is not a pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := n.ask(c.from, c.to, c.port)

@@ -11,11 +11,12 @@ type Progress struct {
 	Node string `json:"node"`
 	// Enforced reports whether it does.
 	Enforced bool `json:"enforced"`
-	// Policies counts the policies of the list, or those that this node was told of.
+	// Policies counts the policies of the list or, for a revision, the policies that this node has
+	// received.
 	Policies int `json:"policies"`
 	// Revision is the revision of the policies in force; empty unless Enforced.
 	Revision string `json:"revision,omitempty"`
-	// Missing says what is not in force, one sentence each, at most ten.
+	// Missing has at most ten sentences about what is not in force.
 	Missing []string `json:"missing,omitempty"`
 }
 

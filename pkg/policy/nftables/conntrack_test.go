@@ -140,7 +140,7 @@ func TestUntrackedPacketsAreJudged(t *testing.T) {
 		t.Errorf("%d packets were untracked, want 12: the test shows nothing", n)
 	}
 
-	// The length that UDP says is more than there is (udp_error of nf_conntrack_proto_udp.c).
+	// The length in the UDP header exceeds the packet (udp_error of nf_conntrack_proto_udp.c).
 	for _, i := range []int{2, 3} {
 		for f := range 2 {
 			frame := packet(policy.Flow{Src: policytest.PodAddrs(i)[f],

@@ -71,7 +71,8 @@ func (f family) endedSet() *set {
 	return &set{key: ends, concat: true, elements: union{{}}, timeout: AnswersDropped}
 }
 
-// withoutHandshake matches packets that may be an Answer: dropMidstream drops those of TCP.
+// withoutHandshake matches packets that may be an Answer. It leaves out TCP, whose answers
+// dropMidstream drops.
 func withoutHandshake() match {
 	return match{"meta l4proto != tcp", encode(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},

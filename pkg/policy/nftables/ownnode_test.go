@@ -30,8 +30,8 @@ func ownNode(t *testing.T, allow bool) (*lab, *policy.Planner) {
 	return l, p
 }
 
-// reaches connects pod i to its node, of which the closed port answers, and asks the table as the
-// kernel has it.
+// reaches connects pod i to a closed port of its node, which refuses if the packet passes. It also
+// judges the packet by the table in the kernel.
 func (l *lab) reaches(i int, plan *policy.Plan, want policy.Verdict) {
 	l.t.Helper()
 	for f, a := range nodeAddrs {
