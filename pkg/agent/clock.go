@@ -31,7 +31,7 @@ type clock struct {
 	now func() (wall time.Time, boot time.Duration)
 	// latest is the latest time by the system clock at which the key was in use.
 	latest time.Time
-	// rekeyed is the time since boot of the last key; 0 is none.
+	// rekeyed is the time since boot at which the last key was made. Zero means that none was made.
 	rekeyed time.Duration
 }
 
@@ -63,8 +63,8 @@ func (c *clock) pause() time.Duration {
 	return max(0, c.rekeyed+rekeyPause-boot)
 }
 
-// checkClock makes another key for the node if its clock was set back. If it makes none, a note says
-// why.
+// checkClock makes another key for the node if its clock was set back. If it cannot, it returns a
+// note with the reason.
 func (l *loop) checkClock(in *inputs) (note string) {
 	back := l.clock.setBack()
 	if back == 0 {

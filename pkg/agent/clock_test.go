@@ -60,7 +60,7 @@ func TestKeyOfTheFutureIsReplaced(t *testing.T) {
 	}
 }
 
-// A key that peers have from elsewhere, or that is on a disk, stays: a note says what to do.
+// A key that peers have from elsewhere, or that is on a disk, stays. A note has the remedy.
 func TestKeyThatCannotBeReplacedIsNamed(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler)},

@@ -8,7 +8,7 @@ import (
 
 // flapLimit is how long the link between nodes may be down before the node is closed to new pods.
 // Carrier losses, DHCP clients and restarts of network managers remove an address or a route for
-// seconds. Runtimes that ask CNI STATUS make the Node NotReady at once, which evicts its pods.
+// seconds. Runtimes that call CNI STATUS make the Node NotReady at once, which evicts its pods.
 const flapLimit = time.Minute
 
 // linkInputs is the part of inputs that depends on the link between nodes.
@@ -39,8 +39,8 @@ type flap struct {
 
 // hold returns d, the decision for in, while the link is up. While it is down, hold returns the
 // decision for the last fit link for flapLimit: the marker stays and no MTU changes. After that, or
-// if no link was ever fit, it returns d. A link that is up but too narrow is no flap: packets of
-// pods do not fit its configured MTU.
+// if no link was ever fit, it returns d. A link that is up but too narrow does not count as a flap:
+// packets of pods do not fit its configured MTU.
 func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	f.held = false
 	if d.linkProblem == "" {

@@ -43,7 +43,7 @@ type pace struct {
 	// part is the next to be compared without a reason, due is when.
 	part part
 	due  time.Time
-	// asked is when the kernel last caused a turn.
+	// asked is the time of the last turn that a change in the kernel caused.
 	asked time.Time
 }
 
@@ -66,7 +66,7 @@ func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(
 type loop struct {
 	*Agent
 	outcome
-	// key is the node's now; clock is why it may be another one than at the start.
+	// key is the key of the node now. clock may have replaced it since the start.
 	key    wgkey.Private
 	clock  clock
 	pace   pace
@@ -83,7 +83,7 @@ type loop struct {
 
 // seen is what the loop need not read again until the kernel changes.
 type seen struct {
-	// underlay reports whether the last underlay is the answer for asked.
+	// underlay reports whether the underlay was read for the addresses in asked.
 	underlay bool
 	asked    []netip.Addr
 	// guard is the settings in force.

@@ -45,7 +45,7 @@ type guardCounts struct {
 var clusterDrops = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node",
 	"pod_mark_lost", "pod_unmarked"}
 
-// crossing is a counter of clusterDrops. What it counted before veild started is no problem.
+// crossing is a counter of clusterDrops. What it counted before veild started is not a problem.
 type crossing struct {
 	rising
 	// from is the count before it rose.

@@ -35,14 +35,15 @@ const (
 type passageProof struct {
 	// filtersChanged reports whether other programs changed filters since the last probe.
 	filtersChanged bool
-	// at is when the last probe ended, and changedAt when the last one did that a change caused.
+	// at is when the last probe ended. changedAt is when the last probe ended that a change of
+	// filters caused.
 	at, changedAt time.Time
 	// passed reports whether the last probe with a result passed.
 	passed bool
 	// doubts counts the probes without a result since then.
 	doubts int
-	// problem says that a filter drops pods' packets, note that probes had no result; empty
-	// otherwise.
+	// problem is a sentence about filters that drop pods' packets. note is a sentence about probes
+	// without a result. Both are empty otherwise.
 	problem, note string
 }
 
@@ -106,7 +107,7 @@ func legacyFilter() bool {
 	return has || err != nil
 }
 
-// ways returns what a probe sends: from this node's pod prefixes to those of peers.
+// ways returns what a probe sends: packets from this node's pod prefixes to the peers' prefixes.
 func ways(d *decision) []passage.Way {
 	var prefixes []netip.Prefix
 	for _, p := range d.host.Peers {
@@ -118,7 +119,7 @@ func ways(d *decision) []passage.Way {
 	return passage.Ways(d.podPrefixes, prefixes)
 }
 
-// dropped says what may drop pods' packets, and what to do.
+// dropped returns a sentence about what may drop pods' packets, and the remedy.
 func dropped(err error) string {
 	suspects := []string{"no filter is known that does: look at `nft list ruleset` and " +
 		"`iptables-legacy -S FORWARD`"}

@@ -8,11 +8,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// askAfter is how long a peer may be silent before the API server is asked for its key.
+// askAfter is how long a peer may be silent before its key is read from the API server.
 const askAfter = 30 * time.Second
 
-// watchPeers reads the counters of peers until ctx ends, often enough to tell a silent peer from an
-// idle one. It asks for a turn when another program changed a device.
+// watchPeers reads the counters of peers until ctx ends, often enough to distinguish a silent peer
+// from an idle one. It causes a turn when another program changed a device.
 func (a *Agent) watchPeers(ctx context.Context) error {
 	tick := time.NewTicker(tunnel.WatchEvery)
 	defer tick.Stop()

@@ -80,9 +80,10 @@ type decision struct {
 	claim *cluster.Claim
 	// problems are sentences about why the node is not ready for pods.
 	problems []string
-	// tunnelSources says, for people, which sources of tunnel datagrams are accepted.
+	// tunnelSources describes, for people, the sources of tunnel datagrams that are accepted.
 	tunnelSources string
-	// linkProblem is the one among problems about the link between nodes, empty for none.
+	// linkProblem is the sentence among problems about the link between nodes. It is empty if the
+	// link has no problem.
 	linkProblem string
 	// notes are sentences about other problems, which leave the node ready.
 	notes []string
@@ -170,7 +171,7 @@ func decide(in inputs) decision {
 }
 
 // datagrams decides which sources of tunnel datagrams are accepted: the addresses of believed
-// nodes, once every node sends only from these. text says the same for people.
+// nodes, once every node sends only from these. text describes them for people.
 func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	if in.cfg.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
@@ -196,7 +197,7 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	return d, "believed nodes"
 }
 
-// absent says why nothing is known of this node.
+// absent returns the reason why nothing is known of this node.
 func absent(in inputs) string {
 	switch {
 	case in.complete:
@@ -209,7 +210,7 @@ func absent(in inputs) string {
 	return "nothing has been heard from the API server yet, and there is no last good table"
 }
 
-// among returns those of addrs that are assigned.
+// among returns the addresses in addrs that are assigned.
 func among(addrs, assigned []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs),
 		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
@@ -245,7 +246,8 @@ func hostPeers(in inputs, underlay cluster.Families,
 	return peers, notes
 }
 
-// closedServers says which API servers pods cannot reach because `outside` does not name them.
+// closedServers returns notes about API servers that pods cannot reach because `outside` does not
+// name them.
 func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
 	for _, a := range in.table.APIServers {

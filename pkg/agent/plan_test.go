@@ -114,7 +114,7 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 		name   string
 		change func(*inputs)
 		want   *guard.Datagrams
-		// sources are those of the tunnel's peer.
+		// sources are the sources that the tunnel accepts from its peer.
 		sources []netip.Addr
 		text    string
 	}{
@@ -402,7 +402,7 @@ func withPathMTU(in inputs, mtu int) inputs {
 	return in
 }
 
-// A node that had tunnels follows its peers whatever becomes of itself.
+// A node that had tunnels follows its peers, regardless of its own problems.
 func TestPeersAreFollowedThroughAProblem(t *testing.T) {
 	for name, spoil := range map[string]func(*inputs){
 		"its Node was deleted":       func(in *inputs) { in.table.Self = nil },

@@ -20,9 +20,9 @@ import (
 // delay the others.
 const podWait = time.Second
 
-// podKeeper keeps the pods of this node as their records say, on a goroutine of its own: peers
-// never wait behind pods. Make one with newPodKeeper, then call run once; the other methods are for
-// any goroutine.
+// podKeeper keeps the pods of this node as their records describe them. It has a goroutine of its
+// own, so peers never wait behind pods. Make one with newPodKeeper, then call run once; the other
+// methods are for any goroutine.
 //
 // A notification of the kernel names the pods that it concerns, and only those are checked. All are
 // compared every resync, because the kernel sends no notifications about neighbours, among others.
@@ -134,8 +134,8 @@ func (k *podKeeper) take() (work podWork, mtu int, began bool) {
 	return work, k.mtu, true
 }
 
-// keep does the work and returns what must be tried again. A pod that is being removed is no error.
-// A pod that a plugin works on for longer than podWait is one.
+// keep does the work and returns what must be tried again. A pod that is being removed does not
+// count as an error. A pod that a plugin works on for longer than podWait does.
 func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()

@@ -20,7 +20,7 @@ type probes struct {
 	run   func(func() error)
 	log   *slog.Logger
 	found func(pathmtu.Peer, int)
-	// broken is told of a path that loses segmented datagrams.
+	// broken receives the peer of each path that loses segmented datagrams.
 	broken func(pathmtu.Peer)
 	// traffic returns what was sent to a peer.
 	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)

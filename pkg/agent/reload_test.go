@@ -25,7 +25,7 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 		name string
 		next config.Config
 		err  error
-		// says are words of the problem; empty for no problem.
+		// says are words of the problem. It is empty if there is no problem.
 		says []string
 		mtu  int
 		logs int

@@ -24,8 +24,8 @@ import (
 )
 
 // New opens everything that can fail before it changes anything: the source and the machine, then
-// the key and the last good table, then the guard's directory. It reports all problems at once:
-// first those of what changes nothing, then those of the files.
+// the key and the last good table, then the guard's directory. It returns the errors of all checks
+// that change nothing together. Without any, it returns the errors of key and table together.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Ranges that were added at run time are closed as those of the configuration are: by routes of
-// pods and of the host, and in the guard. The node stays ready.
+// Ranges that were added at run time are closed like the configured ranges: by routes of pods and
+// of the host, and in the guard. The node stays ready.
 func TestAddedServiceRangesAreClosed(t *testing.T) {
 	for _, proxy := range []string{config.ServiceProxyNone, config.ServiceProxyEBPF} {
 		t.Run(proxy, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
-// A scrape asks the kernel for much. Turns go on meanwhile, and it shows none of them in part.
+// A scrape reads much from the kernel. Turns go on meanwhile, and it shows none of them in part.
 func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 	in := two(t)
 	a := &Agent{

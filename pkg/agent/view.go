@@ -17,8 +17,8 @@ type view struct {
 	outcome
 }
 
-// news is what other goroutines tell the loop: the source, the watch of the configuration and the
-// path MTU prober. A turn that hangs must not hide it, so they publish it themselves.
+// news is what other goroutines pass to the loop: the source, the watch of the configuration and
+// the path MTU prober. A turn that hangs must not hide news, so they publish it themselves.
 type news struct {
 	cfg     config.Config
 	state   cluster.State

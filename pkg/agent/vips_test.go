@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A node's address may be one of a service's, as an external IP or by a balancer on the nodes: pods
-// have more to ask there than services.
+// A node's address may also be an address of a service, as an external IP or by a load balancer on
+// the nodes. Pods must still reach the node's other ports.
 func TestAddressesOfNodesStayOpen(t *testing.T) {
 	in := two(t)
 	in.vips = addrs("198.18.0.12", "198.18.64.1", "fd42::c", "fd42:64::1")

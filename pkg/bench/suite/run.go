@@ -41,7 +41,7 @@ func (r *Run) Close() error { return nil }
 func (r *Run) Skips(string) bool { return false }
 
 // Interleave measures the sides of groups directly after one another in each round, in an order
-// that is drawn (bench.Runner). It adds their cases, also those of an interrupted run.
+// that is drawn (bench.Runner). It adds their cases, also the cases of an interrupted run.
 func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
 	cases, err := r.runner.RunGroups(ctx, groups)
 	r.Result.Cases = append(r.Result.Cases, cases...)

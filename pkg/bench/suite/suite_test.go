@@ -99,7 +99,8 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 	}
 }
 
-// A suite whose cases do not begin with its parts is judged by all gates, and by those of parts.
+// A suite whose cases do not begin with its parts is judged by its own gates and by the gates of
+// its parts.
 func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
 	s := &subject{}
 	rep, err := Suite[*subject]{Name: "bench-policy", Whole: true,

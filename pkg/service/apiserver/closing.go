@@ -23,8 +23,8 @@ const (
 	// missed one ping the time to answer again.
 	restAfter, restSpread = time.Second, 3500 * time.Millisecond
 	mostClosing           = 300
-	// deadAfter is the same where most servers of a family are silent: then the fault may be this
-	// node's, or the rest could not bear all clients.
+	// deadAfter replaces restAfter if most servers of a family are silent. The fault may then be on
+	// this node, or the other servers could not bear all clients.
 	deadAfter = 25 * time.Second
 	// closeEvery is the pause between further searches for connections.
 	closeEvery = 10 * time.Second
@@ -134,8 +134,8 @@ func (a *Servers) due(now time.Time) []Closing {
 	return out
 }
 
-// dueLocked reports whether all or the stuck connections to a server must be closed now. None to a
-// server that answers is closed, whatever its certificate: its clients may trust another CA.
+// dueLocked reports whether all or the stuck connections to a server must be closed now. It returns
+// false for a server that answers, regardless of its certificate: clients may trust another CA.
 func (a *Servers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	now time.Time) (all, stuck bool) {
 	if s.answers || t.up == 0 {

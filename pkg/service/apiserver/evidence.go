@@ -55,7 +55,7 @@ func (a *Servers) askByEvidence(ctx context.Context) {
 
 // countConnections counts the connections to each server until ctx ends.
 func (a *Servers) countConnections(ctx context.Context) {
-	pause, warned := time.Second, false // a count at the start tells askByEvidence where to look
+	pause, warned := time.Second, false // askByEvidence needs a first count soon
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,7 +96,7 @@ func (a *Servers) sockets(up bool) Sockets {
 	return s
 }
 
-// ask has servers probed at once, each at most once in askPause.
+// ask makes the probes of servers ping at once, each at most once in askPause.
 func (a *Servers) ask(servers []netip.AddrPort, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -47,7 +47,7 @@ func wait(t *testing.T, what string, f func() error) {
 	})
 }
 
-// report has a probe say only whether the server answers.
+// report passes an observation that has only whether the server answers.
 func (a *Servers) report(addr netip.AddrPort, up bool) bool {
 	return a.observe(addr, observation{up: up}, time.Now())
 }

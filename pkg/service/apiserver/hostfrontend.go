@@ -79,7 +79,7 @@ func (a *Servers) namedLocked(addr netip.AddrPort) map[netip.AddrPort]*server {
 }
 
 // hostProblemsLocked returns sentences about addresses of Known.Host that certificates do not
-// name. It says nothing about servers whose certificates were not verified yet.
+// name. It leaves out servers whose certificates were not verified yet.
 func (a *Servers) hostProblemsLocked() (out []string) {
 	for _, addr := range a.before.Host {
 		if why, cure := a.hostProblemLocked(addr); why != "" {

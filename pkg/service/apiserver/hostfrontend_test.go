@@ -21,7 +21,7 @@ import (
 var hostFrontend = netip.MustParseAddrPort("198.18.0.1:6443")
 
 // An address leads to the servers whose verified certificates name it, of the best use, and to none
-// that does not answer. Otherwise it is not translated, and a problem says what to write.
+// that does not answer. Otherwise it is not translated, and a problem names the remedy.
 func TestServersOfHostFrontends(t *testing.T) {
 	first, second, other := hostFrontend, netip.MustParseAddrPort("198.18.0.2:6443"),
 		netip.MustParseAddrPort("[fd42::1]:6443")
@@ -99,7 +99,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 	}
 }
 
-// Where certificates cannot be verified, or no server has the address's family, it says so.
+// If certificates cannot be verified, or no server has the address's family, a problem names that.
 func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		addr   string

@@ -118,7 +118,7 @@ func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	}
 }
 
-// After a restart, what sockets were given tells of servers that had left the list before.
+// After a restart, the backends that sockets got include servers that had left the list before.
 func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")
@@ -152,7 +152,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 	}
 }
 
-// A server that does not answer is no backend, and keeps its address from services.
+// A server that does not answer is not a backend, and no service can claim its address.
 func TestServerThatDoesNotAnswerIsReserved(t *testing.T) {
 	a := newServers(Known{Frontends: addrPorts(apiFrontend)})
 	a.run = func(*server, netip.AddrPort) func() { return func() {} }

@@ -35,7 +35,8 @@ const (
 	trustRefused
 )
 
-// observation is what a probe saw of a server. Only up false ends what earlier ones said.
+// observation is what a probe saw of a server. A field without a value leaves what an earlier
+// observation found. But if up is false, round trip and trust are unknown again.
 type observation struct {
 	// up reports whether it answers pings, or handshakes if it does not speak HTTP/2.
 	up        bool
@@ -43,11 +44,12 @@ type observation struct {
 	trip      time.Duration // the round trip of a ping; 0 if there was none
 	trust     trust
 	distrust  error // the reason of trustRefused
-	// named are those of Known.Host that a trusted certificate names, in their order.
+	// named are the addresses of Known.Host that a trusted certificate names, in the order of
+	// Known.Host.
 	named []netip.AddrPort
 }
 
-// use ranks servers for new connections. Those of the best rank that a family has are its backends.
+// use ranks servers for new connections. The backends of a family are its servers of the best rank.
 type use int
 
 const (

@@ -43,7 +43,7 @@ func TestProbesSlowDownWithTheCluster(t *testing.T) {
 	}
 }
 
-// A probe that pings once in 100 s pings at once when it is asked.
+// A probe that pings once in 100 s pings at once when ask receives a value.
 func TestProbeIsAsked(t *testing.T) {
 	addr, freeze, _ := testServer(t, true)
 	ask := make(chan struct{}, 1)

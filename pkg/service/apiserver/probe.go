@@ -41,7 +41,7 @@ type probe struct {
 	mark  uint32
 	// own learns the sockets of the probe.
 	own *ownSockets
-	// ask is received from when a ping is wanted at once.
+	// ask makes the probe ping at once when it receives a value.
 	ask <-chan struct{}
 	// pace has the pauses.
 	pace *pace

@@ -88,7 +88,7 @@ func (c *frozenConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// probing runs the prober and returns what it says.
+// probing runs the prober. The channel receives from each of its reports whether the server is up.
 func probing(t *testing.T, addr netip.AddrPort, tweaks ...func(*probe)) <-chan bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +105,7 @@ func probing(t *testing.T, addr netip.AddrPort, tweaks ...func(*probe)) <-chan b
 	return said
 }
 
-// until what is said is up, and how long that took.
+// until waits until the prober reports up, and returns how long that took.
 func until(t *testing.T, said <-chan bool, up bool) time.Duration {
 	t.Helper()
 	began, late := time.Now(), time.After(10*time.Second)

@@ -12,9 +12,10 @@ import (
 // mostBody bounds the answer to a request for /readyz, which is not looked at.
 const mostBody = 64 << 10
 
-// startReadyz asks for /readyz again and again until end is called, without credentials, over a
-// connection of HTTP/1.1. Not over the one of the pings: kube-apiserver ends a connection of HTTP/2
-// on which a client without credentials asks for something (UnauthenticatedHTTP2DOSMitigation).
+// startReadyz requests /readyz again and again until end is called, without credentials, over a
+// connection of HTTP/1.1. It does not use the connection of the pings: kube-apiserver ends an
+// HTTP/2 connection on which a client without credentials sends a request
+// (UnauthenticatedHTTP2DOSMitigation).
 func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	own := lastSocket{all: p.own}
@@ -79,7 +80,8 @@ func (l *lastSocket) end() {
 	l.all.remove(l.cookie)
 }
 
-// askReadyz sends one request. An answer that demands credentials says nothing about readiness.
+// askReadyz sends one request and returns its outcome. An answer that demands credentials does not
+// show whether the server is ready.
 func (p probe) askReadyz(ctx context.Context, transport *http.Transport) readiness {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()

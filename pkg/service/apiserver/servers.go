@@ -19,7 +19,7 @@ type Known struct {
 	Frontends []netip.AddrPort
 	// Guessed are probable addresses of their service, for use while none is confirmed.
 	Guessed []netip.AddrPort
-	// Configured are servers that count beside those of the list.
+	// Configured are servers that count in addition to the list.
 	Configured []netip.AddrPort
 	// Remembered are the servers to use while the list is empty or not read yet. The last server
 	// removes itself from the list when it ends, and must be found when it returns.
@@ -86,7 +86,8 @@ type server struct {
 	// first probe result. heard is answers as it was then.
 	since time.Time
 	heard bool
-	// probed reports whether this process has a probe result: up may be the last one's.
+	// probed reports whether this process has a probe result. If not, up may come from the last
+	// process.
 	probed      bool
 	stop        func()
 	left        time.Time     // when it left the list and entry 0; zero while it is listed

@@ -26,7 +26,7 @@ type twoServers struct {
 	freeze, thaw func()
 	// ready is the status of /readyz of the first server, 0 for no answer. asked counts requests.
 	ready, asked atomic.Int32
-	// verify has the verification of certificates by server, if not that of the Options.
+	// verify replaces the Options' verification of certificates for some servers.
 	verify map[netip.AddrPort]func(tls.ConnectionState) error
 }
 

@@ -264,7 +264,7 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 }
 
 // loadPrograms loads the programs of spec with the maps of the table and the guard. The programs
-// have no pins but those of their links.
+// are not pinned themselves; their links are.
 func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	for name := range spec.Maps {

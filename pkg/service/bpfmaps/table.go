@@ -34,7 +34,7 @@ type Config struct {
 	Dir string
 	// Limits returns the sizes of the maps of the table.
 	Limits service.Limits
-	// Memory holds the sizes of the LRU maps. Zero fields mean those of DefaultMemory.
+	// Memory holds the sizes of the LRU maps. A zero field means the size in DefaultMemory.
 	Memory Memory
 	// Links loads the programs at links too. Package link attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.

@@ -7,10 +7,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// openAPIPath opens a table for entry 0 alone, if the configuration asks for the API path beside
-// another proxy. Any other table has no process that maintains it and is removed first. The other
-// proxy serves clients of the API servers too, so veild runs without the API path where that cannot
-// be opened.
+// openAPIPath opens a table for entry 0 alone, if the configuration has the API path beside another
+// proxy. It first removes any other table, which no process maintains. If the table cannot be
+// opened, veild runs without the API path: the other proxy serves clients of the API servers too.
 func (f *Feature) openAPIPath() error {
 	if !f.o.Config.APIPath() || leftAll() {
 		if err := f.remove(); err != nil || !f.o.Config.APIPath() {

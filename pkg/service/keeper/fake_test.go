@@ -139,7 +139,8 @@ func (f *fakeTable) written() int {
 	return f.writes
 }
 
-// backends is what an address leads to, in a line; "none" is no frontend.
+// backends returns the backends of an address, in a line. "none" means that the address has no
+// frontend.
 func (f *fakeTable) backends(addr string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

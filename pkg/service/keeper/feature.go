@@ -44,7 +44,7 @@ type Source interface {
 // FeatureOptions are the settings and dependencies of a Feature.
 type FeatureOptions struct {
 	Config config.Config
-	// Source must be set if the configuration asks for services or the API path.
+	// Source must be set if the configuration has services or the API path.
 	Source Source
 	Paths  pod.Paths
 	// Last is the last good table. Nil means that there is none. Begin forgets it.
@@ -67,8 +67,8 @@ type Feature struct {
 	o FeatureOptions
 
 	// table and keeper are nil if another program translates services, without the API path. links
-	// is also nil if the table has entry 0 alone. noAPIPath says why there is no API path although
-	// the configuration asks for it. None of them changes after Begin.
+	// is also nil if the table has entry 0 alone. noAPIPath is the reason why the API path could
+	// not be opened, or "". None of them changes after Begin.
 	table     *bpfmaps.Table
 	links     *link.Links
 	keeper    *Keeper
@@ -88,7 +88,7 @@ type Feature struct {
 	}
 }
 
-// Open opens the table if the configuration asks for it: all of it, or entry 0 alone. It removes
+// Open opens the table that the configuration has: all of it, entry 0 alone, or none. It removes
 // what another configuration left and no process would maintain.
 func Open(o FeatureOptions) (*Feature, error) {
 	f := &Feature{o: o}

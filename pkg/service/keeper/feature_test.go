@@ -232,7 +232,7 @@ func TestTunnelEndpointsAreReserved(t *testing.T) {
 	}
 }
 
-// An uncertain link between nodes may lack addresses. Those of NodePorts stay then.
+// An uncertain link between nodes may lack addresses. NodePorts keep their addresses then.
 func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
 	k, err := New(Options{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
 	if err != nil {

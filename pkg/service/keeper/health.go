@@ -22,7 +22,7 @@ import (
 // else 503.
 type healthPorts struct {
 	node     string
-	nodeAddr string // of the node's health check, served once the table is in force; "" is none
+	nodeAddr string // of the node's health check, served once the table is in force; "" disables it
 	log      *slog.Logger
 	listen   func(addr string) (net.Listener, error)
 

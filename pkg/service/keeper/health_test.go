@@ -19,7 +19,7 @@ func localService(port uint16) service.Service {
 	return s
 }
 
-// healthy is a healthPorts whose one port is loopback's.
+// healthy returns a healthPorts with one port, on loopback, and a function that requests it.
 func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer)) {
 	t.Helper()
 	var addr string
@@ -131,7 +131,7 @@ func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
 	}
 }
 
-// TestHealthOfTheNode is what balancers ask that kube-proxy answers at port 10256.
+// TestHealthOfTheNode requests what load balancers request from kube-proxy at port 10256.
 func TestHealthOfTheNode(t *testing.T) {
 	var addr string
 	h := newHealthPorts("node-1", ":10256", slog.New(slog.DiscardHandler),

@@ -40,7 +40,7 @@ type Table interface {
 	State() (service.State, error)
 	// Apply writes changes in their order. After an error State returns what was written.
 	Apply(changes service.Changes) error
-	// Attach attaches the programs that read the maps, or replaces those of another version.
+	// Attach attaches the programs that read the maps. It replaces programs of another version.
 	Attach() error
 	// Fresh reports whether the attached programs read an earlier table that could not be adopted.
 	// Ours then lacks the services that they serve.

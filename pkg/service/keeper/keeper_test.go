@@ -65,7 +65,7 @@ func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func
 	f.mu.Unlock()
 }
 
-// say waits until the server is probed, and says that it answers or not.
+// say waits until the server is probed, and then reports whether it answers.
 func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 	t.Helper()
 	wait(t, "probe of "+addr, func() error {
@@ -148,8 +148,8 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.9:6443")
 }
 
-// The last server takes itself out of the list when it ends, and is to be found when it is back:
-// those of the list stay, alive or not.
+// The last server removes itself from the list when it ends, and must be found when it is back. So
+// the servers of the last list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	for name, empty := range map[string]func(*Keeper){
 		"no endpoints": func(p *Keeper) { p.PutSlice(slice(apiService, "https", 6443)) },

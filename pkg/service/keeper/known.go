@@ -29,8 +29,8 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 // knownAPIServers returns what is known of the API servers before they are listed. Their service's
 // address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
 // Otherwise it is the first address of the first service range, which kube-apiserver takes by
-// default; beside another proxy nothing is guessed. The servers are those of the configuration, of
-// veild's credentials, and of the last good table.
+// default; beside another proxy nothing is guessed. The servers come from the configuration, from
+// veild's credentials, and from the last good table.
 func knownAPIServers(cfg config.Config, asked, told netip.AddrPort,
 	last []netip.Addr) apiserver.Known {
 	known := apiserver.Known{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}

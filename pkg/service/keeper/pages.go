@@ -15,11 +15,11 @@ import (
 var errNoServices = errors.New("services are not translated by veild on this node: " +
 	"serviceProxy is none")
 
-// errAPIOnly says why an existing service may not be shown beside another proxy.
+// errAPIOnly explains why an existing service may not be shown beside another proxy.
 var errAPIOnly = errors.New("serviceProxy is none: veild translates the API servers' own service " +
 	"alone, and another proxy all others")
 
-// errNotListed says why an existing service may not be shown.
+// errNotListed explains why an existing service may not be shown.
 var errNotListed = errors.New("services are not listed since veild started: the former table " +
 	"is in force; only API servers are shown")
 

@@ -9,8 +9,8 @@ import (
 
 // Status is the state of the table of services.
 type Status struct {
-	// Listed reports whether this process has listed the services. Before, the table is that of the
-	// last process.
+	// Listed reports whether this process has listed the services. Until then, the table is as the
+	// last process left it.
 	Listed bool
 	// Services is the number of known services.
 	Services int
@@ -20,7 +20,7 @@ type Status struct {
 	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
 	Failed   string
 	Failures uint64
-	// Problems are sentences that say which service is not served as it asks, and why.
+	// Problems are sentences about services that are not served as their specification requires.
 	Problems []string
 }
 

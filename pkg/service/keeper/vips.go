@@ -76,7 +76,7 @@ func (f *Feature) Closed() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// inUse returns those of some addresses that have flows. It returns all if that is unknown.
+// inUse returns the addresses among addrs that have flows. It returns all if that is unknown.
 func (f *Feature) inUse(addrs []netip.Addr) []netip.Addr {
 	used, err := f.links.InUse(addrs)
 	if err != nil {
