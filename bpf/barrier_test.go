@@ -35,7 +35,7 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 				}
 			}
 
-			// One look-up asks whether a flow of datagrams may go on, and compares nothing.
+			// One look-up decides whether a flow of datagrams may go on, and compares nothing.
 			if len(read) < 2 {
 				continue
 			}

@@ -65,7 +65,7 @@ func TestGuardNamesNoPodToTheNetwork(t *testing.T) {
 			if got := verdictOf(c.frame, false); got != want {
 				t.Errorf("the oracle says %q, want %q", got, want)
 			}
-			// Other hosts may ask for any address.
+			// Other hosts may request any address.
 			l.expect(t, "guard_ingress", c.frame, 0, "", 0)
 		})
 	}

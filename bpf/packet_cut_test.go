@@ -41,7 +41,7 @@ func newWire(t *testing.T, kind uint16) wire {
 	nettest.Sysctl(t, w.ns, "ipv6/conf/all/forwarding", "1")
 	if kind == unix.IFF_TUN {
 		w.skip = ethernet
-		// what the kernel says there by itself could not be told from a test's
+		// The test could not distinguish its packets from packets that the kernel sends by itself.
 		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1")
 	}
 

@@ -75,7 +75,7 @@ func TestDatagramsOfASilentClient(t *testing.T) {
 }
 
 // TestClientsOutsideTheSourceRangesAreNotRemembered holds that a refused client has no entry for
-// session affinity: else it could evict those of admitted clients.
+// session affinity: otherwise it could evict the entries of admitted clients.
 func TestClientsOutsideTheSourceRangesAreNotRemembered(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {

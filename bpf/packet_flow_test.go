@@ -192,7 +192,7 @@ func TestSNATPortsAreReused(t *testing.T) {
 			flags     uint16
 			age       int32 // in seconds
 			free      bool
-			same      bool // as the client that asks now
+			same      bool // as the client that connects now
 		}{
 			{"open and long silent", flowEstablished, 3600, false, false},
 			{"opened a moment ago", 0, 30, false, false},

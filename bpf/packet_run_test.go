@@ -120,7 +120,7 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 }
 
 // served returns programs with three services at node ports. The backend of 30080 (30081 for UDP)
-// is pod 1 here; that of 30070 and 30090 is pod 2 on another node.
+// is pod 1 here; the backend of 30070 and 30090 is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
@@ -233,7 +233,7 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 				expectPacket(t, coll, "service_in", segment(client, at(f.node, port), tcp, 2, ""),
 					segment(client, to, tcp, 2, ""), 0, servedMark)
 			}
-			// The packet to the other node tells which SNAT port this node took.
+			// The packet to the other node has the SNAT port that this node took.
 
 			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""),
 				abi.ServiceMark)

@@ -22,7 +22,7 @@ func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 // packetsWith is packets with a flow table of that size.
 func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
 
-// packetsOf is packetsWith with host routing if asked for.
+// packetsOf is packetsWith, with host routing if hostRouting is set.
 func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// serviceChildEnv tells this program that it is in the cgroup.
+// serviceChildEnv is set in the process that runs in the cgroup.
 const serviceChildEnv = "KUBEVEIL_SERVICE_CHILD"
 
 var serviceHooks = map[string]ebpf.AttachType{

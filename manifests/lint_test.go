@@ -58,8 +58,8 @@ func everyManifest(t *testing.T) (objects, patches []manifesttest.Manifest) {
 	return objects, patches
 }
 
-// Each line that grants a right or opens the host is preceded by a line that says why; in a patch,
-// the operation is.
+// needsReason matches the lines that grant a right or open the host. A comment with the reason must
+// stand above each of them; in a patch, above the operation.
 var needsReason = regexp.MustCompile(
 	`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
 		`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
@@ -74,7 +74,7 @@ func TestManifestsSayWhy(t *testing.T) {
 			adding = text == "add:" || adding && (strings.HasPrefix(text, "- ") ||
 				strings.HasPrefix(text, "#"))
 			needs := needsReason.MatchString(line) || adding && strings.HasPrefix(text, "- ")
-			// The rules of the policy say in its own comments and messages what they are for.
+			// The rules of a ValidatingAdmissionPolicy have their reasons in comments and messages.
 			if needs && m.Object.GetKind() != "ValidatingAdmissionPolicy" &&
 				!strings.HasPrefix(before, "#") {
 				t.Errorf("%s:%d: no reason above %q", m.Path, i+1, text)

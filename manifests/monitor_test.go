@@ -49,7 +49,7 @@ func TestServiceMonitorsSelectTheirPods(t *testing.T) {
 }
 
 // The service of veil-csi's metrics leads to the port where it listens. TestServiceMonitor of
-// e2e/node/network asks veild's.
+// e2e/node/network requests veild's port.
 func TestServiceMonitorOfVolumes(t *testing.T) {
 	_, service := monitored(t, "csi-servicemonitor")
 	containers, _, _ := unstructured.NestedSlice(manifesttest.Read(t, csiDaemonSet).Object.Object,

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
-// A DaemonSet's side-cars ask the API server as often as there are nodes: those that elect a leader
-// and those that look for room do it at the periods that the sum in docs/design/0014 assumes.
+// The requests of a DaemonSet's side-cars to the API server grow with the number of nodes. So
+// side-cars that elect a leader or look for room use the periods that docs/design/0014 assumes.
 func TestSidecarsAskSeldom(t *testing.T) {
 	wanted := map[string]map[string]time.Duration{
 		"--leader-election=true": {

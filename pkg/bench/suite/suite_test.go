@@ -99,8 +99,8 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 	}
 }
 
-// A suite whose cases do not begin with its parts is judged by its own gates and by the gates of
-// its parts.
+// A run of a suite whose cases do not begin with its parts is judged by all gates, also by gates
+// that begin with a part.
 func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
 	s := &subject{}
 	rep, err := Suite[*subject]{Name: "bench-policy", Whole: true,
