@@ -99,8 +99,8 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return c.waitAPI(ctx)
 }
 
-// APIServer is the second API server, on a host of its own that is not a node. It is like one on
-// another control plane node of kubeadm's, without etcd.
+// APIServer is the second API server, on a host of its own that is not a node. It runs as on
+// another control plane node of kubeadm, but uses the etcd of the first one.
 type APIServer struct {
 	cluster *Cluster
 	host    *lab.Host
@@ -125,7 +125,7 @@ func (c *Cluster) SecondAPI(ctx context.Context) (*APIServer, error) {
 	return c.second, nil
 }
 
-// newSecond makes its host.
+// newSecond makes the host of the second API server.
 func (c *Cluster) newSecond(ctx context.Context) (*APIServer, error) {
 	c.Lab.Oracle.Update(func(r *leak.Rules) {
 		for _, a := range c.secondAddrs() {
@@ -211,10 +211,12 @@ func (s *APIServer) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(s.cluster.secondAddrs()[0], lab.APIPort)
 }
 
-// Unplug takes its power, as far as others can see, or returns it.
+// Unplug cuts the host off the network if out is set, as if it had lost its power. Otherwise it
+// connects the host again.
 func (s *APIServer) Unplug(ctx context.Context, out bool) error { return s.host.Unplug(ctx, out) }
 
-// Freeze stops its process while its kernel goes on to acknowledge, or lets it go on.
+// Freeze stops the process if stop is set, while the host's kernel still acknowledges. Otherwise it
+// lets the process go on.
 func (s *APIServer) Freeze(stop bool) error {
 	if stop {
 		return s.process.Signal(syscall.SIGSTOP)
@@ -222,8 +224,8 @@ func (s *APIServer) Freeze(stop bool) error {
 	return s.process.Signal(syscall.SIGCONT)
 }
 
-// End ends it in any state, as the kubelet of its node would: the service kubernetes loses it
-// first.
+// End ends the API server in any state, by SIGTERM first, as a kubelet would. So the server removes
+// itself from the service kubernetes before it ends.
 func (s *APIServer) End(ctx context.Context) error {
 	err := errors.Join(s.Unplug(ctx, false), s.Freeze(false), s.process.Signal(syscall.SIGTERM))
 	bounded, cancel := context.WithTimeout(ctx, termPatience)

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Of linux/inet_diag.h: the attribute with a program, and two of its operations.
+	// From linux/inet_diag.h: the attribute that has a program, and two operations.
 	reqBytecode = 1
 	destination = 8 // INET_DIAG_BC_D_COND
 	jump        = 1 // INET_DIAG_BC_JMP
@@ -16,17 +16,21 @@ const (
 	sizeofOp   = 4 // struct inet_diag_bc_op
 	sizeofCond = 8 // struct inet_diag_hostcond without its address
 
-	// mostRemotes bounds the remotes of a filter: its length has 16 bits.
+	// mostRemotes bounds the remotes of a filter, whose length is a field of 16 bits.
 	mostRemotes = 1024
 )
 
-// filter returns a program of inet_diag (inet_diag_bc_run in net/ipv4/inet_diag.c) that selects
-// sockets which are connected to one of some remotes, an IPv4 remote also as a mapped address.
-// Remotes beyond 1,024 are left out.
+// filter returns a program of inet_diag (inet_diag_bc_run in net/ipv4/inet_diag.c). It selects the
+// sockets that are connected to one of remotes. An IPv4 remote also matches as a mapped address.
+// Remotes beyond mostRemotes are left out.
 //
-// An operation has two jumps: yes, for a match, has 8 bits and must be its own length, as the kernel
-// checks programs along it; no has 16. The end of the program selects the socket, 4 bytes past it
-// reject it. So each condition but the last is followed by a jump to the end.
+// An operation has two offsets, in bytes from its own start. After a match the program goes on at
+// "yes", otherwise at "no". "yes" has 8 bits. It must be the length of the operation, because the
+// kernel walks along it to check the program. "no" has 16 bits. A program that ends exactly at its
+// end selects the socket; one that goes 4 bytes past its end rejects it.
+//
+// So each condition but the last is followed by a jump to the end: a match runs into the jump, and
+// anything else skips the jump to the next condition. The last condition goes past the end.
 func filter(remotes []netip.AddrPort) []byte {
 	remotes = remotes[:min(len(remotes), mostRemotes)]
 	var b []byte

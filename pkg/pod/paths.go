@@ -19,7 +19,7 @@ type Paths struct {
 	PolicyDir string
 }
 
-// DefaultPaths are the paths of config.
+// DefaultPaths returns the paths that package abi names.
 func DefaultPaths() Paths {
 	return Paths{PodDir: abi.PodDir, BPFDir: abi.BPFDir, ReadyFile: abi.ReadyFile,
 		PolicyDir: abi.PolicyDir}

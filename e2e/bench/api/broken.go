@@ -36,7 +36,7 @@ type broken struct {
 }
 
 const (
-	// serverCountLab is how many API servers there are, failing the one that faults happen to.
+	// serverCountLab is how many API servers there are. failing is the index of the second one.
 	serverCountLab, failing = 2, 1
 	// goodWithin is how long a server may need after a fault until veild reports it good again.
 	goodWithin = 90 * time.Second
@@ -50,7 +50,7 @@ func serverFlags() []string {
 		"--etcd-readycheck-timeout=500ms"}
 }
 
-// inLab runs a part in a lab of the family, which the next part uses again unless this one fails.
+// inLab runs a part in a lab of the family. The next part uses the same lab, unless this one fails.
 func (s *run) inLab(ctx context.Context, family lab.Family,
 	part func(context.Context, *broken) error) error {
 	if s.lab != nil && s.lab.family != family {
@@ -164,7 +164,8 @@ func (b *broken) telemetry(ctx context.Context) (*telemetry.Services, error) {
 	return st.Services, nil
 }
 
-// state returns the state of the second server by veild, "" while it is not in the list.
+// state returns the state of the second server that veild reports, or "" while the server is not in
+// the list.
 func (b *broken) state(ctx context.Context) (string, error) {
 	st, err := b.telemetry(ctx)
 	if err != nil {
@@ -190,7 +191,7 @@ func (b *broken) closed(ctx context.Context) (int, error) {
 // good waits until veild reports both API servers good.
 func (b *broken) good(ctx context.Context) error { return b.wait(ctx, serverCountLab) }
 
-// wait waits until veild reports so many of two API servers good.
+// wait waits until veild reports exactly want of the two API servers good.
 func (b *broken) wait(ctx context.Context, want int) error {
 	return lab.Until(ctx, goodWithin, func() error {
 		st, err := b.telemetry(ctx)
@@ -212,7 +213,7 @@ func (b *broken) wait(ctx context.Context, want int) error {
 }
 
 // start starts a process of clients in the pod and one on the node, and waits until they hold
-// connections. Those that a failure has left end first.
+// connections. It first ends processes that an earlier failure has left.
 func (b *broken) start(ctx context.Context, verb string) error {
 	for _, p := range b.holders {
 		if err := p.Kill(ctx); err != nil {
@@ -233,7 +234,7 @@ func (b *broken) start(ctx context.Context, verb string) error {
 	return nil
 }
 
-// child starts this executable as one of Child.
+// child starts this executable as a process that Child runs.
 func (b *broken) child(ctx context.Context, at lab.Place, args ...string) (*lab.Process, error) {
 	self, err := suite.NewSelf(Suite)
 	if err != nil {
@@ -243,7 +244,7 @@ func (b *broken) child(ctx context.Context, at lab.Place, args ...string) (*lab.
 	return at.Start(ctx, argv[0], argv[1:]...)
 }
 
-// mark makes requests count that begin from now on.
+// mark makes the clients count the requests that begin from now on.
 func (b *broken) mark() error {
 	var errs []error
 	for _, p := range b.holders {
@@ -252,8 +253,8 @@ func (b *broken) mark() error {
 	return errors.Join(errs...)
 }
 
-// served ends the clients once all of them were served. It returns for each kind how long the
-// client waited that waited longest, milliseconds, and the sums of what they counted.
+// served waits until all clients had an answer, and ends them. It returns the longest wait of each
+// kind of client, in milliseconds since since, and the sum of their tallies.
 func (b *broken) served(ctx context.Context, since time.Time) (map[string]float64, tally, error) {
 	longest, sum := map[string]float64{}, tally{}
 	for _, p := range b.holders {
@@ -273,7 +274,7 @@ func (b *broken) served(ctx context.Context, since time.Time) (map[string]float6
 	return longest, sum, nil
 }
 
-// whileWritten runs fn while the object is written that watches follow.
+// whileWritten runs fn. Meanwhile it writes the object that the clients watch.
 func (b *broken) whileWritten(ctx context.Context, fn func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
@@ -288,7 +289,7 @@ func (b *broken) whileWritten(ctx context.Context, fn func(context.Context) erro
 	return errors.Join(err, <-ended)
 }
 
-// spread returns how many connections of the pod lead to each server, by the pod's own sockets.
+// spread returns how many connections of the pod lead to each server. It reads the pod's sockets.
 func (b *broken) spread(ctx context.Context) (counts [serverCountLab]int, err error) {
 	out, err := b.pod.Exec(ctx, "ss", "-Htn", "state", "established")
 	if err != nil {
@@ -304,7 +305,7 @@ func (b *broken) spread(ctx context.Context) (counts [serverCountLab]int, err er
 	return counts, nil
 }
 
-// parsePeers counts the connections in a table of ss(8) by their other ends.
+// parsePeers counts the connections in a table of ss(8), by their remote addresses.
 func parsePeers(table string) (map[netip.AddrPort]int, error) {
 	peers := map[netip.AddrPort]int{}
 	for line := range strings.Lines(table) {

@@ -14,17 +14,19 @@ import (
 const (
 	// turnRate is the number of datagrams per second that flows that take turns send together.
 	turnRate = 40_000
-	// turnBurst is how many of them follow each other at once.
+	// turnBurst is how many of these datagrams are sent at once.
 	turnBurst = 256
 )
 
 // flowCounts are the numbers of flows that are compared with one.
 var flowCounts = []int{64, 256}
 
-// flowGroups compare many inner flows with one, and with wireguard-go: TCP streams, and datagrams
-// of flows that take turns, which a receiver coalesces worst. The value of the latter is CPU per
-// datagram. TCP itself sends smaller superpackets and more acknowledgements with many streams. What
-// that costs an engine is seen at wireguard-go, whose many flows are compared with its one.
+// flowGroups compare many inner flows with one flow, and with as many flows of wireguard-go. One
+// group has TCP streams. The other has datagrams of flows that take turns, which is the worst case
+// for a receiver that coalesces; its value is CPU per datagram.
+//
+// With many streams, TCP itself sends smaller superpackets and more acknowledgements. To show what
+// that costs any engine, many flows of wireguard-go are compared with one of wireguard-go.
 func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 	ours, reference := worlds[sides[0].name], worlds[sides[2].name]
 	group := func(name string, unit bench.Unit, measure func(context.Context, *world,
@@ -61,8 +63,8 @@ func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 	}
 }
 
-// turns measures the CPU of a datagram from pod a to pod b, microseconds, when so many flows send
-// one after the other.
+// turns measures the CPU time per datagram from pod a to pod b, in microseconds, while flows send
+// in turn.
 func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sample, error) {
 	var server *net.UDPConn
 	if err := netns.Do(w.path(podB), func() (err error) {
@@ -129,7 +131,7 @@ func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sa
 	return bench.Sample{Value: float64((after - cpu).Microseconds()) / float64(n)}, nil
 }
 
-// takeTurns sends a datagram by each socket in turn, in bursts, for a time.
+// takeTurns sends datagrams in bursts for a time, each by the next socket.
 func takeTurns(ctx context.Context, clients []net.Conn, d time.Duration) error {
 	payload := make([]byte, udpPayload)
 	began := time.Now()

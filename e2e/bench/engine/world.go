@@ -26,7 +26,8 @@ const overhead = 20 + 8 + 32
 // port is the port on which both device processes listen.
 const port = 51820
 
-// world is one side: four namespaces, joined, and the device processes of two of them.
+// world is one side of a comparison. It has four namespaces, joined in a row: pod a, node a, node b
+// and pod b. Each node has a device process.
 type world struct {
 	side side
 	// engines are the engines of nodes a and b; both are side.engine except in tests.
@@ -36,7 +37,7 @@ type world struct {
 	dir     string
 	names   [4]string // node a, node b, pod a, pod b
 	procs   [2]*exec.Cmd
-	step    [2]string // of a handover, at which the device process that start starts is killed
+	step    [2]string // the step of a handover at which the process that start starts is killed
 	logs    []*os.File
 }
 
@@ -69,13 +70,13 @@ func run(ctx context.Context, netns, text string) error {
 	return nil
 }
 
-// build makes a world; close undoes also what a failed build left.
+// build makes a world. Call close also after an error.
 func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
 	w := unbuilt(s, mtu, dir)
 	return w, w.build(ctx)
 }
 
-// unbuilt returns a world of which only the names exist.
+// unbuilt returns a world whose namespaces do not exist yet.
 func unbuilt(s side, mtu int, dir string) *world {
 	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
 		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
@@ -154,8 +155,9 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 			return err
 		}
 	}
-	// Node b takes no greeting of a, which tests kill, for a handshake that crosses its own: for
-	// 5 s after its own it would keep that session, if its key were the greater one.
+	// Tests kill node a, which then initiates a handshake. Node b must accept it, even if b has
+	// initiated one in the last 5 s. Of two handshakes that cross, the one of the greater key wins,
+	// so node a gets the greater key.
 	pa, pb := keys[0].Public(), keys[1].Public()
 	if bytes.Compare(pa[:], pb[:]) < 0 {
 		keys[0], keys[1] = keys[1], keys[0]
@@ -191,8 +193,9 @@ func (w *world) start(i, mtu int) error {
 // errNotTaken is the error of a successor that did not take the device over.
 var errNotTaken = errors.New("the successor ended")
 
-// upgrade starts a successor of the device process of a node, which is killed at a step, none if
-// that is empty. It returns when the successor serves the device and the former process has ended.
+// upgrade starts a successor of the device process of a node. The successor is killed at a step, or
+// never if step is empty. upgrade returns when the successor serves the device and the former
+// process has ended.
 func (w *world) upgrade(i int, step string) error {
 	r, wr, err := os.Pipe()
 	if err != nil {
@@ -215,8 +218,8 @@ func (w *world) upgrade(i int, step string) error {
 	return old.Wait()
 }
 
-// child is the command of a device process of a node: this program again. With a pipe it takes the
-// device over.
+// child returns the command of a device process of a node, which is this program again. With a pipe
+// the process takes over the device.
 func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, error) {
 	dir := filepath.Join(w.dir, strconv.Itoa(i))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -240,7 +243,7 @@ func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, err
 	return cmd, nil
 }
 
-// configure sends a "set" to a device process, which may still be starting.
+// configure sends the request "set" to a device process, which may still be starting.
 func configure(ctx context.Context, socket, text string) error {
 	var c net.Conn
 	var err error

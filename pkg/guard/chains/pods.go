@@ -59,8 +59,8 @@ func Pods() *nft.Table {
 	return t
 }
 
-// Chains of packets with a source that does not belong to their link, and of those among them with
-// a link-local or unspecified source. No packet leaves the first one.
+// forgedChain has the packets with a source that does not belong to their link, and drops all of
+// them. It calls linkLocalChain for packets with a link-local or unspecified source.
 const forgedChain, linkLocalChain = "forged", "link_local"
 
 // dropLinkLocal drops, with a counter of their own, the packets that the kernel of each network
