@@ -19,7 +19,7 @@ type Notice struct {
 	Refused crypt.Kind
 }
 
-// Reasons of notices; that of a refused disk is its kind.
+// Reasons of notices. The reason of a refused disk is the kind of the refusal.
 const (
 	reasonFenced   = "Fenced"
 	reasonUnsealed = "Unsealed"

@@ -106,7 +106,7 @@ func NewPlacerForClient(client dynamic.Interface, log *slog.Logger) *Placer {
 		waiting: map[types.NamespacedName]*waitingClaim{}, count: map[string]int{}}
 }
 
-// Run watches claims, and places those of copies, until ctx ends.
+// Run watches claims until ctx ends, and places the claims of copies.
 func (p *Placer) Run(ctx context.Context) {
 	claims := p.client.Resource(claimResource)
 	away := false // the last request failed

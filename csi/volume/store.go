@@ -24,8 +24,8 @@ type Revision string
 type Store interface {
 	// Get returns the state of a volume, or ErrNotFound.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List returns all states in no order. Its error joins those of states that cannot be read; the
-	// others are returned beside it.
+	// List returns all states in no order. Its error joins the errors of states that cannot be
+	// read; the other states are returned beside it.
 	List(ctx context.Context) ([]State, error)
 	// Create stores the state of a new volume; ErrExists when there is one.
 	Create(ctx context.Context, s State) error
@@ -41,7 +41,7 @@ type Reader interface {
 	// Get is Store.Get. The revision may be empty.
 	Get(ctx context.Context, volume string) (State, Revision, error)
 	// List returns states in no order, and may leave out volumes of other nodes. Its error joins
-	// those of states that cannot be read.
+	// the errors of states that cannot be read.
 	List(ctx context.Context) ([]State, error)
 }
 

@@ -178,8 +178,8 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	return nil
 }
 
-// messages lets every pod exchange messages with every other, then that of the first node with the
-// service, and returns how many were answered.
+// messages makes every pod exchange messages with every other pod, and the pod of the first node
+// exchange messages with the service. It returns how many were answered.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
 	for _, from := range n.pods {
 		for _, to := range n.pods {

@@ -94,8 +94,8 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
 func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
 
-// serviceAddrs are the addresses that the API servers' service may have, the first of each range:
-// it has that of the first range.
+// serviceAddrs returns the addresses that the API servers' service may have: the first address of
+// each range. It has the first address of the first range.
 func (c *Control) serviceAddrs() (out []netip.Addr) {
 	for _, r := range c.lab.opts.Family.ServiceRanges() {
 		out = append(out, r.Masked().Addr().Next())

@@ -238,8 +238,8 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 }
 
 // UsePrograms makes the node start the programs and CNI plugins of a folder from
-// now on, for example those of another release; what runs is left alone. The
-// empty string means those of the lab.
+// now on, for example of another release; what runs is left alone. The empty
+// string means the programs and plugins of the lab.
 func (n *Node) UsePrograms(dir string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

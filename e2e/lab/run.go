@@ -24,7 +24,7 @@ const (
 // runName matches the folder names that newRun makes; nothing else is ever pruned.
 var runName = regexp.MustCompile(`^\d{8}-\d{6}\.\d{3}-(\d+)(-\d+)?$`)
 
-// newRun makes a folder for the artefacts of a lab and removes those of old runs.
+// newRun makes a folder for the artefacts of a lab and removes the folders of old runs.
 func newRun(base string) (string, error) {
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", err

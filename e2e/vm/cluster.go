@@ -52,7 +52,7 @@ type Options struct {
 	// means the kernel, config.HostRoutingEBPF the programs that translate services.
 	HostRouting string
 	// Policy chooses the network policies that Kubeveil enforces: config.PolicyNone or "" means
-	// none, config.PolicyKubernetes those of Kubernetes, on every node from the beginning.
+	// none, config.PolicyKubernetes the policies of Kubernetes, on every node from the beginning.
 	Policy string
 	// Dir is the folder for artefacts. Empty means a new one under out/vm, which keeps the folders
 	// of the last runs.

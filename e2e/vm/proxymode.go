@@ -51,8 +51,8 @@ var iptablesPrograms = []string{"iptables", "iptables-restore", "iptables-save",
 const extensions = "/usr/lib/*/xtables/*.so"
 
 // proxyFiles returns the files of kube-proxy's image: itself, and the programs of its mode. It
-// needs no program for kernel modules, because the kernel loads them itself: those of iptables and
-// ipset by name, and ip_vs when kube-proxy uses its netlink family.
+// needs no program for kernel modules, because the kernel loads them itself: the modules of
+// iptables and ipset by name, and ip_vs when kube-proxy uses its netlink family.
 func (c *Cluster) proxyFiles(ctx context.Context) (map[string]string, error) {
 	// nft(8) finds the names of protocols there. A kube-proxy that reads numbers does not recognize
 	// its own elements when it starts again, and deletes them.

@@ -25,7 +25,7 @@ func TestImportsFollowTheRules(t *testing.T) {
 	}
 }
 
-// inModule returns the import paths in text, those of this module by their paths in it.
+// inModule returns the import paths in text. Paths of this module are relative to it.
 func inModule(text string) (paths []string) {
 	for path := range strings.FieldsSeq(text) {
 		paths = append(paths, strings.TrimPrefix(path, Module+"/"))

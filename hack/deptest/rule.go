@@ -76,8 +76,8 @@ var Rules = []Rule{
 		Reason: "what decides is pure: no kernel, no Kubernetes"},
 }
 
-// Layer is a floor of a room: its packages import those of lower floors only, and none of their own
-// floor.
+// Layer is a floor of a room: its packages import only packages of lower floors, and none of their
+// own floor.
 type Layer struct {
 	What     string
 	Packages []string

@@ -2,7 +2,7 @@
 // docs/reference does not have: packages linked into each program, names of pinned BPF objects,
 // values of shared constants, and the rendered manifests.
 //
-// A refactoring changes none of the files but those of packages. Any other change is a change of
+// A refactoring changes only the files of linked packages. Any other change is a change of
 // behaviour, and the same commit describes it in the documents. `go test ./hack/frozen -update`
 // rewrites the files.
 //

@@ -127,7 +127,7 @@ func TestSlowest(t *testing.T) {
 	r := newRun(&out)
 	errtest.Must(t, r.read(strings.NewReader(events.String())))
 	r.slowest()
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")[1:] // after that of the package
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")[1:] // after the line of the package
 	if len(lines) != slow || lines[0] != "  19.0 s p.Test19" ||
 		lines[slow-1] != "  10.0 s p.Test10" {
 		t.Errorf("%q", lines)

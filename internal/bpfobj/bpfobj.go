@@ -83,7 +83,7 @@ func Same(a, b *ebpf.Program) (bool, error) {
 
 type identity struct {
 	tag    string
-	maps   []ebpf.MapID // sorted, without that of the settings
+	maps   []ebpf.MapID // sorted, without the map of the settings
 	rodata []byte
 }
 

@@ -130,8 +130,8 @@ func ofAnotherProcess(path string) bool {
 	return m != nil && m[1] != strconv.Itoa(os.Getpid())
 }
 
-// namespaceMounts returns the mount points of namespaces (nsfs) that no other test process made, and
-// those of BPFFS.
+// namespaceMounts returns the mount points of namespaces (nsfs) and of BPFFS that no other test
+// process made.
 func namespaceMounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

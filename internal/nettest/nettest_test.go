@@ -267,7 +267,7 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// The machine's mounts include those of all packages that are tested at the same time.
+// The machine's mounts include the mounts of all packages that are tested at the same time.
 func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	NeedRoot(t)
 	NeedBPF(t)

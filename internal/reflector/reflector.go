@@ -42,8 +42,8 @@ type Reflector struct {
 	// List and Watch ask the API server.
 	List  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	Watch func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
-	// Head returns the revision of etcd now: that of a list with the limit 1 and no revision, which
-	// the API server answers by a quorum read.
+	// Head returns the revision of etcd now. It is the revision of a list with the limit 1 and no
+	// revision, which the API server answers by a quorum read.
 	Head func(ctx context.Context) (revision string, err error)
 	// Report receives the error of each request that failed, and nil when the store is like the
 	// server again: a list was read, or a watch goes on.

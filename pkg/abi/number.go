@@ -42,7 +42,7 @@ const (
 	// RulePrefPod sends packets with PodMark to TablePod.
 	RulePrefPod = 100
 	// MetricRange is the metric of the unreachable routes beneath the ranges:
-	// larger than that of any route that carries traffic.
+	// larger than the metric of any route that carries traffic.
 	MetricRange = 0x7665_0000
 	// MetricTunnel is the metric of routes into a tunnel.
 	MetricTunnel = 1024

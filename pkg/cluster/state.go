@@ -86,7 +86,7 @@ type Table struct {
 	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
 	// claim one before the first list of them arrives.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
-	// ServiceRanges are closed beside those of the configuration: see AddedRanges.
+	// ServiceRanges are closed in addition to the configured ranges: see AddedRanges.
 	ServiceRanges []netip.Prefix `json:"serviceRanges,omitempty"`
 }
 

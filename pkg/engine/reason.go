@@ -42,7 +42,7 @@ const (
 	handoverMalformed
 	handoverAbandoned
 	configurationRefused
-	badTUNPacket   // and behind it those of package packet, read from the TUN
+	badTUNPacket   // and behind it the reasons of package packet, read from the TUN
 	badInnerPacket = badTUNPacket + reason(packet.Reasons)
 	reasonCount    = badInnerPacket + reason(packet.Reasons)
 )

@@ -39,8 +39,8 @@ type Turn struct {
 	// Complete reports whether Table has every node. Before that, nothing may be removed because
 	// Table lacks it.
 	Complete bool
-	// LinkAddrs are the addresses of the link that carries node traffic, Assigned those of all links.
-	// Certain reports whether that link was found. Without it LinkAddrs may be incomplete.
+	// LinkAddrs are the addresses of the link that carries node traffic, Assigned the addresses of
+	// all links. Certain reports whether that link was found. If not, LinkAddrs may be incomplete.
 	LinkAddrs, Assigned []netip.Addr
 	Certain             bool
 	// PodPrefixes and SelfAddrs are what this node's pods and this node have, as planned. They are

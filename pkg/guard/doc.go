@@ -6,7 +6,7 @@
 //
 // The guard stays in force without this process: programs and maps are pinned, and attachments
 // belong to the links. Open adopts what an earlier process left. Programs of a new version are
-// attached before those of the old one are detached, so a guarded link always has one. Apply is
+// attached before the old programs are detached, so a guarded link always has one. Apply is
 // idempotent.
 //
 // The package never removes or changes a foreign program, filter, table or file, and mounts

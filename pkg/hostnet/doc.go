@@ -36,7 +36,7 @@
 //	                             least as large, or was the device's MTU; Diff
 //	                             reckons with it
 //	the route's metric           is part of a route's identity (table, prefix,
-//	                             metric), so ours never meet those of a lower one
+//	                             metric), so ours never meet routes of a lower one
 //
 // A tunnel device needs no address: IPv4 and IPv6 routes in main name the
 // node's own address as preferred source, and TUN and WireGuard devices have no

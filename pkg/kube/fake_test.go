@@ -310,8 +310,8 @@ func refused(w http.ResponseWriter, code int, reason string) {
 		"status": "Failure", "reason": reason, "code": code, "message": reason})
 }
 
-// clusterWide returns the path of all namespaces' objects for that of one namespace's, unless the
-// server has such a path of its own.
+// clusterWide returns the path of the objects of all namespaces for a path of one namespace, unless
+// the server has such a path of its own.
 func clusterWide(path string) string {
 	before, after, namespaced := strings.Cut(path, "/namespaces/")
 	_, resource, _ := strings.Cut(after, "/")

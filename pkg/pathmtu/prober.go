@@ -244,8 +244,8 @@ func (p *Prober) tell(t *target) {
 	}
 }
 
-// openSockets opens a socket for each device and family with a peer, and closes those of other
-// devices.
+// openSockets opens a socket for each device and family with a peer, and closes the sockets of
+// other devices.
 func (p *Prober) openSockets(ctx context.Context, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -100,8 +100,8 @@ func putPods(p *policy.Planner, namespace string, first, count int, here bool) {
 	}
 }
 
-// Namespaces that are each within their budget and beyond that of the node together pay in turns,
-// the one with most first. A neighbour with less pays nothing.
+// Namespaces may each be within their budget and together exceed the budget of the node. Then they
+// lose chains in turns, the largest namespace first. A smaller namespace loses nothing.
 func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
 	const perPod, namespaces = policy.MaxChainLines, 5
 	p := policy.NewPlanner("here")

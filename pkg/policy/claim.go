@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// addrs returns the addresses of the pod's attachment if it is attached here, otherwise those of
-// the Pod object.
+// addrs returns the addresses of the pod's attachment if it is attached here, otherwise the
+// addresses of the Pod object.
 func (p *Planner) addrs(pod *Pod) []netip.Addr {
 	if pod.Node == p.node {
 		if addrs := p.attached[pod.key()]; len(addrs) > 0 {

@@ -253,7 +253,7 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 	t.Fatal("there is always something to do again")
 }
 
-// restart replaces the planner by that of a new process, with the maps of the old one.
+// restart replaces the planner by a new one, with the maps that the old one left.
 func (c *cluster) restart(t *rapid.T, state State) {
 	p, err := New("node-1", c.maps.limits)
 	if err != nil {

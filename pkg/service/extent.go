@@ -13,7 +13,8 @@ type extents struct {
 	stack [][]uint32     // first slots of blocks that are or were free, by order
 }
 
-// newExtents returns extents in which all slots are free except those of entry 0, the first ones.
+// newExtents returns extents in which all slots are free except the first ones, which are reserved
+// for entry 0.
 func newExtents(slots uint32) *extents {
 	top := bits.TrailingZeros32(slots)
 	e := &extents{free: make(map[uint32]int), stack: make([][]uint32, top+1)}

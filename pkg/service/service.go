@@ -45,8 +45,8 @@ type Service struct {
 	// ClusterIPs are for clients in the cluster only. They determine the families of the
 	// service; a service without any has both.
 	ClusterIPs []netip.Addr
-	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are for clients in the cluster and
-	// outside.
+	// ExternalIPs and LoadBalancerIPs are for clients in the cluster and outside. LoadBalancerIPs
+	// has only the addresses with ipMode VIP.
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
 	// SourceRanges are the external clients that LoadBalancerIPs admit. An empty list admits any
@@ -65,8 +65,8 @@ type Service struct {
 }
 
 // hasFamily reports whether the service may claim IPv6, or IPv4, addresses. A load balancer may
-// list addresses of both families; kube-proxy ignores those of others too (GetClusterIPByFamily in
-// pkg/proxy/util).
+// list addresses of both families; kube-proxy ignores other families than the service's too
+// (GetClusterIPByFamily in pkg/proxy/util).
 func (s *Service) hasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 ||
 		slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })

@@ -1,7 +1,8 @@
 package service
 
 // Sizes returns how many entries of each map are in use once the changes of the last Plan are made.
-// BackendSlots counts allocated slots: those of entry 0, and for each group the next power of two.
+// BackendSlots counts allocated slots: the slots of entry 0, and for each group the next power of
+// two.
 func (p *Planner) Sizes() Limits {
 	free := p.room.slots
 	for _, x := range p.freed {

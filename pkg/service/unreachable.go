@@ -73,9 +73,9 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	return true
 }
 
-// Addrs returns each address once, sorted: those of services, those that were in the last
-// VIPLinger, and those still in use. inUse returns which of some addresses are in use. It is
-// costly, so it is called once in VIPLinger for each address.
+// Addrs returns addresses, each once and sorted. They are addresses that services have now or had
+// within the last VIPLinger, and addresses that are still in use. inUse returns the addresses among
+// its argument that are in use. It is costly, so it is called once in VIPLinger for each address.
 func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()

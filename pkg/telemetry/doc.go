@@ -3,7 +3,7 @@
 //
 // It has no state of the data path. On each request it calls a Snapshot function
 // of the daemon, so it shows the present state, and nothing has to be kept in
-// step. Metrics observes durations, such as those of an ADD or an apply, as they
+// step. Metrics observes durations, such as the duration of an ADD or an apply, as they
 // happen.
 //
 // It shows no secret: Status has no field that could hold a private key, and

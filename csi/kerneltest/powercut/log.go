@@ -87,7 +87,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	return l, nil
 }
 
-// readEntry reads the entry at a place of the log, and returns that of the next.
+// readEntry reads the entry at a place of the log, and returns the place of the next entry.
 func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, err error) {
 	var header [entrySize]byte
 	if _, err := from.ReadAt(header[:], at); err != nil {

@@ -15,7 +15,7 @@ import (
 const (
 	// logEnv names the file of the log.
 	logEnv = "KUBEVEIL_POWERCUT_LOG"
-	// momentsEnv is how many moments are looked at beside those of the metadata.
+	// momentsEnv is how many moments are checked in addition to all writes of metadata.
 	momentsEnv     = "KUBEVEIL_POWERCUT_MOMENTS"
 	defaultMoments = 200
 )

@@ -172,7 +172,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	return g, g.proxies(ctx, haproxy)
 }
 
-// certificates writes those of servers, clients and the proxy.
+// certificates writes the certificates of servers, clients and the proxy.
 func (g *ground) certificates() error {
 	a, err := authority.New(g.dir)
 	if err != nil {

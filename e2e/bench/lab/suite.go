@@ -63,8 +63,8 @@ type settings struct {
 	rounds int
 	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
 	tcp, probe time.Duration
-	// adds is the number of ADDs whose median is one sample; pods that of those added at once by
-	// workers.
+	// adds is the number of ADDs whose median is one sample. pods is the number of pods that
+	// workers add at the same time.
 	adds, pods int
 	// nodes known in the part scale; idle is for how long it is watched.
 	nodes int

@@ -90,8 +90,8 @@ func room(n int) error {
 	return nil
 }
 
-// revokeRound revokes the connections of one port, then those of the other. With behind, another
-// revocation has just begun.
+// revokeRound revokes the connections of one port, then the connections of the other. With behind,
+// another revocation has just begun.
 func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values) error {
 	count := s.scales.connections
 	if err := n.do(func() error { return n.connect(ctx, count) }); err != nil {

@@ -141,7 +141,7 @@ func (s *run) weigh(ctx context.Context, v values) error {
 	if all <= own {
 		return fmt.Errorf("a Keeper of all pods weighs %d bytes, one of its own pods %d", all, own)
 	}
-	// Scaled to as many pods as the cluster has: those of the node itself are on both sides.
+	// Scaled to as many pods as the cluster has: the pods of the node itself are on both sides.
 	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.nodes)/
 		float64(s.scales.node.nodes-1))
 	return nil

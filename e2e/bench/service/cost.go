@@ -117,8 +117,8 @@ func (s *run) stats(l *lane, r reach) (map[string]runs, error) {
 	return out, err
 }
 
-// linkStats adds those of the programs at a link of the calling thread's namespace. The guard's at
-// egress has those that it hands packets on to in it.
+// linkStats adds the statistics of the programs at a link of the calling thread's namespace. The
+// statistics of the guard at egress include the programs to which it passes packets.
 func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error {
 	ifi, err := net.InterfaceByName(device)
 	if err != nil {
@@ -138,7 +138,7 @@ func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error
 	return nil
 }
 
-// pinnedStats returns those of the program of a pinned link.
+// pinnedStats returns the statistics of the program of a pinned link.
 func pinnedStats(pin string) (stat runs, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

@@ -71,8 +71,8 @@ func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rul
 	if _, err := suite.Output(cmd); err != nil {
 		return err
 	}
-	// What has been closed is forgotten soon, so that its number stays that of a cluster with less
-	// load: it is bounded for the whole machine, and one more reason for a rule walk to be slow.
+	// Closed connections are forgotten soon, so that conntrack has as many as in a cluster with
+	// less load. Their number is bounded for the whole machine, and more of them slow down rules.
 	return l.node.Sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
 		"net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }

@@ -33,7 +33,7 @@ type written struct {
 	// at is the time of its end, took its duration.
 	at   time.Time
 	took time.Duration
-	// entries are all, fronts those of services.
+	// entries is the number of all entries, fronts the number of frontends.
 	entries, fronts int
 	err             error
 }

@@ -29,8 +29,8 @@ type figure struct {
 type run struct {
 	task
 	disk *sideDisk
-	// values are by figure and side, one a turn of a round: those of one turn are measured directly
-	// after one another.
+	// values are by figure and side, one for each turn of a round. The values of one turn are
+	// measured directly after one another.
 	values map[figure]map[string][]float64
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // clockSetBack sets a node's clock ahead by an hour, lets peers see a handshake of it, and sets it
-// right. The kernel's WireGuard at peers would refuse the node's handshakes for an hour: the node
-// makes another key, and its pods reach those of others.
+// right. The kernel's WireGuard at peers would refuse the node's handshakes for an hour. So the
+// node must make another key, and its pods must reach pods of other nodes.
 func clockSetBack(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 // podsIdle runs pods that nothing talks to on two nodes. What their kernels send by themselves, such
 // as router solicitations, is counted apart: no source is spoofed, no packet blocked, and no node
 // has a problem that it did not have before. Pods have the families of the cluster, which the case
-// notes: those of IPv4 alone are idle in e2e/node/network.TestIdlePodsAreNotSpoofers.
+// notes. Pods with IPv4 alone are idle in e2e/node/network.TestIdlePodsAreNotSpoofers.
 func podsIdle(ctx context.Context, s *Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {

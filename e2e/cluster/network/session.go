@@ -21,8 +21,8 @@ type Session struct {
 	Options
 	*remote.Cluster
 
-	// shared is the namespace of the pair and of host, a process of the first one's node; own that
-	// of the case that runs, or nil.
+	// shared is the namespace of pair and of host, which is a process of the node of pair's first
+	// pod. own is the namespace of the case that runs, or nil.
 	shared, own *remote.Namespace
 	pair        []*remote.Pod
 	host        *remote.Pod

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// lastRelease is the commit of the release that this tree must work beside. With
-// each release it becomes that of the one before. A clone without this commit skips
+// lastRelease is the commit of the release that this tree must work beside. Each
+// release sets it to the commit of the release before. A clone without this commit skips
 // TestMixedReleases. hack/test.sh looks for the commit and expects the skip then, in CI too.
 const lastRelease = "c7a5a9071ecfecf4819e210124f6441718b882ac"
 

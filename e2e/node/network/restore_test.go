@@ -73,7 +73,7 @@ func advance(ctx context.Context, t *testing.T, c *lab.Control, revisions int) {
 	}
 }
 
-// denyIngress makes a policy that lets no pod reach those of an app.
+// denyIngress makes a policy that lets no pod reach the pods of an app.
 func denyIngress(ctx context.Context, t *testing.T, c *lab.Control, app string) {
 	t.Helper()
 	_, err := c.Client.NetworkingV1().NetworkPolicies(nodetest.Shop).Create(ctx,

@@ -1,6 +1,6 @@
-// Command coredns is CoreDNS with the plugins that kubeadm's Corefile names, and those of the
-// servers that upstream's tests run: all of them would be a build of ten minutes, most of it the
-// clients of clouds.
+// Command coredns is CoreDNS with the plugins that kubeadm's Corefile names, and the plugins of the
+// servers that upstream's tests run. A build with all plugins would take ten minutes, most of it
+// for the clients of clouds.
 package main
 
 import (

@@ -21,8 +21,8 @@ import (
 const kernelLink = "wg0"
 
 // NewKernel returns a Node with a device of the kernel, closed when the test ends. The link is in a
-// network namespace of its own; its socket is in that of the process. The test is skipped where the
-// kernel has no WireGuard.
+// network namespace of its own, its socket in the namespace of the process. The test is skipped
+// where the kernel has no WireGuard.
 func NewKernel(t testing.TB) *Node {
 	t.Helper()
 	ns := nettest.NewNS(t)

@@ -311,7 +311,7 @@ func (c *Coalescer) append(f *flow, p []byte, ip, head int) bool {
 	return true
 }
 
-// sameIP reports whether the IP header of a packet follows that of the first one, h.
+// sameIP reports whether the IP header of a packet follows the header of the first packet, h.
 func (f *flow) sameIP(h, p []byte) bool {
 	if f.key.v6 {
 		// Version, traffic class and flow label; hop limit.

@@ -13,8 +13,8 @@ const AbsurdNamespace = "absurd"
 // absurd is the number of rules, peers or the like in an absurd policy.
 const absurd = 65000
 
-// Absurd returns policies that exceed a bound, by their absurd part. Each also allows everything,
-// and selects the pods app=victim, those of "subjects" by a selector that is absurd itself.
+// Absurd returns policies that exceed a bound, keyed by the part that does. Each also allows
+// everything and selects the pods app=victim. In "subjects" the selector itself exceeds a bound.
 func Absurd() map[string]policy.Policy {
 	var ports []policy.Port
 	var values []string

@@ -106,7 +106,7 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 }
 
 // knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
-// also those of TLS, answer a line that they do not understand.
+// also TLS servers, answer a line that they do not understand.
 func knock(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("tcp-knock")
 	to := flags.to("a server")

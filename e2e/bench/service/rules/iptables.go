@@ -106,7 +106,7 @@ func (s Service) iptables(p *printer, pods netip.Prefix) {
 // chain names a chain of the service (portProtoHash).
 func (s Service) chain(prefix string) string { return prefix + base32Sum(s.String() + "tcp")[:16] }
 
-// endpointChain names that of a backend (servicePortEndpointChainName).
+// endpointChain returns the name of a backend's chain (servicePortEndpointChainName).
 func (s Service) endpointChain(backend netip.Addr) string {
 	return "KUBE-SEP-" + base32Sum(fmt.Sprintf("%stcp%s:%d", s, backend, s.Target))[:16]
 }

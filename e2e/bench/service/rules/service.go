@@ -8,12 +8,12 @@ import (
 
 // Service is a port of a service.
 type Service struct {
-	// Namespace, Name and Port are its names, Port also that of its only port.
+	// Namespace and Name are its names, Port is the name of its only port.
 	Namespace, Name, Port string
 	ClusterIP             netip.Addr
 	// External is the address of a balancer; the zero value means that there is none.
 	External netip.Addr
-	// Number is the port of the service, Target that of its backends.
+	// Number is the port of the service, Target the port of its backends.
 	Number, Target uint16
 	// Backends are not local to the node; at least one.
 	Backends []netip.Addr

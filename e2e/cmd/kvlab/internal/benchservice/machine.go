@@ -139,7 +139,7 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 // library is a line of ldd(1) that names a file.
 var library = regexp.MustCompile(`(?m)^\s*(\S+) => (/\S+)`)
 
-// libraries returns the files that a program needs, without those of the C library, which each
+// libraries returns the files that a program needs, without the files of the C library, which each
 // machine has.
 func libraries(ldd string) []string {
 	var out []string

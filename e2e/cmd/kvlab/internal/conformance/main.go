@@ -1,6 +1,6 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking, with --volumes those of
-// storage drivers against Kubeveil's, or with --cluster-policies those of ClusterNetworkPolicy, and
-// accounts for each of them.
+// Package conformance runs Kubernetes' own end-to-end tests of networking, and accounts for each of
+// them. With --volumes it runs the tests of storage drivers, against Kubeveil's driver. With
+// --cluster-policies it runs the tests of ClusterNetworkPolicy.
 //
 // Usage:
 //
