@@ -70,8 +70,8 @@ veilctl volume rewrap --all --wait 10m`,
 	})
 }
 
-// withKeys returns the volumes whose key their node can wrap again. A volume of the provider secret
-// is among them only while it is in use.
+// withKeys returns the volumes whose node can wrap their key again at any time. It leaves out
+// volumes of the provider secret, whose keys can be wrapped only while the volumes are in use.
 func withKeys(ctx context.Context, store *kubestore.Store) ([]string, error) {
 	objects, err := store.Objects(ctx)
 	if err != nil {

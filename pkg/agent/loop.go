@@ -40,7 +40,7 @@ const (
 
 // pace decides when the loop makes a turn without news from the source.
 type pace struct {
-	// part is the next to be compared without a reason, due is when.
+	// part is the next part to compare without a reason, and due the time for it.
 	part part
 	due  time.Time
 	// asked is the time of the last turn that a change in the kernel caused.
@@ -61,8 +61,8 @@ func (p *pace) next(now time.Time) (part, bool) {
 // wait returns how long a turn that the kernel causes now has to wait.
 func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(now) }
 
-// loop is the goroutine that changes the kernel, with what only it knows. No other goroutine has
-// one, so that what is here needs no lock; Run fills it before the loop starts.
+// loop has what only the goroutine that changes the kernel knows, so its fields need no lock. Run
+// fills it before that goroutine starts.
 type loop struct {
 	*Agent
 	outcome
@@ -93,9 +93,9 @@ type seen struct {
 	changed  time.Time
 }
 
-// run makes turns until ctx ends: at once when the source or the configuration changed, soon after
-// a failed one, when the kernel differs from what the last turn left, and at intervals without a
-// reason.
+// run makes turns until ctx ends. It makes one at once when the source or the configuration
+// changed, and soon after a failed one. It also makes one when the kernel differs from what the
+// last turn left, and at intervals without a reason.
 func (l *loop) run(ctx context.Context) error {
 	l.pace.due = time.Now().Add(resync)
 	for {

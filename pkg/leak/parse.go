@@ -36,7 +36,8 @@ type packet struct {
 	payload          []byte // after the UDP or TCP ports, or the last header that was read
 }
 
-// link reads Ethernet and VLAN headers: the type of what is inside, the inside, the number of tags.
+// link reads Ethernet and VLAN headers. It returns the EtherType of the content, the content, and
+// the number of VLAN tags.
 func link(frame []byte) (etherType uint16, inside []byte, tags int, ok bool) {
 	if len(frame) < ethernetLen {
 		return 0, nil, 0, false
@@ -188,7 +189,8 @@ func (p *packet) routing(h []byte) {
 
 	room := int(h[1]) * 8
 	listed := h[8:]
-	// How many addresses there are, and what they leave out since the destination has it.
+	// count is the number of addresses. An address leaves out its first without bytes, which are
+	// equal to the destination's; the last address leaves out lastWithout.
 	count, without, lastWithout := room/16, 0, 0
 	switch h[2] {
 	case routingSource, routingMobile:

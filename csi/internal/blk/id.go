@@ -31,10 +31,10 @@ func nameOf(attribute string) string {
 	return path.Base(attribute)
 }
 
-// ID returns a name of the block device with that number which stays with it over reboots and
-// changes of other disks. It is an identifier of the hardware, and for a partition its number and
-// start. sys is the root of sysfs ("/sys"). The disk's owner chooses the identifier, so it protects
-// against mistakes, not against the owner.
+// ID returns a name of the block device with that number. The name stays the same over reboots and
+// changes of other disks. It is an identifier of the hardware; for a partition, its number and
+// start follow. sys is the root of sysfs ("/sys"). The disk's owner chooses the identifier, so it
+// protects against mistakes, not against the owner.
 func ID(sys fs.FS, number uint64) (string, error) {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
 	suffix := ""

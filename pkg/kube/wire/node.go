@@ -11,8 +11,8 @@ import (
 // zero value keeps none.
 type Reader struct {
 	Labels, Annotations []string
-	// AllLabels keeps all labels, if there are no more than MaxLabels elements of them; 0 is the
-	// MaxLabels of this package.
+	// AllLabels keeps all labels, if they have no more than MaxLabels elements. If MaxLabels is 0,
+	// the constant MaxLabels counts.
 	AllLabels bool
 	MaxLabels int
 }

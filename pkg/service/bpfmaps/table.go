@@ -32,7 +32,7 @@ type Config struct {
 	// Dir is the directory of the pins of maps and links, on a mounted bpffs. Open makes it and its
 	// parents.
 	Dir string
-	// Limits returns the sizes of the maps of the table.
+	// Limits holds the sizes of the maps of the table.
 	Limits service.Limits
 	// Memory holds the sizes of the LRU maps. A zero field means the size in DefaultMemory.
 	Memory Memory
@@ -40,8 +40,8 @@ type Config struct {
 	// the guard, which must have been opened in Dir.
 	Links bool
 	// ConnectOnly loads and attaches only the programs at connect and getpeername, which are all
-	// that TCP needs. A datagram of an unconnected socket then meets no program. Call Remove before
-	// opening a table in this way that had more programs.
+	// that TCP needs. Datagrams of unconnected sockets are then not translated. Call Remove before
+	// you open a table in this way that had more programs.
 	ConnectOnly bool
 	// TunnelPort is the UDP port of tunnels. A packet to it at a node's address never belongs to a
 	// service. 0 means that there is no such port.
@@ -72,8 +72,9 @@ type Memory struct {
 // DefaultMemory is for a node with some hundred pods.
 var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 19}
 
-// APIMemory is for a table with ConnectOnly and entry 0 alone, with service.APILimits. Where more
-// sockets are connected to API servers, getpeername of the least used ones returns the server.
+// APIMemory is for a table with ConnectOnly and entry 0 alone, with service.APILimits. If more
+// sockets than Replies are connected to API servers, getpeername of the least recently used sockets
+// returns the server's address instead of the service's.
 var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, Flows: 64}
 
 // Table is the maps and programs of one node. Its methods may be called concurrently, except that
