@@ -185,8 +185,8 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 }
 
 // Hold(true) means that not all services are listed yet. Until Hold(false), Plan keeps the entries
-// that an earlier process left and no service claims. It does not keep entries of entry 0, which
-// can so follow the API servers before the first list.
+// that an earlier process left and no service claims. Entry 0 is an exception: it follows the API
+// servers before the first list.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems returns what the last Plan could not do, sorted by text. Each is a *FullError, a
