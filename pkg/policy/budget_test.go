@@ -101,7 +101,7 @@ func putPods(p *policy.Planner, namespace string, first, count int, here bool) {
 }
 
 // Namespaces may each be within their budget and together exceed the budget of the node. Then they
-// lose chains in turns, the largest namespace first. A smaller namespace loses nothing.
+// pay in turns, the largest first. A neighbour with less pays nothing.
 func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
 	const perPod, namespaces = policy.MaxChainLines, 5
 	p := policy.NewPlanner("here")
