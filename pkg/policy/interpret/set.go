@@ -54,8 +54,8 @@ func (s *set) has(data []byte) bool {
 	return s.size > 0 && s.size <= len(data) && s.keys[string(data[:s.size])]
 }
 
-// inBox reports whether each field of the key in data is between those of both corners of a box. A
-// box is address . protocol . port: the last two fields have 4 bytes each.
+// inBox reports whether the key in data lies in a box: each of its fields is between the same field
+// of the two corners. A box is address . protocol . port: the last two fields have 4 bytes each.
 func inBox(box nftables.SetElement, data []byte) bool {
 	first, last, size := box.Key, box.KeyEnd, len(box.Key)
 	if size < 12 || len(last) != size || size > len(data) {

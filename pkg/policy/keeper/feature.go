@@ -78,8 +78,8 @@ func policyOptions(c config.Config) policy.Options {
 	return policy.Options{AllowOwnNode: c.PolicyOwnNode == config.OwnNodeAllow}
 }
 
-// Begin puts in force what is known before any source has spoken. Without policies in the
-// configuration it takes those of an earlier veild out of force, since no process maintains them.
+// Begin puts in force what is known before any source has sent anything. If the configuration has
+// policies off, it removes what an earlier veild left in force, since no process maintains it.
 func (f *Feature) Begin() error {
 	if f.keeper == nil {
 		was, err := TurnOff(f.o.Paths)

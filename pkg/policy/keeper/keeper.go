@@ -35,8 +35,8 @@ type Options struct {
 	Log   *slog.Logger
 	// Policy is what the operator decides about policies.
 	Policy policy.Options
-	// Denials is told, when a plan is in force, which policies deny more than is written; nil is
-	// nobody. It must not block.
+	// Denials receives, each time a plan is in force, the policies that deny more than is written.
+	// It must not block. Nil means that no function receives them.
 	Denials func([]policy.Denial)
 	// Programmed receives how long a change took from the source to the kernel. Nil means that no
 	// function receives it.
