@@ -296,7 +296,7 @@ func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
 }
 
 // A kubelet writes any address into the status of its pods.
-func TestAddressThatANodeDoesNotOwnIsNoPeer(t *testing.T) {
+func TestAddressThatANodeDoesNotOwnIsNotAPeer(t *testing.T) {
 	n := newNode(t)
 	np := denyAll
 	client := policy.Selector{{Key: "app", Values: []string{"client"}}}

@@ -38,8 +38,8 @@ func (e *FeatureError) Error() string {
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
 // Probe returns the features of services that this machine supports, and changes nothing. The error
-// joins a *FeatureError for each missing feature, one of them with ErrNoCgroup. Without permission
-// to ask it is ErrNotPermitted.
+// joins a *FeatureError for each missing feature, one of them with ErrNoCgroup. It is
+// ErrNotPermitted if this process may not load BPF programs.
 func Probe() (Features, error) {
 	f, err := probeKernel()
 	if errors.Is(err, ErrNotPermitted) {
