@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * The guard at tc egress of every guarded link: neither a tunnel nor a pod's. It drops packets of
- * the cluster, and of a pod to a node, that would leave outside a tunnel. All NAT is done here:
- * that of netfilter before, that of services as the first step. So the guard sees what the network
- * would.
+ * the cluster, and of a pod to a node, that would leave outside a tunnel. All NAT is done by then:
+ * netfilter has translated the packet before, and services translate it as the first step here. So
+ * the guard sees what the network would.
  */
 #include "guard/guard.h"
 #include "guard/translate.h"

@@ -189,8 +189,8 @@ static __always_inline struct flow *reply_entry_trust(struct work *w, enum flow_
 }
 
 /*
- * Reports whether the client's packet w->in begins a new flow, other than that of its forward entry
- * f. Sets w->out.backend to the backend of f.
+ * Reports whether the client's packet w->in begins a new flow, other than the flow of its forward
+ * entry f. Sets w->out.backend to the backend of f.
  */
 static __always_inline int balance_is_new(struct work *w, const struct flow *f, __u32 now, int link)
 {

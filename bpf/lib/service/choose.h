@@ -16,7 +16,7 @@
 #define CHOICE_TRIES 8
 
 enum choice {
-	CHOICE_NO_SERVICE, /* the address is no service's */
+	CHOICE_NO_SERVICE, /* no service has the address */
 	CHOICE_BACKEND,	   /* a backend was chosen */
 	CHOICE_NO_BACKEND, /* the service has none */
 	CHOICE_UNSTEADY	   /* the frontend changed at each look-up */

@@ -36,7 +36,7 @@ struct frontend {
 	__u64 sources;	/* the set of source ranges; see source_range.h */
 	__u32 first;	/* index of the first backend */
 	__u32 count;	/* number of backends */
-	__u32 affinity; /* timeout of session affinity in seconds; 0 is none */
+	__u32 affinity; /* timeout of session affinity in seconds; 0 disables it */
 	__u32 flags;
 };
 
