@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -37,17 +38,17 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	fs := cmd.Flags()
 	var f benchFlags
 	f.register(cmd, "bench", "how long a sample of TCP takes; UDP and latency follow it")
-	fs.StringVar(&f.nodes, "nodes", "", nodesUsage)
+	fs.StringVar(&f.nodes, "nodes", "", verb.NodesUsage)
 	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
 		"`prefix` with addresses for the other two sides;\nno other host may use them")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
 		"for how long pods come and go; negative leaves it out")
-	return reporting(cmd, f.measure)
+	return verb.Reporting(cmd, f.measure)
 }
 
-func (f *benchFlags) measure(c call) error {
+func (f *benchFlags) measure(c verb.Call) error {
 	o, err := f.parse()
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (f *benchFlags) measure(c call) error {
 	return f.run(c, func(k *remote.Cluster,
 		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
-		rep, err := network.Run(c.ctx, k, o)
+		rep, err := network.Run(c.Ctx, k, o)
 		if err != nil {
 			err = fmt.Errorf("bench: %w", err)
 		}
@@ -68,17 +69,17 @@ func (f *benchFlags) parse() (network.Options, error) {
 	o := f.options
 	var err error
 	if o.Prefix, err = netip.ParsePrefix(f.prefix); err != nil {
-		return o, fmt.Errorf("--prefix: %w: %w", err, errUsage)
+		return o, fmt.Errorf("--prefix: %w: %w", err, verb.ErrUsage)
 	}
 	if f.nodes != "" {
 		if o.Nodes = strings.Split(f.nodes, ","); len(o.Nodes) != 2 {
 			return o, fmt.Errorf("--nodes %s: write two names with a comma between them: %w",
-				f.nodes, errUsage)
+				f.nodes, verb.ErrUsage)
 		}
 	}
 	if o.Rounds < 1 || !f.secondsFit() {
 		return o, fmt.Errorf("--rounds %d, --seconds %d: write at least one round, and 1 to 600 "+
-			"seconds: %w", o.Rounds, f.seconds, errUsage)
+			"seconds: %w", o.Rounds, f.seconds, verb.ErrUsage)
 	}
 	o.TCP = time.Duration(f.seconds) * time.Second
 	o.Probe = max(time.Second, (o.TCP / 5).Round(time.Second))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/volumes"
@@ -47,7 +48,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 		"`MiB` to read and write; each claim is a quarter larger")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	return reporting(cmd, f.measure)
+	return verb.Reporting(cmd, f.measure)
 }
 
 // parse checks the flags.
@@ -56,22 +57,22 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	switch {
 	case o.Class == "" || o.Baseline == "":
 		return o, fmt.Errorf("say --class and --baseline-class, as kubectl get storageclasses "+
-			"names them: %w", errUsage)
+			"names them: %w", verb.ErrUsage)
 	case o.Class == o.Baseline:
-		return o, fmt.Errorf("--class and --baseline-class are both %s: %w", o.Class, errUsage)
+		return o, fmt.Errorf("--class and --baseline-class are both %s: %w", o.Class, verb.ErrUsage)
 	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
 		return o, fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least one "+
 			"round, 1 to "+
-			"600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
+			"600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, verb.ErrUsage)
 	}
 	if err := bench.CheckNodes(o.Platform); err != nil {
-		return o, fmt.Errorf("--platform: %w: %w", err, errUsage)
+		return o, fmt.Errorf("--platform: %w: %w", err, verb.ErrUsage)
 	}
 	o.Sample, o.Size = time.Duration(f.seconds)*time.Second, f.size<<20
 	return o, nil
 }
 
-func (f *benchStorageFlags) measure(c call) error {
+func (f *benchStorageFlags) measure(c verb.Call) error {
 	o, err := f.parse()
 	if err != nil {
 		return err
@@ -79,6 +80,6 @@ func (f *benchStorageFlags) measure(c call) error {
 	return f.run(c, func(k *remote.Cluster,
 		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
-		return volumes.Run(c.ctx, k, o)
+		return volumes.Run(c.Ctx, k, o)
 	})
 }

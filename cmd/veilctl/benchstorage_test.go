@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/volumes"
 )
@@ -30,7 +31,7 @@ func TestBenchStorageFlags(t *testing.T) {
 	} {
 		f := good
 		tt.change(&f)
-		if _, err := f.parse(); !errors.Is(err, errUsage) ||
+		if _, err := f.parse(); !errors.Is(err, verb.ErrUsage) ||
 			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}

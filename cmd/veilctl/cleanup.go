@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
@@ -22,18 +23,18 @@ has stays.`,
 	}
 	fs := cmd.Flags()
 	file := fs.String("config", "", "veild's configuration `file`; by default the default places")
-	return reporting(cmd, func(c call) error {
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		err := node.Cleanup(c.ctx, cfg, log, func(what string) {
+		err := node.Cleanup(c.Ctx, cfg, log, func(what string) {
 			removed = append(removed, what)
-			if !c.json {
-				fmt.Fprintln(c.out, "removed", what)
+			if !c.JSON {
+				fmt.Fprintln(c.Out, "removed", what)
 			}
 		})
-		if c.json {
-			if e := printJSON(c.out, map[string]any{"removed": removed}); e != nil {
+		if c.JSON {
+			if e := verb.PrintJSON(c.Out, map[string]any{"removed": removed}); e != nil {
 				return e
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -165,7 +166,7 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 			"before stays so")
 	case p.Told != p.Revision:
 		r.Notes = append(r.Notes, fmt.Sprintf("policies: told of revision %s, %s is in force",
-			orDash(p.Told), orDash(p.Revision)))
+			verb.OrDash(p.Told), verb.OrDash(p.Revision)))
 	}
 	if p.Pending > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("policies: %d pods are mute until their policies "+
@@ -205,9 +206,8 @@ func showCluster(w io.Writer, r clusterReport) error {
 		}
 		rows = append(rows, n.row())
 	}
-	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | POLICIES | "+
-		"BLOCKED",
-		rows); err != nil {
+	if err := verb.Table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | "+
+		"POLICIES | BLOCKED", rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -257,8 +257,8 @@ func (n nodeReport) row() []string {
 		ready = "NO"
 	}
 	return []string{
-		n.Node, ready, orDash(n.Version), key, orDash(n.Backend), fmt.Sprint(n.MTU),
+		n.Node, ready, verb.OrDash(n.Version), key, verb.OrDash(n.Backend), fmt.Sprint(n.MTU),
 		fmt.Sprintf("%d/%d", n.PeersUp, n.Peers), fmt.Sprint(n.Pods),
-		orDash(n.PolicyRevision), fmt.Sprint(n.Blocked),
+		verb.OrDash(n.PolicyRevision), fmt.Sprint(n.Blocked),
 	}
 }

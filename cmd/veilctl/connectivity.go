@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/connectivity"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -55,10 +56,10 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	fs := cmd.Flags()
 	var f walkFlags
 	f.access.Register(cmd.Flags())
-	fs.StringVar(&f.image, "image", remote.ToolsImage, imageUsage)
+	fs.StringVar(&f.image, "image", remote.ToolsImage, verb.ImageUsage)
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
 		"beginning of the namespace's `name`")
-	fs.StringVar(&f.nodes, "nodes", "", nodesUsage)
+	fs.StringVar(&f.nodes, "nodes", "", verb.NodesUsage)
 	fs.StringVar(&f.outside, "outside", "",
 		"`address:port` of a TCP server outside the cluster\n"+
 			"that answers something, such as a web server;\n"+
@@ -68,21 +69,21 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0,
 		"UDP `port` of the tunnels (default: what the node's VeilNode says)")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
-	return reporting(cmd, f.run)
+	return verb.Reporting(cmd, f.run)
 }
 
 // parse reads lists.
 func (f *walkFlags) parse() error {
 	if f.timeout <= 0 {
-		return fmt.Errorf("--timeout %v: write a time above 0: %w", f.timeout, errUsage)
+		return fmt.Errorf("--timeout %v: write a time above 0: %w", f.timeout, verb.ErrUsage)
 	}
 	if port := f.options.HostPort; port < 1 || port > 65534 {
-		return fmt.Errorf("--host-port %d: write a port below 65535: %w", port, errUsage)
+		return fmt.Errorf("--host-port %d: write a port below 65535: %w", port, verb.ErrUsage)
 	}
 	if f.nodes != "" {
 		if f.options.Nodes = strings.Split(f.nodes, ","); len(f.options.Nodes) != 2 {
 			return fmt.Errorf("--nodes %s: write two names with a comma between: %w", f.nodes,
-				errUsage)
+				verb.ErrUsage)
 		}
 	}
 	if f.outside == "" {
@@ -92,18 +93,18 @@ func (f *walkFlags) parse() error {
 		addr, err := netip.ParseAddrPort(text)
 		if err != nil {
 			return fmt.Errorf("--outside %s: write address:port, such as 192.0.2.80:80 or "+
-				"[2001:db8::80]:80: %w", text, errUsage)
+				"[2001:db8::80]:80: %w", text, verb.ErrUsage)
 		}
 		f.options.Outside = append(f.options.Outside, addr)
 	}
 	return nil
 }
 
-func (f *walkFlags) run(c call) error {
+func (f *walkFlags) run(c verb.Call) error {
 	if err := f.parse(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, f.timeout)
+	ctx, cancel := context.WithTimeout(c.Ctx, f.timeout)
 	defer cancel()
 	cluster, err := remote.Connect(ctx, f.access, remote.Options{Image: f.image})
 	if err != nil {
@@ -112,41 +113,41 @@ func (f *walkFlags) run(c call) error {
 
 	f.tell(c)
 	report, err := connectivity.Walk(ctx, cluster, f.options)
-	if c.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if c.Ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("the walk took longer than --timeout %v: %w", f.timeout, err)
 	}
 
 	if len(report.Flows) > 0 {
 		show := report.WriteEnd
-		if c.json {
-			show = func(w io.Writer) error { return printJSON(w, report) }
+		if c.JSON {
+			show = func(w io.Writer) error { return verb.PrintJSON(w, report) }
 		}
-		if e := show(c.out); e != nil {
+		if e := show(c.Out); e != nil {
 			return e
 		}
 	}
 
 	if err == nil && !report.OK() {
-		err = errWrong
+		err = verb.ErrWrong
 	}
 	return err
 }
 
 // tell prints progress and, without -o json, every kind of flow as it is walked.
-func (f *walkFlags) tell(c call) {
+func (f *walkFlags) tell(c verb.Call) {
 	began := time.Now()
 	f.options.Step = func(what string) {
-		fmt.Fprintf(c.progress, "[%4.0fs] %s …\n", time.Since(began).Seconds(), what)
+		fmt.Fprintf(c.Progress, "[%4.0fs] %s …\n", time.Since(began).Seconds(), what)
 	}
-	if c.json {
+	if c.JSON {
 		return
 	}
 	headed := false
 	f.options.Walked = func(flows []connectivity.Flow) {
 		if !headed {
 			headed = true
-			_ = connectivity.WriteHead(c.out)
+			_ = connectivity.WriteHead(c.Out)
 		}
-		_ = connectivity.WriteFlows(c.out, flows)
+		_ = connectivity.WriteFlows(c.Out, flows)
 	}
 }

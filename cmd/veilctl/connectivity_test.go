@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 )
 
 func TestConnectivityFlags(t *testing.T) {
@@ -24,7 +26,7 @@ func TestConnectivityFlags(t *testing.T) {
 			var out bytes.Buffer
 			err := run(t.Context(), append([]string{"connectivity"}, strings.Fields(tt.args)...),
 				&out, &out)
-			if !errors.Is(err, errUsage) || !strings.Contains(err.Error(), tt.want) {
+			if !errors.Is(err, verb.ErrUsage) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 		})

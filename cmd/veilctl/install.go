@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -33,7 +34,7 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 	access.Register(cmd.Flags())
 	file := flags.String("config", "",
 		"`file` to judge (default: the cluster's veild.yaml, else that of manifests/)")
-	return reporting(cmd, func(c call) error {
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		var text []byte
 		if *file != "" {
 			var err error
@@ -45,7 +46,7 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 		if err != nil {
 			return err
 		}
-		return c.report(preflight.Judge(gather(c.ctx, cluster, *file, text)))
+		return reportFindings(c, preflight.Judge(gather(c.Ctx, cluster, *file, text)))
 	})
 }
 
@@ -55,17 +56,17 @@ func installCommand() *cobra.Command {
 		Use: "install", Hidden: true, DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error {
 			return fmt.Errorf("veilctl install -check is veilctl check now; install with "+
-				"kubectl apply -k manifests/: %w", errUsage)
+				"kubectl apply -k manifests/: %w", verb.ErrUsage)
 		},
 	}
 }
 
-// report prints findings. The command fails if one of them is an error.
-func (c call) report(findings []preflight.Finding) (err error) {
+// reportFindings prints findings. The command fails if one of them is an error.
+func reportFindings(c verb.Call, findings []preflight.Finding) (err error) {
 	errors := preflight.Count(findings, preflight.Error)
-	return c.print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0,
+	return c.Print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0,
 		func() error {
-			return showFindings(c.out, findings)
+			return showFindings(c.Out, findings)
 		})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -46,12 +47,12 @@ kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
 
 	fs := cmd.Flags()
 	long := fs.Duration("for", 10*time.Second, "how long to read")
-	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error {
+	socket := verb.SocketFlag(cmd)
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *long <= 0 || *long > time.Hour {
-			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, errUsage)
+			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, verb.ErrUsage)
 		}
-		s, err := fetch(c, *socket)
+		s, err := verb.FetchStatus(c.Ctx, *socket)
 		if err != nil {
 			return err
 		}
@@ -59,14 +60,14 @@ kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
 		if err != nil {
 			return err
 		}
-		return c.print(r, r.Leaks > 0 || r.Dropped > 0, func() error {
+		return c.Print(r, r.Leaks > 0 || r.Dropped > 0, func() error {
 			showLeaks(c, r)
 			return nil
 		})
 	})
 }
 
-func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
+func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (leakReport, error) {
 	rules := leak.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
@@ -87,13 +88,13 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	}
 
 	began := time.Now()
-	if !c.json {
-		fmt.Fprintf(c.out, "reading %s for %v …\n", strings.Join(s.Guard.Links, ", "), long)
+	if !c.JSON {
+		fmt.Fprintf(c.Out, "reading %s for %v …\n", strings.Join(s.Guard.Links, ", "), long)
 	}
 
 	select {
 	case <-time.After(long):
-	case <-c.ctx.Done():
+	case <-c.Ctx.Done():
 	}
 
 	seen, err := o.Stop()
@@ -131,22 +132,22 @@ func mayRead() error {
 	return unix.Close(fd)
 }
 
-func showLeaks(c call, r leakReport) {
-	fmt.Fprintf(c.out, `%8d frames in %.0f s
+func showLeaks(c verb.Call, r leakReport) {
+	fmt.Fprintf(c.Out, `%8d frames in %.0f s
 %8d of the tunnel
 %8d ARP and neighbour discovery
 %8d of this host and the outside, without an address of the cluster
 %8d with an address of the cluster in clear
 `, r.Frames, r.Seconds, r.Tunnel, r.Neighbour, r.Other, r.Leaks)
 	for _, e := range r.Examples {
-		fmt.Fprintln(c.out, e)
+		fmt.Fprintln(c.Out, e)
 	}
 	switch {
 	case r.Dropped > 0:
-		fmt.Fprintf(c.out, "%d frames came too fast to be read: this proves nothing\n", r.Dropped)
+		fmt.Fprintf(c.Out, "%d frames came too fast to be read: this proves nothing\n", r.Dropped)
 	case r.Leaks > 0:
-		fmt.Fprintln(c.out, "LEAK: report this with the frames above")
+		fmt.Fprintln(c.Out, "LEAK: report this with the frames above")
 	default:
-		fmt.Fprintln(c.out, "nothing of the cluster in clear")
+		fmt.Fprintln(c.Out, "nothing of the cluster in clear")
 	}
 }

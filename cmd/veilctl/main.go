@@ -5,8 +5,8 @@
 // Start reading at newVeilctl, which lists the verbs. Verbs for one veild use its socket. Verbs
 // for a cluster use a kubeconfig (pkg/remote), and reach each veild by running veilctl in its pod.
 //
-// It is larger than most packages: all verbs share the flags of access, the forms of output and the
-// exit statuses. What stands alone is in internal.
+// A verb stands in the folder of internal that has its name, or else the name of its group in the
+// help: node or cluster.
 package main
 
 import (
@@ -17,54 +17,20 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-)
 
-// Exit statuses.
-const (
-	exitOK = iota
-	exitWrong
-	exitUsage
-	exitNoDaemon
-)
-
-var (
-	// errWrong is the error of a command whose output already reports the problem.
-	errWrong = errors.New("something is wrong")
-	// errUsage matches errors of the command line.
-	errUsage = errors.New("see veilctl -h")
-	// errNoDaemon matches the error for a veild that does not answer.
-	errNoDaemon = errors.New("veild does not answer")
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil && !errors.Is(err, errWrong) {
+	if err != nil && !errors.Is(err, verb.ErrWrong) {
 		fmt.Fprintln(os.Stderr, "veilctl:", err)
 	}
-	os.Exit(exitStatus(err))
-}
-
-func exitStatus(err error) int {
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errUsage):
-		return exitUsage
-	case errors.Is(err, errNoDaemon):
-		return exitNoDaemon
-	}
-	return exitWrong
+	os.Exit(verb.ExitStatus(err))
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	root := newVeilctl()
-	if err := twoDashes(root, args); err != nil {
-		return err
-	}
-	root.SetArgs(args)
-	root.SetOut(out)
-	root.SetErr(progress)
-	return root.ExecuteContext(ctx)
+	return verb.Run(ctx, newVeilctl(), args, out, progress)
 }

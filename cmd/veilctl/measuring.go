@@ -8,15 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/version"
-)
-
-// Usage of the flags that connectivity and the measurements have.
-const (
-	imageUsage = "`image` of the tools, which the nodes\nhave or can pull"
-	nodesUsage = "two nodes, `A,B` (default: the first two Ready and schedulable)"
 )
 
 // measuring holds the common options of measurements of a cluster: the cluster, the length of a
@@ -31,7 +26,7 @@ type measuring struct {
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
-	fs.StringVar(&m.image, "image", remote.ToolsImage, imageUsage)
+	fs.StringVar(&m.image, "image", remote.ToolsImage, verb.ImageUsage)
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json and the reports")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
@@ -40,16 +35,16 @@ func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 600 }
 
 // run connects to the cluster, measures it, and writes and prints the report, even if measure
-// returned an error with it. It returns that error, or errWrong if only gates were missed.
-func (m *measuring) run(c call, measure func(k *remote.Cluster,
+// returned an error with it. It returns that error, or verb.ErrWrong if only gates were missed.
+func (m *measuring) run(c verb.Call, measure func(k *remote.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
-	k, err := remote.Connect(c.ctx, m.access, remote.Options{Image: m.image})
+	k, err := remote.Connect(c.Ctx, m.access, remote.Options{Image: m.image})
 	if err != nil {
 		return err
 	}
 	rep, err := measure(k, func(format string, args ...any) {
-		fmt.Fprintf(c.progress, "[%5.0fs] %s\n", time.Since(began).Seconds(),
+		fmt.Fprintf(c.Progress, "[%5.0fs] %s\n", time.Since(began).Seconds(),
 			fmt.Sprintf(format, args...))
 	})
 	if rep == nil {
@@ -59,27 +54,27 @@ func (m *measuring) run(c call, measure func(k *remote.Cluster,
 }
 
 // finish writes and prints the report of a measurement, and returns err, with which it ended: the
-// output must not hide it. It returns errWrong if only gates were missed.
-func (m *measuring) finish(c call, rep *report.Report, err error) error {
+// output must not hide it. It returns verb.ErrWrong if only gates were missed.
+func (m *measuring) finish(c verb.Call, rep *report.Report, err error) error {
 	// The location of this program, not the folder where it was started.
 	rep.Result.Commit = version.String()
 	if failed := errors.Join(m.write(c, rep), err); failed != nil {
 		return failed
 	}
 	if len(rep.Result.Missed()) > 0 {
-		return errWrong
+		return verb.ErrWrong
 	}
 	return nil
 }
 
-func (m *measuring) write(c call, rep *report.Report) error {
+func (m *measuring) write(c verb.Call, rep *report.Report) error {
 	if err := errors.Join(os.MkdirAll(m.out, 0o755), rep.WriteAll(m.out)); err != nil {
 		return err
 	}
-	if c.json {
-		return printJSON(c.out, rep.Result)
+	if c.JSON {
+		return verb.PrintJSON(c.Out, rep.Result)
 	}
-	err := rep.Terminal(c.out)
-	fmt.Fprintf(c.out, "written to %s\n", m.out)
+	err := rep.Terminal(c.Out)
+	fmt.Fprintf(c.Out, "written to %s\n", m.out)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -21,7 +22,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 		want  error
 	}{
 		"all is well":                       {},
-		"a gate was missed":                 {gates: missed, want: errWrong},
+		"a gate was missed":                 {gates: missed, want: verb.ErrWrong},
 		"something was left":                {err: left, want: left},
 		"a gate was missed and more failed": {gates: missed, err: left, want: left},
 	} {
@@ -35,12 +36,13 @@ func TestFinishOfAMeasurement(t *testing.T) {
 			result.Gates = tt.gates
 			m := measuring{out: filepath.Join(t.TempDir(), "bench")}
 			var out bytes.Buffer
-			err = m.finish(call{out: &out}, &report.Report{Title: "t", Result: result}, tt.err)
-			if !errors.Is(err, tt.want) || errors.Is(tt.want, left) && errors.Is(err, errWrong) {
+			err = m.finish(verb.Call{Out: &out}, &report.Report{Title: "t", Result: result}, tt.err)
+			if !errors.Is(err, tt.want) || errors.Is(tt.want, left) &&
+				errors.Is(err, verb.ErrWrong) {
 				t.Errorf("error %v, want %v alone", err, tt.want)
 			}
-			if status := exitStatus(err); (status == exitOK) != (tt.want == nil) ||
-				tt.want != nil && status != exitWrong {
+			if status := verb.ExitStatus(err); (status == verb.ExitOK) != (tt.want == nil) ||
+				tt.want != nil && status != verb.ExitWrong {
 				t.Errorf("status %d", status)
 			}
 			if !strings.Contains(out.String(), "written to "+m.out) {

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -22,12 +25,12 @@ func policyCommand() *cobra.Command {
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
 		policyWaitCommand())
-	choice(cmd)
+	verb.Choice(cmd)
 	return cmd
 }
 
 func policyListCommand() *cobra.Command {
-	return onNode(&cobra.Command{
+	return verb.OnNode(&cobra.Command{
 		Use: "list", Short: "List policies that select pods of this node, and which are in force",
 		Long: `A policy that selects no pod of this node is not listed. ENFORCED is "no" where a policy
 denies everything that it isolates because this version cannot read it, where it exceeds a bound,
@@ -41,7 +44,7 @@ veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
 }
 
 func policyShowCommand() *cobra.Command {
-	return namesOnNode(onNode(&cobra.Command{
+	return verb.NamesOnNode(verb.OnNode(&cobra.Command{
 		Use:   "show NAMESPACE/NAME",
 		Short: "Show in words what the policies of a pod of this node allow",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
@@ -56,9 +59,9 @@ kubectl -n kube-system exec ds/veild -c veild -- veilctl policy show shop/web`,
 	}, policyShow), 1, judgedPods)
 }
 
-func policyList(c call, socket string) error {
+func policyList(c verb.Call, socket string) error {
 	var l keeper.List
-	if err := fetchInto(c, socket, telemetry.PoliciesPath, &l); err != nil {
+	if err := verb.FetchPage(c.Ctx, socket, telemetry.PoliciesPath, &l); err != nil {
 		return err
 	}
 
@@ -66,7 +69,7 @@ func policyList(c call, socket string) error {
 	for _, v := range l.Policies {
 		wrong = wrong || !v.Enforced
 	}
-	return c.print(l, wrong, func() error { return showPolicies(c.out, l) })
+	return c.Print(l, wrong, func() error { return showPolicies(c.Out, l) })
 }
 
 func showPolicies(w io.Writer, l keeper.List) error {
@@ -78,13 +81,14 @@ func showPolicies(w io.Writer, l keeper.List) error {
 			enforced = "no"
 			problems = append(problems, v.Policy+": "+v.Problem)
 		}
-		rows = append(rows, []string{v.Policy, v.Tier, orDash(strings.Join(v.Directions, ",")),
+		rows = append(rows, []string{v.Policy, v.Tier, verb.OrDash(strings.Join(v.Directions, ",")),
 			fmt.Sprint(len(v.Pods)), enforced})
 	}
 
 	if len(rows) == 0 && l.Listed {
 		fmt.Fprintf(w, "No policy selects a pod of node %s.\n", l.Node)
-	} else if err := table(w, "POLICY | TIER | DIRECTIONS | PODS | ENFORCED", rows); err != nil {
+	} else if err := verb.Table(w, "POLICY | TIER | DIRECTIONS | PODS | ENFORCED",
+		rows); err != nil {
 		return err
 	}
 	for _, p := range problems {
@@ -94,11 +98,11 @@ func showPolicies(w io.Writer, l keeper.List) error {
 }
 
 // onePod returns the name of the only argument as NAMESPACE/NAME.
-func onePod(c call) (string, error) {
-	if len(c.args) != 1 || !isPodName(c.args[0]) {
-		return "", fmt.Errorf("name one pod as NAMESPACE/NAME, such as shop/web: %w", errUsage)
+func onePod(c verb.Call) (string, error) {
+	if len(c.Args) != 1 || !isPodName(c.Args[0]) {
+		return "", fmt.Errorf("name one pod as NAMESPACE/NAME, such as shop/web: %w", verb.ErrUsage)
 	}
-	return c.args[0], nil
+	return c.Args[0], nil
 }
 
 // isPodName reports whether text is of the form NAMESPACE/NAME.
@@ -107,18 +111,18 @@ func isPodName(text string) bool {
 	return ok && namespace != "" && name != "" && !strings.Contains(name, "/")
 }
 
-func policyShow(c call, socket string) error {
+func policyShow(c verb.Call, socket string) error {
 	name, err := onePod(c)
 	if err != nil {
 		return err
 	}
 	var v policy.PodView
-	if err := fetchInto(c, socket, telemetry.PolicyPodPath+"?pod="+url.QueryEscape(name),
+	if err := verb.FetchPage(c.Ctx, socket, telemetry.PolicyPodPath+"?pod="+url.QueryEscape(name),
 		&v); err != nil {
 		return err
 	}
 	wrong := v.Mute || !v.Enforced || len(v.Problems) > 0
-	return c.print(v, wrong, func() error { return showPod(c.out, v) })
+	return c.Print(v, wrong, func() error { return showPod(c.Out, v) })
 }
 
 func showPod(w io.Writer, v policy.PodView) error {
@@ -126,8 +130,8 @@ func showPod(w io.Writer, v policy.PodView) error {
 	for _, a := range v.Addrs {
 		addrs = append(addrs, a.String())
 	}
-	rows := [][]string{{"Pod", v.Pod}, {"Addresses", orDash(strings.Join(addrs, ", "))},
-		{"Group", orDash(v.Group)}, {"Policies", orDash(strings.Join(v.Policies, ", "))}}
+	rows := [][]string{{"Pod", v.Pod}, {"Addresses", verb.OrDash(strings.Join(addrs, ", "))},
+		{"Group", verb.OrDash(v.Group)}, {"Policies", verb.OrDash(strings.Join(v.Policies, ", "))}}
 	if len(v.ClusterPolicies) > 0 {
 		rows = append(rows, []string{"Of the cluster", strings.Join(v.ClusterPolicies, ", ")})
 	}
@@ -211,5 +215,18 @@ func showLines(w io.Writer, peers string, lines []policy.LineView, actions bool)
 		}
 		rows = append(rows, row)
 	}
-	return table(w, head, rows)
+	return verb.Table(w, head, rows)
+}
+
+// judgedPods returns the names of the pods of this node that policies select.
+func judgedPods(ctx context.Context, socket string) (names []string, err error) {
+	var l keeper.List
+	if err := verb.FetchPage(ctx, socket, telemetry.PoliciesPath, &l); err != nil {
+		return nil, err
+	}
+	for _, p := range l.Policies {
+		names = append(names, p.Pods...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }

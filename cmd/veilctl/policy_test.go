@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -18,7 +20,7 @@ import (
 // policyDaemon answers the pages about policies.
 func policyDaemon(t *testing.T, l keeper.List, pods ...policy.PodView) string {
 	t.Helper()
-	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) { return l, nil },
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
 			for _, v := range pods {
@@ -76,7 +78,7 @@ func TestPolicyVerbs(t *testing.T) {
 		Policies: []policy.PolicyView{bad, good}})
 	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
 	unlisted := policyDaemon(t, keeper.List{Node: "node-1", Problems: []string{"not listed"}})
-	off := daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	off := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) {
 			return nil, errors.New("policy is none")
 		}})
@@ -88,45 +90,49 @@ func TestPolicyVerbs(t *testing.T) {
 		status int
 	}{
 		"list": {fine, "list", []string{"POLICY",
-			"shop/web  NetworkPolicy  ingress,egress  2     yes"}, exitOK},
+			"shop/web  NetworkPolicy  ingress,egress  2     yes"}, verb.ExitOK},
 		"list, one that denies all": {wrong, "list", []string{
 			"shop/bad  NetworkPolicy  egress          1     no",
-			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, exitWrong},
-		"list, none":        {none, "list", []string{"No policy selects a pod of node node-1."}, exitOK},
-		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, exitWrong},
-		"list, policy none": {off, "list", []string{"policy is none"}, exitWrong},
+			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, verb.ExitWrong},
+		"list, none": {none, "list", []string{"No policy selects a pod of node node-1."},
+			verb.ExitOK},
+		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, verb.ExitWrong},
+		"list, policy none": {off, "list", []string{"policy is none"}, verb.ExitWrong},
 		"show": {fine, "show shop/web", []string{"198.18.1.2", "g1",
 			"Ingress: isolated by shop/web, only this is allowed",
 			"pods with app=client in namespace shop  tcp 8080  2        shop/web",
-			"Egress: no policy isolates it, everything is allowed"}, exitOK},
-		"show a mute pod": {fine, "show shop/mute", []string{"MUTE", "not judged yet"}, exitWrong},
+			"Egress: no policy isolates it, everything is allowed"}, verb.ExitOK},
+		"show a mute pod": {fine, "show shop/mute", []string{"MUTE", "not judged yet"},
+			verb.ExitWrong},
 		"show a pod that is closed": {fine, "show shop/closed", []string{
-			"PROBLEM", "isolated by shop/web, nothing is allowed"}, exitWrong},
+			"PROBLEM", "isolated by shop/web, nothing is allowed"}, verb.ExitWrong},
 		"show a pod that reaches its node": {fine, "show shop/node", []string{"Egress: isolated by " +
-			"shop/web, nothing is allowed but its own node (policyOwnNode allow)"}, exitOK},
+			"shop/web, nothing is allowed but its own node (policyOwnNode allow)"}, verb.ExitOK},
 		"show a pod that reaches its node and more": {fine, "show shop/more", []string{"Egress: " +
 			"isolated by shop/web, only this is allowed, and its own node (policyOwnNode allow)",
-			"tcp 8080"}, exitOK},
+			"tcp 8080"}, verb.ExitOK},
 		"show a pod with tiers": {fine, "show shop/tiered", []string{"guests, floor",
 			"Ingress, tier Admin: the first line that matches decides",
 			"Deny    all pods in namespaces with team=guest  all    3        guests",
 			"Ingress: isolated by shop/web, only this of the rest is allowed",
 			"Egress, tier Baseline: the first line that matches decides, the rest is allowed",
-			"Deny    10.0.0.0/8  all    -        floor"}, exitOK},
-		"show a pod with the fast path": {fine, "show shop/fast", []string{"Fast path  yes"}, exitOK},
+			"Deny    10.0.0.0/8  all    -        floor"}, verb.ExitOK},
+		"show a pod with the fast path": {fine, "show shop/fast", []string{"Fast path  yes"},
+			verb.ExitOK},
 		"show a pod without it": {fine, "show shop/slow", []string{
-			"Fast path  no: policies judge its packets"}, exitOK},
-		"show nobody":        {fine, "show shop/none", []string{"no such pod"}, exitWrong},
-		"show what":          {fine, "show", []string{"NAMESPACE/NAME"}, exitUsage},
-		"show no namespace":  {fine, "show web", []string{"such as shop/web"}, exitUsage},
-		"show too much":      {fine, "show a/b/c", []string{"such as shop/web"}, exitUsage},
-		"show without veild": {"/nowhere/s", "show a/b", []string{"does not answer"}, exitNoDaemon},
+			"Fast path  no: policies judge its packets"}, verb.ExitOK},
+		"show nobody":       {fine, "show shop/none", []string{"no such pod"}, verb.ExitWrong},
+		"show what":         {fine, "show", []string{"NAMESPACE/NAME"}, verb.ExitUsage},
+		"show no namespace": {fine, "show web", []string{"such as shop/web"}, verb.ExitUsage},
+		"show too much":     {fine, "show a/b/c", []string{"such as shop/web"}, verb.ExitUsage},
+		"show without veild": {"/nowhere/s", "show a/b", []string{"does not answer"},
+			verb.ExitNoDaemon},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			args := append([]string{"policy"}, strings.Fields(c.args)...)
 			err := run(t.Context(), append(args, "--socket", c.socket), &out, io.Discard)
-			if got := exitStatus(err); got != c.status {
+			if got := verb.ExitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}
 			said := out.String()

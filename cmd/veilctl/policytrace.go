@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -47,27 +48,28 @@ veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] |
 		"protocol and destination `port`: tcp/8080, udp/53, sctp/9, or icmp")
 	about := cmd.Flags().String("error-about", "",
 		"ask for an ICMP error about a packet of TO to this `end`")
-	socket := socketFlag(cmd)
-	return namesOnNode(reporting(cmd, func(c call) error {
+	socket := verb.SocketFlag(cmd)
+	return verb.NamesOnNode(verb.Reporting(cmd, func(c verb.Call) error {
 		return policyTrace(c, *socket, *port, *about)
 	}), 2, judgedPods)
 }
 
-func policyTrace(c call, socket, port, about string) error {
-	if len(c.args) != 2 {
-		return fmt.Errorf("name two ends, such as shop/client shop/web: %w", errUsage)
+func policyTrace(c verb.Call, socket, port, about string) error {
+	if len(c.Args) != 2 {
+		return fmt.Errorf("name two ends, such as shop/client shop/web: %w", verb.ErrUsage)
 	}
-	ends := c.args
+	ends := c.Args
 	if about != "" {
 		if port != "" && !strings.EqualFold(port, "icmp") {
-			return fmt.Errorf("--error-about is about ICMP errors: leave out -p %s: %w", port, errUsage)
+			return fmt.Errorf("--error-about is about ICMP errors: leave out -p %s: %w", port,
+				verb.ErrUsage)
 		}
 		ends, port = append(slices.Clone(ends), about), "icmp"
 	}
 	for _, end := range ends {
 		if _, err := netip.ParseAddr(end); err != nil && !isPodName(end) {
 			return fmt.Errorf("%q is neither a pod nor an address: write NAMESPACE/NAME, such as "+
-				"shop/web, or an address: %w", end, errUsage)
+				"shop/web, or an address: %w", end, verb.ErrUsage)
 		}
 	}
 	proto, number, err := parsePort(port)
@@ -75,16 +77,17 @@ func policyTrace(c call, socket, port, about string) error {
 		return err
 	}
 
-	query := url.Values{"from": {c.args[0]}, "to": {c.args[1]},
+	query := url.Values{"from": {c.Args[0]}, "to": {c.Args[1]},
 		"protocol": {strconv.Itoa(int(proto))}, "port": {strconv.Itoa(int(number))}}
 	if about != "" {
 		query.Set("about", about)
 	}
 	var t keeper.Trace
-	if err := fetchInto(c, socket, telemetry.PolicyTracePath+"?"+query.Encode(), &t); err != nil {
+	if err := verb.FetchPage(c.Ctx, socket, telemetry.PolicyTracePath+"?"+query.Encode(),
+		&t); err != nil {
 		return err
 	}
-	return c.print(t, t.Differs, func() error { return showTrace(c.out, t) })
+	return c.Print(t, t.Differs, func() error { return showTrace(c.Out, t) })
 }
 
 // parsePort reads a protocol and a port such as tcp/8080, or icmp.
@@ -97,14 +100,16 @@ func parsePort(text string) (policy.Proto, uint16, error) {
 	case strings.EqualFold(text, "icmp"):
 		return icmp, 0, nil
 	case text == "":
-		return 0, 0, fmt.Errorf("say which port: -p tcp/8080, udp/53, sctp/9, or icmp: %w", errUsage)
+		return 0, 0, fmt.Errorf("say which port: -p tcp/8080, udp/53, sctp/9, or icmp: %w",
+			verb.ErrUsage)
 	case !known:
-		return 0, 0, fmt.Errorf("-p %s: write tcp/8080, udp/53, sctp/9, or icmp: %w", text, errUsage)
+		return 0, 0, fmt.Errorf("-p %s: write tcp/8080, udp/53, sctp/9, or icmp: %w", text,
+			verb.ErrUsage)
 	}
 	port, err := strconv.ParseUint(number, 10, 16)
 	if err != nil || port == 0 {
 		return 0, 0, fmt.Errorf("-p %s: write a port from 1 to 65535, such as %s/8080: %w", text,
-			strings.ToLower(name), errUsage)
+			strings.ToLower(name), verb.ErrUsage)
 	}
 	return proto, uint16(port), nil
 }
@@ -123,9 +128,10 @@ func showTrace(w io.Writer, t keeper.Trace) error {
 			} else if s.Pod == "" {
 				plan, kernel = "-", "-"
 			}
-			rows = append(rows, []string{s.Direction, orDash(s.Pod), plan, kernel, reasonOf(s)})
+			rows = append(rows, []string{s.Direction, verb.OrDash(s.Pod), plan, kernel,
+				reasonOf(s)})
 		}
-		if err := table(w, "SIDE | POD | PLAN | KERNEL | WHY", rows); err != nil {
+		if err := verb.Table(w, "SIDE | POD | PLAN | KERNEL | WHY", rows); err != nil {
 			return err
 		}
 		for _, s := range p.Sides {
@@ -169,5 +175,5 @@ func reasonOf(s keeper.Side) string {
 	case len(s.Isolating) > 0:
 		return "isolated by " + strings.Join(s.Isolating, ", ") + "; " + s.Why
 	}
-	return orDash(s.Why)
+	return verb.OrDash(s.Why)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -18,7 +20,7 @@ import (
 // traceDaemon answers each trace with t, and notes the query.
 func traceDaemon(t *testing.T, answer keeper.Trace, query *string) string {
 	t.Helper()
-	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PolicyTracePath: func(r *http.Request) (any, error) {
 			*query = r.URL.RawQuery
 			return answer, nil
@@ -46,13 +48,14 @@ func TestPolicyTrace(t *testing.T) {
 			[]string{"asked node node-1: allowed here, another node judges too",
 				"egress   shop/client  elsewhere  elsewhere  node node-2 judges it",
 				"ingress  shop/web     allow      allow      allowed by shop/web",
-				"ingress decided by in_c1: x return"}, exitOK},
+				"ingress decided by in_c1: x return"}, verb.ExitOK},
 		"denied": {keeper.Side{Plan: "policy_ingress", Kernel: "policy_ingress",
 			Isolating: []string{"shop/deny"}, Why: "no rule of these policies allows it"},
 			[]string{": denied\n", "isolated by shop/deny; no rule of these policies allows it"},
-			exitOK},
+			verb.ExitOK},
 		"different": {keeper.Side{Plan: "policy_ingress", Kernel: "allow", Differs: true},
-			[]string{"ERROR ingress: the plan says policy_ingress, the kernel allow"}, exitWrong},
+			[]string{"ERROR ingress: the plan says policy_ingress, the kernel allow"},
+			verb.ExitWrong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var query string
@@ -60,7 +63,7 @@ func TestPolicyTrace(t *testing.T) {
 			var out bytes.Buffer
 			err := run(t.Context(), strings.Fields("policy trace shop/client shop/web -p TCP/8080 "+
 				"--socket "+socket), &out, io.Discard)
-			if got := exitStatus(err); got != c.status {
+			if got := verb.ExitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}
 			for _, want := range c.want {
@@ -81,7 +84,7 @@ func TestPolicyTraceForPrograms(t *testing.T) {
 	var out bytes.Buffer
 	err := run(t.Context(), strings.Fields("policy trace shop/client 198.18.1.2 -p icmp -o json "+
 		"--socket "+socket), &out, io.Discard)
-	if exitStatus(err) != exitWrong || !json.Valid(out.Bytes()) ||
+	if verb.ExitStatus(err) != verb.ExitWrong || !json.Valid(out.Bytes()) ||
 		!strings.Contains(out.String(), `"differs": true`) {
 		t.Errorf("%v: %s", err, &out)
 	}
@@ -120,7 +123,8 @@ func TestPolicyTraceRefusesBadInput(t *testing.T) {
 		"a/b c/d -p tcp/80 -o no":             "write table or json",
 	} {
 		err := run(t.Context(), strings.Fields("policy trace "+args), io.Discard, io.Discard)
-		if exitStatus(err) != exitUsage || err == nil || !strings.Contains(err.Error(), want) {
+		if verb.ExitStatus(err) != verb.ExitUsage || err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
@@ -128,7 +132,7 @@ func TestPolicyTraceRefusesBadInput(t *testing.T) {
 
 func TestPolicyWait(t *testing.T) {
 	var answers []keeper.Progress
-	socket := daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PolicyProgressPath: func(*http.Request) (any, error) {
 			if len(answers) == 0 {
 				return nil, errors.New("policy is none")
@@ -150,22 +154,23 @@ func TestPolicyWait(t *testing.T) {
 		status  int
 	}{
 		"at once": {[]keeper.Progress{done}, "",
-			"Node node-1 enforces the policies of the API server, 3.", exitOK},
-		"after some": {[]keeper.Progress{late, late, done}, "-o json", `"enforced": true`, exitOK},
+			"Node node-1 enforces the policies of the API server, 3.", verb.ExitOK},
+		"after some": {[]keeper.Progress{late, late, done}, "-o json", `"enforced": true`,
+			verb.ExitOK},
 		"never": {[]keeper.Progress{late}, "--timeout 1ms",
-			"not enforced after 1ms: shop/web was not seen yet", exitWrong},
-		"none": {nil, "", "policy is none", exitWrong},
+			"not enforced after 1ms: shop/web was not seen yet", verb.ExitWrong},
+		"none": {nil, "", "policy is none", verb.ExitWrong},
 		"a kubeconfig that is missing": {nil, "--cluster --kubeconfig /nonexistent/config",
-			"/nonexistent/config", exitWrong},
-		"no time":   {nil, "--timeout 0s", "write a time above 0, such as 30s", exitUsage},
-		"no number": {nil, "--timeout soon", "invalid argument", exitUsage},
+			"/nonexistent/config", verb.ExitWrong},
+		"no time":   {nil, "--timeout 0s", "write a time above 0, such as 30s", verb.ExitUsage},
+		"no number": {nil, "--timeout soon", "invalid argument", verb.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers = c.answers
 			var out bytes.Buffer
 			err := run(t.Context(), strings.Fields("policy wait "+c.args+" --socket "+socket), &out,
 				io.Discard)
-			if got := exitStatus(err); got != c.status {
+			if got := verb.ExitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}
 			said := out.String()

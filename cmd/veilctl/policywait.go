@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -49,17 +50,18 @@ veilctl policy wait --timeout 10s`,
 	all := cmd.Flags().Bool("cluster", false, "wait for all nodes of the cluster")
 	revision := cmd.Flags().String("revision", "", "compare this `revision` before veild lists the "+
 		"policies (one node)")
-	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error {
+	socket := verb.SocketFlag(cmd)
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *timeout <= 0 {
-			return fmt.Errorf("--timeout %s: write a time above 0, such as 30s: %w", *timeout, errUsage)
+			return fmt.Errorf("--timeout %s: write a time above 0, such as 30s: %w", *timeout,
+				verb.ErrUsage)
 		}
 		if !*all && !access.Given() {
 			return policyWait(c, *socket, *timeout, *revision)
 		}
 		if *revision != "" {
 			return fmt.Errorf("--revision is for one node: leave it out with --cluster, --kubeconfig "+
-				"and --context: %w", errUsage)
+				"and --context: %w", verb.ErrUsage)
 		}
 		cluster, err := access.Open()
 		if err != nil {
@@ -69,7 +71,7 @@ veilctl policy wait --timeout 10s`,
 	})
 }
 
-func policyWait(c call, socket string, timeout time.Duration, revision string) error {
+func policyWait(c verb.Call, socket string, timeout time.Duration, revision string) error {
 	began := time.Now()
 	end := began.Add(timeout)
 	page := telemetry.PolicyProgressPath
@@ -82,12 +84,12 @@ func policyWait(c call, socket string, timeout time.Duration, revision string) e
 			page = telemetry.PolicyProgressPath
 		}
 		var p keeper.Progress
-		if err := fetchInto(c, socket, page, &p); err != nil {
+		if err := verb.FetchPage(c.Ctx, socket, page, &p); err != nil {
 			return err
 		}
 		if p.Enforced {
-			return c.print(p, false, func() error {
-				_, err := fmt.Fprintf(c.out, "Node %s enforces the policies of the API server, %d.\n",
+			return c.Print(p, false, func() error {
+				_, err := fmt.Fprintf(c.Out, "Node %s enforces the policies of the API server, %d.\n",
 					p.Node, p.Policies)
 				return err
 			})
@@ -98,8 +100,8 @@ func policyWait(c call, socket string, timeout time.Duration, revision string) e
 				strings.Join(p.Missing, "; "))
 		}
 		select {
-		case <-c.ctx.Done():
-			return c.ctx.Err()
+		case <-c.Ctx.Done():
+			return c.Ctx.Err()
 		case <-time.After(min(pause, left)):
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -16,7 +18,7 @@ import (
 func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 	var listed keeper.Progress
 	compared, lists := 0, 0
-	socket := daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	socket := verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
 			revision := r.FormValue("revision")
 			if revision == "" {
@@ -38,11 +40,13 @@ func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 		want   string
 		status int
 	}{
-		"the revision":     {"--revision r&1", late, false, "enforces the policies", exitOK},
-		"a newer list":     {"--revision r0 --timeout 1ms", enforced, true, ", 4.", exitOK},
-		"late":             {"--revision r0 --timeout 1ms", late, true, "shop/web was not", exitWrong},
-		"without revision": {"", enforced, true, ", 4.", exitOK},
-		"of a cluster":     {"--revision r0 --cluster", late, false, "leave it out", exitUsage},
+		"the revision": {"--revision r&1", late, false, "enforces the policies", verb.ExitOK},
+		"a newer list": {"--revision r0 --timeout 1ms", enforced, true, ", 4.", verb.ExitOK},
+		"late": {"--revision r0 --timeout 1ms", late, true, "shop/web was not",
+			verb.ExitWrong},
+		"without revision": {"", enforced, true, ", 4.", verb.ExitOK},
+		"of a cluster": {"--revision r0 --cluster", late, false, "leave it out",
+			verb.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			listed, compared, lists = c.listed, 0, 0
@@ -52,12 +56,12 @@ func TestPolicyWaitComparesARevisionBeforeItLists(t *testing.T) {
 			if err != nil {
 				out.WriteString(err.Error())
 			}
-			if exitStatus(err) != c.status || !strings.Contains(out.String(), c.want) {
-				t.Errorf("exit status %d, %q, want %d, %q", exitStatus(err), out.String(), c.status,
-					c.want)
+			if verb.ExitStatus(err) != c.status || !strings.Contains(out.String(), c.want) {
+				t.Errorf("exit status %d, %q, want %d, %q", verb.ExitStatus(err), out.String(),
+					c.status, c.want)
 			}
-			if compares := strings.Contains(c.args, "--revision") && c.status != exitUsage; lists > 0 !=
-				c.lists || compared > 0 != compares {
+			compares := strings.Contains(c.args, "--revision") && c.status != verb.ExitUsage
+			if lists > 0 != c.lists || compared > 0 != compares {
 				t.Errorf("it listed %d and compared %d times", lists, compared)
 			}
 		})

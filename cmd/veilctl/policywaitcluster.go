@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -49,7 +50,7 @@ type clusterWait struct {
 	revision string
 }
 
-func policyWaitCluster(c call, cluster *remote.Cluster, timeout time.Duration) error {
+func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Duration) error {
 	w := clusterWait{
 		pods: func(ctx context.Context) (map[string]string, error) { return veildPods(ctx, cluster) },
 		ask: func(ctx context.Context, pod string, patience time.Duration,
@@ -62,11 +63,11 @@ func policyWaitCluster(c call, cluster *remote.Cluster, timeout time.Duration) e
 			return cluster.Exec(ctx, pod, "veild", command...)
 		},
 	}
-	r, err := w.run(c.ctx, timeout)
+	r, err := w.run(c.Ctx, timeout)
 	if err != nil {
 		return err
 	}
-	return c.print(r, !r.Enforced, func() error { return showClusterProgress(c.out, r, timeout) })
+	return c.Print(r, !r.Enforced, func() error { return showClusterProgress(c.Out, r, timeout) })
 }
 
 // veildPods returns veild's pod of each node, and "" for a node that lacks its pod.
@@ -122,7 +123,7 @@ func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterPr
 // round asks each node that has not enforced the policies yet.
 func (w *clusterWait) round(ctx context.Context, pods map[string]string, end time.Time) {
 	var g errgroup.Group
-	g.SetLimit(asked)
+	g.SetLimit(verb.NodesAtOnce)
 	for node, pod := range pods {
 		w.mu.Lock()
 		done := w.answers[node].Enforced
@@ -147,7 +148,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 		p.Missing = []string{"no pod of veild to ask"}
 		return p
 	}
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
 	patience := max(min(waitTurn, time.Until(end)/2).Truncate(time.Millisecond), time.Millisecond)
 

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -102,9 +103,9 @@ func TestPolicyWaitOfAClusterComparesRevisionsBeforeItLists(t *testing.T) {
 		if err != nil || !r.Enforced || len(r.Nodes) != nodes {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		if len(listed) == 0 || len(listed) > asked+1 || listed[late] != 2 {
+		if len(listed) == 0 || len(listed) > verb.NodesAtOnce+1 || listed[late] != 2 {
 			t.Errorf("%d of %d nodes listed, want %d and the late one at most: %v", len(listed), nodes,
-				asked, listed)
+				verb.NodesAtOnce, listed)
 		}
 	}
 }

@@ -1,8 +1,7 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -12,12 +11,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 func serviceListCommand() *cobra.Command {
-	return onNode(&cobra.Command{
+	return verb.OnNode(&cobra.Command{
 		Use: "list", Short: "List services in the table: addresses and backends",
 		Long: `A line for each address: BACKENDS are those that new connections go to, of all that are
 known. An address that a service does not have because another has it is shown with the owner.
@@ -28,33 +28,18 @@ veilctl service list -o json | jq '.[] | select(.problems)'`,
 }
 
 func serviceShowCommand() *cobra.Command {
-	return namesOnNode(onNode(&cobra.Command{
+	return verb.NamesOnNode(verb.OnNode(&cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "Show one service: each address and each backend",
 		Example: "veilctl service show kube-system/kube-dns",
 	}, serviceShow), 1, serviceNames)
 }
 
-// fetchInto asks veild for a page and decodes its answer into v.
-func fetchInto(c call, socket, page string, v any) error {
-	body, err := telemetry.FetchPage(c.ctx, socket, page)
-	if errors.Is(err, telemetry.ErrNoPage) {
-		return err
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoDaemon, err)
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("answer of veild: %w", err)
-	}
-	return nil
-}
-
 // allServices reads the list page by page.
-func allServices(c call, socket string) ([]service.View, error) {
+func allServices(ctx context.Context, socket string) ([]service.View, error) {
 	views := []service.View{}
 	for query := ""; ; query = "?after=" + url.QueryEscape(views[len(views)-1].Service.String()) {
 		var page []service.View
-		if err := fetchInto(c, socket, telemetry.ServicesPath+query, &page); err != nil {
+		if err := verb.FetchPage(ctx, socket, telemetry.ServicesPath+query, &page); err != nil {
 			return nil, err
 		}
 		if len(page) == 0 {
@@ -64,8 +49,19 @@ func allServices(c call, socket string) ([]service.View, error) {
 	}
 }
 
-func serviceList(c call, socket string) error {
-	views, err := allServices(c, socket)
+// serviceNames returns the names of the services in the table of this node.
+func serviceNames(ctx context.Context, socket string) (names []string, err error) {
+	views, err := allServices(ctx, socket)
+	for _, v := range views {
+		if v.Service.Namespace != "" {
+			names = append(names, v.Service.String())
+		}
+	}
+	return names, err
+}
+
+func serviceList(c verb.Call, socket string) error {
+	views, err := allServices(c.Ctx, socket)
 	if err != nil {
 		return err
 	}
@@ -83,14 +79,14 @@ func serviceList(c call, socket string) error {
 		}
 	}
 
-	return c.print(views, wrong, func() error {
+	return c.Print(views, wrong, func() error {
 		const head = "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE"
-		if err := table(c.out, head, rows); err != nil {
+		if err := verb.Table(c.Out, head, rows); err != nil {
 			return err
 		}
 		for _, v := range views {
 			for _, p := range v.Problems {
-				fmt.Fprintln(c.out, "PROBLEM", p)
+				fmt.Fprintln(c.Out, "PROBLEM", p)
 			}
 		}
 		return nil
@@ -141,28 +137,28 @@ func noteOf(owner service.Name, f service.FrontendView) string {
 	add(f.Affinity > 0, "affinity "+f.Affinity.Round(time.Second).String())
 	add(f.Drop, "dropped: none is on this node")
 	add(f.Ranged, fmt.Sprintf("only from %d ranges", len(f.Sources)))
-	return orDash(strings.Join(notes, ", "))
+	return verb.OrDash(strings.Join(notes, ", "))
 }
 
-func serviceShow(c call, socket string) error {
-	if len(c.args) != 1 || strings.Count(c.args[0], "/") != 1 {
+func serviceShow(c verb.Call, socket string) error {
+	if len(c.Args) != 1 || strings.Count(c.Args[0], "/") != 1 {
 		return fmt.Errorf("name one service as NAMESPACE/NAME, as veilctl service list does: %w",
-			errUsage)
+			verb.ErrUsage)
 	}
 
 	var v service.View
-	if err := fetchInto(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]),
-		&v); err != nil {
+	if err := verb.FetchPage(c.Ctx, socket,
+		telemetry.ServicePath+"?name="+url.QueryEscape(c.Args[0]), &v); err != nil {
 		return err
 	}
 
-	if c.json {
-		return printJSON(c.out, v)
+	if c.JSON {
+		return verb.PrintJSON(c.Out, v)
 	}
 
 	for i, f := range v.Frontends {
 		if i > 0 {
-			fmt.Fprintln(c.out)
+			fmt.Fprintln(c.Out)
 		}
 		if err := showFront(c, f); err != nil {
 			return err
@@ -170,11 +166,11 @@ func serviceShow(c call, socket string) error {
 	}
 
 	for _, p := range v.Problems {
-		fmt.Fprintln(c.out, "PROBLEM", p)
+		fmt.Fprintln(c.Out, "PROBLEM", p)
 	}
 
 	if len(v.Problems) > 0 {
-		return errWrong
+		return verb.ErrWrong
 	}
 	return nil
 }
@@ -196,18 +192,18 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 		"ask for clients outside the cluster, and for pods of other nodes\n"+
 			"that use an address of this node")
 	host := fs.Bool("host", false, "ask for programs on the host's network")
-	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error {
+	socket := verb.SocketFlag(cmd)
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		if *host && *outside {
-			return fmt.Errorf("give --host or --outside, not both: %w", errUsage)
+			return fmt.Errorf("give --host or --outside, not both: %w", verb.ErrUsage)
 		}
-		if len(c.args) != 1 {
-			return fmt.Errorf("name one address with a port: %w", errUsage)
+		if len(c.Args) != 1 {
+			return fmt.Errorf("name one address with a port: %w", verb.ErrUsage)
 		}
-		addr, err := netip.ParseAddrPort(c.args[0])
+		addr, err := netip.ParseAddrPort(c.Args[0])
 		if err != nil {
 			return fmt.Errorf("%q is not an address with a port, such as 10.96.0.10:53 or "+
-				"[fd00::a]:53: %w", c.args[0], errUsage)
+				"[fd00::a]:53: %w", c.Args[0], verb.ErrUsage)
 		}
 
 		query := url.Values{"addr": {addr.String()}, "protocol": {"TCP"}, "scope": {"inside"}}
@@ -221,11 +217,12 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 			query.Set("scope", "host")
 		}
 		var f service.FrontendView
-		if err := fetchInto(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
+		if err := verb.FetchPage(c.Ctx, *socket, telemetry.TracePath+"?"+query.Encode(),
+			&f); err != nil {
 			return err
 		}
-		if c.json {
-			return printJSON(c.out, f)
+		if c.JSON {
+			return verb.PrintJSON(c.Out, f)
 		}
 
 		return showFront(c, f)
@@ -233,7 +230,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 }
 
 // showFront prints a frontend: its address, the decisions in order, and each backend.
-func showFront(c call, f service.FrontendView) error {
+func showFront(c verb.Call, f service.FrontendView) error {
 	from := "from inside the cluster"
 	switch f.Scope {
 	case service.Outside:
@@ -242,28 +239,28 @@ func showFront(c call, f service.FrontendView) error {
 		from = "from the node's own programs"
 	}
 
-	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind,
+	fmt.Fprintf(c.Out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind,
 		serviceName(f.Owner))
 	if f.Ranged {
-		fmt.Fprintf(c.out, "only for sources in %v; others are dropped\n", f.Sources)
+		fmt.Fprintf(c.Out, "only for sources in %v; others are dropped\n", f.Sources)
 	}
 	if f.Local {
-		fmt.Fprintln(c.out, "only backends on this node: the policy is Local")
+		fmt.Fprintln(c.Out, "only backends on this node: the policy is Local")
 	}
 
 	switch chosen := f.Chosen; {
 	case chosen == 0 && f.Drop && f.Scope == service.Outside:
-		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer "+
+		fmt.Fprintln(c.Out, "no backend is on this node: packets are dropped, so that a balancer "+
 			"goes to another node; pods of other nodes are refused")
 	case chosen == 0 && f.Scope == service.Host:
-		fmt.Fprintln(c.out, "no server's certificate names it: not translated")
+		fmt.Fprintln(c.Out, "no server's certificate names it: not translated")
 	case chosen == 0:
-		fmt.Fprintln(c.out, "no backend: refused at once")
+		fmt.Fprintln(c.Out, "no backend: refused at once")
 	case f.Affinity > 0:
-		fmt.Fprintf(c.out, "a client keeps the backend that it had within the last %s; a new one "+
+		fmt.Fprintf(c.Out, "a client keeps the backend that it had within the last %s; a new one "+
 			"gets any of %d with the same chance\n", f.Affinity, chosen)
 	default:
-		fmt.Fprintf(c.out, "each connection gets any of %d with the same chance\n", chosen)
+		fmt.Fprintf(c.Out, "each connection gets any of %d with the same chance\n", chosen)
 	}
 
 	if len(f.Backends) == 0 {
@@ -272,7 +269,7 @@ func showFront(c call, f service.FrontendView) error {
 
 	var rows [][]string
 	for _, b := range f.Backends {
-		at := orDash(b.Node)
+		at := verb.OrDash(b.Node)
 		if b.Here {
 			at += " (here)"
 		}
@@ -283,5 +280,5 @@ func showFront(c call, f service.FrontendView) error {
 		rows = append(rows, []string{mark, b.Addr.String(), at, b.Why})
 	}
 
-	return table(c.out, "CHOSEN | BACKEND | NODE | WHY", rows)
+	return verb.Table(c.Out, "CHOSEN | BACKEND | NODE | WHY", rows)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -51,7 +53,7 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 		{Addr: netip.MustParseAddrPort("198.18.0.9:6443"),
 			Backends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}}}})
 	p.Plan()
-	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.ServicesPath: func(r *http.Request) (any, error) {
 			var after service.Name
 			if text := r.FormValue("after"); text != "" {
@@ -98,42 +100,43 @@ func TestServiceVerbs(t *testing.T) {
 	}{
 		"list": {cluster, []string{"list"},
 			[]string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere",
-				"1 of 2", "198.18.0.9:6443", "host"}, exitOK},
+				"1 of 2", "198.18.0.9:6443", "host"}, verb.ExitOK},
 		"list with a problem": {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"},
-			exitWrong},
+			verb.ExitWrong},
 		"show": {cluster, []string{"show", "shop/web"},
 			[]string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1",
-				"it terminates"}, exitOK},
-		"show nobody": {cluster, []string{"show", "shop/none"}, nil, exitWrong},
-		"show what":   {cluster, []string{"show"}, nil, exitUsage},
+				"it terminates"}, verb.ExitOK},
+		"show nobody": {cluster, []string{"show", "shop/none"}, nil, verb.ExitWrong},
+		"show what":   {cluster, []string{"show"}, nil, verb.ExitUsage},
 		"trace": {cluster, []string{"trace", "198.18.128.10:80"},
 			[]string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"},
-			exitOK},
+			verb.ExitOK},
 		"trace from the host": {cluster, []string{"trace", "198.18.0.9:6443", "--host"},
 			[]string{"from the node's own programs, is the API server of (API servers)",
-				"gets any of 1", "198.18.0.1:6443", "its certificate names the address"}, exitOK},
+				"gets any of 1", "198.18.0.1:6443", "its certificate names the address"},
+			verb.ExitOK},
 		"trace from the host, of no certificate": {cluster,
 			[]string{"trace", "198.18.0.8:6443", "--host"},
-			[]string{"no server's certificate names it: not translated"}, exitOK},
+			[]string{"no server's certificate names it: not translated"}, verb.ExitOK},
 		"trace from two places": {cluster,
-			[]string{"trace", "198.18.0.9:6443", "--host", "--outside"}, nil, exitUsage},
+			[]string{"trace", "198.18.0.9:6443", "--host", "--outside"}, nil, verb.ExitUsage},
 		"trace from outside": {local, []string{"trace", "198.18.0.11:30080", "--outside"},
 			[]string{"the policy is Local", "it terminates and still serves", "not on this node"},
-			exitOK},
+			verb.ExitOK},
 		"trace from inside, none here": {away, []string{"trace", "198.18.128.10:80"},
-			[]string{"the policy is Local", "no backend: refused at once"}, exitOK},
+			[]string{"the policy is Local", "no backend: refused at once"}, verb.ExitOK},
 		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "--outside"},
-			[]string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
+			[]string{"packets are dropped", "pods of other nodes are refused"}, verb.ExitOK},
 		"trace another address": {cluster, []string{"trace", "198.18.128.99:80"}, nil,
-			exitWrong},
-		"trace an invalid address": {cluster, []string{"trace", "web"}, nil, exitUsage},
-		"without veild":            {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
+			verb.ExitWrong},
+		"trace an invalid address": {cluster, []string{"trace", "web"}, nil, verb.ExitUsage},
+		"without veild":            {"/nowhere/s", []string{"list"}, nil, verb.ExitNoDaemon},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			err := run(context.Background(), append(append([]string{"service"}, c.args...),
 				"--socket", c.socket), &out, io.Discard)
-			if got := exitStatus(err); got != c.status {
+			if got := verb.ExitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}
 			for _, want := range c.want {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -11,47 +9,19 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// fetchLimit bounds the wait for veild.
-const fetchLimit = 5 * time.Second
-
-func fetch(c call, socket string) (telemetry.Status, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, fetchLimit)
-	defer cancel()
-	s, err := telemetry.Fetch(ctx, socket)
-	if err != nil {
-		return s, fmt.Errorf("%w: %w", errNoDaemon, err)
-	}
-	return s, nil
-}
-
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-// table prints rows under a head, columns aligned.
-func table(w io.Writer, head string, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, strings.ReplaceAll(head, " | ", "\t"))
-	for _, r := range rows {
-		fmt.Fprintln(t, strings.Join(r, "\t"))
-	}
-	return t.Flush()
-}
-
-func nodeStatus(c call, socket string) error {
-	s, err := fetch(c, socket)
+func nodeStatus(c verb.Call, socket string) error {
+	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
 		return err
 	}
 	wrong := !s.Ready || len(s.Problems) > 0
-	return c.print(s, wrong, func() error { return showStatus(c.out, s) })
+	return c.Print(s, wrong, func() error { return showStatus(c.Out, s) })
 }
 
 func showStatus(w io.Writer, s telemetry.Status) error {
@@ -166,12 +136,12 @@ func inClear(s telemetry.Status) string {
 
 // policiesLine describes the state of policies in one line.
 func policiesLine(p *telemetry.Policy) string {
-	line := "revision " + orDash(p.Revision) + " in force"
+	line := "revision " + verb.OrDash(p.Revision) + " in force"
 	switch {
 	case !p.Listed:
 		line = "not listed since veild started, what was in force before stays so"
 	case p.Told != p.Revision:
-		line += fmt.Sprintf("; told of revision %s, not in force yet", orDash(p.Told))
+		line += fmt.Sprintf("; told of revision %s, not in force yet", verb.OrDash(p.Told))
 	}
 	line = fmt.Sprintf("%s; %d select pods of this node, %d pods are mute", line, p.Policies,
 		p.Pending)
@@ -268,16 +238,16 @@ func age(t time.Time) string {
 	return time.Since(t).Round(time.Second).String()
 }
 
-func peers(c call, socket string) error {
-	s, err := fetch(c, socket)
+func peers(c verb.Call, socket string) error {
+	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
 		return err
 	}
-	if c.json {
+	if c.JSON {
 		if s.Peers == nil {
 			s.Peers = []telemetry.Peer{}
 		}
-		return printJSON(c.out, s.Peers)
+		return verb.PrintJSON(c.Out, s.Peers)
 	}
 	var rows [][]string
 	for _, p := range s.Peers {
@@ -288,10 +258,10 @@ func peers(c call, socket string) error {
 		if p.Device != "" {
 			mtu = fmt.Sprint(orDevice(p.MTU, s.MTU.Pod))
 		}
-		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint,
+		rows = append(rows, []string{p.Name, string(p.State), verb.OrDash(p.Device), endpoint,
 			age(p.Handshake), age(p.Heard), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
 	}
-	return table(c.out,
+	return verb.Table(c.Out,
 		"NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
 }
 
@@ -319,44 +289,37 @@ func orDevice(mtu, device int) int {
 	return mtu
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func mtu(c call, socket string) error {
-	s, err := fetch(c, socket)
+func mtu(c verb.Call, socket string) error {
+	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return printJSON(c.out, s.MTU)
+	if c.JSON {
+		return verb.PrintJSON(c.Out, s.MTU)
 	}
 	for _, line := range s.MTU.Explanation {
-		fmt.Fprintln(c.out, line)
+		fmt.Fprintln(c.Out, line)
 	}
 	for _, p := range s.Peers {
 		if p.MTU != 0 {
-			fmt.Fprintf(c.out, "%6d  on the way to %s, which is narrower\n", p.MTU, p.Name)
+			fmt.Fprintf(c.Out, "%6d  on the way to %s, which is narrower\n", p.MTU, p.Name)
 		}
 	}
 	return nil
 }
 
-func guardDrops(c call, socket string) error {
-	s, err := fetch(c, socket)
+func guardDrops(c verb.Call, socket string) error {
+	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
 		return err
 	}
-	return c.print(s.Guard, !s.Guard.InForce, func() error {
-		fmt.Fprintf(c.out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
+	return c.Print(s.Guard, !s.Guard.InForce, func() error {
+		fmt.Fprintf(c.Out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
 		var rows [][]string
 		for _, d := range s.Guard.Drops {
 			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets),
 				d.Sentence})
 		}
-		return table(c.out, "NO | REASON | PACKETS | MEANING", rows)
+		return verb.Table(c.Out, "NO | REASON | PACKETS | MEANING", rows)
 	})
 }

@@ -2,55 +2,25 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// daemon answers on a socket with s, as a veild that has (not) taken its steps.
+// daemon answers on a socket with s, as a veild that is (not) ready.
 func daemon(t *testing.T, s telemetry.Status, ready bool) string {
 	t.Helper()
-	return daemonWith(t, s, ready, nil)
-}
-
-// daemonWith is daemon with further pages.
-func daemonWith(t *testing.T, s telemetry.Status, ready bool,
-	pages map[string]telemetry.Page) string {
-	t.Helper()
-	socket := filepath.Join(t.TempDir(), "s")
-	l, err := telemetry.ListenAdmin(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := telemetry.NewHealth(time.Hour, "first apply done")
-	if ready {
-		h.Done("first apply done")
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status {
-			return s
-		}, h, pages), slog.New(slog.DiscardHandler))
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return socket
+	return verbtest.Daemon(t, s, ready, nil)
 }
 
 func sample() telemetry.Status {
@@ -207,26 +177,26 @@ func TestExitStatus(t *testing.T) {
 		args []string
 		want int
 	}{
-		{"no command shows the usage", nil, exitOK},
-		{"a node that is well", []string{"status", "--socket", good}, exitOK},
-		{"a node that is not ready", []string{"status", "--socket", notReady}, exitWrong},
-		{"a node with a problem", []string{"status", "--socket", bad}, exitWrong},
-		{"a guard that is not in force", []string{"guard", "--socket", bad}, exitWrong},
-		{"no daemon", []string{"status", "--socket", good + "x"}, exitNoDaemon},
-		{"an unknown command", []string{"stats"}, exitUsage},
-		{"an unknown flag", []string{"status", "-x"}, exitUsage},
-		{"an unknown format", []string{"status", "-o", "yaml"}, exitUsage},
-		{"an argument too many", []string{"status", "now"}, exitUsage},
-		{"a leak check of no length", []string{"leakcheck", "--for", "0s"}, exitUsage},
+		{"no command shows the usage", nil, verb.ExitOK},
+		{"a node that is well", []string{"status", "--socket", good}, verb.ExitOK},
+		{"a node that is not ready", []string{"status", "--socket", notReady}, verb.ExitWrong},
+		{"a node with a problem", []string{"status", "--socket", bad}, verb.ExitWrong},
+		{"a guard that is not in force", []string{"guard", "--socket", bad}, verb.ExitWrong},
+		{"no daemon", []string{"status", "--socket", good + "x"}, verb.ExitNoDaemon},
+		{"an unknown command", []string{"stats"}, verb.ExitUsage},
+		{"an unknown flag", []string{"status", "-x"}, verb.ExitUsage},
+		{"an unknown format", []string{"status", "-o", "yaml"}, verb.ExitUsage},
+		{"an argument too many", []string{"status", "now"}, verb.ExitUsage},
+		{"a leak check of no length", []string{"leakcheck", "--for", "0s"}, verb.ExitUsage},
 	}
 
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard)
-			if got := exitStatus(err); got != tt.want {
+			if got := verb.ExitStatus(err); got != tt.want {
 				t.Errorf("exit status %d, want %d (%v)", got, tt.want, err)
 			}
-			if errors.Is(err, errUsage) && err.Error() == errUsage.Error() {
+			if errors.Is(err, verb.ErrUsage) && err.Error() == verb.ErrUsage.Error() {
 				t.Error("it does not say what is wrong")
 			}
 		})

@@ -17,16 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
-)
-
-const (
-	// asked bounds the nodes that are asked at once; askLimit bounds the time of one answer.
-	asked    = 16
-	askLimit = 20 * time.Second
 )
 
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
@@ -56,8 +51,8 @@ veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
 	access.Register(cmd.Flags())
 	all := flags.Bool("cluster", false,
 		"show all nodes of the cluster, also where there is a veild on this one")
-	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error {
+	socket := verb.SocketFlag(cmd)
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		if !*all && !access.Given() && here(cmd, *socket) {
 			return nodeStatus(c, *socket)
 		}
@@ -76,13 +71,13 @@ func here(cmd *cobra.Command, socket string) bool {
 	return cmd.Flags().Changed("socket") || err == nil && info.Mode().Type() == fs.ModeSocket
 }
 
-func clusterStatus(c call, cluster *remote.Cluster) error {
-	seen, err := look(c.ctx, cluster)
+func clusterStatus(c verb.Call, cluster *remote.Cluster) error {
+	seen, err := look(c.Ctx, cluster)
 	if err != nil {
 		return err
 	}
 	r := assess(seen)
-	return c.print(r, !r.Well, func() error { return showCluster(c.out, r) })
+	return c.Print(r, !r.Well, func() error { return showCluster(c.Out, r) })
 }
 
 // nodeSeen holds what is known about one node: from the API server, and from its veild if that
@@ -124,7 +119,7 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 
 	seen := make([]nodeSeen, len(nodes.Items))
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(asked)
+	g.SetLimit(verb.NodesAtOnce)
 
 	for i, n := range nodes.Items {
 		seen[i] = nodeSeen{
@@ -162,7 +157,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 
 // ask adds the answer of a node's veild.
 func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
 	// If the node is not well, veilctl exits with its own status. Only the printed status counts.
 	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",

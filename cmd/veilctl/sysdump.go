@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
@@ -65,14 +66,14 @@ veilctl sysdump --local`,
 	local := flags.Bool("local", false, "gather what this node has, without the API server")
 	cmd.MarkFlagsMutuallyExclusive("local", "kubeconfig")
 	cmd.MarkFlagsMutuallyExclusive("local", "context")
-	return verb(cmd, func(c call) error {
+	return verb.New(cmd, func(c verb.Call) error {
 		root := "kubeveil-sysdump-" + time.Now().UTC().Format("20060102T150405Z")
 		if *file == "" {
 			*file = root + ".tar.gz"
 		}
-		ctx, cancel := context.WithTimeout(c.ctx, *limit)
+		ctx, cancel := context.WithTimeout(c.Ctx, *limit)
 		defer cancel()
-		c.ctx = ctx
+		c.Ctx = ctx
 		if *local {
 			return writeLocalDump(c, thisNode(), *file, root)
 		}
@@ -86,19 +87,19 @@ veilctl sysdump --local`,
 }
 
 // writeDump writes the dump of a cluster.
-func writeDump(c call, cluster *remote.Cluster, file, root string) error {
+func writeDump(c verb.Call, cluster *remote.Cluster, file, root string) error {
 	return writeArchive(c, file, func(f *os.File) (*archive, error) {
 		d, err := newDump(c, cluster, f, root)
 		if err != nil {
 			return nil, err
 		}
-		d.run(c.ctx)
+		d.run(c.Ctx)
 		return d.archive, nil
 	})
 }
 
 // writeArchive writes the file as a whole, or none. gather returns the archive with all its files.
-func writeArchive(c call, file string, gather func(f *os.File) (*archive, error)) (err error) {
+func writeArchive(c verb.Call, file string, gather func(f *os.File) (*archive, error)) (err error) {
 	tmp := file + ".part"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -135,10 +136,10 @@ func writeArchive(c call, file string, gather func(f *os.File) (*archive, error)
 		redacted += e.Redacted
 	}
 
-	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d items could not be read\n",
+	fmt.Fprintf(c.Out, "%s: %d files, %d KiB; %d secrets taken out; %d items could not be read\n",
 		file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
 	for _, x := range m.Missing {
-		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
+		fmt.Fprintf(c.Progress, "  without %s: %s\n", x.Path, x.Why)
 	}
 
 	return nil
@@ -147,20 +148,20 @@ func writeArchive(c call, file string, gather func(f *os.File) (*archive, error)
 // dump is one sysdump on its way.
 type dump struct {
 	*archive
-	c       call
+	c       verb.Call
 	cluster *remote.Cluster
 	seen    []nodeSeen
 }
 
 // newDump reads the nodes first: public keys must be known before anything is written.
-func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
+func newDump(c verb.Call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: cluster}
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", cluster.Server, err)
 	}
 
 	d.say("asking the veild of every node")
-	seen, lookErr := look(c.ctx, cluster)
+	seen, lookErr := look(c.Ctx, cluster)
 	d.seen = seen
 
 	var public []string
@@ -199,7 +200,7 @@ func ownSecrets(cluster *remote.Cluster) []string {
 }
 
 func (d *dump) say(format string, args ...any) {
-	fmt.Fprintf(d.c.progress, format+" …\n", args...)
+	fmt.Fprintf(d.c.Progress, format+" …\n", args...)
 }
 
 // run gathers everything; what fails is recorded and does not end it.

@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -155,7 +156,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "dump.tar.gz")
-	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster,
+	if err := writeDump(verb.Call{Ctx: t.Context(), Out: io.Discard, Progress: io.Discard}, cluster,
 		file, "dump"); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +261,7 @@ func TestSysdumpWithoutAClusterLeavesNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster,
+	if err := writeDump(verb.Call{Ctx: t.Context(), Out: io.Discard, Progress: io.Discard}, cluster,
 		filepath.Join(dir, "d"), "d"); err == nil {
 		t.Error("no error")
 	}

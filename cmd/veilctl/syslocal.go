@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -58,9 +58,9 @@ func thisNode() localNode {
 }
 
 // writeLocalDump writes the dump of one node. It needs no API server.
-func writeLocalDump(c call, n localNode, file, root string) error {
+func writeLocalDump(c verb.Call, n localNode, file, root string) error {
 	return writeArchive(c, file, func(f *os.File) (*archive, error) {
-		a := newArchive(f, root, redact.New(n.publicKeys(c.ctx), nil), manifest{
+		a := newArchive(f, root, redact.New(n.publicKeys(c.Ctx), nil), manifest{
 			Made: time.Now().UTC().Truncate(time.Second), Version: version.String(),
 			Server: "none: this node alone", LeftOut: leftOut,
 		})
@@ -70,11 +70,11 @@ func writeLocalDump(c call, n localNode, file, root string) error {
 			"secret was.\n"))
 
 		for _, args := range localVerbs {
-			fmt.Fprintf(c.progress, "veilctl %s …\n", strings.Join(args, " "))
-			n.verb(c.ctx, a, args)
+			fmt.Fprintf(c.Progress, "veilctl %s …\n", strings.Join(args, " "))
+			n.verb(c.Ctx, a, args)
 		}
 		n.addConfig(a)
-		fmt.Fprintln(c.progress, "reading logs …")
+		fmt.Fprintln(c.Progress, "reading logs …")
 		n.addLogs(a)
 		return a, nil
 	})
@@ -82,9 +82,7 @@ func writeLocalDump(c call, n localNode, file, root string) error {
 
 // publicKeys returns the keys that are public, if veild answers.
 func (n localNode) publicKeys(ctx context.Context) (keys []string) {
-	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
-	defer cancel()
-	s, err := telemetry.Fetch(ctx, n.socket)
+	s, err := verb.FetchStatus(ctx, n.socket)
 	if err != nil {
 		return nil // status.txt reports it
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
@@ -36,8 +37,8 @@ func TestLocalSysdumpNeedsNoAPIServer(t *testing.T) {
 		}}
 
 	file := filepath.Join(dir, "dump.tar.gz")
-	errtest.Must(t, writeLocalDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, n,
-		file, "dump"))
+	errtest.Must(t, writeLocalDump(verb.Call{Ctx: t.Context(), Out: io.Discard,
+		Progress: io.Discard}, n, file, "dump"))
 	files := unpackDump(t, file)
 	for name, want := range map[string]string{
 		"status.txt": "does not answer", "status.json": "does not answer",

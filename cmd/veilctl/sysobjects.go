@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -113,7 +114,8 @@ func (d *dump) events(ctx context.Context) {
 	}
 
 	var b bytes.Buffer
-	if err := table(&b, "LAST SEEN | TIMES | TYPE | REASON | OBJECT | MESSAGE", lines); err != nil {
+	if err := verb.Table(&b, "LAST SEEN | TIMES | TYPE | REASON | OBJECT | MESSAGE",
+		lines); err != nil {
 		d.lacks(name, err)
 		return
 	}
@@ -151,13 +153,13 @@ func (d *dump) podTable(ctx context.Context) {
 		for _, s := range p.Status.ContainerStatuses {
 			restarts += s.RestartCount
 		}
-		rows = append(rows, []string{p.Name, orDash(p.Spec.NodeName), string(p.Status.Phase),
-			orDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts),
-			orDash(podProblem(p))})
+		rows = append(rows, []string{p.Name, verb.OrDash(p.Spec.NodeName), string(p.Status.Phase),
+			verb.OrDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts),
+			verb.OrDash(podProblem(p))})
 	}
 
 	var b bytes.Buffer
-	err = table(&b, "POD OF KUBE-SYSTEM | NODE | PHASE | ADDRESS | HOST NETWORK | RESTARTS "+
+	err = verb.Table(&b, "POD OF KUBE-SYSTEM | NODE | PHASE | ADDRESS | HOST NETWORK | RESTARTS "+
 		"| PROBLEM", rows)
 	fmt.Fprintln(&b)
 
@@ -202,7 +204,7 @@ func (d *dump) log(ctx context.Context, p corev1.Pod, container string, previous
 	const lines, size = 20000, 8 << 20
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
-	name := fmt.Sprintf("logs/%s/%s-%s", orDash(p.Spec.NodeName), p.Name, container)
+	name := fmt.Sprintf("logs/%s/%s-%s", verb.OrDash(p.Spec.NodeName), p.Name, container)
 	if previous {
 		name += ".previous"
 	}

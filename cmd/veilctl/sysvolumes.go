@@ -109,7 +109,7 @@ func (d *dump) volumeTable(ctx context.Context) {
 	}
 	var b bytes.Buffer
 	c := d.c
-	c.out = &b
+	c.Out = &b
 	if err := showVolumes(c, assessVolumes(objects, a)); err != nil {
 		d.lacks(name, err)
 		return

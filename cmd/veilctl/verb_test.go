@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -116,7 +117,7 @@ func TestWrongCommandLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := run(t.Context(), strings.Fields(tt.args), io.Discard, io.Discard)
-			if !errors.Is(err, errUsage) || exitStatus(err) != exitUsage {
+			if !errors.Is(err, verb.ErrUsage) || verb.ExitStatus(err) != verb.ExitUsage {
 				t.Errorf("%v is no error of the command line", err)
 			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) {

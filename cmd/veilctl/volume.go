@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -21,12 +23,27 @@ func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error)
 	return cluster, kubestore.NewForClient(cluster.Dynamic, ""), nil
 }
 
-// oneVolume returns the argument of a verb for one volume.
-func oneVolume(c call) (string, error) {
-	if len(c.args) != 1 {
-		return "", fmt.Errorf("name one volume, as veilctl volume list does: %w", errUsage)
+// volumeNames returns the names of a cluster's volumes.
+func volumeNames(access *remote.Access) func(context.Context) ([]string, error) {
+	return func(ctx context.Context) (names []string, err error) {
+		_, store, err := volumesOf(access)
+		if err != nil {
+			return nil, err
+		}
+		objects, err := store.Objects(ctx)
+		for _, o := range objects {
+			names = append(names, o.State.Volume)
+		}
+		return names, err
 	}
-	return c.args[0], nil
+}
+
+// oneVolume returns the argument of a verb for one volume.
+func oneVolume(c verb.Call) (string, error) {
+	if len(c.Args) != 1 {
+		return "", fmt.Errorf("name one volume, as veilctl volume list does: %w", verb.ErrUsage)
+	}
+	return c.Args[0], nil
 }
 
 func volumeShow() *cobra.Command {
@@ -38,8 +55,8 @@ key is shown, wrapped ones neither.`,
 	}
 	var access remote.Access
 	access.Register(cmd.Flags())
-	completeNames(cmd, 1, volumeNames(&access))
-	return reporting(cmd, func(c call) error {
+	verb.CompleteNames(cmd, 1, volumeNames(&access))
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		name, err := oneVolume(c)
 		if err != nil {
 			return err
@@ -48,7 +65,7 @@ key is shown, wrapped ones neither.`,
 		if err != nil {
 			return err
 		}
-		o, err := store.Object(c.ctx, name)
+		o, err := store.Object(c.Ctx, name)
 		if errors.Is(err, volume.ErrNotFound) {
 			return fmt.Errorf("there is no volume %s: see veilctl volume list", name)
 		}
@@ -56,19 +73,19 @@ key is shown, wrapped ones neither.`,
 		if err != nil {
 			return err
 		}
-		around, err := surroundings(c.ctx, cluster)
+		around, err := surroundings(c.Ctx, cluster)
 		if err != nil {
 			return err
 		}
 
 		r := describe(o, around)
-		return c.print(r, len(r.Problems) > 0, func() error { return showVolume(c, r) })
+		return c.Print(r, len(r.Problems) > 0, func() error { return showVolume(c, r) })
 	})
 }
 
-func showVolume(c call, r volumeReport) error {
+func showVolume(c verb.Call, r volumeReport) error {
 	rows := [][]string{{"Volume", r.Volume}, {"Kind", r.kind()}, {"Phase", r.Phase},
-		{"Node", orNone(r.Node)}, {"Open on", orNone(r.Writer)}, {"Size", size(r.Bytes)}}
+		{"Node", verb.OrDash(r.Node)}, {"Open on", verb.OrDash(r.Writer)}, {"Size", size(r.Bytes)}}
 	if r.PendingBytes != 0 {
 		rows = append(rows, []string{"Growing to", size(r.PendingBytes)})
 	}
@@ -85,14 +102,7 @@ func showVolume(c call, r volumeReport) error {
 	for _, p := range r.Problems {
 		rows = append(rows, []string{"PROBLEM", p})
 	}
-	return table(c.out, "Volume | "+r.Volume, rows[1:])
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return verb.Table(c.Out, "Volume | "+r.Volume, rows[1:])
 }
 
 // size returns n bytes in the largest unit that is not larger than n.

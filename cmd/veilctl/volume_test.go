@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -108,10 +109,10 @@ func TestVolumesAreShownWithoutKeys(t *testing.T) {
 	a := around{now: time.Now(), nodes: map[string]bool{"node-1": true},
 		users: map[string]string{"pvc-1": "default/data", "pvc-2": "default/more"}}
 	var out bytes.Buffer
-	c := call{ctx: t.Context(), out: &out}
+	c := verb.Call{Ctx: t.Context(), Out: &out}
 	r := assessVolumes([]kubestore.Object{o}, a)
 	errtest.Must(t, errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]),
-		printJSON(&out, r)))
+		verb.PrintJSON(&out, r)))
 	for _, want := range []string{"pvc-1", "1 GiB", "default/data", "kms old",
 		"taken over from node node-1 by node node-2", "PROBLEM: pvc-2: its VeilVolume is missing"} {
 		if !strings.Contains(out.String(), want) {
@@ -202,8 +203,8 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 
 	waitRewrapped(t.Context(), s, reports, time.Millisecond)
 	var out bytes.Buffer
-	if err := showRewrapped(call{ctx: t.Context(), out: &out}, reports, true); !errors.Is(err,
-		errWrong) {
+	if err := showRewrapped(verb.Call{Ctx: t.Context(), Out: &out}, reports, true); !errors.Is(err,
+		verb.ErrWrong) {
 		t.Errorf("one is not done: %v", err)
 	}
 
@@ -360,11 +361,11 @@ func TestRecoverRefuses(t *testing.T) {
 	}
 
 	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err,
-		errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
+		verb.ErrUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
 		t.Errorf("veilctl volume: %v", err)
 	}
 	if err := run(t.Context(), []string{"volume", "rewrap"}, io.Discard,
-		io.Discard); !errors.Is(err, errUsage) {
+		io.Discard); !errors.Is(err, verb.ErrUsage) {
 		t.Errorf("veilctl volume rewrap: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -97,20 +98,20 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 	fs := cmd.Flags()
 	var access remote.Access
 	access.Register(cmd.Flags())
-	completeNames(cmd, math.MaxInt, volumeNames(&access))
+	verb.CompleteNames(cmd, math.MaxInt, volumeNames(&access))
 	gone := fs.String("gone", "",
 		"`node` that is gone for good though its Node object is still there")
 	noOwner := fs.Bool("no-owner", false,
 		"the nodes of the volumes destroy them: no object stands for them")
 	long := fs.Duration("wait", 2*time.Minute,
 		"how long to wait with --no-owner; 0: only ask")
-	return reporting(cmd, func(c call) error {
-		if len(c.args) == 0 {
-			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)
+	return verb.Reporting(cmd, func(c verb.Call) error {
+		if len(c.Args) == 0 {
+			return fmt.Errorf("name volumes, as veilctl volume list does: %w", verb.ErrUsage)
 		}
 		if *noOwner && *gone != "" {
 			return fmt.Errorf("--no-owner asks a node that is there, --gone says that it is not: "+
-				"say one of them: %w", errUsage)
+				"say one of them: %w", verb.ErrUsage)
 		}
 		cluster, store, err := volumesOf(&access)
 		if err != nil {
@@ -118,11 +119,11 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 		}
 		d := destroyer{cluster: cluster, store: store, gone: *gone}
 		if *noOwner {
-			return showDestroyed(c, d.unowned(c.ctx, c.args, *long), *long > 0)
+			return showDestroyed(c, d.unowned(c.Ctx, c.Args, *long), *long > 0)
 		}
 		var reports []destroyReport
-		for _, name := range c.args {
-			reports = append(reports, d.destroy(c.ctx, name))
+		for _, name := range c.Args {
+			reports = append(reports, d.destroy(c.Ctx, name))
 		}
 		return showDestroyed(c, reports, true)
 	})
@@ -265,7 +266,7 @@ func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unst
 }
 
 // showDestroyed prints reports. waited reports whether a volume that is not destroyed yet is wrong.
-func showDestroyed(c call, reports []destroyReport, waited bool) error {
+func showDestroyed(c verb.Call, reports []destroyReport, waited bool) error {
 	wrong := false
 	var rows [][]string
 	for _, r := range reports {
@@ -285,5 +286,7 @@ func showDestroyed(c call, reports []destroyReport, waited bool) error {
 		wrong = wrong || r.Error != "" || waited && !r.KeyDestroyed
 		rows = append(rows, []string{r.Volume, result})
 	}
-	return c.print(reports, wrong, func() error { return table(c.out, "VOLUME | RESULT", rows) })
+	return c.Print(reports, wrong, func() error {
+		return verb.Table(c.Out, "VOLUME | RESULT", rows)
+	})
 }

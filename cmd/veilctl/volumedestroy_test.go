@@ -18,6 +18,7 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -244,8 +245,8 @@ func TestDestructionThatFails(t *testing.T) {
 		t.Errorf("the key goes and the PersistentVolume stays: %+v, %+v, %v", r, st, err)
 	}
 	var out bytes.Buffer
-	shown := call{ctx: t.Context(), out: &out}
-	if err := showDestroyed(shown, []destroyReport{r}, true); !errors.Is(err, errWrong) ||
+	shown := verb.Call{Ctx: t.Context(), Out: &out}
+	if err := showDestroyed(shown, []destroyReport{r}, true); !errors.Is(err, verb.ErrWrong) ||
 		!strings.Contains(out.String(), "repeat this") {
 		t.Errorf("%v:\n%s", err, &out)
 	}

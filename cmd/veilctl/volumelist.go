@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -101,22 +102,22 @@ veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
 	}
 	var access remote.Access
 	access.Register(cmd.Flags())
-	return reporting(cmd, func(c call) error {
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		cluster, store, err := volumesOf(&access)
 		if err != nil {
 			return err
 		}
-		objects, err := store.Objects(c.ctx)
+		objects, err := store.Objects(c.Ctx)
 		if err != nil {
 			return err
 		}
-		a, err := surroundings(c.ctx, cluster)
+		a, err := surroundings(c.Ctx, cluster)
 		if err != nil {
 			return err
 		}
 
 		r := assessVolumes(objects, a)
-		return c.print(r, !r.Well, func() error { return showVolumes(c, r) })
+		return c.Print(r, !r.Well, func() error { return showVolumes(c, r) })
 	})
 }
 
@@ -251,26 +252,26 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	return out
 }
 
-func showVolumes(c call, r volumesReport) error {
+func showVolumes(c verb.Call, r volumesReport) error {
 	if len(r.Volumes) == 0 {
-		_, err := fmt.Fprintln(c.out, "no encrypted volumes")
+		_, err := fmt.Fprintln(c.Out, "no encrypted volumes")
 		return err
 	}
 	var rows [][]string
 	for _, v := range r.Volumes {
-		rows = append(rows, []string{v.Volume, v.kind(), orNone(v.Phase), orNone(v.Node),
-			orNone(v.Writer), size(v.Bytes), orNone(v.Provider), orNone(v.For)})
+		rows = append(rows, []string{v.Volume, v.kind(), verb.OrDash(v.Phase), verb.OrDash(v.Node),
+			verb.OrDash(v.Writer), size(v.Bytes), verb.OrDash(v.Provider), verb.OrDash(v.For)})
 	}
-	if err := table(c.out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR",
+	if err := verb.Table(c.Out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR",
 		rows); err != nil {
 		return err
 	}
 	for _, v := range r.Volumes {
 		for _, p := range v.Problems {
-			fmt.Fprintf(c.out, "PROBLEM: %s: %s\n", v.Volume, p)
+			fmt.Fprintf(c.Out, "PROBLEM: %s: %s\n", v.Volume, p)
 		}
 		for _, p := range v.Requests {
-			fmt.Fprintf(c.out, "Asked for: %s: %s\n", v.Volume, p)
+			fmt.Fprintf(c.Out, "Asked for: %s: %s\n", v.Volume, p)
 		}
 	}
 	return nil

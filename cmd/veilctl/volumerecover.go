@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -56,7 +57,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	fs := cmd.Flags()
 	var r recovery
 	r.access.Register(cmd.Flags())
-	completeNames(cmd, 1, volumeNames(&r.access))
+	verb.CompleteNames(cmd, 1, volumeNames(&r.access))
 	fs.StringVar(&r.state, "state", "",
 		"`file` with the VeilVolume as JSON, without an API server")
 	fs.StringVar(&r.kms, "kms-socket", keyring.KMSSocket, "the KMS plugin's `socket`")
@@ -70,7 +71,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
 	fs.StringVar(&r.files, "files", csiVolumes, "the node's volume `folder`")
 
-	return reporting(cmd, func(c call) error {
+	return verb.Reporting(cmd, func(c verb.Call) error {
 		st, err := r.find(c)
 		if err != nil {
 			return err
@@ -85,7 +86,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 			return r.show(c, st, out)
 		}
 
-		key, err := r.unlock(c.ctx, st, &out)
+		key, err := r.unlock(c.Ctx, st, &out)
 		if err != nil {
 			return err
 		}
@@ -99,7 +100,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 }
 
 // find reads the state of the volume.
-func (r *recovery) find(c call) (volume.State, error) {
+func (r *recovery) find(c verb.Call) (volume.State, error) {
 	if r.state != "" {
 		text, err := os.ReadFile(r.state)
 		if err != nil {
@@ -110,9 +111,9 @@ func (r *recovery) find(c call) (volume.State, error) {
 			return st, fmt.Errorf("%s: %w: it must be what kubectl get veilvolume VOLUME -o "+
 				"json printed", r.state, err)
 		}
-		if len(c.args) > 0 && (len(c.args) > 1 || c.args[0] != st.Volume) {
+		if len(c.Args) > 0 && (len(c.Args) > 1 || c.Args[0] != st.Volume) {
 			return st, fmt.Errorf("%s is of volume %s, not of %s: %w", r.state, st.Volume,
-				strings.Join(c.args, " "), errUsage)
+				strings.Join(c.Args, " "), verb.ErrUsage)
 		}
 		return st, nil
 	}
@@ -126,7 +127,7 @@ func (r *recovery) find(c call) (volume.State, error) {
 		return volume.State{}, fmt.Errorf("%w; without an API server: --state FILE", err)
 	}
 
-	st, _, err := store.Get(c.ctx, name)
+	st, _, err := store.Get(c.Ctx, name)
 	return st, err
 }
 
@@ -255,9 +256,9 @@ func (r *recovery) steps(st volume.State) []string {
 	return out
 }
 
-func (r *recovery) show(c call, st volume.State, out recovered) error {
-	if c.json {
-		return printJSON(c.out, out)
+func (r *recovery) show(c verb.Call, st volume.State, out recovered) error {
+	if c.JSON {
+		return verb.PrintJSON(c.Out, out)
 	}
 	key := "the recovery key is shown with --show-key"
 	if out.RecoveryKey != "" {
@@ -269,6 +270,6 @@ func (r *recovery) show(c call, st volume.State, out recovered) error {
 	for i, step := range out.Steps {
 		fmt.Fprintf(&b, "\n%d. %s\n", i+1, strings.ReplaceAll(step, "\n", "\n   "))
 	}
-	_, err := io.WriteString(c.out, b.String())
+	_, err := io.WriteString(c.Out, b.String())
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -45,26 +46,26 @@ veilctl volume rewrap --all --wait 10m`,
 	fs := cmd.Flags()
 	var access remote.Access
 	access.Register(cmd.Flags())
-	completeNames(cmd, math.MaxInt, volumeNames(&access))
+	verb.CompleteNames(cmd, math.MaxInt, volumeNames(&access))
 	all := fs.Bool("all", false, "every volume and snapshot that has a key")
 	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0: only ask")
-	return reporting(cmd, func(c call) error {
-		if *all == (len(c.args) > 0) {
-			return fmt.Errorf("name volumes, or say --all: %w", errUsage)
+	return verb.Reporting(cmd, func(c verb.Call) error {
+		if *all == (len(c.Args) > 0) {
+			return fmt.Errorf("name volumes, or say --all: %w", verb.ErrUsage)
 		}
 		_, store, err := volumesOf(&access)
 		if err != nil {
 			return err
 		}
-		names := c.args
+		names := c.Args
 		if *all {
-			if names, err = withKeys(c.ctx, store); err != nil {
+			if names, err = withKeys(c.Ctx, store); err != nil {
 				return err
 			}
 		}
-		reports := askRewraps(c.ctx, store, names)
+		reports := askRewraps(c.Ctx, store, names)
 		if *long > 0 {
-			waitRewrapped(c.ctx, store, reports, *long)
+			waitRewrapped(c.Ctx, store, reports, *long)
 		}
 		return showRewrapped(c, reports, *long > 0)
 	})
@@ -151,7 +152,7 @@ func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrap
 	}
 }
 
-func showRewrapped(c call, reports []rewrapReport, waited bool) error {
+func showRewrapped(c verb.Call, reports []rewrapReport, waited bool) error {
 	wrong := false
 	var rows [][]string
 	for _, r := range reports {
@@ -173,11 +174,11 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 		rows = append(rows, []string{r.Volume, result})
 	}
 
-	return c.print(reports, wrong, func() error {
+	return c.Print(reports, wrong, func() error {
 		if len(rows) == 0 {
-			_, err := fmt.Fprintln(c.out, "no volumes whose nodes can wrap their keys")
+			_, err := fmt.Fprintln(c.Out, "no volumes whose nodes can wrap their keys")
 			return err
 		}
-		return table(c.out, "VOLUME | RESULT", rows)
+		return verb.Table(c.Out, "VOLUME | RESULT", rows)
 	})
 }

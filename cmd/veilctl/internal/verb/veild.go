@@ -1,0 +1,62 @@
+package verb
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const (
+	// NodesAtOnce bounds the nodes of a cluster that a verb waits for at once. NodeLimit bounds the
+	// time of one answer.
+	NodesAtOnce = 16
+	NodeLimit   = 20 * time.Second
+
+	// statusLimit bounds the wait for the status of this node's veild.
+	statusLimit = 5 * time.Second
+)
+
+// OnNode makes cmd a verb for the veild of this node, without flags of its own.
+func OnNode(cmd *cobra.Command, run func(c Call, socket string) error) *cobra.Command {
+	socket := SocketFlag(cmd)
+	return Reporting(cmd, func(c Call) error { return run(c, *socket) })
+}
+
+// SocketFlag adds the flag that names veild's socket.
+func SocketFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("socket", abi.AdminSocket, "veild's `socket`")
+}
+
+// FetchStatus returns the status of the veild behind socket. Its error matches ErrNoDaemon.
+func FetchStatus(ctx context.Context, socket string) (telemetry.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	s, err := telemetry.Fetch(ctx, socket)
+	if err != nil {
+		return s, fmt.Errorf("%w: %w", ErrNoDaemon, err)
+	}
+	return s, nil
+}
+
+// FetchPage requests a page of veild and decodes its answer into v. Its error matches ErrNoDaemon
+// if veild does not answer.
+func FetchPage(ctx context.Context, socket, page string, v any) error {
+	body, err := telemetry.FetchPage(ctx, socket, page)
+	if errors.Is(err, telemetry.ErrNoPage) {
+		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoDaemon, err)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("answer of veild: %w", err)
+	}
+	return nil
+}

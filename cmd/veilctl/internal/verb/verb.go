@@ -1,0 +1,118 @@
+package verb
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
+)
+
+// Usage of the flags that several verbs for a cluster have.
+const (
+	ImageUsage = "`image` of the tools, which the nodes\nhave or can pull"
+	NodesUsage = "two nodes, `A,B` (default: the first two Ready and schedulable)"
+)
+
+// Root makes cmd the program, a parent of verbs. Errors of their flags match ErrUsage.
+func Root(cmd *cobra.Command) {
+	cobra.EnableCommandSorting = false
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	Choice(cmd)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w", err, ErrUsage)
+	})
+}
+
+// Run runs the verb of root that args name. The result goes to out, messages meanwhile to progress.
+func Run(ctx context.Context, root *cobra.Command, args []string, out, progress io.Writer) error {
+	if err := twoDashes(root, args); err != nil {
+		return err
+	}
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(progress)
+	return root.ExecuteContext(ctx)
+}
+
+// twoDashes refuses a flag of several letters with one dash.
+func twoDashes(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag()
+	if err := commandline.TwoDashes(cmd.Flags(), rest); err != nil {
+		return fmt.Errorf("%w: %w", err, ErrUsage)
+	}
+	return nil
+}
+
+// Choice makes cmd a parent of verbs that does nothing itself.
+func Choice(cmd *cobra.Command) {
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var verbs []string
+		for _, v := range cmd.Commands() {
+			verbs = append(verbs, v.Name())
+		}
+		suggested := cmd.SuggestionsFor(strings.Join(args, " "))
+		switch {
+		case len(args) == 0 && !cmd.HasParent():
+			return cmd.Help()
+		case len(args) == 0:
+			return fmt.Errorf("%s what? One of %s: %w", cmd.CommandPath(),
+				strings.Join(verbs, ", "), ErrUsage)
+		case len(suggested) > 0:
+			return fmt.Errorf("unknown verb %q, did you mean %s? %w", args[0],
+				strings.Join(suggested, " or "), ErrUsage)
+		}
+		return fmt.Errorf("unknown verb %q: %w", args[0], ErrUsage)
+	}
+}
+
+// New completes cmd with the form of its help, its arguments and completions. cmd calls run.
+func New(cmd *cobra.Command, run func(c Call) error) *cobra.Command {
+	cmd.Long = strings.TrimSpace(cmd.Short + ".\n\n" + cmd.Long)
+	cmd.Example = "  " + strings.ReplaceAll(cmd.Example, "\n", "\n  ")
+	cmd.Args = cobra.ArbitraryArgs
+	if takesNone := !strings.Contains(cmd.Use, " "); takesNone {
+		cmd.Args = func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: %w", args[0], ErrUsage)
+			}
+			return nil
+		}
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	if cmd.Flags().Lookup("context") != nil {
+		complete(cmd, "context", contexts)
+	}
+
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return run(Call{Ctx: cmd.Context(), Out: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(),
+			Args: args})
+	}
+	return cmd
+}
+
+// Reporting is New for a verb with -o, which prints for people or for programs.
+func Reporting(cmd *cobra.Command, run func(c Call) error) *cobra.Command {
+	format := cmd.Flags().StringP("output", "o", "table",
+		"`format`: table for people, json for programs")
+	complete(cmd, "output", cobra.FixedCompletions([]string{"table", "json"},
+		cobra.ShellCompDirectiveNoFileComp))
+	return New(cmd, func(c Call) error {
+		if *format != "table" && *format != "json" {
+			return fmt.Errorf("-o %s: write table or json: %w", *format, ErrUsage)
+		}
+		c.JSON = *format == "json"
+		return run(c)
+	})
+}

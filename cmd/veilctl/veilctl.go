@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/node"
+	"github.com/kubeveil/kubeveil/pkg/version"
+)
+
+// newVeilctl returns the program with all its verbs. Verbs about this node come first.
+func newVeilctl() *cobra.Command {
+	root := &cobra.Command{
+		Use: "veilctl", Version: version.String(),
+		Long: `Look at Kubeveil: on the node that veilctl runs on, and in a cluster of a kubeconfig.
+
+Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
+2 the command line is wrong, 3 veild does not answer.`,
+		Example: `  veilctl status
+  source <(veilctl completion bash)     # needs Debian's bash-completion; zsh: the same with zsh
+  veilctl completion fish | source`,
+	}
+	verb.Root(root)
+	root.SetVersionTemplate("{{.Version}}\n")
+
+	bench, service, volume := benchCommand(), &cobra.Command{
+		Use: "service", Short: "Show services of this node, with serviceProxy ebpf",
+		Example: "  veilctl service trace 10.96.0.10:53 --udp",
+	}, &cobra.Command{
+		Use: "volume", Short: "Show encrypted volumes of a cluster, and change them",
+		Example: "  veilctl volume list --context production",
+	}
+	bench.AddCommand(benchStorageCommand())
+	service.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())
+	volume.AddCommand(volumeList(), volumeShow(), volumeRewrap(), volumeRecover(), volumeDestroy())
+	verb.Choice(service)
+	verb.Choice(volume)
+
+	group := func(id, title string, verbs ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, v := range verbs {
+			v.GroupID = id
+		}
+		root.AddCommand(verbs...)
+	}
+	group("both", "This node, or a cluster:", statusOf())
+	group("node", "This node:", peersCommand(), mtuCommand(), guardCommand(), leakcheck(), service,
+		policyCommand(), hostCommand(), cleanup())
+	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
+		volume)
+	root.AddCommand(versionCommand(), installCommand())
+	return root
+}
+
+func peersCommand() *cobra.Command {
+	return verb.OnNode(&cobra.Command{
+		Use: "peers", Short: "Show other nodes: state, endpoint, handshake, bytes",
+		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'`,
+	}, peers)
+}
+
+func mtuCommand() *cobra.Command {
+	return verb.OnNode(&cobra.Command{
+		Use: "mtu", Short: "Show where the MTU of pods comes from, number by number",
+		Example: "veilctl mtu",
+	}, mtu)
+}
+
+func guardCommand() *cobra.Command {
+	return verb.OnNode(&cobra.Command{
+		Use: "guard", Short: "Show where the guard is attached and what it dropped, by reason",
+		Example: "veilctl guard",
+	}, guardDrops)
+}
+
+func hostCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "host",
+		Short: "Show the kernel's links, addresses, rules, routes and nftables, for a " +
+			"bug report",
+		Long:    "It needs no veild, changes nothing, and shows no key.",
+		Example: "veilctl host > host.txt",
+	}
+	confDir := cmd.Flags().String("cni-conf-dir", abi.CNIConfDir,
+		"`directory` of CNI configurations")
+	return verb.New(cmd, func(c verb.Call) error { return node.Describe(c.Out, *confDir) })
+}
+
+func versionCommand() *cobra.Command {
+	return verb.Reporting(&cobra.Command{
+		Use: "version", Short: "Show which veilctl this is", Example: "veilctl version",
+	}, func(c verb.Call) error {
+		platform := runtime.GOOS + "/" + runtime.GOARCH
+		v := map[string]string{"version": version.String(), "go": runtime.Version(),
+			"platform": platform}
+		return c.Print(v, false, func() error {
+			_, err := fmt.Fprintf(c.Out, "%s (%s, %s)\n", version.String(), runtime.Version(),
+				platform)
+			return err
+		})
+	})
+}
