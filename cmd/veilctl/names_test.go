@@ -12,17 +12,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
 
-func TestNamesAreCompleted(t *testing.T) {
+func TestPodsAreCompleted(t *testing.T) {
 	pods := " --socket " + policyDaemon(t, keeper.List{Listed: true, Policies: []policy.PolicyView{
 		{Policy: "shop/web", Pods: []string{"shop/web", "shop/db"}},
 		{Policy: "shop/all", Pods: []string{"shop/web"}}}})
-	services := " --socket " + serviceDaemon(t, nil)
 	for name, tt := range map[string]struct{ args, want string }{
 		"a pod":                     {"policy show" + pods + " ", "shop/db\nshop/web\n:4"},
 		"the second end of a trace": {"policy trace" + pods + " shop/web ", "shop/db\n:4"},
 		"no third end":              {"policy trace" + pods + " shop/web shop/db ", ":4"},
-		"a service":                 {"service show" + services + " ", "shop/web\n:4"},
-		"no daemon": {"service show --socket " + filepath.Join(t.TempDir(), "none") + " ",
+		"no daemon": {"policy show --socket " + filepath.Join(t.TempDir(), "none") + " ",
 			":4"},
 	} {
 		t.Run(name, func(t *testing.T) {

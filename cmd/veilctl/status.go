@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -54,7 +55,7 @@ veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
 	socket := verb.SocketFlag(cmd)
 	return verb.Reporting(cmd, func(c verb.Call) error {
 		if !*all && !access.Given() && here(cmd, *socket) {
-			return nodeStatus(c, *socket)
+			return node.PrintStatus(c, *socket)
 		}
 		cluster, err := access.Open()
 		if err != nil {

@@ -6,9 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
-	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -27,17 +26,12 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	verb.Root(root)
 	root.SetVersionTemplate("{{.Version}}\n")
 
-	bench, service, volume := benchCommand(), &cobra.Command{
-		Use: "service", Short: "Show services of this node, with serviceProxy ebpf",
-		Example: "  veilctl service trace 10.96.0.10:53 --udp",
-	}, &cobra.Command{
+	bench, volume := benchCommand(), &cobra.Command{
 		Use: "volume", Short: "Show encrypted volumes of a cluster, and change them",
 		Example: "  veilctl volume list --context production",
 	}
 	bench.AddCommand(benchStorageCommand())
-	service.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())
 	volume.AddCommand(volumeList(), volumeShow(), volumeRewrap(), volumeRecover(), volumeDestroy())
-	verb.Choice(service)
 	verb.Choice(volume)
 
 	group := func(id, title string, verbs ...*cobra.Command) {
@@ -48,46 +42,12 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 		root.AddCommand(verbs...)
 	}
 	group("both", "This node, or a cluster:", statusOf())
-	group("node", "This node:", peersCommand(), mtuCommand(), guardCommand(), leakcheck(), service,
-		policyCommand(), hostCommand(), cleanup())
+	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
+		node.Service(), policyCommand(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
 		volume)
 	root.AddCommand(versionCommand(), installCommand())
 	return root
-}
-
-func peersCommand() *cobra.Command {
-	return verb.OnNode(&cobra.Command{
-		Use: "peers", Short: "Show other nodes: state, endpoint, handshake, bytes",
-		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'`,
-	}, peers)
-}
-
-func mtuCommand() *cobra.Command {
-	return verb.OnNode(&cobra.Command{
-		Use: "mtu", Short: "Show where the MTU of pods comes from, number by number",
-		Example: "veilctl mtu",
-	}, mtu)
-}
-
-func guardCommand() *cobra.Command {
-	return verb.OnNode(&cobra.Command{
-		Use: "guard", Short: "Show where the guard is attached and what it dropped, by reason",
-		Example: "veilctl guard",
-	}, guardDrops)
-}
-
-func hostCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "host",
-		Short: "Show the kernel's links, addresses, rules, routes and nftables, for a " +
-			"bug report",
-		Long:    "It needs no veild, changes nothing, and shows no key.",
-		Example: "veilctl host > host.txt",
-	}
-	confDir := cmd.Flags().String("cni-conf-dir", abi.CNIConfDir,
-		"`directory` of CNI configurations")
-	return verb.New(cmd, func(c verb.Call) error { return node.Describe(c.Out, *confDir) })
 }
 
 func versionCommand() *cobra.Command {

@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // everyVerb calls f for each verb below cmd that people are shown.
@@ -122,6 +124,43 @@ func TestWrongCommandLines(t *testing.T) {
 			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	s := telemetry.Status{Node: "node-1", Guard: telemetry.Guard{InForce: true}}
+	good := verbtest.Daemon(t, s, true, nil)
+	notReady := verbtest.Daemon(t, s, false, nil)
+	s.Problems, s.Guard.InForce = []string{"it does not work"}, false
+	bad := verbtest.Daemon(t, s, true, nil)
+	tests := []struct {
+		name string
+		args []string
+		want int
+	}{
+		{"no command shows the usage", nil, verb.ExitOK},
+		{"a node that is well", []string{"status", "--socket", good}, verb.ExitOK},
+		{"a node that is not ready", []string{"status", "--socket", notReady}, verb.ExitWrong},
+		{"a node with a problem", []string{"status", "--socket", bad}, verb.ExitWrong},
+		{"a guard that is not in force", []string{"guard", "--socket", bad}, verb.ExitWrong},
+		{"no daemon", []string{"status", "--socket", good + "x"}, verb.ExitNoDaemon},
+		{"an unknown command", []string{"stats"}, verb.ExitUsage},
+		{"an unknown flag", []string{"status", "-x"}, verb.ExitUsage},
+		{"an unknown format", []string{"status", "-o", "yaml"}, verb.ExitUsage},
+		{"an argument too many", []string{"status", "now"}, verb.ExitUsage},
+		{"a leak check of no length", []string{"leakcheck", "--for", "0s"}, verb.ExitUsage},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard)
+			if got := verb.ExitStatus(err); got != tt.want {
+				t.Errorf("exit status %d, want %d (%v)", got, tt.want, err)
+			}
+			if errors.Is(err, verb.ErrUsage) && err.Error() == verb.ErrUsage.Error() {
+				t.Error("it does not say what is wrong")
 			}
 		})
 	}

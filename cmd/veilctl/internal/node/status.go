@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"fmt"
@@ -15,7 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-func nodeStatus(c verb.Call, socket string) error {
+// PrintStatus prints the status of the veild behind socket. It returns verb.ErrWrong if that is not
+// well.
+func PrintStatus(c verb.Call, socket string) error {
 	s, err := verb.FetchStatus(c.Ctx, socket)
 	if err != nil {
 		return err
@@ -238,33 +240,6 @@ func age(t time.Time) string {
 	return time.Since(t).Round(time.Second).String()
 }
 
-func peers(c verb.Call, socket string) error {
-	s, err := verb.FetchStatus(c.Ctx, socket)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		if s.Peers == nil {
-			s.Peers = []telemetry.Peer{}
-		}
-		return verb.PrintJSON(c.Out, s.Peers)
-	}
-	var rows [][]string
-	for _, p := range s.Peers {
-		endpoint, mtu := "-", "-"
-		if p.Endpoint.IsValid() {
-			endpoint = p.Endpoint.String()
-		}
-		if p.Device != "" {
-			mtu = fmt.Sprint(orDevice(p.MTU, s.MTU.Pod))
-		}
-		rows = append(rows, []string{p.Name, string(p.State), verb.OrDash(p.Device), endpoint,
-			age(p.Handshake), age(p.Heard), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
-	}
-	return verb.Table(c.Out,
-		"NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
-}
-
 // offloadsOff describes which offloads of a device are off, and for which peers. It returns "" if
 // all are used.
 func offloadsOff(d telemetry.Device, peers []telemetry.Peer) string {
@@ -280,46 +255,4 @@ func offloadsOff(d telemetry.Device, peers []telemetry.Peer) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-func orDevice(mtu, device int) int {
-	if mtu == 0 {
-		return device
-	}
-	return mtu
-}
-
-func mtu(c verb.Call, socket string) error {
-	s, err := verb.FetchStatus(c.Ctx, socket)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return verb.PrintJSON(c.Out, s.MTU)
-	}
-	for _, line := range s.MTU.Explanation {
-		fmt.Fprintln(c.Out, line)
-	}
-	for _, p := range s.Peers {
-		if p.MTU != 0 {
-			fmt.Fprintf(c.Out, "%6d  on the way to %s, which is narrower\n", p.MTU, p.Name)
-		}
-	}
-	return nil
-}
-
-func guardDrops(c verb.Call, socket string) error {
-	s, err := verb.FetchStatus(c.Ctx, socket)
-	if err != nil {
-		return err
-	}
-	return c.Print(s.Guard, !s.Guard.InForce, func() error {
-		fmt.Fprintf(c.Out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
-		var rows [][]string
-		for _, d := range s.Guard.Drops {
-			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets),
-				d.Sentence})
-		}
-		return verb.Table(c.Out, "NO | REASON | PACKETS | MEANING", rows)
-	})
 }

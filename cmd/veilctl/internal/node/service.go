@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -15,6 +15,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
+
+// Service returns the parent of the verbs about services.
+func Service() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "service", Short: "Show services of this node, with serviceProxy ebpf",
+		Example: "  veilctl service trace 10.96.0.10:53 --udp",
+	}
+	cmd.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())
+	verb.Choice(cmd)
+	return cmd
+}
 
 func serviceListCommand() *cobra.Command {
 	return verb.OnNode(&cobra.Command{

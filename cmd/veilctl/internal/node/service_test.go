@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -158,5 +159,19 @@ func TestServicesLineBesideAnotherProxy(t *testing.T) {
 		"198.18.0.3:6443: silent, 0 connections)"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestServicesAreCompleted(t *testing.T) {
+	for name, tt := range map[string]struct{ socket, want string }{
+		"a service": {serviceDaemon(t, nil), "shop/web\n:4"},
+		"no daemon": {filepath.Join(t.TempDir(), "none"), ":4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			line := "service show --socket " + tt.socket + " "
+			if got := verbtest.Completed(t, line, Service()); got != tt.want {
+				t.Errorf("completed to %q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
-// cleanup is `veild cleanup` with output in tables or JSON.
-func cleanup() *cobra.Command {
+// Cleanup returns the verb that is `veild cleanup` with output in tables or JSON.
+func Cleanup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything of Kubeveil's network from this node",
 		Long: `Stop veild and veil-wg before: they would put it back. It may be repeated. What storage

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -31,8 +31,8 @@ type leakReport struct {
 	Examples []leak.Example `json:"examples,omitempty"`
 }
 
-// leakcheck reads the guarded links of this node for a while.
-func leakcheck() *cobra.Command {
+// Leakcheck returns the verb that reads the guarded links of this node for a while.
+func Leakcheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leakcheck", Short: "Read this node's underlay for a while, and judge every frame",
 		Long: `It reads the frames of the interfaces that the guard protects, and counts those with an

@@ -1,14 +1,16 @@
-package main
+package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
@@ -16,6 +18,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
+
+// run runs a command line of a veilctl with the verbs of this package, and status for this node.
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	status := verb.OnNode(&cobra.Command{Use: "status"}, PrintStatus)
+	return verbtest.Run(ctx, args, out, progress, status, Peers(), MTU(), Guard(), Service())
+}
 
 // daemon answers on a socket with s, as a veild that is (not) ready.
 func daemon(t *testing.T, s telemetry.Status, ready bool) string {
@@ -162,43 +170,5 @@ func TestCommandsForPrograms(t *testing.T) {
 		if !json.Valid(out.Bytes()) {
 			t.Errorf("%s: no JSON:\n%s", command, out.String())
 		}
-	}
-}
-
-func TestExitStatus(t *testing.T) {
-	good := daemon(t, sample(), true)
-	notReady := daemon(t, sample(), false)
-	troubled := sample()
-	troubled.Problems = []string{"it does not work"}
-	troubled.Guard.InForce = false
-	bad := daemon(t, troubled, true)
-	tests := []struct {
-		name string
-		args []string
-		want int
-	}{
-		{"no command shows the usage", nil, verb.ExitOK},
-		{"a node that is well", []string{"status", "--socket", good}, verb.ExitOK},
-		{"a node that is not ready", []string{"status", "--socket", notReady}, verb.ExitWrong},
-		{"a node with a problem", []string{"status", "--socket", bad}, verb.ExitWrong},
-		{"a guard that is not in force", []string{"guard", "--socket", bad}, verb.ExitWrong},
-		{"no daemon", []string{"status", "--socket", good + "x"}, verb.ExitNoDaemon},
-		{"an unknown command", []string{"stats"}, verb.ExitUsage},
-		{"an unknown flag", []string{"status", "-x"}, verb.ExitUsage},
-		{"an unknown format", []string{"status", "-o", "yaml"}, verb.ExitUsage},
-		{"an argument too many", []string{"status", "now"}, verb.ExitUsage},
-		{"a leak check of no length", []string{"leakcheck", "--for", "0s"}, verb.ExitUsage},
-	}
-
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			err := run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard)
-			if got := verb.ExitStatus(err); got != tt.want {
-				t.Errorf("exit status %d, want %d (%v)", got, tt.want, err)
-			}
-			if errors.Is(err, verb.ErrUsage) && err.Error() == verb.ErrUsage.Error() {
-				t.Error("it does not say what is wrong")
-			}
-		})
 	}
 }
