@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
@@ -43,7 +44,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	}
 	group("both", "This node, or a cluster:", statusOf())
 	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
-		node.Service(), policyCommand(), node.Host(), node.Cleanup())
+		node.Service(), policy.Command(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
 		volume)
 	root.AddCommand(versionCommand(), installCommand())

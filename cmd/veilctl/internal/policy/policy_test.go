@@ -1,12 +1,14 @@
-package main
+package policy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,6 +18,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
+
+// run runs a command line of a veilctl with the verbs about policies alone.
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	return verbtest.Run(ctx, args, out, progress, Command())
+}
 
 // policyDaemon answers the pages about policies.
 func policyDaemon(t *testing.T, l keeper.List, pods ...policy.PodView) string {
@@ -159,5 +166,24 @@ func TestPolicyVerbsForPrograms(t *testing.T) {
 		if err != nil || !json.Valid(out.Bytes()) || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v, no %s in:\n%s", args, err, want, &out)
 		}
+	}
+}
+
+func TestPodsAreCompleted(t *testing.T) {
+	pods := " --socket " + policyDaemon(t, keeper.List{Listed: true, Policies: []policy.PolicyView{
+		{Policy: "shop/web", Pods: []string{"shop/web", "shop/db"}},
+		{Policy: "shop/all", Pods: []string{"shop/web"}}}})
+	for name, tt := range map[string]struct{ args, want string }{
+		"a pod":                     {"policy show" + pods + " ", "shop/db\nshop/web\n:4"},
+		"the second end of a trace": {"policy trace" + pods + " shop/web ", "shop/db\n:4"},
+		"no third end":              {"policy trace" + pods + " shop/web shop/db ", ":4"},
+		"no daemon": {"policy show --socket " + filepath.Join(t.TempDir(), "none") + " ",
+			":4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := verbtest.Completed(t, tt.args, Command()); got != tt.want {
+				t.Errorf("completed to %q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package policy
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// policyCommand is the parent of the verbs about NetworkPolicy.
-func policyCommand() *cobra.Command {
+// Command returns the parent of the verbs about NetworkPolicy.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "policy", Short: "Show NetworkPolicy on this node, with policy kubernetes",
 		Example: "  veilctl policy show shop/web",
