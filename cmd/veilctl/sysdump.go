@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
@@ -78,18 +79,18 @@ veilctl sysdump --local`,
 			return writeLocalDump(c, thisNode(), *file, root)
 		}
 
-		cluster, err := access.Open()
+		k, err := access.Open()
 		if err != nil {
 			return fmt.Errorf("%w; on a node, --local needs no API server", err)
 		}
-		return writeDump(c, cluster, *file, root)
+		return writeDump(c, k, *file, root)
 	})
 }
 
 // writeDump writes the dump of a cluster.
-func writeDump(c verb.Call, cluster *remote.Cluster, file, root string) error {
+func writeDump(c verb.Call, k *remote.Cluster, file, root string) error {
 	return writeArchive(c, file, func(f *os.File) (*archive, error) {
-		d, err := newDump(c, cluster, f, root)
+		d, err := newDump(c, k, f, root)
 		if err != nil {
 			return nil, err
 		}
@@ -150,22 +151,22 @@ type dump struct {
 	*archive
 	c       verb.Call
 	cluster *remote.Cluster
-	seen    []nodeSeen
+	seen    []cluster.NodeSeen
 }
 
 // newDump reads the nodes first: public keys must be known before anything is written.
-func newDump(c verb.Call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
-	d := &dump{c: c, cluster: cluster}
-	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
-		return nil, fmt.Errorf("ask %s: %w", cluster.Server, err)
+func newDump(c verb.Call, k *remote.Cluster, f *os.File, root string) (*dump, error) {
+	d := &dump{c: c, cluster: k}
+	if _, err := k.Client.Discovery().ServerVersion(); err != nil {
+		return nil, fmt.Errorf("ask %s: %w", k.Server, err)
 	}
 
 	d.say("asking the veild of every node")
-	seen, lookErr := look(c.Ctx, cluster)
+	seen, lookErr := cluster.Look(c.Ctx, k)
 	d.seen = seen
 
 	var public []string
-	for _, n := range assess(seen).Nodes {
+	for _, n := range cluster.Assess(seen).Nodes {
 		public = append(public, n.PublicKey)
 		if n.Status == nil {
 			continue
@@ -178,9 +179,9 @@ func newDump(c verb.Call, cluster *remote.Cluster, f *os.File, root string) (*du
 		}
 	}
 
-	d.archive = newArchive(f, root, redact.New(public, ownSecrets(cluster)), manifest{
+	d.archive = newArchive(f, root, redact.New(public, ownSecrets(k)), manifest{
 		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(),
-		Server: cluster.Server, LeftOut: leftOut,
+		Server: k.Server, LeftOut: leftOut,
 	})
 	if lookErr != nil {
 		d.lacks("status.json", lookErr)
@@ -190,8 +191,8 @@ func newDump(c verb.Call, cluster *remote.Cluster, f *os.File, root string) (*du
 }
 
 // ownSecrets returns the secrets of the kubeconfig in use.
-func ownSecrets(cluster *remote.Cluster) []string {
-	cfg := cluster.Config
+func ownSecrets(k *remote.Cluster) []string {
+	cfg := k.Config
 	out := []string{cfg.BearerToken, cfg.Password}
 	if len(cfg.KeyData) > 0 {
 		out = append(out, string(cfg.KeyData), base64.StdEncoding.EncodeToString(cfg.KeyData))
@@ -219,16 +220,16 @@ func (d *dump) summaries(ctx context.Context) {
 		"about Kubeveil. Begin with status.txt and check.txt; manifest.json lists\n"+
 		"all files, what could not be read, and what was left out. REDACTED stands where a "+
 		"secret was.\n"))
-	report := assess(d.seen)
+	report := cluster.Assess(d.seen)
 	var b bytes.Buffer
-	if err := showCluster(&b, report); err == nil {
+	if err := report.Print(&b); err == nil {
 		d.text("status.txt", "veilctl status", b.Bytes())
 	}
 	d.data("status.json", "veilctl status -o json", report)
-	facts := gather(ctx, d.cluster, "", nil)
+	facts := cluster.Gather(ctx, d.cluster, "", nil)
 	findings := preflight.Judge(facts)
 	b.Reset()
-	if err := showFindings(&b, findings); err == nil {
+	if err := cluster.PrintFindings(&b, findings); err == nil {
 		d.text("check.txt", "veilctl check", b.Bytes())
 	}
 	d.data("versions.json", "veilctl, the API server, DaemonSets", map[string]any{
@@ -241,14 +242,14 @@ func (d *dump) nodes(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(dumped)
 	for i, n := range d.seen {
-		if n.pod == "" {
-			d.lacks("nodes/"+n.name, errors.New("no pod of veild on this node"))
+		if n.Pod == "" {
+			d.lacks("nodes/"+n.Name, errors.New("no pod of veild on this node"))
 			continue
 		}
 		g.Go(func() error {
-			d.say("node %s (%d of %d)", n.name, i+1, len(d.seen))
-			if n.podWhy != "" {
-				d.lacks("nodes/"+n.name, errors.New(n.podWhy))
+			d.say("node %s (%d of %d)", n.Name, i+1, len(d.seen))
+			if n.PodWhy != "" {
+				d.lacks("nodes/"+n.Name, errors.New(n.PodWhy))
 				return nil
 			}
 			for _, what := range []string{"version", "status", "peers", "mtu", "guard", "host"} {
@@ -264,14 +265,14 @@ func (d *dump) nodes(ctx context.Context) {
 
 // inPod adds the output of a verb of veilctl in the pod of a node's veild, and reports whether the
 // pod answered in time.
-func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
+func (d *dump) inPod(ctx context.Context, n cluster.NodeSeen, what string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
-	name := "nodes/" + n.name + "/" + what + ".txt"
-	out, err := d.cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", what)
+	name := "nodes/" + n.Name + "/" + what + ".txt"
+	out, err := d.cluster.Exec(ctx, n.Pod, "veild", "/usr/local/bin/veilctl", what)
 	// If the node is not well, veilctl exits with 1 after it printed the status.
 	if len(out) > 0 {
-		d.text(name, "veilctl "+what+" in "+n.pod, out)
+		d.text(name, "veilctl "+what+" in "+n.Pod, out)
 	}
 	if err != nil && len(out) == 0 {
 		d.lacks(name, err)

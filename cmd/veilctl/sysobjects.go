@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -155,7 +156,7 @@ func (d *dump) podTable(ctx context.Context) {
 		}
 		rows = append(rows, []string{p.Name, verb.OrDash(p.Spec.NodeName), string(p.Status.Phase),
 			verb.OrDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts),
-			verb.OrDash(podProblem(p))})
+			verb.OrDash(cluster.PodProblem(p))})
 	}
 
 	var b bytes.Buffer
@@ -164,7 +165,7 @@ func (d *dump) podTable(ctx context.Context) {
 	fmt.Fprintln(&b)
 
 	for _, n := range d.seen {
-		fmt.Fprintf(&b, "%s: %d pods of other namespaces\n", n.name, others[n.name])
+		fmt.Fprintf(&b, "%s: %d pods of other namespaces\n", n.Name, others[n.Name])
 	}
 
 	if err != nil {

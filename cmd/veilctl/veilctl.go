@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
@@ -42,11 +43,11 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 		}
 		root.AddCommand(verbs...)
 	}
-	group("both", "This node, or a cluster:", statusOf())
+	group("both", "This node, or a cluster:", cluster.Status())
 	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
 		node.Service(), policy.Command(), node.Host(), node.Cleanup())
-	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
-		volume)
+	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
+		bench, sysdump(), volume)
 	root.AddCommand(versionCommand(), installCommand())
 	return root
 }
@@ -64,4 +65,15 @@ func versionCommand() *cobra.Command {
 			return err
 		})
 	})
+}
+
+// installCommand refuses what was the name of check.
+func installCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "install", Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("veilctl install -check is veilctl check now; install with "+
+				"kubectl apply -k manifests/: %w", verb.ErrUsage)
+		},
+	}
 }

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// clusterReport is the output of status for a cluster; fields are added, never renamed.
-type clusterReport struct {
+// Report is the output of status for a cluster; fields are added, never renamed.
+type Report struct {
 	// Well reports whether all nodes are.
 	Well  bool         `json:"well"`
 	Nodes []nodeReport `json:"nodes"`
@@ -57,8 +57,8 @@ type nodeReport struct {
 	Status *telemetry.Status `json:"status,omitempty"`
 }
 
-// assess builds the report from the nodes that were seen. It is pure; nodes are sorted by name.
-func assess(seen []nodeSeen) clusterReport {
+// Assess builds the report from the nodes that were seen. It is pure; nodes are sorted by name.
+func Assess(seen []NodeSeen) Report {
 	seenBy := map[string]int{}
 	for _, n := range seen {
 		if n.status == nil {
@@ -69,9 +69,9 @@ func assess(seen []nodeSeen) clusterReport {
 		}
 	}
 
-	r := clusterReport{Well: len(seen) > 0, Nodes: []nodeReport{}}
+	r := Report{Well: len(seen) > 0, Nodes: []nodeReport{}}
 	for _, n := range seen {
-		row := nodeReport{Node: n.name, SeenBy: seenBy[n.name], Status: n.status}
+		row := nodeReport{Node: n.Name, SeenBy: seenBy[n.Name], Status: n.status}
 		row.readClaim(n)
 		if n.status != nil {
 			row.readStatus(n)
@@ -101,7 +101,7 @@ func peersIn(s telemetry.Status, states ...telemetry.PeerState) map[string]bool 
 	return up
 }
 
-func (r *nodeReport) readClaim(n nodeSeen) {
+func (r *nodeReport) readClaim(n NodeSeen) {
 	if n.claim == nil {
 		return
 	}
@@ -114,7 +114,7 @@ func (r *nodeReport) readClaim(n nodeSeen) {
 	r.KeyEpoch, r.PublicKey = &newest.Epoch, newest.Public.String()
 }
 
-func (r *nodeReport) readStatus(n nodeSeen) {
+func (r *nodeReport) readStatus(n NodeSeen) {
 	s := n.status
 	r.Answered, r.Ready, r.Version, r.Pods, r.MTU = true, s.Ready, s.Version, s.Pods, s.MTU.Pod
 	if !s.Ready {
@@ -175,19 +175,19 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 }
 
 // explainSilence adds the problems of a node whose veild was not asked or did not answer.
-func (r *nodeReport) explainSilence(n nodeSeen) {
+func (r *nodeReport) explainSilence(n NodeSeen) {
 	switch {
-	case n.pod == "" && n.claim != nil && r.SeenBy > 0:
+	case n.Pod == "" && n.claim != nil && r.SeenBy > 0:
 		r.Notes = append(r.Notes,
 			"no pod of veild to ask; it runs outside of a pod: peers talk to it")
-	case n.pod == "" && !n.linux:
+	case n.Pod == "" && !n.linux:
 		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the "+
 			"label kubernetes.io/os: linux, which this one lacks")
-	case n.pod == "":
+	case n.Pod == "":
 		r.Problems = append(r.Problems, "no pod of veild: is the DaemonSet veild there? kubectl "+
 			"-n kube-system describe daemonset veild")
-	case n.podWhy != "":
-		r.Problems = append(r.Problems, n.podWhy)
+	case n.PodWhy != "":
+		r.Problems = append(r.Problems, n.PodWhy)
 		if n.said != "" {
 			r.Problems = append(r.Problems, "veild said: "+strings.ReplaceAll(n.said, "\n", "; "))
 		}
@@ -196,8 +196,8 @@ func (r *nodeReport) explainSilence(n nodeSeen) {
 	}
 }
 
-// showCluster prints a line for each node, and the problems below the table.
-func showCluster(w io.Writer, r clusterReport) error {
+// Print writes a line for each node, and the problems below the table.
+func (r Report) Print(w io.Writer) error {
 	var rows [][]string
 	well := 0
 	for _, n := range r.Nodes {
@@ -225,7 +225,7 @@ func showCluster(w io.Writer, r clusterReport) error {
 }
 
 // showRevisions prints how many nodes enforce which policies, unless all enforce the same.
-func showRevisions(w io.Writer, r clusterReport) {
+func showRevisions(w io.Writer, r Report) {
 	nodes := map[string]int{}
 	for _, n := range r.Nodes {
 		if n.PolicyRevision != "" {

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -19,10 +19,13 @@ func claimText(key string) []byte {
 	return []byte(`{"keys":[{"epoch":2,"publicKey":"` + key + `"}]}`)
 }
 
-const otherKey = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
+const (
+	publishedKey = "mJLSJPVW9uOCfdbDrH0dNJ3x/YH10Ht548IAg99J2Xw="
+	otherKey     = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
+)
 
 // wellNode returns a node that is well, with a handshake with each of peers.
-func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
+func wellNode(t *testing.T, name, key string, peers ...string) NodeSeen {
 	t.Helper()
 	var public wgkey.Public
 	errtest.Must(t, public.UnmarshalText([]byte(key)))
@@ -37,23 +40,23 @@ func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
 	for _, p := range peers {
 		s.Peers = append(s.Peers, telemetry.Peer{Name: p, State: telemetry.PeerUp, Device: "veil0"})
 	}
-	return nodeSeen{name: name, linux: true, claim: claimText(key), pod: "veild-" + name, status: s}
+	return NodeSeen{Name: name, linux: true, claim: claimText(key), Pod: "veild-" + name, status: s}
 }
 
 func TestClusterTable(t *testing.T) {
-	host := nodeSeen{name: "control", claim: claimText(publishedKey)}
-	silent := nodeSeen{name: "node-3", linux: true, pod: "veild-c",
-		podWhy:  "container veild waits, CrashLoopBackOff",
+	host := NodeSeen{Name: "control", claim: claimText(publishedKey)}
+	silent := NodeSeen{Name: "node-3", linux: true, Pod: "veild-c",
+		PodWhy:  "container veild waits, CrashLoopBackOff",
 		said:    "veild: clusterRanges: no range is given",
 		kubelet: "its Node is not Ready: KubeletNotReady: cni plugin not initialized"}
 	broken := wellNode(t, "node-2", otherKey, "node-1", "control")
 	broken.status.Ready, broken.status.NotReady = false, []string{"first apply done"}
 	broken.status.Peers[0].State = telemetry.PeerSilent
 	broken.status.Problems = broken.status.Faults(time.Now())
-	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"),
+	r := Assess([]NodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"),
 		host})
 	var out bytes.Buffer
-	errtest.Must(t, showCluster(&out, r))
+	errtest.Must(t, r.Print(&out))
 	const want = `NODE     READY  VERSION  KEY         TUNNEL  MTU   PEERS      PODS  POLICIES  BLOCKED
 control  ?      -        2 mJLSJPVW  -       -     seen by 2  -     -         -
 node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     -         5
@@ -79,15 +82,15 @@ node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
 func TestClusterStatusSaysWhichNodeEnforcesWhichPolicies(t *testing.T) {
 	show := func(policies ...*telemetry.Policy) (string, bool) {
 		t.Helper()
-		var seen []nodeSeen
+		var seen []NodeSeen
 		for i, p := range policies {
 			n := wellNode(t, fmt.Sprintf("node-%d", i+1), publishedKey)
 			n.status.Policy = p
 			seen = append(seen, n)
 		}
-		r := assess(seen)
+		r := Assess(seen)
 		var out bytes.Buffer
-		errtest.Must(t, showCluster(&out, r))
+		errtest.Must(t, r.Print(&out))
 		return out.String(), r.Well
 	}
 	in := func(told, revision string, pending int) *telemetry.Policy {
@@ -120,32 +123,32 @@ nodes enforce different policies: 2 enforce revision aa11, 2 enforce revision bb
 
 func TestAssess(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change  func(n *nodeSeen)
+		change  func(n *NodeSeen)
 		problem string // "" for a node that is well
 	}{
-		"as it should be": {func(*nodeSeen) {}, ""},
-		"an old key": {func(n *nodeSeen) { n.claim = claimText(otherKey) },
+		"as it should be": {func(*NodeSeen) {}, ""},
+		"an old key": {func(n *NodeSeen) { n.claim = claimText(otherKey) },
 			"another key than its VeilNode"},
-		"no VeilNode": {func(n *nodeSeen) { n.claim = nil }, "published no key"},
-		"a malformed VeilNode": {func(n *nodeSeen) { n.claim = []byte(`{"keys":[]}`) },
+		"no VeilNode": {func(n *NodeSeen) { n.claim = nil }, "published no key"},
+		"a malformed VeilNode": {func(n *NodeSeen) { n.claim = []byte(`{"keys":[]}`) },
 			"malformed"},
-		"no guard": {func(n *nodeSeen) { n.status.Guard.InForce = false },
+		"no guard": {func(n *NodeSeen) { n.status.Guard.InForce = false },
 			"guard is not in force"},
-		"a problem of its own": {func(n *nodeSeen) {
+		"a problem of its own": {func(n *NodeSeen) {
 			n.status.Problems = []string{"the tunnel\ncannot"}
 		}, "the tunnel; cannot"},
-		"no answer": {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" },
+		"no answer": {func(n *NodeSeen) { n.status, n.err = nil, "no answer in time" },
 			"veild does not answer: no answer in time"},
-		"no pod": {func(n *nodeSeen) { n.status, n.pod = nil, "" },
+		"no pod": {func(n *NodeSeen) { n.status, n.Pod = nil, "" },
 			"is the DaemonSet veild there"},
-		"a node that is not ours": {func(n *nodeSeen) {
-			n.status, n.pod, n.claim, n.linux = nil, "", nil, false
+		"a node that is not ours": {func(n *NodeSeen) {
+			n.status, n.Pod, n.claim, n.linux = nil, "", nil, false
 		}, "kubernetes.io/os"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := wellNode(t, "node-1", publishedKey, "node-9")
 			tt.change(&n)
-			got := assess([]nodeSeen{n}).Nodes[0]
+			got := Assess([]NodeSeen{n}).Nodes[0]
 			if got.Well != (tt.problem == "") ||
 				!strings.Contains(strings.Join(got.Problems, "\n"), tt.problem) {
 				t.Errorf("well %v, problems %q, want %q", got.Well, got.Problems, tt.problem)
@@ -153,7 +156,7 @@ func TestAssess(t *testing.T) {
 		})
 	}
 
-	if assess(nil).Well {
+	if Assess(nil).Well {
 		t.Error("a cluster without nodes is said to be well")
 	}
 }

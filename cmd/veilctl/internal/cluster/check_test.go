@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"go/ast"
@@ -17,8 +17,8 @@ func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
 	others := []string{"--allocate-node-cidrs", "--arch", "--cluster-cidr", "--feature-gates",
 		"--goaway-chance", "--overwrite", "--pod-network-cidr", "--runtime-config",
 		"--service-cluster-ip-range", "-k", "-l", "-n"}
-	check := checkCommand()
-	files, err := filepath.Glob("internal/preflight/*.go")
+	check := Check()
+	files, err := filepath.Glob("../preflight/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// atOnce bounds the concurrent requests of gather.
+// atOnce bounds the concurrent requests of Gather.
 const atOnce = 8
 
 // gatherer fills in Facts. Each of its parts works by itself.
@@ -32,10 +32,10 @@ type gatherer struct {
 	servers []netip.AddrPort
 }
 
-// gather reads the facts that preflight judges. It changes nothing. Facts.Unread holds what could
+// Gather reads the facts that preflight judges. It changes nothing. Facts.Unread holds what could
 // not be read. The text of a configuration file replaces the cluster's configuration; an empty name
 // means no file.
-func gather(ctx context.Context, cluster *remote.Cluster, file string,
+func Gather(ctx context.Context, cluster *remote.Cluster, file string,
 	text []byte) preflight.Facts {
 	g := &gatherer{Cluster: cluster, facts: preflight.Facts{
 		Server: preflight.Server{Address: cluster.Server}, Unread: map[string]string{},

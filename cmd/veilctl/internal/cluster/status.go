@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -28,7 +28,8 @@ import (
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
 	Resource: kube.Resource}
 
-func statusOf() *cobra.Command {
+// Status returns the verb that shows the status of this node or of a cluster.
+func Status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show whether Kubeveil works, on this node or in a cluster, and why not",
@@ -73,18 +74,18 @@ func here(cmd *cobra.Command, socket string) bool {
 }
 
 func clusterStatus(c verb.Call, cluster *remote.Cluster) error {
-	seen, err := look(c.Ctx, cluster)
+	seen, err := Look(c.Ctx, cluster)
 	if err != nil {
 		return err
 	}
-	r := assess(seen)
-	return c.Print(r, !r.Well, func() error { return showCluster(c.Out, r) })
+	r := Assess(seen)
+	return c.Print(r, !r.Well, func() error { return r.Print(c.Out) })
 }
 
-// nodeSeen holds what is known about one node: from the API server, and from its veild if that
+// NodeSeen holds what is known about one node: from the API server, and from its veild if that
 // answered.
-type nodeSeen struct {
-	name string
+type NodeSeen struct {
+	Name string
 	// created is the time at which the Node was created.
 	created time.Time
 	// kubelet is the reason why the Node is not Ready; "" when it is.
@@ -93,9 +94,9 @@ type nodeSeen struct {
 	linux bool
 	// claim is the spec of its VeilNode; nil when there is none.
 	claim []byte
-	// pod is the name of veild's pod; "" when there is none. podWhy is the reason why it does not
+	// Pod is the name of veild's pod; "" when there is none. PodWhy is the reason why it does not
 	// run.
-	pod, podWhy string
+	Pod, PodWhy string
 	// status is nil when veild did not answer; err is the reason.
 	status *telemetry.Status
 	err    string
@@ -103,8 +104,8 @@ type nodeSeen struct {
 	said string
 }
 
-// look reads all nodes from the API server, and the status of each node from its veild.
-func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
+// Look reads all nodes from the API server, and the status of each node from its veild.
+func Look(ctx context.Context, cluster *remote.Cluster) ([]NodeSeen, error) {
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes of %s: %w", cluster.Server, err)
@@ -118,17 +119,17 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 		return nil, err
 	}
 
-	seen := make([]nodeSeen, len(nodes.Items))
+	seen := make([]NodeSeen, len(nodes.Items))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(verb.NodesAtOnce)
 
 	for i, n := range nodes.Items {
-		seen[i] = nodeSeen{
-			name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
+		seen[i] = NodeSeen{
+			Name: n.Name, created: n.CreationTimestamp.Time, kubelet: kubeletProblem(n),
 			linux: n.Labels[corev1.LabelOSStable] == "linux", claim: claims[n.Name],
 		}
 		if pod, ok := pods[n.Name]; ok {
-			seen[i].pod, seen[i].podWhy = pod.Name, podProblem(pod)
+			seen[i].Pod, seen[i].PodWhy = pod.Name, PodProblem(pod)
 			g.Go(func() error { ask(ctx, cluster, &seen[i]); return nil })
 		}
 	}
@@ -157,11 +158,11 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 }
 
 // ask adds the answer of a node's veild.
-func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
+func ask(ctx context.Context, cluster *remote.Cluster, n *NodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
 	// If the node is not well, veilctl exits with its own status. Only the printed status counts.
-	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
+	out, err := cluster.Exec(ctx, n.Pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
 		"--socket", abi.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
@@ -169,11 +170,11 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 		return
 	}
 	if err == nil {
-		err = fmt.Errorf("exec in %s: its answer is not a status", n.pod)
+		err = fmt.Errorf("exec in %s: its answer is not a status", n.Pod)
 	}
 	n.err = err.Error()
-	if n.podWhy != "" {
-		n.said = lastLines(ctx, cluster, n.pod)
+	if n.PodWhy != "" {
+		n.said = lastLines(ctx, cluster, n.Pod)
 	}
 }
 
@@ -208,8 +209,8 @@ func kubeletProblem(n corev1.Node) string {
 	return ""
 }
 
-// podProblem returns why veild's pod does not run.
-func podProblem(p corev1.Pod) string {
+// PodProblem returns why a pod does not run; "" if it does.
+func PodProblem(p corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
 			return strings.TrimRight(fmt.Sprintf("container %s waits, %s: %s", s.Name, w.Reason,

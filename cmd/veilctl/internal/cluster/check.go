@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"fmt"
@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-func checkCommand() *cobra.Command {
+// Check returns the verb that checks a cluster before an installation.
+func Check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "Check that a cluster is fit for Kubeveil, before anything is changed",
 		Long: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges
@@ -46,19 +47,8 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 		if err != nil {
 			return err
 		}
-		return reportFindings(c, preflight.Judge(gather(c.Ctx, cluster, *file, text)))
+		return reportFindings(c, preflight.Judge(Gather(c.Ctx, cluster, *file, text)))
 	})
-}
-
-// installCommand refuses what was the name of check.
-func installCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "install", Hidden: true, DisableFlagParsing: true,
-		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("veilctl install -check is veilctl check now; install with "+
-				"kubectl apply -k manifests/: %w", verb.ErrUsage)
-		},
-	}
 }
 
 // reportFindings prints findings. The command fails if one of them is an error.
@@ -66,11 +56,12 @@ func reportFindings(c verb.Call, findings []preflight.Finding) (err error) {
 	errors := preflight.Count(findings, preflight.Error)
 	return c.Print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0,
 		func() error {
-			return showFindings(c.Out, findings)
+			return PrintFindings(c.Out, findings)
 		})
 }
 
-func showFindings(w io.Writer, findings []preflight.Finding) error {
+// PrintFindings writes findings for people, and the verdict below them.
+func PrintFindings(w io.Writer, findings []preflight.Finding) error {
 	const indent = "                                "
 	for _, f := range findings {
 		level := string(f.Level)

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -25,8 +25,8 @@ type walkFlags struct {
 	timeout        time.Duration
 }
 
-// walk is connectivity.Walk with output in lines or JSON.
-func walk() *cobra.Command {
+// Connectivity returns the verb that is connectivity.Walk with output in lines or JSON.
+func Connectivity() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connectivity",
 		Short: "Send every kind of flow between two nodes, and report what was encrypted",

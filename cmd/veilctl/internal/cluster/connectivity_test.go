@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 )
 
 func TestConnectivityFlags(t *testing.T) {
@@ -24,8 +25,8 @@ func TestConnectivityFlags(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := run(t.Context(), append([]string{"connectivity"}, strings.Fields(tt.args)...),
-				&out, &out)
+			args := append([]string{"connectivity"}, strings.Fields(tt.args)...)
+			err := verbtest.Run(t.Context(), args, &out, &out, Connectivity())
 			if !errors.Is(err, verb.ErrUsage) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
