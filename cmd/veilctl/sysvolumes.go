@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/volume"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -26,7 +27,7 @@ var volumeObjects = []struct {
 		Version: "v1", Resource: "customresourcedefinitions"}, "", "veilvolumes.csi.kubeveil.io",
 		nil},
 	{"csidriver", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
-		Resource: "csidrivers"}, "", csiDriver, nil},
+		Resource: "csidrivers"}, "", volume.Driver, nil},
 	{"csinodes", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
 		Resource: "csinodes"}, "", "", nil},
 	{"storageclasses", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
@@ -37,15 +38,11 @@ var volumeObjects = []struct {
 		Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
 }
 
-// veilVolumes is the resource of trusted states.
-var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1",
-	Resource: "veilvolumes"}
-
 // volumes adds the encrypted volumes, without keys (wrapped ones included) and without the names of
 // their claims. A cluster without their definition is not a problem.
 func (d *dump) volumes(ctx context.Context) {
 	const name = "cluster/veilvolumes.yaml"
-	list, err := d.cluster.Dynamic.Resource(veilVolumes).List(ctx, metav1.ListOptions{})
+	list, err := d.cluster.Dynamic.Resource(kubestore.VeilVolumes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return
 	}
@@ -60,7 +57,7 @@ func (d *dump) volumes(ctx context.Context) {
 		}
 		items = append(items, plainObject(item))
 	}
-	d.object(name, "list "+veilVolumes.GroupResource().String(), items)
+	d.object(name, "list "+kubestore.VeilVolumes.GroupResource().String(), items)
 	for _, o := range volumeObjects {
 		d.volumeObject(ctx, "cluster/"+o.file+".yaml", o.resource, o.namespace, o.named, o.of)
 	}
@@ -81,7 +78,8 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 	items := []any{}
 	for _, item := range list.Items {
 		if len(of) > 0 {
-			if driver, _, _ := unstructured.NestedString(item.Object, of...); driver != csiDriver {
+			driver, _, _ := unstructured.NestedString(item.Object, of...)
+			if driver != volume.Driver {
 				continue
 			}
 		}
@@ -94,23 +92,8 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 // these belong to other namespaces.
 func (d *dump) volumeTable(ctx context.Context) {
 	const name = "cluster/volumes.txt"
-	objects, err := kubestore.NewForClient(d.cluster.Dynamic, "").Objects(ctx)
-	if err != nil {
-		d.lacks(name, err)
-		return
-	}
-	a, err := surroundings(ctx, d.cluster)
-	if err != nil {
-		d.lacks(name, err)
-		return
-	}
-	for id := range a.users {
-		a.users[id] = "somebody"
-	}
 	var b bytes.Buffer
-	c := d.c
-	c.Out = &b
-	if err := showVolumes(c, assessVolumes(objects, a)); err != nil {
+	if err := volume.PrintWithoutOwners(ctx, &b, d.cluster); err != nil {
 		d.lacks(name, err)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/volume"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -28,13 +29,8 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	verb.Root(root)
 	root.SetVersionTemplate("{{.Version}}\n")
 
-	bench, volume := benchCommand(), &cobra.Command{
-		Use: "volume", Short: "Show encrypted volumes of a cluster, and change them",
-		Example: "  veilctl volume list --context production",
-	}
+	bench := benchCommand()
 	bench.AddCommand(benchStorageCommand())
-	volume.AddCommand(volumeList(), volumeShow(), volumeRewrap(), volumeRecover(), volumeDestroy())
-	verb.Choice(volume)
 
 	group := func(id, title string, verbs ...*cobra.Command) {
 		root.AddGroup(&cobra.Group{ID: id, Title: title})
@@ -47,7 +43,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
 		node.Service(), policy.Command(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
-		bench, sysdump(), volume)
+		bench, sysdump(), volume.Command())
 	root.AddCommand(versionCommand(), installCommand())
 	return root
 }

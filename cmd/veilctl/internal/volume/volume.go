@@ -1,4 +1,4 @@
-package main
+package volume
 
 import (
 	"context"
@@ -13,6 +13,17 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
+
+// Command returns the parent of the verbs about encrypted volumes.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "volume", Short: "Show encrypted volumes of a cluster, and change them",
+		Example: "  veilctl volume list --context production",
+	}
+	cmd.AddCommand(volumeList(), volumeShow(), volumeRewrap(), volumeRecover(), volumeDestroy())
+	verb.Choice(cmd)
+	return cmd
+}
 
 // volumesOf opens the volumes of a cluster.
 func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error) {

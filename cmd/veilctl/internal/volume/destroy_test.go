@@ -1,4 +1,4 @@
-package main
+package volume
 
 import (
 	"bytes"
@@ -59,7 +59,7 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 		veilVolume(t, st), veilVolume(t, snap),
 		lostObject("v1", "PersistentVolume", "", "pvc-1", belongings[0],
 			map[string]any{"spec": map[string]any{
-				"csi":      map[string]any{"driver": csiDriver, "volumeHandle": "pvc-1"},
+				"csi":      map[string]any{"driver": Driver, "volumeHandle": "pvc-1"},
 				"claimRef": ref("data")}}),
 		lostObject("v1", "PersistentVolume", "", "others", belongings[0],
 			map[string]any{"spec": map[string]any{
@@ -67,7 +67,7 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 				"claimRef": ref("others")}}),
 		lostObject("v1", "PersistentVolumeClaim", "default", "data", belonging{}, nil),
 		lostObject(group, "VolumeSnapshotContent", "", "content-1", belongings[1], map[string]any{
-			"spec":   map[string]any{"driver": csiDriver, "volumeSnapshotRef": ref("snap")},
+			"spec":   map[string]any{"driver": Driver, "volumeSnapshotRef": ref("snap")},
 			"status": map[string]any{"snapshotHandle": "snap-1"}}),
 		lostObject(group, "VolumeSnapshot", "default", "snap", belonging{}, nil),
 	}

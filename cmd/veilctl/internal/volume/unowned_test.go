@@ -1,4 +1,4 @@
-package main
+package volume
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func TestVolumeWithoutAnOwnerIsDestroyedByItsNode(t *testing.T) {
 			node: func(l *lost) error {
 				pv := lostObject("v1", "PersistentVolume", "", "back", belongings[0],
 					map[string]any{"spec": map[string]any{"csi": map[string]any{
-						"driver": csiDriver, "volumeHandle": "pvc-1"}}})
+						"driver": Driver, "volumeHandle": "pvc-1"}}})
 				if err := l.client.Tracker().Add(pv); err != nil {
 					return err
 				}

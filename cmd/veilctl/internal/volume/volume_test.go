@@ -1,7 +1,8 @@
-package main
+package volume
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -27,6 +29,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
+
+// run runs a command line of a veilctl with the verbs about volumes alone.
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	return verbtest.Run(ctx, args, out, progress, Command())
+}
 
 // aVolume is a ready volume on node-1.
 func aVolume(name string) volume.State {
@@ -111,7 +118,7 @@ func TestVolumesAreShownWithoutKeys(t *testing.T) {
 	var out bytes.Buffer
 	c := verb.Call{Ctx: t.Context(), Out: &out}
 	r := assessVolumes([]kubestore.Object{o}, a)
-	errtest.Must(t, errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]),
+	errtest.Must(t, errors.Join(showVolumes(&out, r), showVolume(c, r.Volumes[0]),
 		verb.PrintJSON(&out, r)))
 	for _, want := range []string{"pvc-1", "1 GiB", "default/data", "kms old",
 		"taken over from node node-1 by node node-2", "PROBLEM: pvc-2: its VeilVolume is missing"} {
@@ -375,6 +382,20 @@ func TestSize(t *testing.T) {
 		1536: "1.5 KiB", 1 << 20: "1 MiB", 10 << 30: "10 GiB", 1 << 60: "1 EiB"} {
 		if got := size(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestNoVolumeIsCompletedWithoutAnAPIServer(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	filetest.Write(t, kubeconfig, []byte(`clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`), 0o600)
+	for _, v := range []string{"show", "destroy", "recover", "rewrap"} {
+		line := "volume " + v + " --kubeconfig " + kubeconfig + " "
+		if got := verbtest.Completed(t, line, Command()); got != ":4" {
+			t.Errorf("%s is completed to %q", v, got)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package volume
 
 import (
 	"context"
@@ -221,7 +221,7 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 				s, _, _ := unstructured.NestedString(o.Object, path...)
 				return s
 			}
-			if text(b.driver...) != csiDriver || text(b.handle...) != r.Volume {
+			if text(b.driver...) != Driver || text(b.handle...) != r.Volume {
 				continue
 			}
 			if err := d.letGo(ctx, b, &o); err != nil {

@@ -1,8 +1,9 @@
-package main
+package volume
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -20,8 +21,8 @@ import (
 )
 
 const (
-	// csiDriver is the driver's name in Kubernetes.
-	csiDriver = "csi.kubeveil.io"
+	// Driver is the name of veil-csi in Kubernetes.
+	Driver = "csi.kubeveil.io"
 	// orphanAge is the age from which a volume without an owner is a problem: its PersistentVolume
 	// is made after it.
 	orphanAge = 5 * time.Minute
@@ -117,7 +118,7 @@ veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
 		}
 
 		r := assessVolumes(objects, a)
-		return c.Print(r, !r.Well, func() error { return showVolumes(c, r) })
+		return c.Print(r, !r.Well, func() error { return showVolumes(c.Out, r) })
 	})
 }
 
@@ -139,7 +140,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 	}
 
 	for _, pv := range pvs.Items {
-		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != csiDriver {
+		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != Driver {
 			continue
 		}
 		a.users[pv.Spec.CSI.VolumeHandle] = "persistent volume " + pv.Name
@@ -162,7 +163,7 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 			s, _, _ := unstructured.NestedString(o.Object, fields...)
 			return s
 		}
-		if handle := text("status", "snapshotHandle"); text("spec", "driver") == csiDriver &&
+		if handle := text("status", "snapshotHandle"); text("spec", "driver") == Driver &&
 			handle != "" {
 			a.users[handle] = text("spec", "volumeSnapshotRef", "namespace") + "/" +
 				text("spec", "volumeSnapshotRef", "name")
@@ -252,9 +253,9 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	return out
 }
 
-func showVolumes(c verb.Call, r volumesReport) error {
+func showVolumes(w io.Writer, r volumesReport) error {
 	if len(r.Volumes) == 0 {
-		_, err := fmt.Fprintln(c.Out, "no encrypted volumes")
+		_, err := fmt.Fprintln(w, "no encrypted volumes")
 		return err
 	}
 	var rows [][]string
@@ -262,17 +263,33 @@ func showVolumes(c verb.Call, r volumesReport) error {
 		rows = append(rows, []string{v.Volume, v.kind(), verb.OrDash(v.Phase), verb.OrDash(v.Node),
 			verb.OrDash(v.Writer), size(v.Bytes), verb.OrDash(v.Provider), verb.OrDash(v.For)})
 	}
-	if err := verb.Table(c.Out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR",
+	if err := verb.Table(w, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR",
 		rows); err != nil {
 		return err
 	}
 	for _, v := range r.Volumes {
 		for _, p := range v.Problems {
-			fmt.Fprintf(c.Out, "PROBLEM: %s: %s\n", v.Volume, p)
+			fmt.Fprintf(w, "PROBLEM: %s: %s\n", v.Volume, p)
 		}
 		for _, p := range v.Requests {
-			fmt.Fprintf(c.Out, "Asked for: %s: %s\n", v.Volume, p)
+			fmt.Fprintf(w, "Asked for: %s: %s\n", v.Volume, p)
 		}
 	}
 	return nil
+}
+
+// PrintWithoutOwners writes the table of volume list without the names of claims and snapshots.
+func PrintWithoutOwners(ctx context.Context, w io.Writer, cluster *remote.Cluster) error {
+	objects, err := kubestore.NewForClient(cluster.Dynamic, "").Objects(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := surroundings(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	for id := range a.users {
+		a.users[id] = "somebody"
+	}
+	return showVolumes(w, assessVolumes(objects, a))
 }
