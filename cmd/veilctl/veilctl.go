@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
@@ -29,9 +30,6 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	verb.Root(root)
 	root.SetVersionTemplate("{{.Version}}\n")
 
-	bench := benchCommand()
-	bench.AddCommand(benchStorageCommand())
-
 	group := func(id, title string, verbs ...*cobra.Command) {
 		root.AddGroup(&cobra.Group{ID: id, Title: title})
 		for _, v := range verbs {
@@ -43,7 +41,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
 		node.Service(), policy.Command(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
-		bench, sysdump(), volume.Command())
+		bench.Command(), sysdump(), volume.Command())
 	root.AddCommand(versionCommand(), installCommand())
 	return root
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -21,8 +21,9 @@ type benchFlags struct {
 	options       network.Options
 }
 
-// benchCommand measures a cluster.
-func benchCommand() *cobra.Command {
+// Command returns the verb that measures the network of a cluster, with the verb that measures its
+// volumes below it.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", Short: "Measure TCP, UDP, latency and CPU time between two nodes",
 		Long: `It measures pod to pod and pod to service across two nodes, through Kubeveil, through
@@ -45,6 +46,7 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
 		"for how long pods come and go; negative leaves it out")
+	cmd.AddCommand(benchStorageCommand())
 	return verb.Reporting(cmd, f.measure)
 }
 
