@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/policy"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/sysdump"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/volume"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -41,7 +42,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("node", "This node:", node.Peers(), node.MTU(), node.Guard(), node.Leakcheck(),
 		node.Service(), policy.Command(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
-		bench.Command(), sysdump(), volume.Command())
+		bench.Command(), sysdump.Command(), volume.Command())
 	root.AddCommand(versionCommand(), installCommand())
 	return root
 }

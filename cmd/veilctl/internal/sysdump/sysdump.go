@@ -1,4 +1,4 @@
-package main
+package sysdump
 
 import (
 	"bytes"
@@ -39,7 +39,8 @@ var leftOut = []string{
 	"packets",
 }
 
-func sysdump() *cobra.Command {
+// Command returns the verb that writes a bug report.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sysdump", Short: "Gather all that a bug report needs, in one file, without secrets",
 		Long: `It gathers versions, the findings of check, the status of all nodes, Kubeveil's objects,
