@@ -34,7 +34,7 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	t.Helper()
 	return nodetest.NewLab(t, lab.Options{VeildConfig: map[string]any{
 		"serviceProxy": "ebpf", "services": map[string]any{
-			"limits": map[string]any{"backendSlots": 1 << 16}, "hostRouting": hostRouting},
+			"limits": map[string]any{"backendSlots": 1 << 18}, "hostRouting": hostRouting},
 		"linkLocalOutside": []string{},
 	}})
 }
