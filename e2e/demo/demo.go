@@ -19,7 +19,8 @@ import (
 
 // Options choose what is shown.
 type Options struct {
-	// API reports whether Kubeveil's nodes have an API server. Without one they read snapshot files.
+	// API reports whether Kubeveil's nodes have an API server. Without one they read snapshot
+	// files.
 	API bool
 	// Root is the folder of the tree whose commit the result names.
 	Root string

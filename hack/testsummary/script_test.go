@@ -12,7 +12,8 @@ import (
 )
 
 // fakeGo passes every test of the lab and of b, which starts no goroutine. The handling of the
-// others, which run with -race, is in $UNIT. What it builds is the real testsummary, which keeps the events that it reads.
+// others, which run with -race, is in $UNIT. What it builds is the real testsummary, which keeps
+// the events that it reads.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in
 "list list -f "*" x/a") echo a ;;

@@ -23,7 +23,7 @@ type Options struct {
 	Wait func() bool
 }
 
-// Reason says why a turn is made.
+// Reason is why a turn is made.
 type Reason struct {
 	// Resync reports that the turn has no other reason than the interval.
 	Resync bool

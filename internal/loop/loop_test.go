@@ -51,11 +51,16 @@ func (w *world) turn(r Reason) error {
 	return nil
 }
 
+// pass waits for d in the time of the bubble, and then until all its goroutines wait.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 // until lets d pass and compares the turns that were made.
 func (w *world) until(t *testing.T, d time.Duration, want ...time.Duration) {
 	t.Helper()
-	time.Sleep(d)
-	synctest.Wait()
+	pass(d)
 	if !slices.Equal(w.turns, want) {
 		t.Errorf("turns at %v, want %v", w.turns, want)
 	}
@@ -100,7 +105,7 @@ func TestPokeAfterAFailureBeginsWithTheShortestPause(t *testing.T) {
 	})
 }
 
-func TestPokeWaitsForTheRetryWhereTheOwnerSaysSo(t *testing.T) {
+func TestPokeWaitsForTheRetryWhereWaitIsTrue(t *testing.T) {
 	waits := true
 	o := Options{RetryMin: time.Second, RetryMax: time.Second, Wait: func() bool { return waits }}
 	run(t, o, func(t *testing.T, w *world) {
@@ -120,7 +125,7 @@ func TestPokeWaitsForTheRetryWhereTheOwnerSaysSo(t *testing.T) {
 func TestResyncMakesTurnsWithoutAReason(t *testing.T) {
 	o := Options{Resync: 30 * time.Second, RetryMin: time.Second, RetryMax: time.Second}
 	run(t, o, func(t *testing.T, w *world) {
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		w.Poke()
 		w.until(t, 60*time.Second, 10*time.Second, 30*time.Second, 60*time.Second)
 		if want := []Reason{{}, {Resync: true}, {Resync: true}}; !slices.Equal(w.reasons, want) {

@@ -41,7 +41,8 @@ func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
 		Segments: s.Kind == tunnel.Userspace}, ok
 }
 
-// sendSingly makes veil-wg send datagrams to a peer one by one: the path to it loses segmented ones.
+// sendSingly makes veil-wg send datagrams to a peer one by one: the path to it loses segmented
+// ones.
 func (a *Agent) sendSingly(ctx context.Context, p pathmtu.Peer) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()

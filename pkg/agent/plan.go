@@ -27,8 +27,8 @@ type inputs struct {
 	table cluster.Table
 	// since is when the source first sent what no earlier turn has taken; zero if it sent nothing.
 	since time.Time
-	// complete reports whether table can be applied: it comes from the source, or it is the last good
-	// one.
+	// complete reports whether table can be applied: it comes from the source, or it is the last
+	// good one.
 	complete bool
 	// synced reports whether the source has sent everything. Before that the features of nodes are
 	// not known, and no peer is removed.

@@ -91,7 +91,7 @@ func (s *quota) gone(namespace string) {
 	}
 }
 
-// standing says how a namespace stands.
+// standing is what a namespace needs, and what is left out of it.
 type standing struct {
 	// need is how many elements its objects have at least, left those that are left out.
 	need, left int

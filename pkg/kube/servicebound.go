@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// frontendShare and slotShare say what part of the table of services the objects of one
-	// namespace may take: a quarter of the frontends, an eighth of the slots. Kubernetes supports
-	// 5,000 services per namespace, which have 10,000 EndpointSlices with both families.
+	// The objects of one namespace may take this part of the table of services: a quarter of the
+	// frontends, an eighth of the slots. Kubernetes supports 5,000 services per namespace, which
+	// have 10,000 EndpointSlices with both families.
 	frontendShare = 4
 	slotShare     = 8
 	// wholeTable is the number of entries up to which one namespace may take them all.

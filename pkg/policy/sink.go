@@ -19,7 +19,8 @@ type Sink interface {
 	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, after everything that existed has been put.
 	Listed()
-	// SetFailing reports whether policies or namespaces cannot be read. False means that they can be
-	// read again and were put. A watch that ends regularly and goes on does not count as a failure.
+	// SetFailing reports whether policies or namespaces cannot be read. False means that they can
+	// be read again and were put. A watch that ends regularly and goes on does not count as a
+	// failure.
 	SetFailing(failing bool)
 }

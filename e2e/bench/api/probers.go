@@ -161,8 +161,8 @@ func (s *run) addProbed(alone, with probed, sum tally) error {
 // probers.
 const ownFiles = 1000
 
-// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles, or
-// as far as it may be raised. One connection each must fit. The error says how many probers are
+// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles,
+// or as far as it may be raised. One connection each must fit. The error says how many probers are
 // possible.
 func moreFiles(pid, probers int) error {
 	least, most := uint64(probers+ownFiles), uint64(2*probers+ownFiles)

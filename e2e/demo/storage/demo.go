@@ -4,9 +4,9 @@
 // older image and changes bytes, and each time the volume is refused; and a key is wrapped again
 // while fio writes.
 //
-// A gate is missed if something of the file was found on the volume's disk, or if it was not found on
-// the plain one (the search would prove nothing). The report lists each changed disk, and whether it
-// was opened. Start reading at show.
+// A gate is missed if something of the file was found on the volume's disk, or if it was not found
+// on the plain one (the search would prove nothing). The report lists each changed disk, and
+// whether it was opened. Start reading at show.
 package storage
 
 import (

@@ -7,8 +7,8 @@
 // A packet's input link decides its owner, regardless of a mark that another program set
 // (origin.go). Tunnel datagrams are accepted from listed addresses of nodes only (datagram.go).
 //
-// The package is pure: package guard compares what it plans with the kernel's tables, and writes the
-// difference. The chains depend only on the version, and Settings fill the sets.
+// The package is pure: package guard compares what it plans with the kernel's tables, and writes
+// the difference. The chains depend only on the version, and Settings fill the sets.
 //
 // Start with Settings.Table in settings.go, then chains in table.go.
 package chains

@@ -78,8 +78,8 @@ func dropLinkLocal() (rules []nft.Rule) {
 	return rules
 }
 
-// dropForged drops packets whose source does not belong to their link, by the chain forged: name and
-// address are one key.
+// dropForged drops packets whose source does not belong to their link, by the chain forged: name
+// and address are one key.
 func dropForged(saddr nft.Field, set string) nft.Rule {
 	return nft.All(nft.Family(saddr.Family), nft.Rule{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: unix.NFT_REG_1},

@@ -86,8 +86,8 @@ func (s Settings) Table() *nft.Table {
 	return t
 }
 
-// Keep keeps the elements in force that the settings do not determine. The first table is planned by
-// them, the other one is in force.
+// Keep keeps the elements in force that the settings do not determine. The first table is planned
+// by them, the other one is in force.
 func (s Settings) Keep(t, have *nft.Table) {
 	if s.PodPrefixes == nil {
 		keep(t, have, setSelf4, setSelf6)

@@ -18,8 +18,8 @@ import (
 //	client ─► NodePort: backend elsewhere ─► keep_source: this node's own address ─► veil0 ═► peer
 //	                                         (kube-proxy's masquerade comes too late)
 //
-// Packets of pods and tunnels have a source before that (translate_self.go, sendToPods). Packets of a
-// service flow (ServiceMark) get their source from the programs at links.
+// Packets of pods and tunnels have a source before that (translate_self.go, sendToPods). Packets of
+// a service flow (ServiceMark) get their source from the programs at links.
 
 // sourceAddrs returns the first address of each family.
 func sourceAddrs(self []netip.Addr) (first []netip.Addr) {

@@ -83,8 +83,8 @@ func (k *Kernel) open() error {
 // Close closes the connection to the kernel.
 func (k *Kernel) Close() error { return k.conn.CloseLasting() }
 
-// Packet is the first packet of a flow, as the hooks of the table see it: input where it goes to this
-// node, otherwise postrouting.
+// Packet is the first packet of a flow, as the hooks of the table see it: input where it goes to
+// this node, otherwise postrouting.
 type Packet struct {
 	policy.Flow
 	// FromNode reports whether a process of this node made it.

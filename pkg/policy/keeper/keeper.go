@@ -49,8 +49,8 @@ type Options struct {
 // methods are for any goroutine.
 //
 // What it knows is in three parts: what it has received, with a mutex; what its loop owns, without;
-// and what is in force, which never changes once it is published. The other fields do not change, or
-// have locks of their own.
+// and what is in force, which never changes once it is published. The other fields do not change,
+// or have locks of their own.
 type Keeper struct {
 	node       string
 	paths      pod.Paths

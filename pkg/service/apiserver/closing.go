@@ -18,9 +18,9 @@ const (
 	stuckEvery, searchShare = 250 * time.Millisecond, 10
 	tickSlack               = stuckEvery / 10
 	// The other connections are closed restAfter to restAfter+restSpread after it counts as silent,
-	// each node at its own time: all clients of a server do not reconnect at once. Where mostClosing
-	// nodes a second need less time than restSpread, that is enough. restAfter leaves a server that
-	// missed one ping the time to answer again.
+	// each node at its own time: all clients of a server do not reconnect at once. Where
+	// mostClosing nodes a second need less time than restSpread, that is enough. restAfter leaves a
+	// server that missed one ping the time to answer again.
 	restAfter, restSpread = time.Second, 3500 * time.Millisecond
 	mostClosing           = 300
 	// deadAfter replaces restAfter if most servers of a family are silent. The fault may then be on
@@ -167,8 +167,8 @@ func (a *Servers) isSilent(addr netip.AddrPort) bool {
 	return s != nil && !s.answers
 }
 
-// Written records that entry 0 is in the maps. Connections to a silent server among its backends are
-// searched for again, even where all were closed just before.
+// Written records that entry 0 is in the maps. Connections to a silent server among its backends
+// are searched for again, even where all were closed just before.
 func (a *Servers) Written(e service.APIServer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.
 const mostAPISockets = 1 << 14
 
-// Connections finds and closes the connections of this node and its pods to API servers. Options has
-// its methods as functions. Only one goroutine may call Close.
+// Connections finds and closes the connections of this node and its pods to API servers. Options
+// has its methods as functions. Only one goroutine may call Close.
 type Connections struct {
 	// pods returns the paths of the network namespaces of pods.
 	pods   func() ([]string, error)
@@ -40,8 +40,8 @@ func (c *Connections) namespaces() ([]string, error) {
 	return append([]string{netns.Own}, paths...), err
 }
 
-// Count returns the number of connections to each server, of the node and its pods. In one namespace
-// it counts to 16,384.
+// Count returns the number of connections to each server, of the node and its pods. In one
+// namespace it counts to 16,384.
 func (c *Connections) Count(s Sockets) (map[netip.AddrPort]int, error) {
 	paths, err := c.namespaces()
 	count, clients, countErr := countIn(paths, s)

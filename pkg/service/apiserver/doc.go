@@ -1,15 +1,16 @@
-// Package apiserver probes the API servers and decides which of them entry 0 of the table of services
-// leads to: the API servers' own service. It closes connections to servers that do not answer.
+// Package apiserver probes the API servers and decides which of them entry 0 of the table of
+// services leads to: the API servers' own service. It closes connections to servers that do not
+// answer.
 //
 //	list, configuration, maps ─► candidates ─► probes ─► judgement ─► Entry
 //	                                              └► Close: connections to a silent server
 //
 // Promises:
-//   - Entry has the best servers of each family: those that are good, else slow ones, else those that
-//     are not ready, else all.
-//   - A server that vanishes is found out within 0.75 s in a cluster of up to 1,000 nodes. In larger
+//   - Entry has the best servers of each family: good ones, else slow ones, else servers that are
+//     not ready, else all.
+//   - A server that vanishes is noticed within 0.75 s in a cluster of up to 1,000 nodes. In larger
 //     ones a connection that retransmits has it probed at once (evidence.go).
-//   - Connections to a dead server are closed, even if the server left the list meanwhile or before a
+//   - Connections to a dead server are closed, even if it left the list meanwhile or before a
 //     restart: first those that wait for it, and the rest some seconds later (closing.go). No
 //     connection to a server that answers is closed.
 //   - All nodes together probe a server at a bounded rate (pace.go).

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// lookEvery is the pause between two looks for retransmissions. A look takes at most one part in
-	// lookShare of a core.
+	// lookEvery is the pause between two looks for retransmissions. A look takes at most one part
+	// in lookShare of a core.
 	lookEvery, lookShare = 250 * time.Millisecond, 50
 	// askPause is the least time between two probes of a server for this reason.
 	askPause = time.Second

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// holding probes one server while a session lasts: pings over it, and requests for /readyz beside it.
+// holding probes one server while a session lasts: pings over it, and requests for /readyz beside
+// it.
 type holding struct {
 	probe
 	session *session
@@ -20,8 +21,8 @@ type holding struct {
 	answered, forgiven bool
 
 	pinged time.Time // when the outstanding ping was sent; zero if there is none
-	// ping fires when the next ping is due, late when the outstanding one has no answer in time, and
-	// settle when first is reported anyway.
+	// ping fires when the next ping is due, late when the outstanding one has no answer in time,
+	// and settle when first is reported anyway.
 	ping, late, settle *time.Timer
 }
 

@@ -71,7 +71,8 @@ type judgement struct {
 	slowSince time.Time     // zero if it is not slow
 	trust     trust
 	distrust  error
-	// named is the address list of the last certificate that was judged. It outlives the connection.
+	// named is the address list of the last certificate that was judged. It outlives the
+	// connection.
 	named []netip.AddrPort
 }
 

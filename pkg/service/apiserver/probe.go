@@ -36,7 +36,8 @@ type probe struct {
 	report func(observation)
 	// verify verifies the certificate of a server; nil means that it cannot be verified.
 	verify func(tls.ConnectionState) error
-	// names are the addresses that are looked for in its certificate, mark is the mark of its sockets.
+	// names are the addresses that are looked for in its certificate, mark is the mark of its
+	// sockets.
 	names []netip.AddrPort
 	mark  uint32
 	// own learns the sockets of the probe.

@@ -82,8 +82,8 @@ type Servers struct {
 // server is a candidate for a backend of entry 0, or one that left the list.
 type server struct {
 	judgement
-	// since is when up last changed, or when it stopped answering if that was later; zero before the
-	// first probe result. heard is answers as it was then.
+	// since is when up last changed, or when it stopped answering if that was later; zero before
+	// the first probe result. heard is answers as it was then.
 	since time.Time
 	heard bool
 	// probed reports whether this process has a probe result. If not, up may come from the last
@@ -169,9 +169,9 @@ func (a *Servers) Frontends() []netip.AddrPort {
 	return slices.Concat(a.frontendsLocked(), a.before.Host)
 }
 
-// Start starts the probes and the closing of connections, which end with ctx. changed is called when
-// the result of Entry may have changed. wait returns once all have ended. When Start returns, a
-// changed list starts probes too.
+// Start starts the probes and the closing of connections, which end with ctx. changed is called
+// when the result of Entry may have changed. wait returns once all have ended. When Start returns,
+// a changed list starts probes too.
 func (a *Servers) Start(ctx context.Context, changed func()) (wait func()) {
 	var running sync.WaitGroup
 	a.startProbes(ctx, &running, changed)

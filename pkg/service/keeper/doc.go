@@ -1,6 +1,6 @@
 // Package keeper is the service proxy of a node. It receives Services and EndpointSlices from a
-// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It keeps the backends
-// of entry 0, the API server's own service, as pkg/service/apiserver decides.
+// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It keeps the
+// backends of entry 0, the API server's own service, as pkg/service/apiserver decides.
 //
 //	feed ─► queue ─► Planner.Plan ─► Table.Apply
 //	apiserver.Servers ──┘

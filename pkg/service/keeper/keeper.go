@@ -74,9 +74,9 @@ type Options struct {
 // Keeper is the service proxy of one node. Make it with New, then call Begin once and Run once. All
 // other methods may be called at any time from any goroutine.
 //
-// What it knows is in three parts: the inbox, with a mutex; what its loop owns, without; and what is
-// shown, which never changes once it is published. The other fields do not change after Begin, or
-// have locks of their own.
+// What it knows is in three parts: the inbox, with a mutex; what its loop owns, without; and what
+// is shown, which never changes once it is published. The other fields do not change after Begin,
+// or have locks of their own.
 type Keeper struct {
 	table   Table
 	log     *slog.Logger
@@ -130,7 +130,8 @@ func New(o Options) (*Keeper, error) {
 		attached: make(chan struct{}), own: owned{planner: planner},
 	}
 	k.shown.Store(&Status{Limits: o.Limits})
-	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does not.
+	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does
+	// not.
 	k.loop = loop.New(loop.Options{RetryMin: retryMin, RetryMax: retryMax,
 		Wait: func() bool { return reflect.DeepEqual(k.api.Entry(), k.own.entry) }})
 	if k.log == nil {

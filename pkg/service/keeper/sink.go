@@ -52,8 +52,8 @@ type delivery struct {
 	// them.
 	nodes    []netip.Addr
 	nodesNew bool
-	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner lacks
-	// them.
+	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
+	// lacks them.
 	tunnels    []netip.AddrPort
 	tunnelsNew bool
 }
@@ -105,8 +105,8 @@ func (i *inbox) setTunnels(endpoints []netip.AddrPort) bool {
 	return true
 }
 
-// take returns what is new. It returns false until everything is listed and the node's addresses are
-// known.
+// take returns what is new. It returns false until everything is listed and the node's addresses
+// are known.
 func (i *inbox) take() (delivery, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

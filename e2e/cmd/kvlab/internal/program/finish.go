@@ -57,8 +57,8 @@ func Measure(out string, measure func(root, folder string) (*report.Report, erro
 	return errors.Join(err, Finish(folder, rep, os.Stdout))
 }
 
-// Show is Measure for a demonstration. If there is a report, it ends with a line that names the page
-// and what that shows.
+// Show is Measure for a demonstration. If there is a report, it ends with a line that names the
+// page and what that shows.
 func Show(out, shows string, progress func(format string, args ...any),
 	measure func(root, folder string) (*report.Report, error)) error {
 	page := ""
