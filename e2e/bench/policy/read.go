@@ -304,6 +304,7 @@ func untilEdited(i int, inForce func() (bool, error)) (time.Duration, error) {
 		if is, err := inForce(); is || err != nil {
 			return time.Since(began), err
 		}
+		time.Sleep(time.Millisecond) // veild's answers cost CPU on the cores that it needs.
 	}
 	return 0, fmt.Errorf("edit %d is not in force", i)
 }

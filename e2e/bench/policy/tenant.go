@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,12 +152,13 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 }
 
 // idle returns the milliseconds of CPU time of a minute in which nothing changes: the Keeper
-// compares twice what it wrote with the kernel's table. Garbage is collected before.
+// compares twice what it wrote with the kernel's table. Garbage is collected before, and its memory
+// returned to the kernel: else Go's scavenger does it in that minute.
 func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64, err error) {
 	n.TableChanged() // What others wrote is read once more, and not in that minute.
+	debug.FreeOSMemory()
 	var began time.Duration
 	for _, d := range []time.Duration{long / 20, long} {
-		runtime.GC()
 		began = cpu()
 		select {
 		case <-ctx.Done():

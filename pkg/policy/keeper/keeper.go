@@ -230,15 +230,34 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-ended }()
-	k.loop.Run(ctx, func(r loop.Reason) error {
-		if r.Resync {
-			k.mu.Lock()
-			k.compare = true
-			k.mu.Unlock()
-		}
-		return k.step()
-	})
+	k.loop.Run(ctx, k.turn)
 	return nil
+}
+
+// turn is a step, or for a resync at rest only a look at the fast path.
+func (k *Keeper) turn(r loop.Reason) error {
+	if !r.Resync {
+		return k.step()
+	}
+	if plan := k.shown.Load().plan; !r.Failed && k.atRest() {
+		if k.fast == nil {
+			return nil
+		}
+		return k.fast.Allow(k.unjudged(plan))
+	}
+	k.mu.Lock()
+	k.compare = true
+	k.mu.Unlock()
+	return k.step()
+}
+
+// atRest reports whether the last plan is in force, and neither it nor what it concerns changed
+// since.
+func (k *Keeper) atRest() bool {
+	k.mu.Lock()
+	rest := k.listed && k.prefixes != nil && k.changed.IsZero() && !k.attachments && !k.compare
+	k.mu.Unlock()
+	return rest && !k.own.bare && k.shown.Load().plan != nil && k.unchanged()
 }
 
 // step brings the node to what is known now.

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,10 +10,12 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
 // A comparison without a reason reads no record as long as nothing was touched.
+// It makes no plan either.
 func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 	n := newNode(t)
 	n.put("web", nil)
@@ -30,7 +33,7 @@ func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 			n.AttachmentsChanged()
 			err = errors.Join(err, n.Keeper.step())
 			unchanged = n.unchanged()
-			return err
+			return errors.Join(err, n.turnsAfterResync(!unchanged))
 		})
 		long = long.Add(time.Minute)
 		return unchanged
@@ -45,7 +48,7 @@ func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 			if n.unchanged() {
 				t.Errorf("%s goes unseen", what)
 			}
-			return nil
+			return n.turnsAfterResync(true)
 		})
 	}
 
@@ -63,4 +66,16 @@ func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
 			return os.Remove(filepath.Join(n.paths.PolicyDir, files[0].Name()))
 		})
 	})
+}
+
+// turnsAfterResync returns an error unless a resync makes a plan exactly if plans is true.
+func (n *node) turnsAfterResync(plans bool) error {
+	before := n.shown.Load().plan
+	if err := n.turn(loop.Reason{Resync: true}); err != nil {
+		return err
+	}
+	if got := n.shown.Load().plan != before; got != plans {
+		return fmt.Errorf("a resync made a plan: %t, want %t", got, plans)
+	}
+	return nil
 }
