@@ -96,7 +96,8 @@ func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 		judged[g.Name] = true
 	}
 	for name := range ofGates.labels() {
-		if strings.HasPrefix(name, "read_") && !judged[name] {
+		reported := strings.HasSuffix(name, suffixWatch) // The API server takes that time.
+		if strings.HasPrefix(name, "read_") && !judged[name] && !reported {
 			t.Errorf("%s has no gate", name)
 		}
 		delete(judged, name)

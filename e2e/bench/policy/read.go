@@ -32,8 +32,9 @@ const good, evil = "good", "evil"
 // edits is how often a large object is read once more while another policy is edited.
 const edits = 5
 
-// suffixEdit ends the names of cases of an edit.
-const suffixEdit = "_edit"
+// The names of cases of an edit end with suffixWatch for the time until the API server has sent it,
+// and with suffixEdit for the time from then until it is in force.
+const suffixEdit, suffixWatch = "_edit", "_watch"
 
 // softLimit is the memory limit of the manifests.
 const softLimit = "GOMEMLIMIT=192MiB"
@@ -46,10 +47,24 @@ type swollenField struct {
 	// count is the number of entries with which the object has 1.3 to 1.5 MB in etcd.
 	count int
 	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
-	// edit changes an object of the other namespace, and returns the time from the API server's
-	// answer until the change is in force. veild is asked in a loop, which is in the time.
-	edit func(ctx context.Context, n *lab.Node, c kubernetes.Interface, i int) (time.Duration, error)
+	edits objectEdit
 }
+
+// objectEdit edits an object of the other namespace.
+type objectEdit struct {
+	// path is where the API server has the objects of the kind.
+	path string
+	// edit changes the object so that mark is in it. It returns a function that reports whether the
+	// change is in force.
+	edit func(ctx context.Context, n *lab.Node, c kubernetes.Interface, mark string) (
+		inForce func() (bool, error), err error)
+}
+
+var (
+	policyEdit  = objectEdit{"/apis/networking.k8s.io/v1/networkpolicies", editPolicy}
+	serviceEdit = objectEdit{"/api/v1/services", editService}
+	sliceEdit   = objectEdit{"/apis/discovery.k8s.io/v1/endpointslices", editSlice}
+)
 
 // Keys of the objects of a namespace in etcd.
 const (
@@ -63,14 +78,14 @@ const (
 var swollenFields = []swollenField{
 	{"rules", "empty rules", policyKey, 700_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		s.Ingress = make([]networkingv1.NetworkPolicyIngressRule, n)
-	}), editPolicy},
+	}), policyEdit},
 	{"peers", "peers", policyKey, 300_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		peers := make([]networkingv1.NetworkPolicyPeer, n)
 		for i := range peers {
 			peers[i].PodSelector = &metav1.LabelSelector{}
 		}
 		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: peers}}
-	}), editPolicy},
+	}), policyEdit},
 	{"values", "label values", policyKey, 140_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		values := make([]string, n)
 		for i := range values {
@@ -80,7 +95,7 @@ var swollenFields = []swollenField{
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
 					Operator: metav1.LabelSelectorOpIn, Values: values}}}}}}}
-	}), editPolicy},
+	}), policyEdit},
 	{"pods", "labels of a pod", podKey, 45_000, func(ctx context.Context, c kubernetes.Interface,
 		name string, n int) error {
 		labels := make(map[string]string, n)
@@ -88,9 +103,9 @@ var swollenFields = []swollenField{
 			labels[fmt.Sprint("k", i)] = "x"
 		}
 		return makePod(ctx, c, evil, name, labels)
-	}, editPolicy},
-	{"ips", "external IPs of a Service", serviceKey, 110_000, makeService, editService},
-	{"addresses", "addresses of an EndpointSlice", sliceKey, 90, makeSlice, editSlice},
+	}, policyEdit},
+	{"ips", "external IPs of a Service", serviceKey, 110_000, makeService, serviceEdit},
+	{"addresses", "addresses of an EndpointSlice", sliceKey, 90, makeSlice, sliceEdit},
 }
 
 func largePolicy(fill func(*networkingv1.NetworkPolicySpec, int)) func(context.Context,
@@ -232,17 +247,24 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 		return err
 	}
 
+	watch, err := watchAPI(ctx, control.Config, f.edits.path)
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+
 	v := values{}
 	name := caseRead(f.name, way.name)
 	for i := range min(edits, s.scales.swollen) {
 		if err := control.CopyObject(ctx, f.prefix, largeName(i), largeName(i)); err != nil {
 			return err
 		}
-		took, err := f.edit(ctx, n, c, i)
+		took, sent, err := f.edits.measure(ctx, n, c, watch, fmt.Sprintf("%s-%d", name, i))
 		if err != nil {
 			return err
 		}
-		v.add(name+suffixEdit, millis(took))
+		v.add(name+suffixWatch, millis(sent))
+		v.add(name+suffixEdit, millis(took-sent))
 	}
 	if !p.Running() {
 		return errors.New("veild ended")
@@ -253,10 +275,12 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	}
 
 	v.add(name, peak)
-	s.Progress("%s: peak %.0f MiB, edit p50 %.0f ms, most %.0f ms", name, peak,
+	s.Progress("%s: peak %.0f MiB, edit sent after %.0f ms, in force %.0f ms later, at most %.0f ms",
+		name, peak, bench.Quantile(v[name+suffixWatch], 0.5),
 		bench.Quantile(v[name+suffixEdit], 0.5), bench.Quantile(v[name+suffixEdit], 1))
 	s.Add(name, "", bench.MiB, v[name]...)
 	s.Add(name+suffixEdit, "", bench.Millisecond, v[name+suffixEdit]...)
+	s.Add(name+suffixWatch, "", bench.Millisecond, v[name+suffixWatch]...)
 	return p.Kill(ctx)
 }
 
@@ -277,36 +301,52 @@ func inForce(ctx context.Context, n *lab.Node) error {
 	})
 }
 
-// editPolicy edits a policy.
-func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
-	i int) (time.Duration, error) {
-	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+// measure makes an edit. It returns the times from the API server's answer until the edit is in
+// force, and until a watch that decodes nothing had it.
+func (e objectEdit) measure(ctx context.Context, n *lab.Node, c kubernetes.Interface,
+	watch *apiWatch, mark string) (took, sent time.Duration, err error) {
+	inForce, err := e.edit(ctx, n, c, mark)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	patch := fmt.Appendf(nil, `{"spec": {"egress": [{"ports": [{"port": %d}]}]}}`,
-		1+time.Now().UnixMicro()%65000)
-	if _, err := c.NetworkingV1().NetworkPolicies(good).Patch(ctx, edited, types.MergePatchType,
-		patch, metav1.PatchOptions{}); err != nil {
-		return 0, err
+	answered := time.Now()
+	if err := untilEdited(mark, inForce); err != nil {
+		return 0, 0, err
 	}
-
-	return untilEdited(i, func() (bool, error) {
-		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-		return err == nil && now.Policy.Revision != before.Policy.Revision, err
-	})
+	took = time.Since(answered)
+	at, err := watch.sent(ctx, mark)
+	return took, min(took, max(0, at.Sub(answered))), err
 }
 
-// untilEdited returns the time until edit i is in force.
-func untilEdited(i int, inForce func() (bool, error)) (time.Duration, error) {
-	began := time.Now()
-	for time.Since(began) < 30*time.Second {
+// editPolicy edits a policy.
+func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
+	mark string) (inForce func() (bool, error), err error) {
+	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	if err != nil {
+		return nil, err
+	}
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"edit": %q}},
+		"spec": {"egress": [{"ports": [{"port": %d}]}]}}`, mark, 1+time.Now().UnixMicro()%65000)
+	if _, err := c.NetworkingV1().NetworkPolicies(good).Patch(ctx, edited, types.MergePatchType,
+		patch, metav1.PatchOptions{}); err != nil {
+		return nil, err
+	}
+
+	return func() (bool, error) {
+		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		return err == nil && now.Policy.Revision != before.Policy.Revision, err
+	}, nil
+}
+
+// untilEdited waits until an edit is in force. It polls veild, which is in the time.
+func untilEdited(mark string, inForce func() (bool, error)) error {
+	for began := time.Now(); time.Since(began) < 30*time.Second; {
 		if is, err := inForce(); is || err != nil {
-			return time.Since(began), err
+			return err
 		}
 		time.Sleep(time.Millisecond) // veild's answers cost CPU on the cores that it needs.
 	}
-	return 0, fmt.Errorf("edit %d is not in force", i)
+	return fmt.Errorf("edit %s is not in force", mark)
 }
 
 var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)

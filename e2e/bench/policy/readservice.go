@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -83,32 +84,36 @@ func makeEdited(ctx context.Context, c kubernetes.Interface) error {
 
 // editService changes the port of a Service.
 func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
-	i int) (time.Duration, error) {
-	patch := fmt.Appendf(nil, `[{"op": "replace", "path": "/spec/ports/0/port", "value": %d}]`,
-		1+time.Now().UnixMicro()%65000)
-	s, err := c.CoreV1().Services(good).Patch(ctx, edited, types.JSONPatchType, patch,
+	mark string) (inForce func() (bool, error), err error) {
+	s, err := c.CoreV1().Services(good).Patch(ctx, edited, types.JSONPatchType,
+		markedPatch(mark, "/spec/ports/0/port", 1+time.Now().UnixMicro()%65000),
 		metav1.PatchOptions{})
-	if err != nil {
-		return 0, err
-	}
-	return untilEdited(i, func() (bool, error) { return traceHas(ctx, n, s, "") })
+	return func() (bool, error) { return traceHas(ctx, n, s, "") }, err
 }
 
 // editSlice changes the address of an endpoint.
 func editSlice(ctx context.Context, n *lab.Node, c kubernetes.Interface,
-	i int) (time.Duration, error) {
+	mark string) (inForce func() (bool, error), err error) {
 	s, err := c.CoreV1().Services(good).Get(ctx, edited, metav1.GetOptions{})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	addr := numberedAddr(int(time.Now().UnixMicro() % (1 << 24)))
-	patch := fmt.Appendf(nil, `[{"op": "replace", "path": "/endpoints/0/addresses/0", `+
-		`"value": %q}]`, addr)
-	if _, err := c.DiscoveryV1().EndpointSlices(good).Patch(ctx, edited, types.JSONPatchType, patch,
-		metav1.PatchOptions{}); err != nil {
-		return 0, err
+	_, err = c.DiscoveryV1().EndpointSlices(good).Patch(ctx, edited, types.JSONPatchType,
+		markedPatch(mark, "/endpoints/0/addresses/0", addr), metav1.PatchOptions{})
+	return func() (bool, error) { return traceHas(ctx, n, s, addr+":") }, err
+}
+
+// markedPatch returns a JSON patch that sets a value, and mark as the object's only annotation.
+func markedPatch(mark, path string, value any) []byte {
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "replace", "path": path, "value": value},
+		{"op": "add", "path": "/metadata/annotations", "value": map[string]string{"edit": mark}},
+	})
+	if err != nil {
+		panic(err) // These types always encode.
 	}
-	return untilEdited(i, func() (bool, error) { return traceHas(ctx, n, s, addr+":") })
+	return patch
 }
 
 // traceHas reports whether veild serves a Service at its first port, with text in the answer.

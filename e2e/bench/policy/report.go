@@ -42,8 +42,10 @@ func (z scales) labels() map[string]string {
 			name := caseRead(f.name, way.name)
 			out[name] = fmt.Sprintf("%d objects of 1.4 MB with many %s, %s: peak of veild's "+
 				"resident memory", z.swollen, f.what, way.what)
-			out[name+suffixEdit] = fmt.Sprintf("another namespace's object edited "+
-				"beside %d objects with many %s, %s", z.swollen, f.what, way.what)
+			edit := fmt.Sprintf("another namespace's object edited beside %d objects with "+
+				"many %s, %s: ", z.swollen, f.what, way.what)
+			out[name+suffixWatch] = edit + "until the API server sent it"
+			out[name+suffixEdit] = edit + "from then until it is in force"
 		}
 	}
 	for i, size := range []int{z.lines, z.selectors, beyond} {
