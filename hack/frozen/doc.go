@@ -1,6 +1,7 @@
 // Package frozen holds golden files of what users, upgrades and other programs see of Kubeveil and
 // docs/reference does not have: packages linked into each program, names of pinned BPF objects,
-// values of shared constants, and the rendered manifests.
+// values of shared constants, and which objects the manifests render. No file repeats what another
+// file of the tree has.
 //
 // A refactoring changes only the files of linked packages. Any other change is a change of
 // behaviour, and the same commit describes it in the documents. `go test ./hack/frozen -update`

@@ -2,10 +2,12 @@ package frozen
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,23 +20,25 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestManifests holds what kustomize renders of each kustomization that is applied as it is. One
-// that extends another is held as its difference.
+// TestManifests holds which objects kustomize renders of each kustomization that is applied as it
+// is, in which order, and how they differ from the files of the tree. A kustomization that extends
+// another is held as its difference to that one.
 func TestManifests(t *testing.T) {
 	kubectl := "../../out/bin/kubectl"
 	if _, err := os.Stat(kubectl); err != nil {
 		nettest.NeedProgram(t, "kubectl")
 		kubectl = "kubectl"
 	}
+	files := inFiles(t, "../../manifests")
 
-	bases := map[string]string{}
+	bases := map[string][]object{}
 	for name, dir := range map[string]string{
 		"cni": ".", "uninstall": "uninstall", "csi": "csi", "csi-uninstall": "csi-uninstall",
 	} {
 		bases[name] = render(t, kubectl, "../../manifests/"+dir)
-		golden.Check(t, "manifests/"+name+".yaml", bases[name])
+		golden.Check(t, "manifests/"+name+".txt", difference(t, files, nil, bases[name]))
 	}
-	golden.Check(t, "manifests/csi-snapshots.txt", difference(t, bases["csi"],
+	golden.Check(t, "manifests/csi-snapshots.txt", difference(t, files, bases["csi"],
 		render(t, kubectl, "../../manifests/csi-snapshots")))
 
 	components, err := os.ReadDir("../../manifests/components")
@@ -51,7 +55,7 @@ func TestManifests(t *testing.T) {
 		}
 		t.Run(c.Name(), func(t *testing.T) {
 			got := render(t, kubectl, withComponent(t, dir, c.Name()))
-			golden.Check(t, "manifests/"+c.Name()+".txt", difference(t, base, got))
+			golden.Check(t, "manifests/"+c.Name()+".txt", difference(t, files, base, got))
 		})
 	}
 }
@@ -74,8 +78,8 @@ components: [../../../../manifests/components/` + name + `]
 	return dir
 }
 
-// render returns the objects of a kustomization, without comments.
-func render(t *testing.T, kubectl, dir string) string {
+// render returns the objects of a kustomization, in the order in which they are applied.
+func render(t *testing.T, kubectl, dir string) []object {
 	t.Helper()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", dir)
@@ -84,65 +88,83 @@ func render(t *testing.T, kubectl, dir string) string {
 	if err != nil {
 		t.Fatalf("%v: %v: %s", cmd, err, stderr.String())
 	}
-
-	var lines []string
-	for line := range strings.Lines(string(out)) {
-		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, "")
+	return objects(t, string(out))
 }
 
-// object is one object of a rendered kustomization.
+// inFiles returns the texts of the objects that have a file of their own below dir.
+func inFiles(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		// A patch may be a list.
+		if err == nil && bytes.Contains(text, []byte("\nkind: ")) {
+			for _, o := range objects(t, string(text)) {
+				all[o.text] = true
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// object is one object of the API.
 type object struct {
 	name string // kind, namespace and name
-	text string
-	// foreign reports a definition of another project, which the tree has as a file.
-	foreign bool
+	text string // sorted by keys, without comments
 }
 
-// objects splits what render returned.
-func objects(t *testing.T, rendered string) (all []object) {
+// objects splits and parses YAML.
+func objects(t *testing.T, text string) (all []object) {
 	t.Helper()
-	for text := range strings.SplitSeq(rendered, "---\n") {
+	for part := range strings.SplitSeq(text, "---\n") {
 		var head struct {
 			Kind     string
 			Metadata struct{ Namespace, Name string }
 		}
-		if err := yaml.Unmarshal([]byte(text), &head); err != nil {
-			t.Fatalf("%v\n%s", err, text)
+		var whole any
+		if err := errors.Join(yaml.Unmarshal([]byte(part), &head),
+			yaml.Unmarshal([]byte(part), &whole)); err != nil {
+			t.Fatalf("%v\n%s", err, part)
+		}
+		sorted, err := yaml.Marshal(whole)
+		if err != nil {
+			t.Fatal(err)
 		}
 		all = append(all, object{
 			name: strings.Join(strings.Fields(head.Kind+" "+head.Metadata.Namespace+" "+
 				head.Metadata.Name), " "),
-			text: text,
-			foreign: head.Kind == "CustomResourceDefinition" &&
-				!strings.HasSuffix(head.Metadata.Name, "kubeveil.io"),
+			text: string(sorted),
 		})
 	}
 	return all
 }
 
-// difference returns which objects of a kustomization its base lacks, with their text, which ones
-// only the base has, and how the others differ. Definitions of other projects are a checksum.
-func difference(t *testing.T, base, got string) string {
+// difference returns which objects the base lacks, which ones only the base has, and how the others
+// differ. An object that the base lacks is returned with its text unless it is in a file.
+func difference(t *testing.T, files map[string]bool, base, got []object) string {
 	t.Helper()
 	before := map[string]string{}
-	for _, o := range objects(t, base) {
+	for _, o := range base {
 		before[o.name] = o.text
 	}
 
 	var b strings.Builder
-	for _, o := range objects(t, got) {
+	for _, o := range got {
 		old, known := before[o.name]
 		delete(before, o.name)
 		switch {
 		case o.text == old:
-		case o.foreign:
-			fmt.Fprintf(&b, "added %s, sha256 %x\n", o.name, sha256.Sum256([]byte(o.text)))
+		case !known && files[o.text]:
+			fmt.Fprintf(&b, "added %s\n", o.name)
 		case !known:
-			fmt.Fprintf(&b, "added %s\n%s", o.name, o.text)
+			fmt.Fprintf(&b, "added %s, which is in no file\n%s", o.name, o.text)
 		default:
 			diff, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 				A: slices.Collect(strings.Lines(old)), B: slices.Collect(strings.Lines(o.text)),
@@ -153,7 +175,7 @@ func difference(t *testing.T, base, got string) string {
 			fmt.Fprintf(&b, "changed %s\n%s", o.name, diff)
 		}
 	}
-	for _, o := range objects(t, base) {
+	for _, o := range base {
 		if _, left := before[o.name]; left {
 			fmt.Fprintf(&b, "removed %s\n", o.name)
 		}
@@ -167,10 +189,12 @@ func TestDifferenceShowsEachChange(t *testing.T) {
 	const old = "kind: B\nmetadata:\n  name: b\nx: 1\n"
 	const changed = "kind: B\nmetadata:\n  name: b\nx: 2\n"
 	const added = "kind: C\nmetadata:\n  name: c\n  namespace: ns\n"
-	got := difference(t, strings.Join([]string{same, gone, old}, "---\n"),
-		strings.Join([]string{same, changed, added}, "---\n"))
+	const written = "kind: D\nmetadata:\n  name: d\n"
+	got := difference(t, map[string]bool{written: true},
+		objects(t, strings.Join([]string{same, gone, old}, "---\n")),
+		objects(t, strings.Join([]string{same, changed, added, "# d\n" + written}, "---\n")))
 	want := "changed B b\n@@ -2,3 +2,3 @@\n metadata:\n   name: b\n-x: 1\n+x: 2\n" +
-		"added C ns c\n" + added + "removed A gone\n"
+		"added C ns c, which is in no file\n" + added + "added D d\nremoved A gone\n"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
