@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs golangci-lint (with .golangci.yml) and govulncheck, both pinned in hack/tools/lint/go.mod.
+# Runs golangci-lint (with .golangci.yml) and govulncheck, both pinned in hack/versions.sh.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-module=$ROOT/hack/tools/lint
-from=$(cat "$module/go.mod" "$module/go.sum" <(go env GOVERSION GOARCH) | sha256sum | cut -d' ' -f1)
 build() {
-	cd "$module"
-	CGO_ENABLED=0 go build -buildvcs=false -o "$OUT/tools/" tool
+	export CGO_ENABLED=0 GOBIN=$OUT/tools
+	local lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	go install -buildvcs=false "$lint@$GOLANGCI_LINT_VERSION"
+	go install -buildvcs=false "golang.org/x/vuln/cmd/govulncheck@$GOVULNCHECK_VERSION"
 	echo "$from" >"$OUT/tools/golangci-lint.from"
 }
+from="$GOLANGCI_LINT_VERSION $GOVULNCHECK_VERSION $(go env GOVERSION GOARCH | xargs)"
 mkdir -p "$OUT/tools"
 built_from "$OUT/tools/golangci-lint" "$from" || progress "build the linters" build
 

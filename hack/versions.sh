@@ -4,9 +4,8 @@
 # Pinned by modules instead:
 #   the product, the reference CNI plugins, bpf2go  go.mod
 #   Kubernetes                                      hack/tools/kubernetes/go.mod
-#   containerd 2, CoreDNS                           hack/tools/{containerd,coredns}/go.mod
+#   CoreDNS                                         hack/tools/coredns/go.mod
 #   the tests of ClusterNetworkPolicy               hack/tools/network-policy-api/go.mod
-#   golangci-lint, govulncheck                      hack/tools/lint/go.mod
 #   cyclonus, which NetworkPolicy is compared with  hack/tools/cyclonus/go.mod
 
 # The compiler of the BPF programs: Debian 12's.
@@ -15,3 +14,9 @@ CLANG_VERSION=14
 # Debian's etcd, taken apart into out/tools and never installed: installing it
 # would start a service. Any 3.4 or later serves the API server of the lab.
 ETCD_MIN_VERSION=3.4
+
+# `go install` builds these by their own go.mod, and checks sums by Go's checksum database. None of
+# them is in an image.
+GOLANGCI_LINT_VERSION=v2.15.0
+GOVULNCHECK_VERSION=v1.8.0
+CONTAINERD_VERSION=v2.4.2
