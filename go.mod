@@ -113,7 +113,6 @@ require (
 
 // The reference CNI plugins that users chain with veil, built from their module.
 tool (
-	github.com/cilium/ebpf/cmd/bpf2go
 	github.com/containernetworking/plugins/plugins/ipam/host-local
 	github.com/containernetworking/plugins/plugins/main/loopback
 	github.com/containernetworking/plugins/plugins/main/ptp

@@ -2,7 +2,7 @@
 # Sourced by the other scripts; sets variables and does nothing else.
 #
 # Pinned by modules instead:
-#   the product, the reference CNI plugins, bpf2go  go.mod
+#   the product, the reference CNI plugins          go.mod
 #   Kubernetes                                      hack/tools/kubernetes/go.mod
 #   CoreDNS                                         hack/tools/coredns/go.mod
 #   the tests of ClusterNetworkPolicy               hack/tools/network-policy-api/go.mod

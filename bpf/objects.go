@@ -1,0 +1,52 @@
+//go:build 386 || amd64 || arm || arm64 || loong64 || mips64le || mipsle || ppc64le || riscv64
+
+package bpf
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// The objects are little-endian, so this file is only built where the CPU is.
+var (
+	//go:embed guardingress_bpfel.o
+	guardIngress []byte
+	//go:embed guardegress_bpfel.o
+	guardEgress []byte
+	//go:embed servicesocket_bpfel.o
+	serviceSocket []byte
+	//go:embed servicepacket_bpfel.o
+	servicePacket []byte
+)
+
+// LoadGuardIngress returns the programs and maps of progs/guard_ingress.c. The caller may change
+// them: each call returns new ones.
+func LoadGuardIngress() (*ebpf.CollectionSpec, error) {
+	return load("guard_ingress", guardIngress)
+}
+
+// LoadGuardEgress returns the programs and maps of progs/guard_egress.c.
+func LoadGuardEgress() (*ebpf.CollectionSpec, error) {
+	return load("guard_egress", guardEgress)
+}
+
+// LoadServiceSocket returns the programs and maps of progs/service_socket.c.
+func LoadServiceSocket() (*ebpf.CollectionSpec, error) {
+	return load("service_socket", serviceSocket)
+}
+
+// LoadServicePacket returns the programs and maps of progs/service_packet.c.
+func LoadServicePacket() (*ebpf.CollectionSpec, error) {
+	return load("service_packet", servicePacket)
+}
+
+func load(name string, object []byte) (*ebpf.CollectionSpec, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w", name, err)
+	}
+	return spec, nil
+}
