@@ -50,6 +50,10 @@ func (p programs) help(program string) (string, error) {
 	switch program {
 	case "veilctl":
 		verbs, err = p.cobraTree(program, nil)
+		// Package cobra writes these two, the same in all programs.
+		verbs = slices.DeleteFunc(verbs, func(verb []string) bool {
+			return verb[0] == "completion" || verb[0] == "help"
+		})
 	case "veil-csi":
 		verbs = [][]string{{"cleanup"}, {"place-copies"}}
 	}
