@@ -43,7 +43,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 		node.Service(), policy.Command(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
 		bench.Command(), sysdump.Command(), volume.Command())
-	root.AddCommand(versionCommand(), installCommand())
+	root.AddCommand(versionCommand())
 	return root
 }
 
@@ -60,15 +60,4 @@ func versionCommand() *cobra.Command {
 			return err
 		})
 	})
-}
-
-// installCommand refuses what was the name of check.
-func installCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "install", Hidden: true, DisableFlagParsing: true,
-		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("veilctl install -check is veilctl check now; install with "+
-				"kubectl apply -k manifests/: %w", verb.ErrUsage)
-		},
-	}
 }

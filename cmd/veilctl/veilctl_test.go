@@ -111,11 +111,9 @@ func TestWrongCommandLines(t *testing.T) {
 		"one dash":                   {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
 		"one dash, help by a letter": {"volume recover -header=x pvc",
 			"-header=x: write --header=x"},
-		"one dash, -o by a letter":   {"service trace -outside 192.0.2.1:80", "write --outside"},
-		"one dash, help":             {"status -help", "write --help"},
-		"the old name of check":      {"install -check -kubeconfig /x", "veilctl check"},
-		"the old name of check, too": {"install", "veilctl check"},
-		"a format that is none":      {"version -o yaml", "write table or json"},
+		"one dash, -o by a letter": {"service trace -outside 192.0.2.1:80", "write --outside"},
+		"one dash, help":           {"status -help", "write --help"},
+		"a format that is none":    {"version -o yaml", "write table or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := run(t.Context(), strings.Fields(tt.args), io.Discard, io.Discard)

@@ -24,7 +24,7 @@ var calls = map[string][][]string{
 	"veil-csi": {{"nonsense"}, {"--nonsense"}, {"make-key"}, {"--store", "nonsense"}},
 	"veilctl": {
 		{}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},
-		{"volume"}, {"service"}, {"policy"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
+		{"volume"}, {"service"}, {"policy"}, {"volume", "lits"}, {"stauts"},
 		{"status", "-kubeconfig", "/x"},
 		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
 	},

@@ -85,14 +85,6 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 	return nil
 }
 
-// renamed maps keys that were renamed to their present names. docs/reference/configuration.md lists
-// them too.
-var renamed = map[string]string{
-	"services.limits.fronts":  "services.limits.frontends",
-	"services.limits.slots":   "services.limits.backendSlots",
-	"services.limits.sources": "services.limits.sourceRanges",
-}
-
 func decodeStruct(path string, raw any, v reflect.Value) []error {
 	object, ok := raw.(map[string]any)
 	if !ok {
@@ -107,10 +99,6 @@ func decodeStruct(path string, raw any, v reflect.Value) []error {
 	var problems []error
 	for _, name := range names {
 		i := slices.Index(keysOf(v.Type()), name)
-		if now := renamed[join(path, name)]; now != "" {
-			problems = append(problems, newProblem(join(path, name), "is renamed; write %s", now))
-			continue
-		}
 		if i < 0 {
 			problems = append(problems, newProblem(join(path, name),
 				"unknown key; did you mean %s?", join(path, nearest(name, keysOf(v.Type())))))
