@@ -63,8 +63,8 @@ func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) 
 		Object.Object["data"].(map[string]any)["veild.yaml"].(string)
 	const account = "var/run/secrets/kubernetes.io/serviceaccount"
 	for path, text := range map[string]string{
-		"secrets/token": nodetest.NewToken(ctx, t, l,
-			nodetest.DaemonPod(ctx, t, l, c.node.Name)),
+		"secrets/token": nodetest.NewToken(ctx, t, l, nodetest.DaemonAccount,
+			nodetest.DaemonPod(ctx, t, l, nodetest.DaemonAccount, c.node.Name)),
 		"secrets/ca.crt":    string(ca),
 		"config/veild.yaml": config,
 		"config/kubeadm.yaml": fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: "+

@@ -11,8 +11,17 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
+// Apply applies an object as kubectl does.
+func Apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
+	return apply(ctx, l, o, nil)
+}
+
 // DryApply lets the API server judge an object by server-side apply without keeping it.
 func DryApply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
+	return apply(ctx, l, o, []string{metav1.DryRunAll})
+}
+
+func apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured, dry []string) error {
 	groups, err := restmapper.GetAPIGroupResources(l.Control.Client.Discovery())
 	if err != nil {
 		return err
@@ -22,8 +31,7 @@ func DryApply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) err
 	if err != nil {
 		return err
 	}
-	opts := metav1.ApplyOptions{FieldManager: "lab", Force: true,
-		DryRun: []string{metav1.DryRunAll}}
+	opts := metav1.ApplyOptions{FieldManager: "lab", Force: true, DryRun: dry}
 	c := l.Control.Dynamic.Resource(m.Resource)
 	if m.Scope.Name() == meta.RESTScopeNameNamespace {
 		_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)

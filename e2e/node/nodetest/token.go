@@ -24,18 +24,20 @@ import (
 var VeilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
 	Resource: "veilnodes"}
 
-// DaemonNamespace and DaemonAccount are the service account of veild in the manifests.
-const (
-	DaemonNamespace = "kube-system"
-	DaemonAccount   = "veild"
-)
+// DaemonAccount is the service account of veild in the manifests.
+const DaemonAccount = "veild"
+
+// ConfigAs returns the access of a client that has nothing but a token.
+func ConfigAs(l *lab.Lab, token string) *rest.Config {
+	c := rest.AnonymousClientConfig(l.Control.Config)
+	c.BearerToken, c.QPS, c.Burst = token, 1000, 1000
+	return c
+}
 
 // VeilNodesAs returns a client of VeilNodes that has nothing but a token of veild's service account.
 func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
 	t.Helper()
-	c := rest.AnonymousClientConfig(l.Control.Config)
-	c.BearerToken, c.QPS, c.Burst = token, 1000, 1000
-	d, err := dynamic.NewForConfig(c)
+	d, err := dynamic.NewForConfig(ConfigAs(l, token))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,13 +50,13 @@ func StolenToken(t *testing.T, n *lab.Node) string {
 	return string(filetest.Read(t, filepath.Join(n.Disk(), lab.TokenFile)))
 }
 
-// NewToken returns a new token of veild's service account, as a kubelet requests it: bound to the
-// object, or to none if it is nil.
-func NewToken(ctx context.Context, t *testing.T, l *lab.Lab,
+// NewToken returns a new token of a service account in kube-system, as a kubelet requests it: bound
+// to the object, or to none if it is nil.
+func NewToken(ctx context.Context, t *testing.T, l *lab.Lab, account string,
 	bound *authenticationv1.BoundObjectReference) string {
 	t.Helper()
-	r, err := l.Control.Client.CoreV1().ServiceAccounts(DaemonNamespace).CreateToken(ctx,
-		DaemonAccount,
+	r, err := l.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
+		account,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: bound}}, metav1.CreateOptions{})
 	if err != nil {
@@ -63,15 +65,15 @@ func NewToken(ctx context.Context, t *testing.T, l *lab.Lab,
 	return r.Status.Token
 }
 
-// DaemonPod makes the object of a pod of veild's on a node and returns a reference to it. No program
-// runs.
-func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab,
+// DaemonPod makes the object of a pod of a service account in kube-system on a node, and returns a
+// reference to it. No program runs.
+func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab, account,
 	node string) *authenticationv1.BoundObjectReference {
 	t.Helper()
-	p, err := l.Control.Client.CoreV1().Pods(DaemonNamespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "veild-"},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: DaemonAccount,
-			Containers: []corev1.Container{{Name: "veild", Image: "localhost/kubeveil:dev"}}},
+	p, err := l.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: account,
+			Containers: []corev1.Container{{Name: "daemon", Image: "localhost/kubeveil:dev"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

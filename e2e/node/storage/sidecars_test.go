@@ -13,7 +13,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -165,7 +164,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		s.t.Fatal(err)
 	}
 
-	token, pod := s.token(ctx, account)
+	pod := nodetest.DaemonPod(ctx, s.t, s.Lab, account, s.node)
+	token := nodetest.NewToken(ctx, s.t, s.Lab, account, pod)
 	for _, c := range set.Spec.Template.Spec.Containers {
 		if len(c.Command) == 0 {
 			continue // The driver itself.
@@ -173,7 +173,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		config := filepath.Join(s.Control.Host().Dir, c.Name+".kubeconfig")
 		filetest.Write(s.t, config, s.kubeconfig(token), 0o600)
 
-		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod,
+		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod.Name,
 			filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
 		for _, a := range c.Args {
 			args = append(args, strings.NewReplacer("/csi/csi.sock", s.socket,
@@ -196,29 +196,6 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 			p.Kill(context.WithoutCancel(ctx))
 		})
 	}
-}
-
-// token returns a token for a pod of the account on the node, and the pod's name.
-func (s *sidecars) token(ctx context.Context, account string) (token, pod string) {
-	s.t.Helper()
-	p, err := s.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
-		Spec: corev1.PodSpec{NodeName: s.node, ServiceAccountName: account,
-			Containers: []corev1.Container{{Name: "c", Image: "localhost/kubeveil-csi:dev"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r, err := s.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
-		account, &authenticationv1.TokenRequest{
-			Spec: authenticationv1.TokenRequestSpec{
-				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod",
-					APIVersion: "v1", Name: p.Name, UID: p.UID}},
-		}, metav1.CreateOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return r.Status.Token, p.Name
 }
 
 func (s *sidecars) kubeconfig(token string) []byte {

@@ -33,8 +33,8 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	for name, token := range map[string]string{
 		"bound to the Node": nodetest.StolenToken(t, l.Nodes()[0]),
-		"bound to a pod on the Node": nodetest.NewToken(ctx, t, l,
-			nodetest.DaemonPod(ctx, t, l, own)),
+		"bound to a pod on the Node": nodetest.NewToken(ctx, t, l, nodetest.DaemonAccount,
+			nodetest.DaemonPod(ctx, t, l, nodetest.DaemonAccount, own)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := nodetest.VeilNodesAs(t, l, token)
@@ -67,7 +67,8 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 
 	t.Run("bound to nothing", func(t *testing.T) {
-		c := nodetest.VeilNodesAs(t, l, nodetest.NewToken(ctx, t, l, nil))
+		c := nodetest.VeilNodesAs(t, l,
+			nodetest.NewToken(ctx, t, l, nodetest.DaemonAccount, nil))
 		othersRefused(ctx, t, c, admin, other, "names no node")
 		refused(t, "create", nodetest.DryCreate(ctx, c, nodetest.VeilNode(own, "Node", own)),
 			"names no node")

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
@@ -30,28 +31,9 @@ func csiToken(ctx context.Context, t *testing.T, l *lab.Lab, node string) *rest.
 	t.Helper()
 	var bound *authenticationv1.BoundObjectReference
 	if node != "" {
-		p, err := l.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: csiAccount + "-"},
-			Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: csiAccount,
-				Containers: []corev1.Container{{Name: "veil-csi",
-					Image: "localhost/kubeveil-csi:dev"}}},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		bound = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
-			UID: p.UID}
+		bound = nodetest.DaemonPod(ctx, t, l, csiAccount, node)
 	}
-	r, err := l.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
-		csiAccount,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			BoundObjectRef: bound}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := rest.AnonymousClientConfig(l.Control.Config)
-	c.BearerToken, c.QPS, c.Burst = r.Status.Token, 1000, 1000
-	return c
+	return nodetest.ConfigAs(l, nodetest.NewToken(ctx, t, l, csiAccount, bound))
 }
 
 // storeAs is a store with the token of the driver on a node.

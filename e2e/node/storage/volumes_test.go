@@ -13,12 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/restmapper"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
@@ -38,26 +36,7 @@ const (
 
 // apply applies an object as kubectl does, trying again while its kind is not served yet.
 func apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
-	return lab.Until(ctx, 20*time.Second, func() error {
-		groups, err := restmapper.GetAPIGroupResources(l.Control.Client.Discovery())
-		if err != nil {
-			return err
-		}
-		gvk := o.GroupVersionKind()
-		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(),
-			gvk.Version)
-		if err != nil {
-			return err
-		}
-		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
-		if c := l.Control.Dynamic.Resource(m.Resource); m.Scope.Name() ==
-			meta.RESTScopeNameNamespace {
-			_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
-		} else {
-			_, err = c.Apply(ctx, o.GetName(), o, opts)
-		}
-		return err
-	})
+	return lab.Until(ctx, 20*time.Second, func() error { return nodetest.Apply(ctx, l, o) })
 }
 
 // installCSI applies the driver's manifests in their order.
