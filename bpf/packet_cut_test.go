@@ -35,7 +35,7 @@ func newWire(t *testing.T, kind uint16) wire {
 	t.Helper()
 	nettest.NeedTUN(t)
 	w := wire{ns: nettest.NewNS(t)}
-	w.far = openTUN(t, w.ns, "w0", kind)
+	w.far = nettest.OpenTUN(t, w.ns, "w0", kind)
 	t.Cleanup(func() { w.far.Close() })
 	nettest.Sysctl(t, w.ns, "ipv4/ip_forward", "1")
 	nettest.Sysctl(t, w.ns, "ipv6/conf/all/forwarding", "1")

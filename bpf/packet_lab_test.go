@@ -104,36 +104,12 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// openTUN opens the queue of a TUN or TAP, and creates the device if there is none. kind is IFF_TUN
-// or IFF_TAP.
-func openTUN(t *testing.T, ns *nettest.NS, name string, kind uint16) *os.File {
-	t.Helper()
-	var f *os.File
-	ns.Run(t, func() error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		req, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		req.SetUint16(kind | unix.IFF_NO_PI)
-		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
-			unix.Close(fd)
-			return fmt.Errorf("attach to %s: %w", name, err)
-		}
-		f = os.NewFile(uintptr(fd), name)
-		return nil
-	})
-	return f
-}
-
 // tunnel carries packets between the nodes. Like WireGuard it takes from a peer only packets with
 // the peer's own addresses.
 func (l *lab) tunnel(t *testing.T) {
 	t.Helper()
-	a, b := openTUN(t, l.node1, "veil0", unix.IFF_TUN), openTUN(t, l.node2, "veil0", unix.IFF_TUN)
+	a := nettest.OpenTUN(t, l.node1, "veil0", unix.IFF_TUN)
+	b := nettest.OpenTUN(t, l.node2, "veil0", unix.IFF_TUN)
 	done := make(chan struct{}, 2)
 	carry := func(from, to *os.File, allowed []netip.Prefix) {
 		defer func() { done <- struct{}{} }()

@@ -19,3 +19,11 @@ func Addrs(texts ...string) []netip.Addr {
 	}
 	return out
 }
+
+// AddrPorts parses addresses with ports.
+func AddrPorts(text ...string) (all []netip.AddrPort) {
+	for _, s := range text {
+		all = append(all, netip.MustParseAddrPort(s))
+	}
+	return all
+}

@@ -69,6 +69,30 @@ func TUN(t testing.TB, ns *NS, name string) {
 	})
 }
 
+// OpenTUN opens the queue of a TUN or TAP, and makes the device if there is none. kind is IFF_TUN
+// or IFF_TAP. The caller closes it.
+func OpenTUN(t testing.TB, ns *NS, name string, kind uint16) (f *os.File) {
+	t.Helper()
+	ns.Run(t, func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		req, err := unix.NewIfreq(name)
+		if err == nil {
+			req.SetUint16(kind | unix.IFF_NO_PI)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		}
+		if err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("open TUN %s: %w", name, err)
+		}
+		f = os.NewFile(uintptr(fd), name)
+		return nil
+	})
+	return f
+}
+
 // AddAddr adds addresses to a link, usable at once.
 func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
 	t.Helper()

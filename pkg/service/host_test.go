@@ -6,23 +6,18 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-)
 
-func addrPorts(text ...string) []netip.AddrPort {
-	var all []netip.AddrPort
-	for _, t := range text {
-		all = append(all, netip.MustParseAddrPort(t))
-	}
-	return all
-}
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
 
 // hosts returns entry 0 with two servers of IPv4 and one of IPv6. The first server is also a
 // frontend for the host.
 func hosts(named ...string) APIServer {
-	return APIServer{Frontends: addrPorts("198.18.0.10:443", "[fd42::10]:443"),
-		Backends: addrPorts("198.19.1.1:6443", "198.19.1.2:6443", "[fd42:8::1]:6443"),
-		Host: []HostFrontend{{netip.MustParseAddrPort("198.19.1.1:6443"), addrPorts(named...)},
-			{netip.MustParseAddrPort("[fd42:8::9]:6443"), addrPorts("[fd42:8::1]:6443",
+	return APIServer{Frontends: nettest.AddrPorts("198.18.0.10:443", "[fd42::10]:443"),
+		Backends: nettest.AddrPorts("198.19.1.1:6443", "198.19.1.2:6443", "[fd42:8::1]:6443"),
+		Host: []HostFrontend{
+			{netip.MustParseAddrPort("198.19.1.1:6443"), nettest.AddrPorts(named...)},
+			{netip.MustParseAddrPort("[fd42:8::9]:6443"), nettest.AddrPorts("[fd42:8::1]:6443",
 				"198.19.1.2:6443")}}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -79,7 +80,7 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 		"the maps still lead to it": {[]string{gone, other}, func(a *Servers) {
 			say(a, other, true)
 			say(a, gone, false)
-			a.Written(service.APIServer{Backends: addrPorts(gone, other)})
+			a.Written(service.APIServer{Backends: nettest.AddrPorts(gone, other)})
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
 		"its certificate is wrong and another's is right": {[]string{gone, other},
 			func(a *Servers) {
@@ -101,8 +102,8 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newServers(Known{Frontends: addrPorts(apiFrontend),
-				Remembered: addrPorts(c.servers...)})
+			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
+				Remembered: nettest.AddrPorts(c.servers...)})
 			c.steps(a)
 
 			began, delay := time.Now(), a.closing.delay(0)
@@ -120,8 +121,8 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 // one answers, those that began meanwhile are closed, and not 10 s after the last ones.
 func TestConnectionsOfAnOutageAreClosed(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
-	a := newServers(Known{Frontends: addrPorts(apiFrontend),
-		Remembered: addrPorts(gone, other)})
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
+		Remembered: nettest.AddrPorts(gone, other)})
 	say := func(addr string, up bool) {
 		a.report(netip.MustParseAddrPort(addr), up)
 		a.Written(a.Entry())
@@ -171,8 +172,8 @@ func TestNodesCloseAtTheirOwnTimes(t *testing.T) {
 // few: most sockets retransmit for the second time after it. A tick may come a little early.
 func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
-	a := newServers(Known{Frontends: addrPorts(apiFrontend),
-		Remembered: addrPorts(gone, other)})
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
+		Remembered: nettest.AddrPorts(gone, other)})
 	a.report(netip.MustParseAddrPort(other), true)
 	a.report(netip.MustParseAddrPort(gone), false)
 	began := time.Now()
@@ -194,8 +195,8 @@ func TestStuckConnectionsAreClosedAtEachTurn(t *testing.T) {
 // A slow search is a rare one, and a failed one is not counted.
 func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	const gone = "198.18.0.1:6443"
-	a := newServers(Known{Frontends: addrPorts(apiFrontend),
-		Remembered: addrPorts(gone, "198.18.0.2:6443")})
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
+		Remembered: nettest.AddrPorts(gone, "198.18.0.2:6443")})
 	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
 	a.report(netip.MustParseAddrPort(gone), false)
 	began := time.Now()

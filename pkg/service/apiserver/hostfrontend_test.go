@@ -65,7 +65,7 @@ func TestServersOfHostFrontends(t *testing.T) {
 			{first, observation{up: true, readiness: notReady}}}, "1", "certificates of 1 of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newServers(Known{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
 				Remembered: []netip.AddrPort{first, second, other},
 				Host:       []netip.AddrPort{hostFrontend, hostFrontend}})
 			a.o.Verify = func(tls.ConnectionState) error { return nil }
@@ -110,8 +110,8 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 		"no server of its family": {"[fd42::9]:6443", func(tls.ConnectionState) error { return nil },
 			"no API server of its family is known"},
 	} {
-		a := newServers(Known{Remembered: addrPorts("198.18.0.1:6443"),
-			Host: addrPorts(c.addr)})
+		a := newServers(Known{Remembered: nettest.AddrPorts("198.18.0.1:6443"),
+			Host: nettest.AddrPorts(c.addr)})
 		a.o.Verify = c.verify
 		a.report(hostFrontend, true)
 		if got := a.Status().Problems; len(got) != 1 || !strings.Contains(got[0], c.want) {
@@ -123,8 +123,8 @@ func TestHostFrontendsThatLeadNowhere(t *testing.T) {
 // What the last process's frontends led to is kept until the first certificates are seen: a restart
 // leaves no time in which an address is not translated.
 func TestHostFrontendsAreAdopted(t *testing.T) {
-	both := addrPorts("198.18.0.1:6443", "198.18.0.2:6443")
-	known := Known{Frontends: addrPorts(apiFrontend), Remembered: both,
+	both := nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")
+	known := Known{Frontends: nettest.AddrPorts(apiFrontend), Remembered: both,
 		Host: []netip.AddrPort{hostFrontend}}
 	named := observation{up: true, trust: trusted, named: []netip.AddrPort{hostFrontend}}
 	expect := func(situation string, a *Servers, want ...netip.AddrPort) {
@@ -171,14 +171,14 @@ func stateWith(t *testing.T, e service.APIServer) service.State {
 // A probe looks for the addresses in the certificate, and only in one that is verified.
 func TestProbesReadNames(t *testing.T) {
 	addr, _, _ := testServer(t, true) // its certificate names 127.0.0.1 and ::1
-	wanted := addrPorts("127.0.0.1:6443", "192.0.2.1:6443", "[::1]:6443")
+	wanted := nettest.AddrPorts("127.0.0.1:6443", "192.0.2.1:6443", "[::1]:6443")
 
 	for name, c := range map[string]struct {
 		verify func(tls.ConnectionState) error
 		want   []netip.AddrPort
 	}{
 		"verified": {func(tls.ConnectionState) error { return nil },
-			addrPorts("127.0.0.1:6443", "[::1]:6443")},
+			nettest.AddrPorts("127.0.0.1:6443", "[::1]:6443")},
 		"wrong":        {func(tls.ConnectionState) error { return errors.New("another CA") }, nil},
 		"not verified": {nil, nil},
 	} {

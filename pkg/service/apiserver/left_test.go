@@ -8,14 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // A server that died is taken out of the list before connections to it are closed (the leases of
 // kube-apiserver end after 15 s); they are all the same.
 func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 	listed := func(addrs ...string) service.Slice {
-		return slice(apiService, "https", 6443, addrs...)
+		return servicetest.ReadySlice(apiService, "https", 6443, addrs...)
 	}
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")
@@ -55,7 +57,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newServers(Known{Frontends: addrPorts(apiFrontend)})
+			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend)})
 			probed := map[netip.AddrPort]bool{}
 			a.run = func(_ *server, addr netip.AddrPort) func() {
 				probed[addr] = true
@@ -103,12 +105,12 @@ func expectLooks(t *testing.T, a *Servers, gone netip.AddrPort, want int) {
 // A server that left, and connections to which could not be closed, is not done with.
 func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	gone := netip.MustParseAddrPort("198.18.0.1:6443")
-	a := newServers(Known{Frontends: addrPorts(apiFrontend)})
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend)})
 	a.run = func(*server, netip.AddrPort) func() { return func() {} }
-	a.PutSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+	a.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
 	a.report(gone, false)
 	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
-	a.PutSlice(slice(apiService, "https", 6443, "198.18.0.2"))
+	a.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.2"))
 	times := 0
 	for after := time.Duration(0); times < mostCloses+3 && after < time.Hour; after += time.Second {
 		times += len(sweeps(a, time.Now().Add(after)))
@@ -129,15 +131,16 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 		"it does not answer": {func(*Servers) {}, mostCloses},
 		"it answers":         {func(a *Servers) { a.report(gone, true) }, 0},
 		"it is listed, and comes back": {func(a *Servers) {
-			a.PutSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+			a.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.1",
+				"198.18.0.2"))
 			a.report(gone, true)
 		}, 0},
 		"nobody else answers": {func(a *Servers) { a.report(other, false) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newServers(Known{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
 				Configured: []netip.AddrPort{other}})
-			a.AdoptLeft(append(addrPorts(apiFrontend), gone, other))
+			a.AdoptLeft(append(nettest.AddrPorts(apiFrontend), gone, other))
 			if got := a.Entry().Backends; !slices.Equal(got, []netip.AddrPort{other}) {
 				t.Errorf("entry 0 has %s, want %s", got, other)
 			}
@@ -154,11 +157,11 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 
 // A server that does not answer is not a backend, and no service can claim its address.
 func TestServerThatDoesNotAnswerIsReserved(t *testing.T) {
-	a := newServers(Known{Frontends: addrPorts(apiFrontend)})
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend)})
 	a.run = func(*server, netip.AddrPort) func() { return func() {} }
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")
-	a.PutSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+	a.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
 	a.report(gone, true)
 	a.report(other, true)
 	if e := a.Entry(); len(e.Backends) != 2 || len(e.Reserved) > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 func TestServersForNewConnections(t *testing.T) {
@@ -70,7 +71,7 @@ func TestServersForNewConnections(t *testing.T) {
 			{second, 0, right}, {second, 0, observation{}}}, "1 3", StateGood},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newServers(Known{Frontends: addrPorts(apiFrontend),
+			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
 				Remembered: []netip.AddrPort{first, second, third}})
 			began := time.Now()
 			for _, addr := range []netip.AddrPort{first, second, third} {
@@ -179,14 +180,14 @@ func TestCertificatesAreVerified(t *testing.T) {
 				w.second: c.second}
 			w.begin(t, nil)
 
-			wait(t, "problem", func() error {
+			servicetest.Wait(t, "problem", func() error {
 				if got := w.Status().Problems; len(got) == 0 ||
 					!strings.Contains(got[0], "signed by another CA") {
 					return fmt.Errorf("problems %q", got)
 				}
 				return nil
 			})
-			w.waitBackends(t, addrPorts(c.want...)...)
+			w.waitBackends(t, nettest.AddrPorts(c.want...)...)
 		})
 	}
 }

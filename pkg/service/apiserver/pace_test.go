@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 func TestProbesSlowDownWithTheCluster(t *testing.T) {
@@ -59,7 +62,7 @@ func TestProbeIsAsked(t *testing.T) {
 
 func TestServersAreAskedOnceASecond(t *testing.T) {
 	addr := netip.MustParseAddrPort("198.18.0.1:6443")
-	a := newServers(Known{Frontends: addrPorts(apiFrontend),
+	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
 		Remembered: []netip.AddrPort{addr}})
 	asked := func() bool {
 		select {
@@ -95,7 +98,7 @@ func TestRetransmissionsFindALostServer(t *testing.T) {
 	w.waitBoth(t) // on a busy machine that may need several connects
 	w.SetNodes(400_000)
 	trip := w.Status().Servers[0].RoundTrip
-	wait(t, "the last ping for 100 s", func() error {
+	servicetest.Wait(t, "the last ping for 100 s", func() error {
 		if w.Status().Servers[0].RoundTrip == trip {
 			return errors.New("no ping was answered")
 		}
@@ -113,7 +116,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			return map[netip.AddrPort]int{w.first: 7}, nil
 		}
 	})
-	wait(t, "number of connections", func() error {
+	servicetest.Wait(t, "number of connections", func() error {
 		got := w.Status().Servers
 		if len(got) != 2 || got[0].Connections != 7 || got[1].Connections != 0 {
 			return fmt.Errorf("%+v", got)

@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // twoServers are two servers of HTTP/2 that Servers with the real prober balance. The first one
@@ -55,7 +58,7 @@ func newTwoServers(t *testing.T) *twoServers {
 // begin starts Servers that know both.
 func (w *twoServers) begin(t *testing.T, change func(*Options)) {
 	t.Helper()
-	o := Options{Node: "node-1", Known: Known{Frontends: addrPorts(apiFrontend),
+	o := Options{Node: "node-1", Known: Known{Frontends: nettest.AddrPorts(apiFrontend),
 		Remembered: []netip.AddrPort{w.first, w.second}}}
 	if change != nil {
 		change(&o)
@@ -85,7 +88,7 @@ func (w *twoServers) begin(t *testing.T, change func(*Options)) {
 // waitBoth waits until both servers have answered a probe and are backends.
 func (w *twoServers) waitBoth(t *testing.T) {
 	t.Helper()
-	wait(t, "two servers that answer", func() error {
+	servicetest.Wait(t, "two servers that answer", func() error {
 		for _, s := range w.Status().Servers {
 			if !s.Up || s.Since.IsZero() {
 				return fmt.Errorf("%+v", s)
@@ -99,7 +102,7 @@ func (w *twoServers) waitBoth(t *testing.T) {
 // waitBackends waits until these are the backends of entry 0.
 func (w *twoServers) waitBackends(t *testing.T, want ...netip.AddrPort) {
 	t.Helper()
-	wait(t, "backends of entry 0", func() error {
+	servicetest.Wait(t, "backends of entry 0", func() error {
 		if got := w.Entry().Backends; !slices.Equal(got, want) {
 			return fmt.Errorf("%v, want %v", got, want)
 		}
@@ -194,13 +197,14 @@ func TestHeldConnectionsMove(t *testing.T) {
 				}
 			})
 			w.waitBoth(t)
-			wait(t, "first request", func() error { return h.get(t.Context()) })
+			servicetest.Wait(t, "first request", func() error { return h.get(t.Context()) })
 
 			began := time.Now()
 			w.freeze()
 			defer w.thaw()
 			w.waitBackends(t, w.second)
-			wait(t, "a request of the held client", func() error { return h.get(t.Context()) })
+			servicetest.Wait(t, "a request of the held client",
+				func() error { return h.get(t.Context()) })
 			t.Logf("served again after %v", time.Since(began).Round(time.Millisecond))
 
 			mu.Lock()

@@ -10,32 +10,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // What is sure goes before what the maps have, and both before a guess.
 func TestFrontendsBeforeAnyList(t *testing.T) {
 	frontend := func(text string) service.APIServer {
-		return service.APIServer{Frontends: addrPorts(text), Backends: addrPorts("198.18.0.1:6443")}
+		return service.APIServer{Frontends: nettest.AddrPorts(text),
+			Backends: nettest.AddrPorts("198.18.0.1:6443")}
 	}
 	for name, c := range map[string]struct {
 		before apiserver.Known
 		maps   service.APIServer
 		want   string
 	}{
-		"a guess": {apiserver.Known{Guessed: addrPorts("198.18.128.1:443")},
+		"a guess": {apiserver.Known{Guessed: nettest.AddrPorts("198.18.128.1:443")},
 			service.APIServer{}, "198.18.128.1:443"},
-		"the maps and a guess": {apiserver.Known{Guessed: addrPorts("198.18.128.1:443")},
+		"the maps and a guess": {apiserver.Known{Guessed: nettest.AddrPorts("198.18.128.1:443")},
 			frontend("198.18.200.1:443"), "198.18.200.1:443"},
-		"what is sure and a guess": {apiserver.Known{Frontends: addrPorts("198.18.201.1:443"),
-			Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.201.1:443"},
-		"what is sure and the maps": {apiserver.Known{Frontends: addrPorts("198.18.201.1:443")},
+		"what is sure and a guess": {
+			apiserver.Known{Frontends: nettest.AddrPorts("198.18.201.1:443"),
+				Guessed: nettest.AddrPorts("198.18.128.1:443")},
+			service.APIServer{}, "198.18.201.1:443"},
+		"what is sure and the maps": {
+			apiserver.Known{Frontends: nettest.AddrPorts("198.18.201.1:443")},
 			frontend("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
-		"the same twice": {apiserver.Known{Frontends: addrPorts("198.18.200.1:443")},
+		"the same twice": {apiserver.Known{Frontends: nettest.AddrPorts("198.18.200.1:443")},
 			frontend("198.18.200.1:443"), "198.18.200.1:443"},
-		"a family without servers": {apiserver.Known{Frontends: addrPorts("198.18.201.1:443",
-			"[fd42::1]:443")}, service.APIServer{}, "198.18.201.1:443"},
+		"a family without servers": {
+			apiserver.Known{Frontends: nettest.AddrPorts("198.18.201.1:443", "[fd42::1]:443")},
+			service.APIServer{}, "198.18.201.1:443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			planner, err := service.New("node-1", limits)
@@ -51,7 +58,7 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 
 			begin(t, table, func(o *Options) {
 				o.API.Known = c.before
-				o.API.Known.Configured = addrPorts("198.18.0.1:6443")
+				o.API.Known.Configured = nettest.AddrPorts("198.18.0.1:6443")
 			})
 			state, err := table.State()
 			if err != nil {
@@ -92,15 +99,15 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, nil, func(p *Keeper) { p.loop.RetryMin = time.Hour })
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	table.setRefuse(func(c service.Changes) bool {
 		return slices.ContainsFunc(c.Frontends.Keys,
 			func(k service.FrontendKey) bool { return k.AddrPort().String() == webFrontend })
 	})
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
-	wait(t, "failure", func() error {
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.2"))
+	servicetest.Wait(t, "failure", func() error {
 		if p.Status().Failed == "" {
 			return fmt.Errorf("the status says nothing")
 		}
@@ -127,7 +134,7 @@ func TestFreshTable(t *testing.T) {
 		t.Fatalf("attached %d times before the services are listed", n)
 	}
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	<-p.Attached()
 	if got := table.backends(webFrontend); got != "198.18.1.1:8080" || table.attaches() != 1 {
@@ -158,7 +165,7 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 			return nil
 		}
 	}
-	wait(t, "problem", problems(1))
+	servicetest.Wait(t, "problem", problems(1))
 	taken.Store(false)
-	wait(t, "end of the problem", problems(0))
+	servicetest.Wait(t, "end of the problem", problems(0))
 }

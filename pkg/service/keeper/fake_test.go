@@ -9,10 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 // fakeTable is the maps in memory. A write may be made to fail half-way.
@@ -158,24 +157,9 @@ func (f *fakeTable) backends(addr string) string {
 	return "none"
 }
 
-// wait until f is so.
-func wait(t *testing.T, what string, f func() error) {
-	t.Helper()
-	var err error
-	t.Cleanup(func() {
-		if t.Failed() && err != nil {
-			t.Logf("%s: %v", what, err)
-		}
-	})
-	nettest.Until(t, 10*time.Second, what, func() bool {
-		err = f()
-		return err == nil
-	})
-}
-
 func (f *fakeTable) waitBackends(t *testing.T, addr, want string) {
 	t.Helper()
-	wait(t, addr, func() error {
+	servicetest.Wait(t, addr, func() error {
 		if got := f.backends(addr); got != want {
 			return fmt.Errorf("backends %q, want %q", got, want)
 		}

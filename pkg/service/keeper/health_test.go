@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 func localService(port uint16) service.Service {
@@ -64,7 +65,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 		t.Errorf("without endpoints: %s %+v", resp.Status, a)
 	}
 
-	s := slice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
+	s := servicetest.ReadySlice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
 	s.Endpoints[1].Node, s.Endpoints[2].Ready = "node-2", false
 	h.putSlice(s)
 	s.Name = "web-2" // the same address is the same endpoint

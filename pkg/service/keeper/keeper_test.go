@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 const (
@@ -23,30 +25,11 @@ var apiService = service.Name{Namespace: "default", Name: "kubernetes"}
 
 var web = service.Name{Namespace: "default", Name: "web"}
 
-func addrPorts(text ...string) []netip.AddrPort {
-	var out []netip.AddrPort
-	for _, a := range text {
-		out = append(out, netip.MustParseAddrPort(a))
-	}
-	return out
-}
-
 func webService() service.Service {
 	return service.Service{Name: web,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")},
 		Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80,
 			NodePort: 30080}}}
-}
-
-// slice has the endpoints of a service, ready, at the port.
-func slice(owner service.Name, portName string, port uint16, addrs ...string) service.Slice {
-	s := service.Slice{Service: owner, Name: owner.Name + "-1",
-		Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
-	for _, a := range addrs {
-		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: netip.MustParseAddr(a),
-			Node: "node-1", Ready: true, Serving: true})
-	}
-	return s
 }
 
 // fakeProbes are probers that a test speaks for.
@@ -68,7 +51,7 @@ func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func
 // say waits until the server is probed, and then reports whether it answers.
 func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 	t.Helper()
-	wait(t, "probe of "+addr, func() error {
+	servicetest.Wait(t, "probe of "+addr, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		report := f.reports[netip.MustParseAddrPort(addr)]
@@ -88,8 +71,8 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
 		API: apiserver.Options{Probe: probes.probe, Known: apiserver.Known{
-			Frontends:  addrPorts(apiFrontend),
-			Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")}},
+			Frontends:  nettest.AddrPorts(apiFrontend),
+			Remembered: nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")}},
 	}
 	if change != nil {
 		change(&o)
@@ -139,9 +122,9 @@ func TestEntryZeroBeforeAnyList(t *testing.T) {
 func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table := newFakeTable()
 	p, probes, _ := begin(t, table, func(o *Options) {
-		o.API.Known.Configured = addrPorts("198.18.0.9:6443")
+		o.API.Known.Configured = nettest.AddrPorts("198.18.0.9:6443")
 	})
-	p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
+	p.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
 	p.Listed()
 	table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
 	probes.say(t, "198.18.0.3:6443", false)
@@ -152,13 +135,16 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 // the servers of the last list stay, alive or not.
 func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 	for name, empty := range map[string]func(*Keeper){
-		"no endpoints": func(p *Keeper) { p.PutSlice(slice(apiService, "https", 6443)) },
-		"no slice":     func(p *Keeper) { p.DeleteSlice(apiService, "kubernetes-1") },
+		"no endpoints": func(p *Keeper) {
+			p.PutSlice(servicetest.ReadySlice(apiService, "https", 6443))
+		},
+		"no slice": func(p *Keeper) { p.DeleteSlice(apiService, "kubernetes-1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newFakeTable()
 			p, probes, _ := begin(t, table, nil)
-			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
+			p.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.2",
+				"198.18.0.3"))
 			p.Listed()
 			table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443")
 			probes.say(t, "198.18.0.2:6443", true)
@@ -166,12 +152,12 @@ func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 			table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 			empty(p)
 			p.PutService(webService())
-			p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+			p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 			table.waitBackends(t, webFrontend, "198.18.1.1:8080") // what came before has been taken
 			table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 			probes.say(t, "198.18.0.2:6443", false)
 			table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443")
-			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.4"))
+			p.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.4"))
 			table.waitBackends(t, apiFrontend, "198.18.0.4:6443")
 		})
 	}
@@ -182,7 +168,7 @@ func TestChangesDoNotPileUp(t *testing.T) {
 	table := newFakeTable()
 	p, _, _ := begin(t, table, nil)
 	for i := range 100 {
-		p.PutSlice(slice(web, "http", uint16(8000+i), "198.18.1.1"))
+		p.PutSlice(servicetest.ReadySlice(web, "http", uint16(8000+i), "198.18.1.1"))
 		p.PutService(webService())
 		p.DeleteService(web)
 	}
@@ -201,7 +187,7 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 	table := newFakeTable()
 	p, _, stop := begin(t, table, nil)
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	stop()
@@ -217,10 +203,10 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 	probes.say(t, "198.18.0.1:6443", true)
 	table.waitBackends(t, apiFrontend, "198.18.0.1:6443 198.18.0.2:6443")
 	entry := table.written()
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.PutService(webService())
 	p.Listed()
-	wait(t, "listed", func() error {
+	servicetest.Wait(t, "listed", func() error {
 		if s := p.Status(); s.Services != 1 {
 			return fmt.Errorf("%d services", s.Services)
 		}
@@ -237,20 +223,20 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	table := newFakeTable()
 	p, _, _ := begin(t, table, nil)
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	table.setFail(2)
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
-	wait(t, "failure", func() error {
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.2"))
+	servicetest.Wait(t, "failure", func() error {
 		if p.Status().Failed == "" {
 			return fmt.Errorf("the status says nothing")
 		}
 		return nil
 	})
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.3")) // while it is broken
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.3")) // while it is broken
 	table.waitBackends(t, webFrontend, "198.18.1.3:8080")
-	wait(t, "end of failure", func() error {
+	servicetest.Wait(t, "end of failure", func() error {
 		if s := p.Status(); s.Failed != "" || s.Failures != 2 {
 			return fmt.Errorf("%d failures, now %q", s.Failures, s.Failed)
 		}
@@ -265,7 +251,7 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 	p, _, _ := begin(t, table, func(o *Options) { o.Observe = func(d time.Duration) { took <- d } })
 	observed := func() (d time.Duration) {
 		t.Helper()
-		wait(t, "observation", func() error {
+		servicetest.Wait(t, "observation", func() error {
 			select {
 			case d = <-took:
 				return nil
@@ -277,14 +263,14 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 	}
 
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	if d := observed(); d <= 0 {
 		t.Errorf("the first change took %v", d)
 	}
 
 	table.setFail(2)
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.2"))
 	if d := observed(); d < 2*retryMin {
 		t.Errorf("a change that could be written at the third try took %v", d)
 	}
@@ -298,7 +284,7 @@ func TestNodePortsFollowTheNodesAddresses(t *testing.T) {
 	p, _, _ := begin(t, table, nil)
 	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.9.1")})
 	p.PutService(webService())
-	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
+	p.PutSlice(servicetest.ReadySlice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	table.waitBackends(t, "198.18.9.1:30080", "198.18.1.1:8080")
 	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.9.2")})
@@ -312,7 +298,7 @@ func TestProblemsAreShown(t *testing.T) {
 	s.Ports = append(s.Ports, service.Port{Name: "sctp", Protocol: service.SCTP, Port: 90})
 	p.PutService(s)
 	p.Listed()
-	wait(t, "problem", func() error {
+	servicetest.Wait(t, "problem", func() error {
 		if got := p.Status().Problems; len(got) != 1 {
 			return fmt.Errorf("problems %q", got)
 		}
@@ -324,7 +310,7 @@ func TestAsk(t *testing.T) {
 	p, _, stop := begin(t, newFakeTable(), nil)
 	p.PutService(webService())
 	p.Listed()
-	wait(t, "view", func() error {
+	servicetest.Wait(t, "view", func() error {
 		views, err := service.List(service.Name{},
 			func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
 		if err != nil {
@@ -349,7 +335,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	s := webService()
 	s.Ports[0].Protocol = service.UDP
 	p.PutService(s)
-	dns := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
+	dns := servicetest.ReadySlice(web, "http", 53, "198.18.1.1", "198.18.1.2")
 	dns.Ports[0].Protocol = service.UDP
 	p.PutSlice(dns)
 
@@ -361,7 +347,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 		t.Error("nothing went, and sockets were looked for")
 	}
 
-	gone := slice(web, "http", 53, "198.18.1.1")
+	gone := servicetest.ReadySlice(web, "http", 53, "198.18.1.1")
 	gone.Ports[0].Protocol = service.UDP
 	p.PutSlice(gone)
 	waitAborts(t, aborted, "a backend went")
@@ -404,7 +390,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	s := webService()
 	s.Ports[0].Protocol = service.UDP
 	p.PutService(s)
-	two := slice(web, "http", 53, "198.18.1.1", "198.18.1.2")
+	two := servicetest.ReadySlice(web, "http", 53, "198.18.1.1", "198.18.1.2")
 	two.Ports[0].Protocol = service.UDP
 	p.PutSlice(two)
 	p.Listed()

@@ -166,7 +166,8 @@ func (l *linked) addFar(t *testing.T) {
 		nettest.AddRoute(t, l.host, p, netip.Addr{}, "veil0")
 	}
 
-	a, b := openTUN(t, l.host, "veil0"), openTUN(t, l.far, "veil0")
+	a := nettest.OpenTUN(t, l.host, "veil0", unix.IFF_TUN)
+	b := nettest.OpenTUN(t, l.far, "veil0", unix.IFF_TUN)
 	done := make(chan struct{}, 2)
 	carry := func(from, to *os.File) {
 		for buf := make([]byte, 1<<16); ; {
@@ -187,28 +188,6 @@ func (l *linked) addFar(t *testing.T) {
 		<-done
 		<-done
 	})
-}
-
-// openTUN opens the end of a TUN that a tunnel's process has.
-func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
-	t.Helper()
-	req, err := unix.NewIfreq(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	fd := -1
-	ns.Run(t, func() (err error) {
-		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK,
-			0); err != nil {
-			return err
-		}
-		if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
-			unix.Close(fd)
-		}
-		return err
-	})
-	return os.NewFile(uintptr(fd), name)
 }
 
 // serveHereAndFar puts the pod behind ports 30080 (TCP) and 30053 (UDP) of the host, and far behind

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -42,6 +43,33 @@ func SliceOf(name string, addrs ...string) service.Slice {
 		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
 	}
 	return s
+}
+
+// ReadySlice returns the only slice of a service, with one port. Its endpoints are ready, on the
+// node "node-1".
+func ReadySlice(owner service.Name, portName string, port uint16, addrs ...string) service.Slice {
+	s := service.Slice{Service: owner, Name: owner.Name + "-1",
+		Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
+	for _, a := range nettest.Addrs(addrs...) {
+		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Node: "node-1", Ready: true,
+			Serving: true})
+	}
+	return s
+}
+
+// Wait waits until f returns nil. A test that fails shows the last error.
+func Wait(t *testing.T, what string, f func() error) {
+	t.Helper()
+	var err error
+	t.Cleanup(func() {
+		if t.Failed() && err != nil {
+			t.Logf("%s: %v", what, err)
+		}
+	})
+	nettest.Until(t, Patience, what, func() bool {
+		err = f()
+		return err == nil
+	})
 }
 
 // Converse sends a line or a datagram and returns the line that comes back.
