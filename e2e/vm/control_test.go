@@ -3,19 +3,14 @@ package vm_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"text/template"
 	"time"
+
+	"k8s.io/client-go/util/cert"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
@@ -60,37 +55,18 @@ webhooks:
     namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}
 `))
 
-// webhookCert is a certificate of the service webhook, signed by itself, and its key, both PEM.
-func webhookCert(t *testing.T) (cert, key []byte) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "webhook"},
-		DNSNames:  []string{"webhook.default.svc"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(
-		&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
-}
-
 // asksWebhook proves that the API server reaches a service whose backend is a pod on another
 // machine: what the pod refuses, with the canary in its reason, is refused.
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
-	cert, key := webhookCert(t)
+	ca, key, err := cert.GenerateSelfSignedCertKey("webhook.default.svc", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var objects bytes.Buffer
-	err := webhookObjects.Execute(&objects,
+	err = webhookObjects.Execute(&objects,
 		map[string]any{"Node": node.Name, "Image": vm.ToolImage, "Canary": c.Lab.Canary,
-			"Cert": string(cert), "Key": string(key),
-			"Bundle": base64.StdEncoding.EncodeToString(cert)})
+			"Cert": string(ca), "Key": string(key),
+			"Bundle": base64.StdEncoding.EncodeToString(ca)})
 	if err != nil {
 		t.Fatal(err)
 	}

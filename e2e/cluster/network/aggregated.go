@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -23,12 +24,12 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	cert, key, err := newCertificate("api." + n.Name + ".svc")
+	ca, key, err := cert.GenerateSelfSignedCertKey("api."+n.Name+".svc", nil, nil)
 	if err != nil {
 		return err
 	}
 	p := &remote.Pod{Name: "api", Args: []string{"webhook-serve"},
-		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+		Env: map[string]string{"LAB_CERT": string(ca), "LAB_KEY": string(key)}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func aggregated(ctx context.Context, s *Session) error {
 	}
 
 	group := n.Name + ".e2e.kubeveil.io"
-	object, err := json.Marshal(apiService(n.Name, group, cert))
+	object, err := json.Marshal(apiService(n.Name, group, ca))
 	if err != nil {
 		return err
 	}
@@ -66,14 +67,14 @@ func aggregated(ctx context.Context, s *Session) error {
 
 // apiService is the APIService (apiregistration.k8s.io/v1) by which the API server forwards a group
 // to the service "api".
-func apiService(namespace, group, ca string) map[string]any {
+func apiService(namespace, group string, ca []byte) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
 		"metadata": metav1.ObjectMeta{Name: "v1." + group,
 			Labels: map[string]string{remote.SuiteLabel: "e2e"}},
 		"spec": map[string]any{
 			"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
-			"caBundle": []byte(ca),
+			"caBundle": ca,
 			"service":  map[string]any{"namespace": namespace, "name": "api", "port": webhookPort},
 		},
 	}

@@ -2,21 +2,15 @@ package network
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -34,12 +28,12 @@ func webhook(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	cert, key, err := newCertificate("hook." + n.Name + ".svc")
+	ca, key, err := cert.GenerateSelfSignedCertKey("hook."+n.Name+".svc", nil, nil)
 	if err != nil {
 		return err
 	}
 	p := &remote.Pod{Name: "hook", Args: []string{"webhook-serve"},
-		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+		Env: map[string]string{"LAB_CERT": string(ca), "LAB_KEY": string(key)}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
@@ -49,7 +43,7 @@ func webhook(ctx context.Context, s *Session) error {
 	}
 
 	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	hook, err := hooks.Create(ctx, hookObject(n.Name, cert), metav1.CreateOptions{})
+	hook, err := hooks.Create(ctx, hookObject(n.Name, ca), metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -80,7 +74,7 @@ func webhook(ctx context.Context, s *Session) error {
 	return errors.Join(err, create("allowed", map[string]string{}))
 }
 
-func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguration {
+func hookObject(namespace string, ca []byte) *admissionv1.ValidatingWebhookConfiguration {
 	fail, none, port, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone,
 		int32(webhookPort), int32(10)
 	return &admissionv1.ValidatingWebhookConfiguration{
@@ -89,7 +83,7 @@ func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguratio
 		Webhooks: []admissionv1.ValidatingWebhook{{
 			Name: "hook.e2e.kubeveil.io", FailurePolicy: &fail, SideEffects: &none,
 			TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte(ca),
+			ClientConfig: admissionv1.WebhookClientConfig{CABundle: ca,
 				Service: &admissionv1.ServiceReference{Namespace: namespace, Name: "hook",
 					Port: &port}},
 			NamespaceSelector: &metav1.LabelSelector{
@@ -103,32 +97,4 @@ func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguratio
 			}},
 		}},
 	}
-}
-
-// newCertificate makes a certificate that is its own authority, and its key, in PEM, for an hour.
-func newCertificate(name string) (cert, key string, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return "", "", err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		// Clocks of nodes may differ.
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature |
-			x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		return "", "", err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return "", "", err
-	}
-	encode := func(kind string, b []byte) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
-	}
-	return encode("CERTIFICATE", der), encode("PRIVATE KEY", secret), nil
 }
