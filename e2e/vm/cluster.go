@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -115,32 +114,8 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 
-	switch opts.ServiceProxy {
-	case "", config.ServiceProxyNone, config.ServiceProxyEBPF:
-	default:
-		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy,
-			config.ServiceProxyNone, config.ServiceProxyEBPF)
-	}
-
-	if err := CheckProxyMode(opts.ProxyMode, opts.ServiceProxy); err != nil {
-		return nil, fmt.Errorf("make a cluster: kube-proxy in mode %q: %w", opts.ProxyMode, err)
-	}
-
-	switch {
-	case opts.HostRouting == "", opts.HostRouting == config.HostRoutingKernel:
-	case opts.HostRouting != config.HostRoutingEBPF:
-		return nil, fmt.Errorf("make a cluster: host routing by %q: write %s or %s",
-			opts.HostRouting, config.HostRoutingKernel, config.HostRoutingEBPF)
-	case !opts.translates():
-		return nil, fmt.Errorf("make a cluster: host routing by %s needs services by %s, too",
-			opts.HostRouting, config.ServiceProxyEBPF)
-	}
-
-	switch opts.Policy {
-	case "", config.PolicyNone, config.PolicyKubernetes:
-	default:
-		return nil, fmt.Errorf("make a cluster: policies of %q: write %s or %s", opts.Policy,
-			config.PolicyNone, config.PolicyKubernetes)
+	if err := opts.check(); err != nil {
+		return nil, fmt.Errorf("make a cluster: %w", err)
 	}
 
 	if opts.Kernel == "" {

@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // Modes of kube-proxy, as its configuration names them.
@@ -20,23 +17,6 @@ const (
 
 // ProxyModes are all of them, the default first.
 var ProxyModes = []string{ProxyNFTables, ProxyIPTables, ProxyIPVS}
-
-// CheckProxyMode returns an error if kube-proxy has no such mode, or if serviceProxy leaves no
-// kube-proxy. Empty means the default mode. The error names what to write instead.
-func CheckProxyMode(mode, serviceProxy string) error {
-	switch {
-	case mode == "":
-		return nil
-	case !slices.Contains(ProxyModes, mode):
-		last := len(ProxyModes) - 1
-		return fmt.Errorf("write %s or %s", strings.Join(ProxyModes[:last], ", "),
-			ProxyModes[last])
-	case serviceProxy == config.ServiceProxyEBPF:
-		return fmt.Errorf("with services by %s there is no kube-proxy: leave it out",
-			config.ServiceProxyEBPF)
-	}
-	return nil
-}
 
 // proxyMode returns the mode of kube-proxy on the machines. The control plane's host, which takes
 // no pods, always has ProxyNFTables: this machine's kernel may lack IPVS.

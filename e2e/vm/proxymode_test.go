@@ -30,9 +30,16 @@ func TestProxyModes(t *testing.T) {
 			}
 		})
 	}
-	if _, err := New(t.Context(), Options{ProxyMode: "bpf"}); err == nil ||
-		!strings.Contains(err.Error(), `kube-proxy in mode "bpf": write nftables`) {
-		t.Errorf("error %v", err)
+
+	for want, o := range map[string]Options{
+		`kube-proxy in mode "bpf": write nftables`:                {ProxyMode: "bpf"},
+		`host routing by "bpf": write kernel or ebpf`:             {HostRouting: "bpf"},
+		`host routing by "ebpf": it needs the service proxy ebpf`: {HostRouting: "ebpf"},
+		`policies of "calico": write none or kubernetes`:          {Policy: "calico"},
+	} {
+		if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %s", err, want)
+		}
 	}
 }
 

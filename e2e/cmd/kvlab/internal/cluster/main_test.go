@@ -70,7 +70,7 @@ func TestCommandLineIsRefused(t *testing.T) {
 			"--userspace 3: there is no machine of that number, they are 1 to 2"},
 		"no number": {"up --userspace 1,x", `"x" is not a number`},
 		"services by nobody": {"up --service-proxy bpf",
-			"--service-proxy bpf: write none (kube-proxy) or ebpf"},
+			"--service-proxy bpf: write none or ebpf"},
 		"services without veil": {"up --no-veil --service-proxy ebpf",
 			"leave out --bare and --no-veil"},
 		"kube-proxy in no mode of it": {"up --proxy-mode bpf",

@@ -104,14 +104,14 @@ func checkUp(o vm.Options) error {
 	if err := program.CheckMachines(o.Nodes); err != nil {
 		return fmt.Errorf("--nodes %d: %w", o.Nodes, err)
 	}
-	if err := program.CheckServiceProxy(o.ServiceProxy); err != nil {
+	if err := vm.CheckServiceProxy(o.ServiceProxy); err != nil {
 		return fmt.Errorf("--service-proxy %s: %w", o.ServiceProxy, err)
 	}
 	if o.ServiceProxy == config.ServiceProxyEBPF && (o.Bare || o.NoVeil) {
 		return fmt.Errorf("--service-proxy %s: Kubeveil translates, so leave out --bare and "+
 			"--no-veil", o.ServiceProxy)
 	}
-	if err := program.CheckProxyMode(o.ProxyMode, o.ServiceProxy); err != nil {
+	if err := vm.CheckProxyMode(o.ProxyMode, o.ServiceProxy); err != nil {
 		return fmt.Errorf("--proxy-mode %s: %w", o.ProxyMode, err)
 	}
 

@@ -48,6 +48,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -174,16 +175,16 @@ func (a *arguments) check() error {
 	if err := program.CheckMachines(a.nodes); err != nil {
 		return fmt.Errorf("--nodes %d: %w", a.nodes, err)
 	}
-	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
+	if err := vm.CheckServiceProxy(a.serviceProxy); err != nil {
 		return fmt.Errorf("--service-proxy %s: %w", a.serviceProxy, err)
 	}
-	if err := program.CheckProxyMode(a.proxyMode, a.serviceProxy); err != nil {
+	if err := vm.CheckProxyMode(a.proxyMode, a.serviceProxy); err != nil {
 		return fmt.Errorf("--proxy-mode %s: %w", a.proxyMode, err)
 	}
-	if err := program.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
+	if err := vm.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
 		return fmt.Errorf("--host-routing %s: %w", a.hostRouting, err)
 	}
-	if err := program.CheckPolicy(a.policy); err != nil {
+	if err := vm.CheckPolicy(a.policy); err != nil {
 		return fmt.Errorf("--policy %s: %w", a.policy, err)
 	}
 	if a.parallel < 1 {

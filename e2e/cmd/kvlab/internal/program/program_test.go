@@ -76,15 +76,6 @@ func TestCheckMachines(t *testing.T) {
 	}
 }
 
-func TestCheckServiceProxy(t *testing.T) {
-	for kind, good := range map[string]bool{"none": true, "ebpf": true, "": false,
-		"kube-proxy": false} {
-		if err := program.CheckServiceProxy(kind); (err == nil) != good {
-			t.Errorf("services by %q: %v", kind, err)
-		}
-	}
-}
-
 func TestFolder(t *testing.T) {
 	write := func(t *testing.T, path string) {
 		t.Helper()

@@ -1,0 +1,71 @@
+package vm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// check returns an error if an option has a value that it cannot have.
+func (o Options) check() error {
+	if err := CheckServiceProxy(o.ServiceProxy); err != nil {
+		return fmt.Errorf("services by %q: %w", o.ServiceProxy, err)
+	}
+	if err := CheckProxyMode(o.ProxyMode, o.ServiceProxy); err != nil {
+		return fmt.Errorf("kube-proxy in mode %q: %w", o.ProxyMode, err)
+	}
+	if err := CheckHostRouting(o.HostRouting, o.ServiceProxy); err != nil {
+		return fmt.Errorf("host routing by %q: %w", o.HostRouting, err)
+	}
+	if err := CheckPolicy(o.Policy); err != nil {
+		return fmt.Errorf("policies of %q: %w", o.Policy, err)
+	}
+	return nil
+}
+
+// The functions below return an error that names what to write instead. An empty value means the
+// default.
+
+// CheckServiceProxy returns an error if kind is not a service proxy.
+func CheckServiceProxy(kind string) error {
+	return oneOf(kind, config.ServiceProxyNone, config.ServiceProxyEBPF)
+}
+
+// CheckProxyMode returns an error if kube-proxy has no such mode, or if proxy leaves no kube-proxy.
+func CheckProxyMode(mode, proxy string) error {
+	if err := oneOf(mode, ProxyModes...); err != nil {
+		return err
+	}
+	if mode != "" && proxy == config.ServiceProxyEBPF {
+		return fmt.Errorf("with services by %s there is no kube-proxy: leave it out", proxy)
+	}
+	return nil
+}
+
+// CheckHostRouting returns an error if kind is not a host routing, or needs another service proxy
+// than proxy.
+func CheckHostRouting(kind, proxy string) error {
+	if err := oneOf(kind, config.HostRoutingKernel, config.HostRoutingEBPF); err != nil {
+		return err
+	}
+	if kind == config.HostRoutingEBPF && proxy != config.ServiceProxyEBPF {
+		return fmt.Errorf("it needs the service proxy %s, too", config.ServiceProxyEBPF)
+	}
+	return nil
+}
+
+// CheckPolicy returns an error if kind is not a kind of policies.
+func CheckPolicy(kind string) error {
+	return oneOf(kind, config.PolicyNone, config.PolicyKubernetes)
+}
+
+// oneOf returns an error that lists the values, unless value is empty or one of them.
+func oneOf(value string, values ...string) error {
+	if value == "" || slices.Contains(values, value) {
+		return nil
+	}
+	last := len(values) - 1
+	return fmt.Errorf("write %s or %s", strings.Join(values[:last], ", "), values[last])
+}
