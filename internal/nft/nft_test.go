@@ -3,11 +3,9 @@ package nft_test
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -75,12 +73,7 @@ func in(t *testing.T, f func() error) {
 	nettest.NewNS(t).Run(t, f)
 }
 
-func command(text string) error {
-	if out, err := exec.Command("nft", text).CombinedOutput(); err != nil {
-		return fmt.Errorf("nft %s: %w: %s", text, err, out)
-	}
-	return nil
-}
+func command(text string) error { return nettest.Command("nft", text) }
 
 // sync writes the difference and returns it; afterwards there must be none.
 func sync(t *testing.T, want *nft.Table) string {

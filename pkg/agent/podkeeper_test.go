@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -73,16 +72,6 @@ func (k *kept) attach(n byte) pod.Record {
 	return r
 }
 
-func (k *kept) exec(command string, args ...string) string {
-	k.t.Helper()
-	var out []byte
-	k.must(func() (err error) {
-		out, err = exec.Command(command, args...).CombinedOutput()
-		return err
-	})
-	return string(out)
-}
-
 // works does what the keeper would on its goroutine.
 func (k *kept) works() (again podWork) {
 	k.t.Helper()
@@ -131,7 +120,7 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 	}
 
 	for _, r := range []pod.Record{one, other} {
-		k.exec("ip", "link", "set", r.HostLink, "down")
+		k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	}
 
 	k.changed(hostnet.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
@@ -140,7 +129,7 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 	}
 
 	up := func(r pod.Record) bool {
-		return strings.Contains(k.exec("ip", "-o", "link", "show", r.HostLink), ",UP")
+		return strings.Contains(k.Exec(k.t, "ip", "-o", "link", "show", r.HostLink), ",UP")
 	}
 	if !up(one) || up(other) {
 		t.Errorf("up are %t and %t, want only the one that was named", up(one), up(other))
@@ -184,7 +173,7 @@ func TestKeeperTriesABusyPodAgainAndShowsIt(t *testing.T) {
 	r := k.attach(1)
 	k.begin(1420)
 	k.works()
-	k.exec("ip", "link", "set", r.HostLink, "down")
+	k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	held := k.hold(r)
 	k.changed(hostnet.Change{Pods: []string{r.HostLink}})
 	again := k.works()

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -90,12 +89,7 @@ func newLab(t *testing.T, limit int) *lab {
 	t.Cleanup(func() { l.tracked.close() })
 	run := func(ns *nettest.NS, lines ...string) {
 		ns.Run(t, func() error {
-			cmd := exec.CommandContext(t.Context(), ip, "-batch", "-")
-			cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				return fmt.Errorf("ip: %w: %s", err, out)
-			}
-			return nil
+			return nettest.Feed(strings.Join(lines, "\n")+"\n", ip, "-batch", "-")
 		})
 	}
 
@@ -193,16 +187,11 @@ func (l *lab) open(client netip.Addr, n int) {
 func (l *lab) track() {
 	l.t.Helper()
 	nft := nettest.NeedProgram(l.t, "nft")
-	l.node.Run(l.t, func() error {
-		for _, line := range []string{"add table inet others",
-			"add chain inet others input { type filter hook input priority 0; }",
-			"add rule inet others input ct state new counter"} {
-			if out, err := exec.CommandContext(l.t.Context(), nft, line).CombinedOutput(); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-		}
-		return nil
-	})
+	for _, line := range []string{"add table inet others",
+		"add chain inet others input { type filter hook input priority 0; }",
+		"add rule inet others input ct state new counter"} {
+		l.node.Exec(l.t, nft, line)
+	}
 }
 
 func (l *lab) look() Status {
@@ -254,11 +243,7 @@ func TestPodBeyondTheLimitOpensNoMore(t *testing.T) {
 	if !asks(l.dial(1, 0), true) {
 		t.Error("below the limit it opens no connection")
 	}
-	l.node.Run(t, func() error {
-		out, err := exec.CommandContext(t.Context(), nft, "list tables").CombinedOutput()
-		if strings.Contains(string(out), abi.NFTLimitTable) {
-			t.Error("a table is left that limits no pod")
-		}
-		return err
-	})
+	if strings.Contains(l.node.Exec(t, nft, "list tables"), abi.NFTLimitTable) {
+		t.Error("a table is left that limits no pod")
+	}
 }

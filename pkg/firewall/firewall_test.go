@@ -3,7 +3,6 @@ package firewall_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -44,11 +43,9 @@ func TestForeignFiltersAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := nettest.NewNS(t)
 			ns.Run(t, func() error {
-				c := exec.CommandContext(t.Context(), nft, "-f", "-")
-				c.Stdin = strings.NewReader(strings.NewReplacer("{", "{\n", "}",
-					"\n}\n").Replace(tt.ruleset))
-				if out, err := c.CombinedOutput(); err != nil {
-					return fmt.Errorf("nft: %w: %s", err, out)
+				rules := strings.NewReplacer("{", "{\n", "}", "\n}\n").Replace(tt.ruleset)
+				if err := nettest.Feed(rules, nft, "-f", "-"); err != nil {
+					return err
 				}
 				found, err := firewall.Foreign()
 				if err != nil {

@@ -104,7 +104,7 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 	for _, offload := range []string{"on", "off"} {
 		t.Run("checksum offload "+offload, func(t *testing.T) {
 			n, set := newDatagrams(t)
-			n.Run(t, func() error { return command(ethtool, "-K", "u0", "tx", offload) })
+			n.Run(t, func() error { return nettest.Command(ethtool, "-K", "u0", "tx", offload) })
 			for _, step := range []struct {
 				situation string
 				d         *Datagrams

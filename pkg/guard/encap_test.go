@@ -66,7 +66,7 @@ func (n *node) encapsulate(t *testing.T, to, encap string) {
 	t.Helper()
 	args := append([]string{"route", "add", to, "encap"}, strings.Fields(encap)...)
 	args = append(args, "via", "inet6", "fd42:9::2", "dev", "u0")
-	err := n.Do(func() error { return command("ip", args...) })
+	err := n.Do(func() error { return nettest.Command("ip", args...) })
 	if err == nil {
 		return
 	}
@@ -94,8 +94,8 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 			n.Run(t, func() error {
 				policy := []string{"xfrm", "policy", "add", "dst", c.to, "dir", "out", "tmpl"}
 				return errors.Join(
-					command("ip", "route", "add", c.to, "via", c.there, "dev", "u0"),
-					command("ip", append(policy, append(tunnel[:6], "mode", "tunnel")...)...))
+					nettest.Command("ip", "route", "add", c.to, "via", c.there, "dev", "u0"),
+					nettest.Command("ip", append(policy, append(tunnel[:6], "mode", "tunnel")...)...))
 			})
 			n.loses(t, "a host's packet to "+c.pod, "dst_in_range", n, c.pod, 0)
 			n.loses(t, "a pod's packet to "+c.pod, "pod_to_range", n, c.pod, abi.PodMark)
@@ -107,7 +107,7 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 func (n *node) needXFRM(t *testing.T, args []string) {
 	t.Helper()
 	if err := n.Do(func() error {
-		return command("ip", append([]string{"xfrm"}, args...)...)
+		return nettest.Command("ip", append([]string{"xfrm"}, args...)...)
 	}); err != nil {
 		nettest.Skip(t, nettest.NoESP, err.Error())
 	}

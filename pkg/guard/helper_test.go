@@ -2,9 +2,7 @@ package guard
 
 import (
 	"errors"
-	"fmt"
 	"net"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -12,13 +10,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
-
-func command(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
-	}
-	return nil
-}
 
 type namespace interface{ Do(func() error) error }
 

@@ -141,48 +141,48 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 			situation string
 			break_    func() error
 		}{
-			{"all of nftables", func() error { return command(nft, "flush", "ruleset") }},
+			{"all of nftables", func() error { return nettest.Command(nft, "flush", "ruleset") }},
 			{"all hooks of the table", func() error {
-				return command(nft, "add table inet "+abi.NFTGuardTable+" { flags dormant; }")
+				return nettest.Command(nft, "add table inet "+abi.NFTGuardTable+" { flags dormant; }")
 			}},
 			{"all hooks of the table of pods", func() error {
-				return command(nft, "add table inet "+abi.NFTPodTable+" { flags dormant; }")
+				return nettest.Command(nft, "add table inet "+abi.NFTPodTable+" { flags dormant; }")
 			}},
 			{"a chain", func() error {
-				return command(nft, "flush", "chain", "inet", abi.NFTGuardTable, "postrouting")
+				return nettest.Command(nft, "flush", "chain", "inet", abi.NFTGuardTable, "postrouting")
 			}},
 			{"a set", func() error {
-				return command(nft, "flush", "set", "inet", abi.NFTGuardTable, "ranges4")
+				return nettest.Command(nft, "flush", "set", "inet", abi.NFTGuardTable, "ranges4")
 			}},
 			{"an accepting rule in front", func() error {
-				return command(nft, "insert", "rule", "inet", abi.NFTGuardTable, "prerouting",
+				return nettest.Command(nft, "insert", "rule", "inet", abi.NFTGuardTable, "prerouting",
 					"accept")
 			}},
 			{"the chain of pods", func() error {
-				return command(nft, "flush", "chain", "inet", abi.NFTPodTable,
+				return nettest.Command(nft, "flush", "chain", "inet", abi.NFTPodTable,
 					abi.NFTPodChain)
 			}},
 			{"the chain of pods, made anew elsewhere", func() error {
-				return command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet "+
+				return nettest.Command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet "+
 					"kubeveil_pods prerouting { type filter hook input priority 7; }")
 			}},
 			{"an accepting rule before that on pods", func() error {
-				return command(nft, "insert", "rule", "inet", abi.NFTPodTable,
+				return nettest.Command(nft, "insert", "rule", "inet", abi.NFTPodTable,
 					abi.NFTPodChain, "accept")
 			}},
 			{"a set of pods, made anew for something else", func() error {
-				return command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet "+
+				return nettest.Command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet "+
 					"kubeveil_pods pods4; add set inet kubeveil_pods pods4 { type ipv4_addr; }")
 			}},
 			{"the table of pods", func() error {
-				return command(nft, "delete", "table", "inet", abi.NFTPodTable)
+				return nettest.Command(nft, "delete", "table", "inet", abi.NFTPodTable)
 			}},
 			{"a map", func() error {
 				return set(n.g.maps[abi.PinRanges], keyOf(lab().Ranges[0]), false)
 			}},
 			{"a program", func() error {
 				if _, ok := hk.(clsact); ok {
-					return command(tc, "qdisc", "del", "dev", "u0", "clsact")
+					return nettest.Command(tc, "qdisc", "del", "dev", "u0", "clsact")
 				}
 				id, err := bpfobj.ProgramID(n.g.progs[abi.PinGuardEgress])
 				if err != nil {
@@ -240,8 +240,8 @@ func TestMarkOfTunnelsOpensNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.Run(t, func() error {
-			return errors.Join(command("ip", "route", "add", "198.18.0.0/16", "via", "198.19.0.2"),
-				command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
+			return errors.Join(nettest.Command("ip", "route", "add", "198.18.0.0/16", "via", "198.19.0.2"),
+				nettest.Command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
 		})
 		for _, to := range []string{"198.18.5.5", "fd42:1::5"} {
 			n.loses(t, "a process' packet to "+to, "dst_in_range", n, to, abi.TunnelMark)

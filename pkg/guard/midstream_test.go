@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -161,15 +160,11 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 			say(t, c, s, "more")
 		}
 		for _, name := range chains {
-			n.Run(t, func() error {
-				out, err := exec.Command("nft", "list", "chain", "inet", "kubeveil_guard",
-					name).CombinedOutput()
-				if want := fmt.Sprintf("dport %s counter packets %d ", leavingPort,
-					i+1); err == nil && !strings.Contains(string(out), want) {
-					err = fmt.Errorf("%s, want it to have seen %d packets:\n%s", name, i+1, out)
-				}
-				return err
-			})
+			out := n.Exec(t, "nft", "list", "chain", "inet", "kubeveil_guard", name)
+			if want := fmt.Sprintf("dport %s counter packets %d ", leavingPort,
+				i+1); !strings.Contains(out, want) {
+				t.Fatalf("%s, want it to have seen %d packets:\n%s", name, i+1, out)
+			}
 		}
 	}
 }

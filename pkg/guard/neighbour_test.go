@@ -19,7 +19,7 @@ func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 			"198.18.2.0/24": "198.18.2.9", "fd42:1:0:2::/64": "fd42:1:0:2::9",
 		} {
 			n := newNode(t, hk)
-			n.Run(t, func() error { return command("ip", "route", "add", to, "dev", "u0") })
+			n.Run(t, func() error { return nettest.Command("ip", "route", "add", to, "dev", "u0") })
 			wire := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 			before := n.counters(t)["neighbour_in_range"]
 			nettest.Until(t, patience, "the question for "+pod+" is dropped", func() bool {

@@ -107,7 +107,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 			local, other, inner string
 		}{{n.NS, f.self, f.node, inner[0]}, {n.peer, f.node, f.self, inner[1]}} {
 			end.ns.Run(t, func() error {
-				return command("ip", "link", "add", "t0", "up", "type", "vxlan", "id", "7",
+				return nettest.Command("ip", "link", "add", "t0", "up", "type", "vxlan", "id", "7",
 					"dstport", "4789",
 					"local", end.local, "remote", end.other, "dev", "u0", "udp6zerocsumrx")
 			})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -67,11 +66,11 @@ func (n *node) seen(t *testing.T, mark uint32) func() int {
 
 // countOf returns the packets of a counter in another program's table.
 func countOf(table, name string) (packets int, err error) {
-	out, err := exec.Command("nft", "list", "counter", "inet", table, name).CombinedOutput()
+	out, err := nettest.Output("nft", "list", "counter", "inet", table, name)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s", err, out)
+		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(out), "packets ")
+	_, rest, _ := strings.Cut(out, "packets ")
 	_, err = fmt.Sscan(rest, &packets)
 	return packets, err
 }
@@ -141,7 +140,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 				n := newNode(t, hk)
 				pod := n.addPod(t)
 				n.Run(t, func() error {
-					if err := command("sh", "-c", tt.prepare); err != nil {
+					if err := nettest.Command("sh", "-c", tt.prepare); err != nil {
 						return err
 					}
 					return runNFT(fmt.Sprintf("table inet before { chain c { type filter hook "+

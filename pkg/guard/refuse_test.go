@@ -21,7 +21,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
 	n.Run(t, func() error {
-		return command("sh", "-ec", fmt.Sprintf(`for f in -4 -6; do
+		return nettest.Command("sh", "-ec", fmt.Sprintf(`for f in -4 -6; do
 			ip $f rule add pref %d fwmark %#x/%#x lookup %d
 			done
 			ip -4 route add unreachable 198.18.9.0/24 table %[4]d; ip -6 route add unreachable fd42:1:0:9::/64 table %[4]d`,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func newTunnelled(t *testing.T) tunnelled {
 	return n
 }
 
-func runNFT(rules string) error { return command("nft", rules) }
+func runNFT(rules string) error { return nettest.Command("nft", rules) }
 
 // masquerade makes other programs translate, at this priority.
 func (n tunnelled) masquerade(t *testing.T, priority string) {
@@ -158,14 +157,8 @@ func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 	for i, f := range podAndNode {
 		errtest.Must(t, udp(n.peer, "", f.self, 0))
 		nettest.Until(t, patience, "packet to "+f.self+" is marked", func() bool {
-			var seen bool
-			n.Run(t, func() error {
-				out, err := exec.Command("nft", "list", "counter", "inet", "count",
-					"marked").CombinedOutput()
-				seen = strings.Contains(string(out), fmt.Sprintf("packets %d ", i+1))
-				return err
-			})
-			return seen
+			out := n.Exec(t, "nft", "list", "counter", "inet", "count", "marked")
+			return strings.Contains(out, fmt.Sprintf("packets %d ", i+1))
 		})
 	}
 }

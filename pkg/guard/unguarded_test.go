@@ -31,13 +31,13 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 	if _, ok := hk.(clsact); ok {
 		tc := nettest.NeedProgram(t, "tc")
 		n.Run(t, func() error {
-			return errors.Join(command(tc, "qdisc", "add", "dev", link, "clsact"),
-				command(tc, strings.Fields("filter add dev "+link+
+			return errors.Join(nettest.Command(tc, "qdisc", "add", "dev", link, "clsact"),
+				nettest.Command(tc, strings.Fields("filter add dev "+link+
 					" egress prio 1 u32 match u32 0 0")...))
 		})
 		return func() {
 			n.Run(t, func() error {
-				return command(tc, "filter", "del", "dev", link, "egress", "prio", "1")
+				return nettest.Command(tc, "filter", "del", "dev", link, "egress", "prio", "1")
 			})
 		}
 	}
@@ -226,7 +226,7 @@ func TestQdiscIngressHasNoEgress(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 	n.Run(t, func() error {
-		if err := command(tc, "qdisc", "add", "dev", "u1", "ingress"); err != nil {
+		if err := nettest.Command(tc, "qdisc", "add", "dev", "u1", "ingress"); err != nil {
 			return err
 		}
 		u1, err := n.Handle().LinkByName("u1")
@@ -270,7 +270,7 @@ func TestQdiscIngressHasNoEgress(t *testing.T) {
 	nettest.AddAddr(t, n.peer, "lo", netip.MustParsePrefix("198.18.9.9/32"))
 	n.losesFrom(t, "198.18.9.9", "198.19.1.1")
 
-	n.Run(t, func() error { return command(tc, "qdisc", "del", "dev", "u1", "ingress") })
+	n.Run(t, func() error { return nettest.Command(tc, "qdisc", "del", "dev", "u1", "ingress") })
 	n.apply(t)
 	n.expectPins(t, "u1", bothIn, bothOut)
 }

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -81,16 +80,9 @@ func (l *flowLab) fixNeighbours() {
 	const nodeMAC, podMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 	l.run(fmt.Sprintf(`ip link set vpod0 address %[1]s
 		ip -6 neigh replace fd42:aaaa:0:1::5 lladdr %[2]s dev vpod0`, nodeMAC, podMAC))
-	l.pod.Run(l.t, func() error {
-		out, err := exec.Command("sh", "-ec", fmt.Sprintf(`ip link set eth0 address %[2]s
-			ip neigh flush dev eth0
-			ip -6 neigh replace fd42:aaaa:0:1:1::1 lladdr %[1]s dev eth0`, nodeMAC,
-			podMAC)).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	l.pod.Exec(l.t, "sh", "-ec", fmt.Sprintf(`ip link set eth0 address %[2]s
+		ip neigh flush dev eth0
+		ip -6 neigh replace fd42:aaaa:0:1:1::1 lladdr %[1]s dev eth0`, nodeMAC, podMAC))
 }
 
 // inFlowTable makes a flow enter the flow table. Past it, the rules see few packets of the tunnel.

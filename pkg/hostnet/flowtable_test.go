@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -171,14 +170,7 @@ EOF`, abi.PodMark))
 // run runs a script on the node.
 func (l *flowLab) run(script string) string {
 	l.t.Helper()
-	var out []byte
-	l.ns.Run(l.t, func() (err error) {
-		if out, err = exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		return err
-	})
-	return string(out)
+	return l.ns.Exec(l.t, "sh", "-ec", script)
 }
 
 // settle syncs until there is nothing left to do, as Watch makes the agent do.

@@ -250,13 +250,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
 			l.apply(dual())
-			l.ns.Run(t, func() error {
-				out, err := exec.Command("sh", "-ec", tt.command).CombinedOutput()
-				if err != nil {
-					return fmt.Errorf("%s: %w: %s", tt.command, err, out)
-				}
-				return nil
-			})
+			l.shell(tt.command)
 
 			// The open ones are the control: they show that the test finds a hole.
 			if tt.open && !l.leaks(closed(dual())) {
@@ -323,8 +317,7 @@ func (l *lab) foreign() string {
 
 func TestForeignStateIsUntouched(t *testing.T) {
 	l := newLab(t)
-	l.ns.Run(t, func() error {
-		out, err := exec.Command("sh", "-ec", `
+	l.shell(`
 			ip route add 198.18.130.128/25 via 198.18.0.254 proto static
 			ip route add 198.18.128.0/17 via 198.18.0.254 metric 77
 			ip route add 198.18.131.5/32 dev veil1 table 30309 proto 119
@@ -333,12 +326,7 @@ func TestForeignStateIsUntouched(t *testing.T) {
 			ip rule add pref 90 fwmark 0x4000/0x4000 lookup 999
 			ip rule add pref 100 from 198.18.7.0/24 lookup 999
 			ip -6 rule add pref 5000 lookup 999
-			nft add table inet other`).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+			nft add table inet other`)
 
 	before := l.foreign()
 	l.apply(dual())

@@ -37,12 +37,7 @@ func (l *lab) withVXLAN() {
 
 func (l *lab) shell(line string) {
 	l.t.Helper()
-	l.ns.Run(l.t, func() error {
-		if out, err := exec.Command("sh", "-ec", line).CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	l.ns.Exec(l.t, "sh", "-ec", line)
 }
 
 // emit sends one datagram without DF, with a mark.

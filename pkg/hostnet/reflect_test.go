@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -155,12 +154,7 @@ func TestKernelAnswersByTheMark(t *testing.T) {
 // counted reads a counter of the table marker.
 func (l *lab) counted(name string) (n int) {
 	l.t.Helper()
-	var out string
-	l.ns.Run(l.t, func() error {
-		b, err := exec.Command("nft", "list", "counter", "inet", "marker", name).CombinedOutput()
-		out = string(b)
-		return err
-	})
+	out := l.ns.Exec(l.t, "nft", "list", "counter", "inet", "marker", name)
 	_, after, _ := strings.Cut(out, "packets ")
 	if _, err := fmt.Sscan(after, &n); err != nil {
 		l.t.Fatalf("counter %s: %v: %s", name, err, out)

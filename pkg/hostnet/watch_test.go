@@ -2,8 +2,6 @@ package hostnet
 
 import (
 	"context"
-	"fmt"
-	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -66,12 +64,7 @@ func (w watched) until(t *testing.T, quiet time.Duration) Change {
 const settled = 3 * time.Second
 
 func command(text string) func() error {
-	return func() error {
-		if out, err := exec.Command("sh", "-ec", text).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", text, err, out)
-		}
-		return nil
-	}
+	return func() error { return nettest.Command("sh", "-ec", text) }
 }
 
 // summary returns what a turn would read for a change.

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -32,17 +31,11 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 		netip.MustParseAddr("198.18.129.1"), "eth0")
 	nettest.AddRoute(t, pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:1::1"),
 		"eth0")
-	l.ns.Run(t, func() error {
-		out, err := exec.Command("sh", "-ec", `
+	l.shell(`
 			ip link set vpod0 group 0x7670
 			nft add table inet marker
 			nft add chain inet marker pre '{ type filter hook prerouting priority -300; }'
-			nft add rule inet marker pre iifname vpod0 meta mark set 0x100000`).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+			nft add rule inet marker pre iifname vpod0 meta mark set 0x100000`)
 	l.apply(dual())
 	capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -41,12 +39,7 @@ func (n *node) nft(commands string) {
 // nftHere is node.nft for a func that runs in the node already.
 func nftHere(t *testing.T, commands string) error {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), nettest.NeedProgram(t, "nft"), "-f", "-")
-	c.Stdin = strings.NewReader(commands)
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, out)
-	}
-	return nil
+	return nettest.Feed(commands, nettest.NeedProgram(t, "nft"), "-f", "-")
 }
 
 // groups returns the sets that contain the addresses.

@@ -3,12 +3,10 @@ package tunnel_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,16 +24,11 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 	t.Setenv(engineEnv, worker.EngineKubeveil) // wireguard-go has no such request.
 	nft := nettest.NeedProgram(t, "nft")
 	a, b := pair(t, ipv4)
-	a.Run(t, func() error {
-		for _, text := range []string{"add table inet lossy", "add chain inet lossy c " +
-			"{ type filter hook output priority 0; }",
-			"add rule inet lossy c udp dport 51820 meta length > 1600 counter drop"} {
-			if out, err := exec.Command(nft, text).CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w: %s", text, err, out)
-			}
-		}
-		return nil
-	})
+	for _, text := range []string{"add table inet lossy", "add chain inet lossy c " +
+		"{ type filter hook output priority 0; }",
+		"add rule inet lossy c udp dport 51820 meta length > 1600 counter drop"} {
+		a.Exec(t, nft, text)
+	}
 
 	name := "node-" + b.under.Addr().String()
 	done := transfer(t, a, b, 8<<20)

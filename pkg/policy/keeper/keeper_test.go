@@ -182,14 +182,10 @@ func TestNodeProvesPassageBeforeAnythingWasListed(t *testing.T) {
 	}
 	n.step()
 	nft := nettest.NeedProgram(t, "nft")
-	n.must(func() error {
-		out, err := exec.CommandContext(t.Context(), nft, "list", "set", "inet", abi.NFTPolicyTable,
-			"own4").CombinedOutput()
-		if !strings.Contains(string(out), "198.18.1.0") {
-			t.Errorf("own4: %s", out)
-		}
-		return err
-	})
+	out := n.Exec(t, nft, "list", "set", "inet", abi.NFTPolicyTable, "own4")
+	if !strings.Contains(out, "198.18.1.0") {
+		t.Errorf("own4: %s", out)
+	}
 	n.listed()
 	if v := n.shown.Load().plan.Judge(f); v != policy.Allow {
 		t.Errorf("listed: %s", v)

@@ -2,15 +2,14 @@ package keeper
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -114,10 +113,8 @@ func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
 		node := []string{"198.18.9.9", "fd42:9::9"}[i]
 		var ofNode, otherOfNode net.PacketConn
 		n.must(func() (err error) {
-			out, err := exec.Command("ip", "addr", "add", node, "dev", "lo",
-				"nodad").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
+			if err = nettest.Command("ip", "addr", "add", node, "dev", "lo", "nodad"); err != nil {
+				return err
 			}
 			var err2 error
 			ofNode, err = listen(netip.MustParseAddr(node), 53)

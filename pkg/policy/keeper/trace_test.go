@@ -1,9 +1,7 @@
 package keeper
 
 import (
-	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -79,14 +77,7 @@ func TestTraceKnowsErrors(t *testing.T) {
 // nft changes the table behind the daemon's back.
 func (n *node) nft(args ...string) {
 	n.t.Helper()
-	program := nettest.NeedProgram(n.t, "nft")
-	n.must(func() error {
-		out, err := exec.CommandContext(n.t.Context(), program, args...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("nft %q: %w: %s", args, err, out)
-		}
-		return nil
-	})
+	n.Exec(n.t, nettest.NeedProgram(n.t, "nft"), args...)
 }
 
 // said are the sides of the first path of a trace, as words.

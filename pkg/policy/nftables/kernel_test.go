@@ -1,7 +1,6 @@
 package nftables_test
 
 import (
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -127,14 +126,7 @@ func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(strin
 	}
 	return ns, flows, func(args string) {
 		t.Helper()
-		ns.Run(t, func() error {
-			out, err := exec.CommandContext(t.Context(), program,
-				strings.Fields(args)...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("nft %s: %w: %s", args, err, out)
-			}
-			return nil
-		})
+		ns.Exec(t, program, strings.Fields(args)...)
 	}
 }
 

@@ -109,14 +109,7 @@ func forward() error {
 // emulated machine's time.
 func batch(t *testing.T, ns *nettest.NS, ip, lines string) {
 	t.Helper()
-	ns.Run(t, func() error {
-		cmd := exec.CommandContext(t.Context(), ip, "-batch", "-")
-		cmd.Stdin = strings.NewReader(lines)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("ip -batch: %w: %s", err, out)
-		}
-		return nil
-	})
+	ns.Run(t, func() error { return nettest.Feed(lines, ip, "-batch", "-") })
 }
 
 func (l *lab) run(ns *nettest.NS, program, args string) {

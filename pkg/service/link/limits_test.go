@@ -3,7 +3,6 @@ package link
 import (
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -43,13 +42,7 @@ const wholePod = routePod | routePeer | routeFrom
 
 func (r *routed) tc(t *testing.T, args string) {
 	t.Helper()
-	nettest.NeedProgram(t, "tc")
-	r.host.Run(t, func() error {
-		if out, err := exec.Command("tc", strings.Fields(args)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("tc %s: %w: %s", args, err, out)
-		}
-		return nil
-	})
+	r.host.Exec(t, nettest.NeedProgram(t, "tc"), strings.Fields(args)...)
 	r.linked.attach(t)
 }
 

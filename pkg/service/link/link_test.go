@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -93,14 +92,7 @@ func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string
 		elements = append(elements, fmt.Sprintf("%s { %q . %s }", abi.NFTPodSet6, link, a))
 	}
 	for _, e := range elements {
-		ns.Run(t, func() error {
-			out, err := exec.Command("nft", "add element inet "+abi.NFTPodTable+" "+
-				e).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w: %s", e, err, out)
-			}
-			return nil
-		})
+		ns.Exec(t, "nft", "add element inet "+abi.NFTPodTable+" "+e)
 	}
 }
 

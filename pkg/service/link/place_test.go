@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -62,16 +61,10 @@ func TestWhichProgramsALinkHas(t *testing.T) {
 // ip runs commands of the program ip on the host.
 func (l *linked) ip(t *testing.T, commands ...string) {
 	t.Helper()
-	nettest.NeedProgram(t, "ip")
-	l.host.Run(t, func() error {
-		for _, args := range commands {
-			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err !=
-				nil {
-				return fmt.Errorf("ip %s: %w: %s", args, err, out)
-			}
-		}
-		return nil
-	})
+	program := nettest.NeedProgram(t, "ip")
+	for _, args := range commands {
+		l.host.Exec(t, program, strings.Fields(args)...)
+	}
 }
 
 func (l *linked) guard(t *testing.T, vips ...string) {
@@ -158,12 +151,7 @@ func (l *linked) crowd(t *testing.T, name string) {
 		"qdisc add dev " + name + " clsact",
 		fmt.Sprintf("filter add dev %s ingress prio %d u32 match u32 0 0", name, filterPriority),
 	} {
-		l.host.Run(t, func() error {
-			if out, err := exec.Command(tc, strings.Fields(line)...).CombinedOutput(); err != nil {
-				return fmt.Errorf("tc %s: %w: %s", line, err, out)
-			}
-			return nil
-		})
+		l.host.Exec(t, tc, strings.Fields(line)...)
 	}
 }
 
@@ -275,15 +263,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 
 		l.serve(t, vips...)
 		l.attach(t)
-		l.host.Run(t, func() error {
-			out, err := exec.Command("nft",
-				"table inet others { chain c { type nat hook postrouting priority 100; oifname u0 "+
-					"masquerade; }; }").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("masquerade: %w: %s", err, out)
-			}
-			return nil
-		})
+		l.host.Exec(t, "nft", "table inet others { chain c { type nat hook postrouting "+
+			"priority 100; oifname u0 masquerade; }; }")
 		wire := nettest.NewCapture(t, l.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 
 		crossed := func(secret string) bool {
@@ -342,14 +323,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 // call of guard.
 func (l *linked) takeUp(t *testing.T) {
 	t.Helper()
-	l.host.Run(t, func() error {
-		out, err := exec.Command("nft", "flush chain inet kubeveil_guard midstream; flush chain "+
-			"inet kubeveil_guard refuse_midstream").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("flush chains: %w: %s", err, out)
-		}
-		return nil
-	})
+	l.host.Exec(t, "nft", "flush chain inet kubeveil_guard midstream; flush chain inet "+
+		"kubeveil_guard refuse_midstream")
 }
 
 // goOn makes the pod connect to port 80 of an address, and send a text once all flows are

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -126,14 +125,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 // rules.
 func (r *routed) nft(t *testing.T, chains string) {
 	t.Helper()
-	r.host.Run(t, func() error {
-		text := "table inet others\ndelete table inet others\ntable inet others { counter seen { " +
-			"}; counter stopped { }; " + chains + " }"
-		if out, err := exec.Command("nft", text).CombinedOutput(); err != nil {
-			return fmt.Errorf("nft %s: %w: %s", text, err, out)
-		}
-		return nil
-	})
+	r.host.Exec(t, "nft", "table inet others\ndelete table inet others\ntable inet others { "+
+		"counter seen { }; counter stopped { }; "+chains+" }")
 }
 
 // Chains of another program: one that lets nothing through, and one that counts packets in
@@ -150,16 +143,13 @@ var packets = regexp.MustCompile(`packets (\d+)`)
 
 func (r *routed) count(t *testing.T, counter string) int {
 	t.Helper()
-	n := 0
-	r.host.Run(t, func() error {
-		out, err := exec.Command("nft", "list counter inet others "+counter).CombinedOutput()
-		found := packets.FindSubmatch(out)
-		if err != nil || found == nil {
-			return fmt.Errorf("counter %s: %w: %s", counter, err, out)
-		}
-		n, err = strconv.Atoi(string(found[1]))
-		return err
-	})
+	out := r.host.Exec(t, "nft", "list counter inet others "+counter)
+	found := packets.FindStringSubmatch(out)
+	if found == nil {
+		t.Fatalf("counter %s: %s", counter, out)
+	}
+	n, err := strconv.Atoi(found[1])
+	errtest.Must(t, err)
 	return n
 }
 

@@ -5,9 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -114,14 +112,7 @@ func (l *lab) attach(addr netip.Addr, link string) {
 func (l *lab) ip(ns *nettest.NS, commands string) {
 	l.t.Helper()
 	program := nettest.NeedProgram(l.t, "ip")
-	ns.Run(l.t, func() error {
-		c := exec.CommandContext(l.t.Context(), program, "-batch", "-")
-		c.Stdin = strings.NewReader(commands)
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("ip -batch: %w: %s", err, out)
-		}
-		return nil
-	})
+	ns.Run(l.t, func() error { return nettest.Feed(commands, program, "-batch", "-") })
 }
 
 // listen makes a pod accept connections, and answer datagrams, until the test ends.
