@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -57,18 +58,14 @@ var budgets = map[string]budget{
 
 func TestProgramsKeepTheirBudgets(t *testing.T) {
 	nettest.NeedBPF(t)
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, rlimit.RemoveMemlock())
 
 	met := make(map[string]bool)
 	for _, load := range []func() (*ebpf.CollectionSpec, error){
 		LoadGuardIngress, LoadGuardEgress, LoadServicePacket, LoadServiceSocket,
 	} {
 		spec, err := load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		// Turn on every setting: the verifier skips code that a setting makes unreachable.
 		for name, v := range spec.Variables {
 			on := make([]byte, v.Size())
@@ -110,9 +107,7 @@ func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instr
 		t.Errorf("its budget %+v leaves no room", limit)
 	}
 	info, err := prog.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	verified, ok := info.VerifiedInstructions()
 	if !ok {
 		t.Fatal("the kernel does not say how many instructions it verified")
@@ -173,9 +168,7 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 
 	for i, depth := range depths {
 		n, err := strconv.Atoi(depth)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		functions[order[i]].stack = n
 	}
 

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -50,9 +51,7 @@ func newWire(t *testing.T, kind uint16) wire {
 	if err == nil {
 		err = h.LinkSetUp(l)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	w.index = l.Attrs().Index
 	if kind == unix.IFF_TAP {
@@ -94,9 +93,7 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	w.far.SetReadDeadline(time.Now().Add(wirePatience))
 	for {
 		n, err := w.far.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if bytes.Equal(buf[:n], end[w.skip:]) {
 			return out
 		}

@@ -287,9 +287,7 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 				client := at(a.client, 50000)
 				verdict, _, _, err := runPacket(t, coll, "service_in",
 					segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				if verdict == next {
 					taken = begin(t, coll, a.client, a.node, a.pod2, 50000)
 				}

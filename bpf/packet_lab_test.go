@@ -149,9 +149,7 @@ func (l *lab) tunnel(t *testing.T) {
 func (l *lab) attach(t *testing.T) {
 	t.Helper()
 	spec, err := LoadGuardEgress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	for name, v := range map[string]uint32{"pod_mark": abi.PodMark,
 		"tunnel_mark": abi.TunnelMark, "service_mark": abi.ServiceMark,

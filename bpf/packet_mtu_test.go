@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -22,9 +23,7 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 	if err == nil {
 		err = h.LinkSetMTU(tunnel, narrow)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	for _, f := range labAddrs {
 		t.Run(f.name, func(t *testing.T) {
@@ -44,14 +43,10 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 			})
 			defer conn.Close()
 			raw, err := conn.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, discover, do) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			nettest.Until(t, wirePatience, "the client knows the path", func() bool {
 				conn.Write(make([]byte, narrow+60)) // EMSGSIZE once it does

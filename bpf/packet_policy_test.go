@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -216,9 +217,7 @@ func TestPacketsStayWithABackend(t *testing.T) {
 				got := make(map[string]int)
 				for range 30 {
 					pod, _, err := reach(l.client, network(proto, addr), addr, port)
-					if err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, err)
 					got[pod]++
 				}
 				return got
@@ -255,9 +254,7 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 		}
 		buf := make([]byte, 256)
 		n, err := c.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return string(buf[:n][:1])
 	}
 

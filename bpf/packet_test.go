@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -26,13 +27,9 @@ func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf
 func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, rlimit.RemoveMemlock())
 	spec, err := LoadServicePacket()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
 		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
@@ -42,9 +39,7 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	}
 
 	for name, v := range spec.Variables {
-		if err := v.Set(set[name]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, v.Set(set[name]))
 	}
 
 	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows,

@@ -47,9 +47,7 @@ func load(t testing.TB) loaded {
 	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress,
 		LoadGuardEgress} {
 		spec, err := specOf()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		set := map[string]uint32{"pod_mark": abi.PodMark, "service_mark": abi.ServiceMark,
 			"probe_port": abi.ProbePort}

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -24,9 +25,7 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 	if os.Getenv(serviceChildEnv) != "" {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer unix.Close(fd)
 		for range 30_000 {
 			for addr, backends := range own {
@@ -98,23 +97,17 @@ func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return netip.AddrFrom4(name.(*unix.SockaddrInet4).Addr)
 }
 
 // backendGoes has the map of members as its descriptor 3.
 func backendGoes(t *testing.T, plain, sticky string) {
 	fd, err := unix.FcntlInt(3, unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	members, err := ebpf.NewMapFromFD(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer members.Close()
 	kept := answersTCP(t, sticky, 1)[0]
 	setMember(t, members, kept, service.Draining)
@@ -168,9 +161,7 @@ func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) 
 		} else {
 			err = members.Put(key, to)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 }
 
@@ -179,9 +170,7 @@ func newPlanner(t testing.TB) *service.Planner {
 	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
 		Members:      1024,
 		SourceRanges: 256})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 
@@ -190,9 +179,7 @@ func BenchmarkServiceWrites(b *testing.B) {
 	nettest.NeedBPF(b)
 	const n = 100_000
 	spec, err := LoadServiceSocket()
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	slotKeys, slots := make([]uint32, n), make([]service.Backend, n)
 	frontKeys, fronts := make([]service.FrontendKey, n), make([]service.Frontend, n)
 	for i := range n {
@@ -212,9 +199,7 @@ func writes[K, V any](b *testing.B, spec *ebpf.MapSpec, keys []K, values []V) {
 	spec = spec.Copy()
 	spec.MaxEntries = uint32(2 * len(keys))
 	m, err := ebpf.NewMap(spec)
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	defer m.Close()
 	for b.Loop() {
 		if _, err := m.BatchUpdate(keys, values, nil); err != nil {

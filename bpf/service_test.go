@@ -22,6 +22,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -43,13 +44,9 @@ var serviceHooks = map[string]ebpf.AttachType{
 func loadService(t *testing.T) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, rlimit.RemoveMemlock())
 	spec, err := LoadServiceSocket()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)
@@ -60,9 +57,7 @@ func loadService(t *testing.T) *ebpf.Collection {
 
 func TestServiceLayoutMatchesGo(t *testing.T) {
 	spec, err := LoadServiceSocket()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name, want := range map[string][2]uintptr{
 		"service_fronts": {unsafe.Sizeof(service.FrontendKey{}),
 			unsafe.Sizeof(service.Frontend{})},
@@ -101,9 +96,7 @@ func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128",
 		"fd42:1::2/128")...)
 	group, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { group.Close() })
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v",
 		"-test.timeout=5m")
@@ -139,9 +132,7 @@ const (
 func counted(t *testing.T, coll *ebpf.Collection, what uint32) uint64 {
 	t.Helper()
 	var counts []uint64
-	if err := coll.Maps["service_counts"].Lookup(what, &counts); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, coll.Maps["service_counts"].Lookup(what, &counts))
 	sum := uint64(0)
 	for _, n := range counts {
 		sum += n
@@ -157,9 +148,7 @@ func TestServiceSockets(t *testing.T) {
 	coll, dir := attached(t)
 	writeServices(t, coll)
 	fd, err := unix.FcntlInt(uintptr(coll.Maps["service_members"].FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	members := os.NewFile(uintptr(fd), "members")
 	defer members.Close()
 	if out, err := again(t, dir, members)(); err != nil {
@@ -281,9 +270,7 @@ func serviceChild(t *testing.T) {
 
 func serveTCP(t *testing.T, at netip.AddrPort) {
 	l, err := net.Listen("tcp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -299,9 +286,7 @@ func serveTCP(t *testing.T, at netip.AddrPort) {
 
 func serveUDP(t *testing.T, at netip.AddrPort) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	go func() {
 		buf := make([]byte, 16)
@@ -321,17 +306,13 @@ func answersTCP(t *testing.T, addr string, n int) []string {
 	who := make(map[string]int)
 	for range n {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, "80"), 10*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if got := c.RemoteAddr().String(); got != net.JoinHostPort(addr, "80") {
 			t.Errorf("the peer of %s is %s", addr, got)
 		}
 		text, err := io.ReadAll(c)
 		c.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		who[string(text)]++
 	}
 	return slices.Sorted(maps.Keys(who))
@@ -357,9 +338,7 @@ func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
 	}
 	buf := make([]byte, 64)
 	n, from, err := c.ReadFromUDPAddrPort(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != to {
 		t.Errorf("%s answers for %s", from, to)
 	}
@@ -369,9 +348,7 @@ func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
 func socket(t *testing.T) *net.UDPConn {
 	t.Helper()
 	c, err := net.ListenUDP("udp", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -409,14 +386,10 @@ func withoutTheService(t *testing.T, addr string) {
 	}
 
 	connected, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer connected.Close()
 	raw, err := connected.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	err = raw.Control(func(fd uintptr) {
 		for _, backend := range backends(to.Addr().Is6()) {

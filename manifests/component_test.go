@@ -19,6 +19,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -182,13 +183,9 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	dir := t.TempDir()
 	relative := func(path string) string {
 		from, err := filepath.Abs(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		r, err := filepath.Rel(dir, from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return r
 	}
 
@@ -199,9 +196,7 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	}
 
 	text, err := yaml.Marshal(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	filetest.Write(t, filepath.Join(dir, "kustomization.yaml"), text, 0o600)
 
 	var failed bytes.Buffer
@@ -235,9 +230,7 @@ func TestKubeletDirComponent(t *testing.T) {
 
 	text := func(o *unstructured.Unstructured) string {
 		b, err := yaml.Marshal(o.Object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return string(b)
 	}
 	got, want := text(rendered(t, "kubelet-dir")), text(rendered(t))

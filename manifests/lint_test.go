@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
@@ -48,9 +49,7 @@ func everyManifest(t *testing.T) (objects, patches []manifesttest.Manifest) {
 
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if len(objects) == 0 || len(patches) == 0 {
 		t.Fatalf("%d objects and %d lists of patches under manifests/", len(objects), len(patches))
@@ -153,9 +152,7 @@ func narrowContainers(t *testing.T, path string, ds *unstructured.Unstructured) 
 	t.Helper()
 	for _, list := range []string{"initContainers", "containers"} {
 		containers, _, err := unstructured.NestedSlice(ds.Object, "spec", "template", "spec", list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, c := range containers {
 			narrow(t, path, c.(map[string]any))
 		}

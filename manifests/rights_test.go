@@ -11,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
@@ -37,13 +38,9 @@ func TestRightsOfVeildAreDocumented(t *testing.T) {
 		"services": "ClusterRole kubeveil-veild", "api-path": "Role kubeveil-veild-apiserver"} {
 		was, is := withComponent(t, component)
 		rules, _, err := unstructured.NestedSlice(was[key].Object, "rules")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		after, _, err := unstructured.NestedSlice(is[key].Object, "rules")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		is[key].Object["rules"] = after[len(rules):]
 		add(filepath.Join("components", component), is[key])
 	}

@@ -139,18 +139,12 @@ func newJoined(t *testing.T, st volume.State) *joined {
 	log := slog.New(slog.DiscardHandler)
 	s := statesIn(store, log)
 	sets, err := j.sets(s, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	m, err := j.Lookup(t.Context(), j.mapping)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	d, err := driver.New(driver.Config{Node: "node-1", Sets: sets, Cache: s.reader(),
 		Mounts: &bound{table: []mount.Mount{{Target: at(st.Volume), Device: m.Number, Root: true}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	j.process = newProcess(&j.found.options, d, s, log)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -170,9 +164,7 @@ func (j *joined) stats(t *testing.T, v string) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+j.endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer conn.Close()
 	if _, err := csi.NewNodeClient(conn).NodeGetVolumeStats(t.Context(),
 		&csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: at(v)}); err == nil {
@@ -224,9 +216,7 @@ func TestEventsAtTheClaim(t *testing.T) {
 func (j *joined) counted(t *testing.T, name string) (sum float64) {
 	t.Helper()
 	families, err := j.process.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, f := range families {
 		for _, each := range f.Metric {
 			if f.GetName() == name {

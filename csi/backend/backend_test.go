@@ -46,9 +46,7 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 			if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
 				nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if again, err := b.Attach(ctx, "v"); again != first || err != nil ||
 				!strings.HasPrefix(first.ID, "file:") {
 				t.Errorf("attached again: %+v, %v; want %+v", again, err, first)
@@ -79,9 +77,7 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 
 	path := filepath.Join(b.Dir, "v.img")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	if _, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA); !errors.Is(err, unix.ENXIO) {
 		t.Errorf("a new file has data: %v", err)

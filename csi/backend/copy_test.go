@@ -26,9 +26,7 @@ func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	copy(content, "the first bytes")
 	copy(content[size-1<<20:], "the last MiB")
 	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	for _, at := range []int64{0, size - 1<<20} {
 		if _, err := f.WriteAt(content[at:at+4096], at); err != nil {
@@ -83,9 +81,7 @@ func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 func TestCopyOfAFileRefuses(t *testing.T) {
 	b, content := source(t, true)
 	free, err := b.Capacity(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, os.Symlink(b.path("v"), b.path("link")))
 
 	gone, cancel := context.WithCancel(t.Context())
@@ -176,9 +172,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 
 	content := bytes.Repeat([]byte("content "), large/8)
 	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 
 	// Not flushed: a copy has it all the same.
@@ -186,9 +180,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 		t.Fatal(err)
 	}
 	before, err := b.Capacity(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	for _, name := range []string{"a", "b", "c"} {
 		errtest.Must(t, b.Copy(ctx, name, "v", large+4096))

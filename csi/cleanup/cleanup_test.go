@@ -54,9 +54,7 @@ func files(t *testing.T, root string) []string {
 		out = append(out, strings.TrimPrefix(path, root))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return out
 }
 
@@ -127,9 +125,7 @@ func TestRunRefuses(t *testing.T) {
 func listen(t *testing.T, p Paths) {
 	errtest.Must(t, os.Remove(p.Endpoint))
 	l, err := net.Listen("unix", p.Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 }
 

@@ -15,9 +15,7 @@ func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
 	r, err := m.Verify(keys, testID, testWant)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r = r.Next(7, testPayload)
 	errtest.Must(t, m.Seal(d, keys, r))
 	d.Flip(DataOffset+5, 1)

@@ -28,9 +28,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
 		CapacityRange: &csi.CapacityRange{RequiredBytes: size - 100},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if v.Volume.VolumeId != pvc || v.Volume.CapacityBytes != size ||
 		v.Volume.AccessibleTopology[0].Segments[TopologyKey] != "node-1" {
@@ -105,9 +103,7 @@ func (m *machine) made(d *Driver, c *csi.VolumeCapability,
 		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{c},
 		CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: parameters,
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, err)
 	return v.Volume
 }
 

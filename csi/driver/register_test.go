@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -33,9 +34,7 @@ func TestRegistration(t *testing.T) {
 	})
 	conn, err := grpc.NewClient("unix:"+RegistrationSocket(dir),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	kubelet := registration.NewRegistrationClient(conn)
 	info, err := kubelet.GetInfo(ctx, &registration.InfoRequest{}, grpc.WaitForReady(true))
@@ -62,9 +61,7 @@ func TestRegistration(t *testing.T) {
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "csi.sock")
 	first, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v, %v", info.Mode(), err)
 	}
@@ -104,9 +101,7 @@ func (h hanging) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, 
 // A call that does not end delays the server no longer than its limit.
 func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	l, err := Listen(filepath.Join(t.TempDir(), "csi.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	h := hanging{begun: make(chan struct{}), let: make(chan struct{})}
 	s := NewServer(slog.New(slog.DiscardHandler), nil)
@@ -116,9 +111,7 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	go func() { done <- serve(ctx, s, l, 10*time.Millisecond) }()
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer conn.Close()
 
 	called := make(chan error, 1)

@@ -72,9 +72,7 @@ func (p *plugin) restart() {
 	if err == nil {
 		err = p.Recover(p.t.Context())
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	errtest.Must(p.t, err)
 }
 
 // how returns a capability; an empty kind means the device.

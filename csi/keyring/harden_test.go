@@ -56,9 +56,7 @@ func lockedWhenTouched(t *testing.T) {
 	page := unix.Getpagesize()
 	b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Munmap(b)
 	before := status(t, "VmRSS:")
 	if err := unix.Madvise(b, unix.MADV_DONTNEED); err == nil {
@@ -66,9 +64,7 @@ func lockedWhenTouched(t *testing.T) {
 	}
 	big, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Munmap(big)
 	if after := status(t, "VmRSS:"); after-before > 32<<10 {
 		t.Errorf("64 MiB of untouched memory take %d KiB", after-before)

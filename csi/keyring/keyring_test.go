@@ -25,18 +25,14 @@ func providers(t *testing.T) map[string][2]Provider {
 	t.Helper()
 	fromSecrets := func(c byte) Provider {
 		p, err := FromSecrets(map[string]string{SecretKey: kekText(c)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return p
 	}
 	file := func() Provider {
 		path := filepath.Join(t.TempDir(), "kek")
 		errtest.Must(t, CreateFile(path))
 		p, err := File(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return p
 	}
 
@@ -56,13 +52,9 @@ func TestProviders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 			w, err := WrapChecked(t.Context(), p[0], here, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			text, err := json.Marshal(w)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			w = Wrapped{}
 			if err := json.Unmarshal(text, &w); err != nil || w.IsZero() || w.Provider != name ||
 				p[0].Name() != name {
@@ -103,14 +95,10 @@ func TestProviders(t *testing.T) {
 // A key that came with a request does not outlive it.
 func TestProviderThatIsWipedOpensNothing(t *testing.T) {
 	p, err := FromSecrets(map[string]string{SecretKey: kekText(1), SecretPreviousKey: kekText(2)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 	w, err := p.Wrap(t.Context(), here, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p.(Wiper).Wipe()
 	for _, k := range p.(*local).keys {
 		if k.key.Len() != 0 {
@@ -130,9 +118,7 @@ func TestRewrap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 			old, err := p[0].Wrap(t.Context(), here, key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			if same, changed, err := Rewrap(t.Context(), p[0], p[0], here, old); changed ||
 				err != nil || !bytes.Equal(same.Blob, old.Blob) {
@@ -160,13 +146,9 @@ func TestRewrap(t *testing.T) {
 
 func TestEachBitOfWrappedIsRefused(t *testing.T) {
 	p, err := FromSecrets(map[string]string{SecretKey: kekText(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w, err := p.Wrap(t.Context(), here, secretOf(t, make([]byte, 64)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for i := range w.Blob {
 		for bit := range 8 {
 			w.Blob[i] ^= 1 << bit
@@ -187,18 +169,12 @@ func TestEachBitOfWrappedIsRefused(t *testing.T) {
 
 func TestPreviousKeyOpens(t *testing.T) {
 	old, err := FromSecrets(map[string]string{SecretKey: kekText(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w, err := old.Wrap(t.Context(), here, secretOf(t, make([]byte, 64)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	both, err := FromSecrets(map[string]string{SecretKey: kekText(2),
 		SecretPreviousKey: kekText(1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, changed, err := Rewrap(t.Context(), both, both, here, w); err != nil || !changed {
 		t.Errorf("changed %v, %v", changed, err)
 	}
@@ -257,13 +233,9 @@ func TestFileRefuses(t *testing.T) {
 
 func FuzzOpen(f *testing.F) {
 	key, err := NewSecret(bytes.Repeat([]byte{3}, 64))
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	good, err := seal(here, key)
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 
 	f.Add(bytes.Clone(good.Bytes()))
 	f.Add([]byte(envelopeMagic))
@@ -288,9 +260,7 @@ func FuzzOpen(f *testing.F) {
 func secretOf(t *testing.T, b []byte) *Secret {
 	t.Helper()
 	s, err := NewSecret(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(s.Wipe)
 	return s
 }
@@ -307,9 +277,7 @@ func TestChainUnwrapsWithEachProvider(t *testing.T) {
 	old, now := all[NameFile][0], all[NameKMS][0]
 	key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 	w, err := old.Wrap(t.Context(), here, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	chain := Chain{now, all[NameFile][1], old}
 	again, changed, err := Rewrap(t.Context(), chain, chain, here, w)
 	if err != nil || !changed || again.Provider != NameKMS {

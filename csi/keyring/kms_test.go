@@ -14,6 +14,8 @@ import (
 
 	"google.golang.org/grpc"
 	kms "k8s.io/kms/apis/v2"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // plugin is a KMS v2 plugin that keeps its key in memory.
@@ -68,9 +70,7 @@ func newPlugin(t *testing.T) (*KMS, *plugin) {
 		t.Fatal(err)
 	}
 	block, err := aes.NewCipher(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p := &plugin{status: &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyId: rand.Text()},
 		server: grpc.NewServer()}
 	if p.aead, err = cipher.NewGCM(block); err != nil {
@@ -79,17 +79,13 @@ func newPlugin(t *testing.T) (*KMS, *plugin) {
 
 	socket := filepath.Join(t.TempDir(), "kms.sock")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	kms.RegisterKeyManagementServiceServer(p.server, p)
 	var served sync.WaitGroup
 	served.Go(func() { _ = p.server.Serve(l) })
 	client, err := NewKMS(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	t.Cleanup(func() {
 		client.Close()
@@ -137,9 +133,7 @@ func TestKMSThatGivesThePlainTextBack(t *testing.T) {
 	client, p := newPlugin(t)
 	key := secretOf(t, make([]byte, 64))
 	plain, err := seal(here, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p.answer = &kms.EncryptResponse{KeyId: "k", Ciphertext: append([]byte("x"), plain.Bytes()...)}
 	if _, err := client.Wrap(t.Context(), here, key); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("kept the plain key: %v", err)

@@ -13,15 +13,14 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestSecretHasNoTextForm(t *testing.T) {
 	const canary = "correct horse battery staple"
 	s, err := NewSecret([]byte(canary))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer s.Wipe()
 	type holder struct {
 		S *Secret
@@ -36,9 +35,7 @@ func TestSecretHasNoTextForm(t *testing.T) {
 	}
 
 	text, err := json.Marshal(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	b.Write(text)
 	slog.New(slog.NewTextHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
@@ -60,9 +57,7 @@ func TestSecretHasNoTextForm(t *testing.T) {
 func TestSecretIsWiped(t *testing.T) {
 	source := bytes.Repeat([]byte{0xa5}, 64)
 	s, err := NewSecret(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if source[0] != 0 || s.Bytes()[0] != 0xa5 {
 		t.Error("the source was not moved")
 	}
@@ -75,9 +70,7 @@ func TestSecretIsWiped(t *testing.T) {
 	}
 
 	other, err := Generate(64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer other.Wipe()
 	if s.Len() != 0 || s.Equal(s) || other.Equal(s) || !other.Equal(other) {
 		t.Error("a wiped secret sees its successor")
@@ -98,9 +91,7 @@ func TestSecretIsWiped(t *testing.T) {
 
 func TestSecretMemoryIsLocked(t *testing.T) {
 	s, err := Generate(64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer s.Wipe()
 	smaps := filetest.Read(t, "/proc/self/smaps")
 	var flags string
@@ -123,9 +114,7 @@ func TestSecretMemoryIsLocked(t *testing.T) {
 func TestDeriveIsAFunctionOfKeyAndInfo(t *testing.T) {
 	key := secretOf(t, bytes.Repeat([]byte{1}, 64))
 	a, err := key.Derive("a", 32)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	again, _ := key.Derive("a", 32)
 	b, _ := key.Derive("b", 32)
 	if !a.Equal(again) || a.Equal(b) || a.Len() != 32 {

@@ -42,13 +42,9 @@ func TestEncodeAndParse(t *testing.T) {
 	} {
 		t.Run(situation, func(t *testing.T) {
 			status, err := statusOf(want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			o, err := encode(want.Volume, "7", specOf(want), status)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			got, _, err := parse(o)
 			if err != nil || !cmp.Equal(got, want) {
 				t.Errorf("%v %s", err, cmp.Diff(want, got))
@@ -103,9 +99,7 @@ func FuzzParse(f *testing.F) {
 			`{"metadata":{"name":"v"},"spec":{"cluster":"c"},"status":{"phase":"New","payload":4096,"content":"Unmade"}}`))
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "pvc-1"},
 		"spec": specOf(full()), "status": must(statusOf(full()))})
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -114,13 +108,9 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		status, err := statusOf(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		o, err := encode(s.Volume, "1", &spec, status)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		again, specAgain, err := parse(o)
 		if err != nil || !cmp.Equal(again, s) || !cmp.Equal(specAgain, spec) {
 			t.Errorf("%v %s", err, cmp.Diff(s, again))

@@ -31,9 +31,7 @@ func disk(t *testing.T, size int64) (loop blk.Loop, path string) {
 	if errors.Is(err, blk.ErrNoLoop) || errors.Is(err, blk.ErrNotDirect) {
 		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { loop.Detach() })
 	return loop, path
 }
@@ -271,9 +269,7 @@ func TestCheckAndMountReportDamage(t *testing.T) {
 func damage(t *testing.T, path string) {
 	t.Helper()
 	d, err := blk.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	if _, err := d.WriteAt(slices.Repeat([]byte{0xa5}, 1<<20), 4096); err != nil {
 		t.Fatal(err)

@@ -243,9 +243,7 @@ func TestChecksAreBoundedByMemory(t *testing.T) {
 func count(t *testing.T, dir string) int {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return len(entries)
 }
 
@@ -262,9 +260,7 @@ func TestProgramsThatHangAreOvertaken(t *testing.T) {
 		var shares []*share
 		for _, spent := range hung {
 			s, err := b.take(t.Context(), 50)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			go s.watch(spent)
 			shares = append(shares, s)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -23,9 +24,7 @@ const (
 func (n *node) stateOf(volume string) State {
 	n.t.Helper()
 	s, _, err := n.store.Get(n.t.Context(), volume)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	return s
 }
 
@@ -53,9 +52,7 @@ func (n *node) suspended() []string {
 func copyVolume(t *testing.T, s *Set, dst, src string, opts CopyOptions) State {
 	t.Helper()
 	st, err := s.Copy(t.Context(), dst, src, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return st
 }
 
@@ -404,9 +401,7 @@ func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 		when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
 		s := n.process(0)
 		m, err := n.engine.Lookup(t.Context(), n.engine.Live()[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		st := copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
 		if st.Payload < m.Targets[0].Length {
 			t.Errorf("%s: the source has %d bytes, its snapshot %d", when, m.Targets[0].Length,

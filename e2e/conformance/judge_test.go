@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -44,9 +45,7 @@ func TestGatesOfAReport(t *testing.T) {
 			}
 
 			result, err := bench.New(bench.VM, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			r.Result(result)
 			if err := result.Validate(); err != nil {
@@ -89,9 +88,7 @@ func TestGateOfTheWire(t *testing.T) {
 			r.add(upstream.Outcome{Name: passes, Status: upstream.Passed})
 			r.Wire = tt.wire
 			result, err := bench.New(bench.VM, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if missed := r.Result(result).Missed(); (len(missed) == 0) != tt.ok {
 				t.Errorf("missed %+v", missed)
 			}

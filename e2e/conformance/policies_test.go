@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -37,9 +38,7 @@ func fakeTest(t *testing.T, script string) string {
 func TestClusterPolicySpecs(t *testing.T) {
 	suite := ClusterPolicies("testdata/policyspecs.txt")
 	specs, err := Options{Suite: suite}.Wanted(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r := newReport(suite, specs, labFacts); len(r.todo) < 112 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(specs))
 	}
@@ -115,9 +114,7 @@ func TestClusterPolicyTest(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var got []upstream.Status
 			for _, outcome := range outcomes {
@@ -144,9 +141,7 @@ func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	specs := []string{"CNPA/a", "CNPB/a", "CNPA/b"}
 	o.Suite = ClusterPolicies(policyList(t, specs...))
 	r := newReport(o.Suite, specs, Facts{Policies: true})
-	if err := o.account(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, o.account(t.Context(), r))
 
 	b := filetest.Read(t, log)
 	if diff := cmp.Diff("CNPB\nCNPA\nCNPB\nnone\n", string(b)); diff != "" {
@@ -166,9 +161,7 @@ func TestClusterPoliciesWithinALimit(t *testing.T) {
 	o.Suite = ClusterPolicies(policyList(t, "CNPA/a"))
 	r := newReport(o.Suite, []string{"CNPA/a"}, labFacts)
 	r.Started = time.Now().Add(-time.Hour)
-	if err := o.account(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, o.account(t.Context(), r))
 	if v := r.Verdicts(); len(v) != 1 || v[0].Status != upstream.Skipped ||
 		v[0].Reason != "not begun within the limit of 1m0s" {
 		t.Errorf("%+v", v)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -91,9 +92,7 @@ func TestDefinition(t *testing.T) {
 		}
 		Timeouts map[string]string
 	}
-	if err := yaml.UnmarshalStrict(text, &definition); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.UnmarshalStrict(text, &definition))
 
 	known := []string{"persistence", "block", "fsGroup", "exec", "snapshotDataSource",
 		"pvcDataSource", "multipods", "readWriteOncePod", "multiplePVsSameID",
@@ -280,9 +279,7 @@ func TestReport(t *testing.T) {
 	r.add(upstream.Outcome{Name: upstream.Group + " breaks", Status: upstream.Failed,
 		Message: "again"})
 	result, err := bench.New(bench.Emulated, ".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	want := bench.Tests{Passed: 3, Failed: 3,
 		Skipped: []bench.Skip{{Name: upstream.Group + " needs a cloud", Reason: "no cloud"},
@@ -317,9 +314,7 @@ func TestMarkdown(t *testing.T) {
 	r.Facts.EBPF, r.Facts.Policies, r.Wire = true, true, &leak.Result{Frames: 9, Plaintext: 1,
 		Kinds: map[leak.Kind]uint64{leak.Tunnel: 7}}
 	var b strings.Builder
-	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.WriteMarkdown(&b, "Two | nodes"))
 	for _, want := range []string{
 		"2 nodes take pods, only Kubeveil translates services, " +
 			"Kubeveil enforces NetworkPolicy; begun",

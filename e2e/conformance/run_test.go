@@ -31,9 +31,7 @@ func fakeProgram(t *testing.T, script string) string {
 
 func TestBatch(t *testing.T) {
 	report, err := filepath.Abs("upstream/testdata/junit.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	const works, fails, absent = upstream.Group + " Services should work [Conformance]",
 		upstream.Group + " Services should fail", upstream.Group + " Services are absent"
@@ -63,9 +61,7 @@ func TestBatch(t *testing.T) {
 			o := Options{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
 			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"), tt.specs,
 				labFacts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var got []upstream.Status
 			var names []string

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kerneltest/powercut"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -40,9 +41,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 	disk := filepath.Join(dir, "disk")
 	err := errors.Join(os.WriteFile(disk, powercut.PartitionTable(), 0o600), os.Truncate(disk, powercut.DiskSize),
 		os.WriteFile(path, nil, 0o600), os.Truncate(path, logSize))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	binary := vmtest.Build(ctx, t, "github.com/kubeveil/kubeveil/csi/kerneltest/powercut")
 	t.Cleanup(func() {
@@ -61,9 +60,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 			"-device", "virtio-blk-pci,drive=cut,serial=" + powercut.DiskSerial +
 				",discard=off,write-zeroes=off",
 		}}).Machines[0]
-	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.PutFile(ctx, "/root/powercut", binary))
 
 	var out bytes.Buffer
 	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+powercut.WorkloadEnv+
@@ -78,7 +75,5 @@ func TestRecordOfPowerCut(t *testing.T) {
 		t.Fatalf("workload on the machine: %v", err)
 	}
 
-	if err := m.Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Kill(ctx))
 }

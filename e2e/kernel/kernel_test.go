@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -63,9 +64,7 @@ func TestKernel(t *testing.T) {
 
 		t.Run(strings.ReplaceAll(pkg.path, "/", "-"), func(t *testing.T) {
 			binary := vmtest.Build(ctx, t, "../../"+pkg.path)
-			if err := m.PutFile(ctx, "/root/tests", binary); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, m.PutFile(ctx, "/root/tests", binary))
 			// The sysctls of conntrack are there once its module is.
 			out, err := m.Exec(ctx, "cd /root && chmod +x tests && modprobe nf_conntrack && "+
 				"uname -r && "+environment+" ./tests -test.v -test.timeout 20m -test.run '"+run+
@@ -85,9 +84,7 @@ func TestKernel(t *testing.T) {
 func skipsOf(ctx context.Context, t *testing.T, m *vm.Machine) string {
 	t.Helper()
 	out, err := m.Exec(ctx, "uname -r && cat /boot/config-$(uname -r)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	release, config, _ := strings.Cut(string(out), "\n")
 	var reasons []string
 	for _, reason := range mayLack(release, config) {
@@ -129,9 +126,7 @@ func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	if _, err := m.Exec(ctx, "mkdir -p "+path.Dir(dropIn)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.PutFile(ctx, dropIn, "../../manifests/systemd/networkd-kubeveil.conf"))
 	restart("rules 1 unreachable 1 by link 1\n")
 	if out, err := m.Exec(ctx, "rm "+dropIn+
 		" && systemctl restart systemd-networkd && ip link delete dummy7"); err != nil {

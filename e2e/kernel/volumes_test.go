@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -27,18 +28,14 @@ func TestVolumes(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
 	filetest.Write(t, disk, nil, 0o600)
 
-	if err := os.Truncate(disk, 64<<30); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Truncate(disk, 64<<30))
 
 	m := vmtest.New(ctx, t, vm.Options{
 		Nodes: 1, Bare: true,
 		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" +
 			disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
 	}).Machines[0]
-	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.PutFile(ctx, "/root/kerneltest", binary))
 
 	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && mkfs.ext4 -q "+
 		"/dev/disk/by-id/virtio-room && mount /dev/disk/by-id/virtio-room /mnt && KUBEVEIL_DM=1 "+

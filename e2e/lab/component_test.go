@@ -14,9 +14,7 @@ import (
 // kustomize finds what the folder names, from where a link leads.
 func TestOverlayNamesFoldersThatExist(t *testing.T) {
 	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	at := t.TempDir()
 	real := filepath.Join(at, "far/away")
 	errtest.Must(t, os.MkdirAll(real, 0o755))

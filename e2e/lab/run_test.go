@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Old runs go, and nothing that a lab has not named itself.
@@ -21,21 +23,15 @@ func TestPrune(t *testing.T) {
 	kept := []string{dead(2, pid+2), dead(3, pid+3), dead(3, pid+3) + "-2", dead(4, pid+3), here}
 	for _, name := range slices.Concat([]string{dead(0, pid), dead(1, pid+1),
 		dead(1, pid+1) + "-2"}, kept, foreign) {
-		if err := os.MkdirAll(filepath.Join(base, name, "node-1"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Join(base, name, "node-1"), 0o755))
 	}
 
 	for range 2 {
-		if err := prune(base, 2); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, prune(base, 2))
 	}
 
 	entries, err := os.ReadDir(base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	var got []string
 	for _, e := range entries {
@@ -55,9 +51,7 @@ func TestNewRun(t *testing.T) {
 	seen := map[string]bool{}
 	for range 50 {
 		dir, err := newRun(base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if seen[dir] || !runName.MatchString(filepath.Base(dir)) {
 			t.Fatalf("run %s, after %v", dir, seen)
 		}

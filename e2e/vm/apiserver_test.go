@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -23,9 +24,7 @@ func TestSecondAPIServer(t *testing.T) {
 	t.Cleanup(cancel)
 	c := controlOnly(ctx, t)
 	second, err := c.SecondAPI(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	at := func(words ...string) ([]byte, error) {
 		return c.Kubectl(ctx, append(words, "--server=https://"+second.Addr().String(),
 			"--request-timeout=5s")...)
@@ -44,18 +43,14 @@ func TestSecondAPIServer(t *testing.T) {
 		"unplugged": func(out bool) error { return second.Unplug(ctx, out) },
 		"frozen":    second.Freeze,
 	} {
-		if err := fault(true); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, fault(true))
 		if out, err := at("get", "--raw=/readyz"); err == nil {
 			t.Errorf("%s: it answers %q", name, out)
 		}
 		if _, err := c.Kubectl(ctx, "get", "--raw=/readyz"); err != nil {
 			t.Errorf("%s: the first one: %v", name, err)
 		}
-		if err := fault(false); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, fault(false))
 		if err := lab.Until(ctx, time.Minute, func() error {
 			_, err := at("get", "--raw=/readyz")
 			return err
@@ -88,22 +83,14 @@ func TestSecondAPIServer(t *testing.T) {
 func controlOnly(ctx context.Context, t *testing.T) *Cluster {
 	t.Helper()
 	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c := &Cluster{opts: Options{UnderlayMTU: 1500}, root: root, Dir: t.TempDir(), start: time.Now(),
 		log: slog.New(slog.NewTextHandler(t.Output(), nil)), dnsTag: "v1.0.0"}
 	t.Cleanup(func() { _, _ = c.Close() })
-	if err := c.makeNetwork(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.makeNetwork(ctx))
 	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c.version = strings.TrimSpace(string(version))
-	if err := c.makeControl(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.makeControl(ctx))
 	return c
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // What a reference network lacks, its control run does not show: it has the families that pods
@@ -28,9 +30,7 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := clearNetwork(tt.prefixes, 1400)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			// As far as the reference plugins ptp and host-local read it.
 			var got struct {
@@ -46,9 +46,7 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 					}
 				}
 			}
-			if err := json.Unmarshal(text, &got); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, json.Unmarshal(text, &got))
 
 			if len(got.Plugins) != 1 || got.Plugins[0].Type != "ptp" ||
 				got.Plugins[0].MTU != 1400 || got.Plugins[0].IPAM.Type != "host-local" ||

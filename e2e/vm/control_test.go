@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // webhookObjects are a pod that judges created objects, and the configuration of the API server for
@@ -59,21 +60,15 @@ webhooks:
 // machine: what the pod refuses, with the canary in its reason, is refused.
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
 	ca, key, err := cert.GenerateSelfSignedCertKey("webhook.default.svc", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var objects bytes.Buffer
 	err = webhookObjects.Execute(&objects,
 		map[string]any{"Node": node.Name, "Image": vm.ToolImage, "Canary": c.Lab.Canary,
 			"Cert": string(ca), "Key": string(key),
 			"Bundle": base64.StdEncoding.EncodeToString(ca)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
-	if err := c.Apply(ctx, objects.Bytes()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Apply(ctx, objects.Bytes()))
 	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook",
 		"--timeout=300s"); err != nil {
 		t.Fatal(err)

@@ -91,9 +91,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	all := make([]cluster.Node, len(nodes))
 	for i, m := range c.Machines {
 		key, err := wgkey.Generate()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		nodes[i].key = key
 		addr, prefixes := m.Addrs[0], c.Lab.Family().PodPrefixes(i + 1)[:1]
 		all[i] = cluster.Node{Name: m.Name, Addresses: []netip.Addr{addr}, PodPrefixes: prefixes,
@@ -121,15 +119,11 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()
 	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	file := filepath.Join(t.TempDir(), "table.json")
 	w, err := source.NewWriter(file, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, w.Write(n.table))
 
 	key := n.key.Bytes()
@@ -175,9 +169,7 @@ func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
 func counter(ctx context.Context, t *testing.T, c *vm.Cluster, name string) string {
 	t.Helper()
 	out, err := c.Lab.Outside.Exec(ctx, "cat", "/proc/net/snmp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	names, values, _ := strings.Cut(string(out), "\n")
 	values, _, _ = strings.Cut(values, "\n")
 	for i, n := range strings.Fields(names) {

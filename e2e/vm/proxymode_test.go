@@ -58,9 +58,7 @@ func TestProgramsOfKubeProxyByMode(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			c := &Cluster{opts: Options{ProxyMode: mode}}
 			files, err := c.proxyFiles(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			for _, path := range slices.Concat(tt.has, tt.lacks) {
 				if _, found := files[path]; found != slices.Contains(tt.has, path) {
 					t.Errorf("%s: %v", path, found)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -25,9 +26,7 @@ func TestSeedIsADisk(t *testing.T) {
 		"/usr/bin/other": {from: copied, mode: 0o700},
 		"/usr/bin/link":  {link: "/opt/lab/link"},
 	}
-	if err := s.write(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.write(path))
 
 	b := filetest.Read(t, path)
 	if len(b)%512 != 0 {
@@ -48,13 +47,9 @@ func TestSeedIsADisk(t *testing.T) {
 	r := tar.NewReader(bytes.NewReader(b))
 	for _, want := range wants {
 		h, err := r.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		content, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if h.Name != want.name || h.Mode != want.mode || h.Linkname != want.link ||
 			string(content) != want.content {
 			t.Errorf("got %s mode %o link %q with %q, want %+v", h.Name, h.Mode, h.Linkname,

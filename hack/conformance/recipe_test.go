@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -26,13 +27,9 @@ func archive(t *testing.T, names ...string) string {
 		if strings.HasSuffix(name, "|") {
 			h.Typeflag = tar.TypeChar
 		}
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, w.WriteHeader(&h))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.Close())
 	path := filepath.Join(t.TempDir(), "root.tar")
 	filetest.Write(t, path, b.Bytes(), 0o644)
 	return path
@@ -42,9 +39,7 @@ func archive(t *testing.T, names ...string) string {
 func contents(t *testing.T, layer v1.Layer) []string {
 	t.Helper()
 	r, err := layer.Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer r.Close()
 	var names []string
 	for tr := tar.NewReader(r); ; {
@@ -52,9 +47,7 @@ func contents(t *testing.T, layer v1.Layer) []string {
 		if errors.Is(err, io.EOF) {
 			return names
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		name := h.Name
 		if h.Typeflag == tar.TypeSymlink {
 			name += "->" + h.Linkname
@@ -80,9 +73,7 @@ var debian = func() []string {
 func TestDebianLayer(t *testing.T) {
 	layer, err := debianLayer(archive(t,
 		append(slices.Clone(debian), "./bin/sh", "./usr/bin/nslookup", "./dev/null|")...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := "\n" + strings.Join(contents(t, layer), "\n") + "\n"
 	for _, want := range []string{"\n./bin/bash\n", "\nbin/sh->bash\n", "\nbin/nc->nc.openbsd\n",
 		"\nusr/sbin/iptables->iptables-nft\n", "\nbin/mount->busybox\n", "\netc/passwd\n"} {
@@ -141,9 +132,7 @@ func TestRecipes(t *testing.T) {
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
 		k, err := newKitchen(root, bin, filepath.Join(bin, "agnhost"), bin)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		for name, cook := range recipes {
 			img, err := cook(k)
@@ -151,13 +140,9 @@ func TestRecipes(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			hash, err := img.Digest()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			config, err := img.ConfigFile()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if config.OS != "linux" || len(config.Config.Env) != 1 ||
 				len(config.RootFS.DiffIDs) == 0 {
 				t.Errorf("%s: %+v", name, config)

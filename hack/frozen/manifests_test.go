@@ -15,6 +15,7 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/golden"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -42,9 +43,7 @@ func TestManifests(t *testing.T) {
 		render(t, kubectl, "../../manifests/csi-snapshots")))
 
 	components, err := os.ReadDir("../../manifests/components")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, c := range components {
 		dir, base := "manifests", bases["cni"]
 		switch c.Name() {
@@ -64,9 +63,7 @@ func TestManifests(t *testing.T) {
 func withComponent(t *testing.T, base, name string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("testdata", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 
 	own := `apiVersion: kustomize.config.k8s.io/v1beta1
@@ -108,9 +105,7 @@ func inFiles(t *testing.T, dir string) map[string]bool {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return all
 }
 
@@ -134,9 +129,7 @@ func objects(t *testing.T, text string) (all []object) {
 			t.Fatalf("%v\n%s", err, part)
 		}
 		sorted, err := yaml.Marshal(whole)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		all = append(all, object{
 			name: strings.Join(strings.Fields(head.Kind+" "+head.Metadata.Namespace+" "+
 				head.Metadata.Name), " "),
@@ -169,9 +162,7 @@ func difference(t *testing.T, files map[string]bool, base, got []object) string 
 			diff, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 				A: slices.Collect(strings.Lines(old)), B: slices.Collect(strings.Lines(o.text)),
 				Context: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			fmt.Fprintf(&b, "changed %s\n%s", o.name, diff)
 		}
 	}

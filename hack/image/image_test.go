@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/spf13/pflag"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -34,13 +35,9 @@ func TestSameFilesSameBytes(t *testing.T) {
 	var archives [2][]byte
 	for i := range archives {
 		img, err := newImage(recipes[0], "amd64", "v0.1.0", someFiles())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		path := filepath.Join(t.TempDir(), "image.tar")
-		if err := writeArchive(path, "localhost/kubeveil:test", img); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, writeArchive(path, "localhost/kubeveil:test", img))
 		if archives[i], err = os.ReadFile(path); err != nil {
 			t.Fatal(err)
 		}
@@ -54,14 +51,10 @@ func TestSameFilesSameBytes(t *testing.T) {
 func TestLayer(t *testing.T) {
 	files := someFiles()
 	layer, err := newLayer(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	r, err := layer.Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer r.Close()
 
 	var names, regular []string
@@ -70,9 +63,7 @@ func TestLayer(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		names = append(names, strings.TrimSuffix(h.Name, "/"))
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || !h.ModTime.Equal(epoch) {
@@ -109,9 +100,7 @@ func TestLayer(t *testing.T) {
 // it.
 func TestArchiveIsALayout(t *testing.T) {
 	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	dir := t.TempDir()
 	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test",
 		img); err != nil {
@@ -120,13 +109,9 @@ func TestArchiveIsALayout(t *testing.T) {
 
 	unpack(t, filepath.Join(dir, "image.tar"), filepath.Join(dir, "layout"))
 	index, err := layout.ImageIndexFromPath(filepath.Join(dir, "layout"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(m.Manifests) != 1 ||
 		m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" ||
 		m.Manifests[0].Platform.Architecture != "arm64" {
@@ -134,13 +119,9 @@ func TestArchiveIsALayout(t *testing.T) {
 	}
 
 	got, err := index.Image(m.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	config, err := got.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" ||
 		config.OS != "linux" ||
 		config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" {
@@ -155,9 +136,7 @@ func TestArchiveIsALayout(t *testing.T) {
 func unpack(t *testing.T, archive, dir string) {
 	t.Helper()
 	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 
 	for tr := tar.NewReader(f); ; {
@@ -165,9 +144,7 @@ func unpack(t *testing.T, archive, dir string) {
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		path := filepath.Join(dir, h.Name)
 		if h.Typeflag == tar.TypeDir {
@@ -182,9 +159,7 @@ func unpack(t *testing.T, archive, dir string) {
 			}
 		}
 
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // long returns a function whose body has n lines, and a blank one if it is to have one.
@@ -73,9 +75,7 @@ func TestFindings(t *testing.T) {
 				tt.file = "a.go"
 			}
 			var all tally
-			if err := all.check(tt.file, []byte(tt.src)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, all.check(tt.file, []byte(tt.src)))
 			var out bytes.Buffer
 			if held := all.report(&out, map[ceiling]int{}, false); held != (len(tt.want) == 0) {
 				t.Errorf("held is %t:\n%s", held, &out)
@@ -94,9 +94,7 @@ func TestFindings(t *testing.T) {
 
 func TestCeilingsAreUpperBounds(t *testing.T) {
 	limits, err := parseCeilings("# a comment\n\npkg words 2\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for n, want := range map[int]bool{0: true, 2: true, 3: false} {
 		var all tally
 		for range n {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // TestRiddles has phrases that each rule finds, and phrases beside them that it leaves alone.
@@ -108,9 +110,7 @@ func TestEmptyIsNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var all tally
-			if err := all.check(tt.file, []byte(tt.src)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, all.check(tt.file, []byte(tt.src)))
 			var got []string
 			for _, f := range all.findings {
 				got = append(got, fmt.Sprintf("%d %s", f.line, f.rule))
@@ -149,9 +149,7 @@ func TestCeilingsOfSentencesAreByRoom(t *testing.T) {
 	}
 
 	limits, err := parseCeilings("pkg/kube is-no 1\npkg is-no 9\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for file, want := range map[string]bool{"pkg/kube/wire/a.go": true, "pkg/nl/a.go": false} {
 		var all tally
 		all.add(file, 1, ruleIsNo, "is no")
@@ -168,9 +166,7 @@ func TestLowerOnlyLowers(t *testing.T) {
 		all.add("pkg/kube/a.go", 1, ruleWords, "whom")
 	}
 	got, err := all.lower("# a comment\npkg words 2\npkg/kube is-no 5\npkg/kube nil-is 4\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if want := "# a comment\npkg words 2\npkg/kube is-no 3\n"; got != want {
 		t.Errorf("lowered to %q, want %q", got, want)
 	}

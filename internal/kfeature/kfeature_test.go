@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -17,9 +18,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func TestThisKernelHasTheFeaturesOfItsRelease(t *testing.T) {
 	nettest.NeedBPF(t)
 	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Uname(&name))
 	release := unix.ByteSliceToString(name.Release[:])
 	number := func(text string) []int {
 		n := make([]int, 2)
@@ -33,9 +32,7 @@ func TestThisKernelHasTheFeaturesOfItsRelease(t *testing.T) {
 		NetnsCookieOption, SetRetval, TCX} {
 		t.Run(f.What, func(t *testing.T) {
 			has, err := f.Has()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if !has && slices.Compare(number(release), number(f.Since)) >= 0 {
 				t.Errorf("Linux %s should have it since %s, and it was not found", release, f.Since)
 			}

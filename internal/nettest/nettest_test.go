@@ -161,9 +161,7 @@ func TestCaptureOutlivesItsLink(t *testing.T) {
 	c := NewCapture(t, a, SnifferOptions{Link: "nta"})
 	h := a.Handle()
 	link, err := h.LinkByName("nta")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, h.LinkDel(link))
 	Until(t, 5*time.Second, "the capture notices", func() bool {
 		stats, err := c.Stop()
@@ -204,9 +202,7 @@ func TestLookupAppliesRoutes(t *testing.T) {
 		{"fd42:9::9", "", netip.Addr{}, true},
 	} {
 		hop, err := Lookup(h, netip.MustParseAddr(tt.dst), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if hop.Device != tt.device || hop.Gateway != tt.gateway ||
 			hop.Unreachable != tt.unreachable {
 			t.Errorf("lookup of %s: %s, want %+v", tt.dst, hop, tt)
@@ -241,16 +237,12 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	})
 	before := holdings()
 	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	quit := make(chan struct{})
 	go func() { <-quit }()
 	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	leaks := strings.Join(settle(before, 0), "\n")
 	for _, want := range []string{"TestSettleFindsWhatIsLeft", "descriptor of net", f.Name()} {

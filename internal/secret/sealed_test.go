@@ -11,21 +11,15 @@ import (
 
 func TestSealedMemoryIsReadAndNotWrittenByTheOtherSide(t *testing.T) {
 	maker, err := NewSealed(5000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer maker.Close()
 	copy(maker.Bytes[4990:], "handover")
 	errtest.Must(t, maker.Seal())
 
 	fd, err := unix.FcntlInt(uintptr(maker.FD), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	reader, err := OpenSealed(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer reader.Close()
 
 	if !bytes.Equal(reader.Bytes[4990:4998], []byte("handover")) {
@@ -61,9 +55,7 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer unix.Close(fd)
 			errtest.Must(t, unix.Ftruncate(fd, tc.size))
 			if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, tc.seals); err != nil {

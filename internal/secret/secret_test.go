@@ -1,20 +1,20 @@
 package secret
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+)
 
 func TestFreedSecretIsZeroedAndUsedAgain(t *testing.T) {
 	var a Arena
 	defer a.Close()
 	p, err := Alloc[[32]byte](&a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p[7] = 9
 	Free(&a, p)
 	q, err := Alloc[[32]byte](&a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if p != q || *q != [32]byte{} {
 		t.Errorf("second value %p %v, want the zeroed memory of the first, %p", q, *q, p)
 	}
@@ -26,9 +26,7 @@ func TestSecretsDoNotOverlap(t *testing.T) {
 	var all []*[300]byte
 	for i := range 500 {
 		p, err := Alloc[[300]byte](&a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for j := range p {
 			p[j] = byte(i)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
@@ -38,9 +39,7 @@ const restarted = "KUBEVEIL_TEST_RESTARTED"
 // with its arguments and descriptors.
 func TestProcessStartsItselfAgain(t *testing.T) {
 	if os.Getenv(restarted) != "" {
-		if err := secret.KeepStacks(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, secret.KeepStacks())
 		fd, err := os.Readlink("/proc/self/fd/3")
 		fmt.Println("kept", secret.StacksAreKept(), os.Getpid(), os.Args[1:], fd, err)
 		return
@@ -51,9 +50,7 @@ func TestProcessStartsItselfAgain(t *testing.T) {
 			"-test.run=^TestProcessStartsItselfAgain$", "-test.timeout=1m")
 		again.Env = append(os.Environ(), restarted+"=1", "GODEBUG="+before)
 		null, err := os.Open(os.DevNull)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer null.Close()
 		again.ExtraFiles = []*os.File{null}
 

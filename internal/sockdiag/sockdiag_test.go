@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -21,25 +22,17 @@ func TestCloseWhatIsConnectedThere(t *testing.T) {
 		"mapped": "127.0.0.1:0"} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("tcp", network)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer l.Close()
 			other, err := net.Listen("tcp", network)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer other.Close()
 			to := l.Addr().(*net.TCPAddr).AddrPort()
 			gone, err := connect(name == "mapped", to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer gone.Close()
 			stays, err := net.Dial("tcp", other.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer stays.Close()
 
 			n, err := Close(unix.IPPROTO_TCP, to, nil)

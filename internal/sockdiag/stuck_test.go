@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -194,17 +195,13 @@ func closeIn(t *testing.T, ns *nettest.NS, to netip.AddrPort, lost func(Socket) 
 	if errors.Is(err, ErrNotSupported) {
 		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return n
 }
 
 func socketError(t *testing.T, fd int) unix.Errno {
 	t.Helper()
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return unix.Errno(code)
 }

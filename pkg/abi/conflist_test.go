@@ -11,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -28,9 +29,7 @@ func TestConflistGolden(t *testing.T) {
 		MTU: 1420, PodPrefixes: prefixes("fd42:244:0:1::/64", "10.244.1.0/24"), Portmap: true,
 		Bandwidth: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	const want = `{
   "cniVersion": "1.0.0",
@@ -121,14 +120,10 @@ func TestMarker(t *testing.T) {
 		t.Errorf("no marker: %v, want ErrNotReady", err)
 	}
 	boot, err := abi.BootID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := abi.Marker{BootID: boot, Families: cluster.Families{V4: true},
 		Devices: []string{"veil0"}, Written: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	if err := abi.WriteMarker(path, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, abi.WriteMarker(path, want))
 
 	got, err := abi.ReadMarker(path)
 	if err != nil || got.Families != want.Families || got.Devices[0] != "veil0" ||
@@ -137,9 +132,7 @@ func TestMarker(t *testing.T) {
 	}
 
 	want.BootID = "another"
-	if err := abi.WriteMarker(path, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, abi.WriteMarker(path, want))
 	if _, err := abi.ReadMarker(path); !errors.Is(err, abi.ErrNotReady) ||
 		!strings.Contains(err.Error(), "another") {
 		t.Errorf("another boot's marker: %v, want ErrNotReady", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -185,13 +186,9 @@ func TestValidate(t *testing.T) {
 func TestWriteThenRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "result.json")
 	want := valid()
-	if err := want.Write(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, want.Write(path))
 	got, err := bench.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want.Tests.Skipped, want.Tests.Failures = []bench.Skip{}, []bench.Failure{}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -245,9 +242,7 @@ func TestRunnerInterleaves(t *testing.T) {
 	run := func() []string {
 		order = nil
 		cases, err := (&bench.Runner{Rounds: 8, Seed: 7}).Run(t.Context(), comps)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if names := fmt.Sprint(cases[0].Name, " ", cases[1].Name, " ",
 			cases[2].Name); names != "a a_cpu b" {
 			t.Errorf("cases %s", names)
@@ -296,9 +291,7 @@ func TestGroups(t *testing.T) {
 	}
 
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	got := map[string]float64{}
 	for _, c := range cases {
@@ -334,9 +327,7 @@ func TestTurns(t *testing.T) {
 		Sides:  []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
 		Pairs:  []bench.Pair{{Name: "tcp_1", Ours: "ours", Base: "bare"}}}
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if n, ratio, cpu := cases[0].Ours.N, *cases[0].Ratio, cases[1].Ours; n != 2 ||
 		ratio.Min != 1.5 || ratio.Max != 4 || cpu.Min != 30 || cpu.Max != 80 {
 		t.Errorf("%d rounds, ratio %+v, CPU %+v: want means of the turns", n, ratio, cpu)
@@ -364,9 +355,7 @@ func TestSidesMeasuredTogether(t *testing.T) {
 			return v, nil
 		}}
 	cases, err := (&bench.Runner{Rounds: 3}).RunGroups(t.Context(), []bench.Group{g})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if n, ratio := cases[0].Ours.N, *cases[0].Ratio; n != 3 || ratio.Min != 2 || ratio.Max != 3 {
 		t.Errorf("%d rounds, ratio %+v, want those of each round", n, ratio)
 	}

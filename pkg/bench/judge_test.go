@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const someLimits = `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":0.97},{"case":"rr","atMost":1.05},{"noPlaintext":true}],
@@ -65,13 +67,9 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := parseLimits([]byte(someLimits))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			gates, err := l.suite("s").judge(&tt.result)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			var missed []string
 			for _, g := range gates {
@@ -93,17 +91,13 @@ func TestJudgeByAEAD(t *testing.T) {
 	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","within":9}],
 "profiles":{"n":{"platforms":["namespaces"],"gates":[
 {"case":"a","aead":"avx512","within":2},{"case":"a","aead":"x/crypto","within":4}]}}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r := &Result{Platform: Namespaces,
 		Cases: []Case{{Name: "a", Unit: Millisecond, Ours: Summarize([]float64{3})}}}
 	for aead, missed := range map[string]int{"avx512": 1, "x/crypto": 0} {
 		r.AEAD = aead
 		gates, err := a.suite("s").judge(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		r.Gates = gates
 		if len(gates) != 2 || len(r.Missed()) != missed {
 			t.Errorf("%s: gates %+v, want 2 of which %d are missed", aead, gates, missed)
@@ -175,16 +169,12 @@ func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
 		[]byte(
 			`{"suites":[{"suite":"s","own":true,"every":[{"case":"a","within":5,"ifMeasured":true}],
 		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r := &Result{Platform: Namespaces, Gates: []Gate{{Name: "own"}},
 		Cases: []Case{{Name: "a", Unit: Percent, Ours: Summarize([]float64{7})}}}
 	for range 2 {
 		gates, err := a.suite("s").judge(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if len(gates) != 2 || gates[0].Name != "a" || gates[0].OK || gates[1].Name != "own" {
 			t.Errorf("gates are %+v, want a, missed, and own", gates)
 		}
@@ -198,9 +188,7 @@ func TestJudgeByControl(t *testing.T) {
 	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","atMost":1.01,
 		"control":"c"},{"case":"b","atLeast":0.9,"control":"c"}],
 		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	control := func(low, high float64) *Ratio { return &Ratio{(low + high) / 2, low, high} }
 	for name, tt := range map[string]struct {
 		a, b    float64
@@ -226,9 +214,7 @@ func TestJudgeByControl(t *testing.T) {
 				r.Cases = append(r.Cases, c)
 			}
 			gates, err := a.suite("s").judge(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			marks := ""
 			for _, g := range gates {
@@ -280,9 +266,7 @@ func TestJudgeBesideAControl(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := parseLimits([]byte(strings.Replace(limits, "%s", tt.must, 1)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			gates, err := a.suite("s").judge(&Result{Platform: Namespaces, Cases: tt.cases})
 			if err != nil || len(gates) != 1 {
 				t.Fatalf("%+v, %v", gates, err)

@@ -35,9 +35,7 @@ func content(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, e := range entries {
 		b := filetest.Read(t, filepath.Join(dir, e.Name()))
 		out[e.Name()] = string(b)

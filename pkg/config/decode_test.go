@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -56,9 +57,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		out, err := yaml.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var again Config
 		if unreadable, problems := decode(out, &again); unreadable != nil || len(problems) > 0 ||
 			!reflect.DeepEqual(c, again) {
@@ -94,9 +93,7 @@ func FuzzMarker(f *testing.F) {
 			return
 		}
 		out, err := m.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if again, err := abi.ParseMarker(out); err != nil || again.BootID != m.BootID ||
 			again.Families != m.Families {
 			t.Errorf("%v: %+v %+v", err, m, again)

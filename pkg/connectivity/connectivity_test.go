@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -271,9 +272,7 @@ func TestTargets(t *testing.T) {
 
 	for _, c := range s.classes {
 		flows, err := s.walk(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var got []string
 		for _, f := range flows {
 			got = append(got, f.To.String())
@@ -300,9 +299,7 @@ func TestClearNetworkFails(t *testing.T) {
 	var r Report
 	for _, c := range append([]class{control}, classes...) {
 		flows, err := s.walk(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		r.add(flows)
 	}
 
@@ -318,9 +315,7 @@ func TestClearNetworkFails(t *testing.T) {
 
 	r.Nodes = []string{"a", "b"}
 	var out bytes.Buffer
-	if err := r.WriteEnd(&out); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.WriteEnd(&out))
 
 	for _, want := range []string{`promised is "encrypted", observed "IN CLEAR"`,
 		"eth0: canary in not-allowed", "8 frames, 0 of a tunnel, 6 with the payload in clear",

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -31,9 +32,7 @@ const noBPF = "KUBEVEIL_TEST_NO_BPF"
 
 func TestCheckWithoutBPF(t *testing.T) {
 	if os.Getenv(noBPF) != "" {
-		if err := forbidBPF(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, forbidBPF())
 		err := Check(t.TempDir())
 		if !errors.Is(err, ErrNotSupported) ||
 			!strings.Contains(err.Error(), "CONFIG_BPF_SYSCALL") {
@@ -43,9 +42,7 @@ func TestCheckWithoutBPF(t *testing.T) {
 	}
 	nettest.NeedBPF(t)
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c := exec.CommandContext(t.Context(), program, "-test.run=^TestCheckWithoutBPF$")
 	c.Env = append(os.Environ(), noBPF+"=1")
 	if out, err := c.CombinedOutput(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -65,9 +66,7 @@ func (n *node) loses(t *testing.T, situation, reason string, ns namespace, to st
 func (n *node) losesFrom(t *testing.T, from, to string) {
 	t.Helper()
 	before := n.counters(t)["src_in_range"]
-	if err := udp(n.peer, from, to, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, udp(n.peer, from, to, 0))
 	nettest.Until(t, patience, "packet from "+from+" is counted", func() bool {
 		return n.counters(t)["src_in_range"] > before
 	})
@@ -85,9 +84,7 @@ func (n *node) delivers(t *testing.T, situation, to string) {
 	if err := udp(n, "", to, 0); err != nil {
 		t.Fatalf("%s: %v", situation, err)
 	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	if _, _, err := c.ReadFromUDP(make([]byte, 64)); err != nil {
 		t.Errorf("%s: %v", situation, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nft"
@@ -46,9 +47,7 @@ func bothHooks(t *testing.T, fn func(t *testing.T, hk hooks)) {
 func needTCX(t *testing.T) {
 	t.Helper()
 	hk, err := probeHooks()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, ok := hk.(tcx); !ok {
 		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")
 	}
@@ -367,9 +366,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 
 		n.Run(t, func() error { _, err := n.remove(); return err })
 		id, err := bpfobj.ProgramID(other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		n.OnLink("u0", func(h *nl.Handle, u0 nl.Link) error {
 			ids, err := hk.list(h, new(tchook.Places), Point{u0.Attrs().Index, Egress})

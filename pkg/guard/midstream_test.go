@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -95,9 +96,7 @@ func TestForgottenConnectionsOutOfTunnelsDoNotLeave(t *testing.T) {
 // abort makes the kernel forget the connection, and send no more of it.
 func abort(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(c.SetLinger(0), c.Close()))
 }
 
 // Connections that connection tracking saw from their beginning are not affected, nor are
@@ -114,9 +113,7 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 			n.apply(t)
 			n.Run(t, func() error { return errors.Join(admit(), runNFT(masqueradePods)) })
 			say(t, c, s, "after all of nftables was flushed")
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, c.CloseWrite())
 			if _, err := read(s, 1); !errors.Is(err, io.EOF) {
 				t.Errorf("the far end reads %v, want the end", err)
 			}

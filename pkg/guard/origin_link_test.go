@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -72,13 +73,9 @@ func TestMarksOfLinksAreRepaired(t *testing.T) {
 		t.Fatal("no link is marked as guarded")
 	}
 	for index := range want {
-		if err := set(n.g.maps[abi.PinLinks], uint32(index), false); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, set(n.g.maps[abi.PinLinks], uint32(index), false))
 	}
-	if err := set(n.g.maps[abi.PinLinks], uint32(4711), true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, set(n.g.maps[abi.PinLinks], uint32(4711), true))
 	ops := n.apply(t)
 	if len(ops) != len(want)+1 || ops[0].String() != "remove guarded link 4711" {
 		t.Errorf("Apply did %v", ops)

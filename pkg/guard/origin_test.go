@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
@@ -80,9 +81,7 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 		} {
 			before := n.counters(t)[chains.MarksRestored]
 			was := n.count(t, "others", link)
-			if err := send(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, send())
 			nettest.Until(t, patience, "the mark of what came by "+link+" is restored",
 				func() bool {
 					return n.counters(t)[chains.MarksRestored] > before && n.count(t, "others", link) > was
@@ -121,9 +120,7 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 		n.apply(t)
 		source(t, n.peer, to, send)
 		before := n.counters(t)["pod_to_node"]
-		if err := udp(n, "", to, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, udp(n, "", to, 0))
 
 		nettest.Until(t, patience, "an outer packet without the mark is dropped", func() bool {
 			return n.counters(t)["pod_to_node"] > before

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -144,12 +145,8 @@ func (l *flowLab) keepPolicies() *keeper.Keeper {
 		Addrs:    addrs("198.18.129.5", "fd42:aaaa:0:1::5"),
 		Workload: pod.Workload{Namespace: "shop", Name: "client", UID: "uid"}}
 	text, err := json.Marshal(r)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	if err := os.MkdirAll(paths.PodDir, 0o700); err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, err)
+	errtest.Must(l.t, os.MkdirAll(paths.PodDir, 0o700))
 	filetest.Write(l.t, filepath.Join(paths.PodDir, r.HostLink+".json"), text, 0o600)
 
 	ctx, stop := context.WithCancel(context.Background())

@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -93,9 +94,7 @@ func TestWherePacketsGo(t *testing.T) {
 		"fd42:aaaa:0:2::9": "fd42:0:0:1::1", "198.19.0.1": "198.18.0.1",
 		"fd42:bbbb::1": "fd42:0:0:1::1"} {
 		hop, err := nettest.Lookup(l.h, netip.MustParseAddr(dst), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if hop.Source.String() != want {
 			t.Errorf("source towards %s is %s, want %s", dst, hop.Source, want)
 		}
@@ -275,9 +274,7 @@ func (l *lab) foreign() string {
 	var b strings.Builder
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
 		routes, err := l.h.RouteListFiltered(family, &nl.Route{}, nl.FilterTable)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		errtest.Must(l.t, err)
 
 		for _, r := range routes {
 			// The test does not judge addresses that come up by themselves.
@@ -287,9 +284,7 @@ func (l *lab) foreign() string {
 		}
 
 		rules, err := l.h.RuleList(family)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		errtest.Must(l.t, err)
 
 		for _, r := range rules {
 			if r.Protocol != abi.RouteProtoNode {

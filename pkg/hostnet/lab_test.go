@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -72,9 +73,7 @@ func (l *lab) tryApply(ops []Op) error {
 func (l *lab) apply(w Want) []Op {
 	l.t.Helper()
 	ops := Diff(l.read(), Plan(w))
-	if err := l.tryApply(ops); err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, l.tryApply(ops))
 	return ops
 }
 
@@ -164,9 +163,7 @@ func (l *lab) leak(probes map[probe]bool) (p probe, hop nettest.Hop, found bool)
 	l.t.Helper()
 	for p := range probes {
 		hop, err := nettest.Lookup(l.h, p.dst, p.mark)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		errtest.Must(l.t, err)
 		if hop.Device == "under0" {
 			return p, hop, true
 		}
@@ -194,9 +191,7 @@ func (l *lab) assertOuter(probes map[probe]bool, when string) {
 	l.t.Helper()
 	for p := range probes {
 		hop, err := nettest.Lookup(l.h, p.dst, abi.TunnelMark)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		errtest.Must(l.t, err)
 		if strings.HasPrefix(hop.Device, "veil") {
 			l.t.Fatalf("%s: an outer packet to %s enters a tunnel: %s", when, p.dst, hop)
 		}
@@ -207,9 +202,7 @@ func (l *lab) assertOuter(probes map[probe]bool, when string) {
 func (l *lab) lookup(dst string, mark uint32) string {
 	l.t.Helper()
 	hop, err := nettest.Lookup(l.h, netip.MustParseAddr(dst), mark)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	errtest.Must(l.t, err)
 	if hop.Unreachable {
 		return "unreachable"
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
@@ -38,12 +39,8 @@ func (c cable) transmit(t *testing.T, frames ...[]byte) {
 func (c cable) watch(t *testing.T) *Oracle {
 	t.Helper()
 	o, err := Start(c.path(), *testRules())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Watch("orb"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, o.Watch("orb"))
 	return o
 }
 
@@ -61,9 +58,7 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 
 	c.transmit(t, append(frames, leak)...)
 	r, err := o.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.Frames != 5001 || r.Kinds[Tunnel] != 5000 || r.Kinds[LeakAddress] != 1 ||
 		r.Plaintext != 1 || r.Dropped != 0 {
 		t.Errorf("result: %+v", r)
@@ -94,9 +89,7 @@ func TestOracleOutlivesALink(t *testing.T) {
 		func() bool { return o.Seen().Frames == 1 })
 	c.b.OnLink("orb", func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 	r, err := o.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.Plaintext != 1 || r.Dropped != 0 {
 		t.Errorf("result: %+v", r)
 	}
@@ -126,9 +119,7 @@ func TestOracleCountsDrops(t *testing.T) {
 	o.done.Add(1)
 	go o.read(r)
 	result, err := o.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if result.Dropped == 0 || result.Frames+result.Dropped != uint64(len(frames)) {
 		t.Errorf("%d judged and %d dropped of %d", result.Frames, result.Dropped, len(frames))
 	}

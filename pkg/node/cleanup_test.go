@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -24,9 +25,7 @@ func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 	listen := func(t *testing.T, path string) net.Listener {
 		t.Helper()
 		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
@@ -91,9 +90,7 @@ func TestRemoveRunFiles(t *testing.T) {
 				"key", "snapshot.json", "ready", "veild.sock"}
 			for _, f := range slices.Concat(ours, tt.others) {
 				path := filepath.Join(dir, f)
-				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 				filetest.Write(t, path, nil, 0o600)
 			}
 

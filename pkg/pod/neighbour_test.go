@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
@@ -30,13 +31,9 @@ func TestPodsDoNotWriteTheNodesNeighbours(t *testing.T) {
 	}
 	known := func(senders []netip.Addr) (count int) {
 		l, err := n.h.LinkByName(r.HostLink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		neighs, err := n.h.NeighList(l.Attrs().Index, nl.FamilyV4)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, neigh := range neighs {
 			if a, ok := netip.AddrFromSlice(neigh.IP); ok {
 				for _, s := range senders {

@@ -100,9 +100,7 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	p := Paths{PodDir: t.TempDir()}
 	own, err := json.Marshal(good())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	const other = `"policy":{"default":"deny"},"queues":[1, 2]`
 	newer := strings.Replace(string(own), `{`, `{`+other+`,`, 1)
@@ -128,9 +126,7 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 // FuzzParseRecord checks that an accepted record is valid and is written back unchanged.
 func FuzzParseRecord(f *testing.F) {
 	data, err := json.Marshal(good())
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	f.Add(data)
 	f.Add([]byte(`{}`))
 	f.Add([]byte(strings.Replace(string(data), "{", `{"new":{"a":[1, "<\u003c"]},"MTU":1500,`, 1)))
@@ -141,9 +137,7 @@ func FuzzParseRecord(f *testing.F) {
 			return
 		}
 		again, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if back, err := ParseRecord(again); err != nil || !reflect.DeepEqual(back, r) {
 			t.Errorf("%s came back as %+v, %v", again, back, err)
 		}

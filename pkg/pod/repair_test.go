@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -64,9 +65,7 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 
 	index := func(r Record) int {
 		l, err := n.h.LinkByName(r.HostLink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return l.Attrs().Index
 	}
 	for _, err := range []error{
@@ -78,9 +77,7 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 		n.h.LinkSetMTU(linkOf(rs[3].HostLink, index(rs[3])), 1300),
 		n.h.LinkSetDown(linkOf(rs[4].HostLink, index(rs[4]))),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 
 	wantChanged(t, n.repairAll(t.Context(), rs), map[string]string{
@@ -117,12 +114,8 @@ func TestRepairAllAfterEverythingWasFlushed(t *testing.T) {
 		for _, a := range r.Addrs {
 			for _, table := range []int{unix.RT_TABLE_MAIN, abi.TablePod} {
 				l, err := n.h.LinkByName(r.HostLink)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := delRoute(n.h, l.Attrs().Index, table, a); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
+				errtest.Must(t, delRoute(n.h, l.Attrs().Index, table, a))
 			}
 		}
 	}
@@ -233,9 +226,7 @@ func BenchmarkRepairAll(b *testing.B) {
 				}
 				return nil
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, err)
 
 			for b.Loop() {
 				err := h.Do(func() error {
@@ -245,9 +236,7 @@ func BenchmarkRepairAll(b *testing.B) {
 					}
 					return err
 				})
-				if err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
 			}
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // many returns services with endpoints of their own, a slice for each hundred.
@@ -33,9 +35,7 @@ func many(services, endpoints int) ([]Service, []Slice) {
 func filled(b *testing.B, services []Service, slices []Slice) (*Planner, Changes) {
 	b.Helper()
 	p, err := New("node-1", DefaultLimits)
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	for _, s := range services {
 		p.PutService(s)
 	}
@@ -70,9 +70,7 @@ func BenchmarkPlanAll(b *testing.B) {
 func BenchmarkPlanOneBesideFull(b *testing.B) {
 	p, err := New("node-1", Limits{Frontends: 1 << 15, BackendSlots: 1 << 18, Members: 1 << 10,
 		SourceRanges: 1 << 10})
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 
 	services, endpoints := many(10_000, 10)
 	whole := endpoints[5000]

@@ -69,13 +69,9 @@ func table(t *testing.T) cluster.Table {
 func TestSnapshotRoundTrip(t *testing.T) {
 	want := table(t)
 	text, err := source.Encode(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got, err := source.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if !reflect.DeepEqual(want, got) {
 		t.Error(cmp.Diff(want, got, compareNetip))
 	}
@@ -101,9 +97,7 @@ func TestSnapshotAsState(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	good, err := source.Encode(table(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	replace := func(from, to string) []byte {
 		if !bytes.Contains(good, []byte(from)) {
@@ -149,9 +143,7 @@ func TestParseIgnoresFieldsOfOtherVersions(t *testing.T) {
 	errtest.Must(t, err)
 	newer := bytes.ReplaceAll(good, []byte("{"), []byte(`{"ofTheNextVersion":[{"a":1}],`))
 	got, err := source.Parse(newer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if d := cmp.Diff(want, got, compareNetip); d != "" {
 		t.Error(d)
 	}
@@ -322,9 +314,7 @@ func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	text, err := source.Encode(cluster.Table{Revision: 1, Peers: []cluster.Node{node("a", 1)},
 		NodeAddrs: node("a", 1).Addresses})
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 
 	f.Add(text)
 	f.Add(
@@ -340,9 +330,7 @@ func FuzzParse(f *testing.F) {
 		}
 
 		again, err := source.Encode(got)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		back, err := source.Parse(again)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, again)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,9 +59,7 @@ func metricsOf(s Status) *Metrics {
 func gather(t *testing.T, m *Metrics) map[string]*dto.MetricFamily {
 	t.Helper()
 	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	out := map[string]*dto.MetricFamily{}
 	for _, f := range families {
 		out[f.GetName()] = f
@@ -161,9 +160,7 @@ func TestMetricNamesFollowTheEcosystem(t *testing.T) {
 		}
 	}
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -198,9 +195,7 @@ func TestEveryDescriptionIsCollected(t *testing.T) {
 	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
 		now: func() time.Time { return now }})
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if want := len(allDesc) + len(peerDescs); len(families) != want {
 		t.Errorf("%d families for %d descriptions", len(families), want)
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
@@ -66,9 +67,7 @@ func TestContactIsJudgedByCounters(t *testing.T) {
 			now := time.Unix(1_700_000_000, 0)
 			p := tunnel.PeerState{Name: "node-2", PublicKey: pub(1)}
 			fake := &tunneltest.Fake{}
-			if err := fake.Create(t.Context(), tunnel.Device{Name: "veil0"}); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, fake.Create(t.Context(), tunnel.Device{Name: "veil0"}))
 
 			m := tunnel.NewManager(fake, func() time.Time { return now })
 			for i, l := range tc.looks {
@@ -82,9 +81,7 @@ func TestContactIsJudgedByCounters(t *testing.T) {
 				}
 				fake.Edit("veil0", func(d *tunnel.DeviceState) { d.Peers = []tunnel.PeerState{p} })
 				st, err := m.Status(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				if got := st.Devices[0].Peers[0]; got.Contact != l.want {
 					t.Errorf("look %d: %s, want %s (heard %s, unanswered %s)", i, got.Contact,
 						l.want, got.Heard, got.Unanswered)

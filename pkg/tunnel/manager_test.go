@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
@@ -117,9 +118,7 @@ func TestSyncNeitherWaitsForAReadingNorIsUndoneByIt(t *testing.T) {
 	want.Devices[0].Peers[0].AllowedIPs = []netip.Prefix{pfx(9)}
 	mustSync(t, m, want) // It would wait for ever.
 	release()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, <-done)
 	if c := mustSync(t, m, want); !c.Empty() {
 		t.Errorf("configured again: %+v", c.Configure)
 	}
@@ -152,8 +151,6 @@ func withEndpoint(s tunnel.Spec, peer int, e netip.AddrPort) tunnel.Spec {
 func mustSync(t *testing.T, m *tunnel.Manager, want tunnel.Spec) tunnel.Changes {
 	t.Helper()
 	c, err := m.Sync(t.Context(), want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return c
 }

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // holder keeps a key where fmt cannot call its methods.
@@ -81,9 +83,7 @@ func TestNoEncoderShowsThePrivateKey(t *testing.T) {
 	}
 	checkHidden(t, k, "slog", log.String())
 	b, err := json.Marshal(map[string]any{"key": k, "holder": value})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	checkHidden(t, k, "json", string(b))
 	if !strings.Contains(string(b), `"key":"redacted"`) ||
 		!strings.Contains(log.String(), "key=redacted") {
@@ -119,9 +119,7 @@ func TestPublicOfKnownPair(t *testing.T) {
 	// RFC 7748 section 6.1, Alice.
 	priv, err := hex.DecodeString(
 		"77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
 	k := newPrivate([Size]byte(priv))
 	if got := k.Public(); hex.EncodeToString(got[:]) != want {
@@ -153,8 +151,6 @@ func FuzzPublic(f *testing.F) {
 func generate(t *testing.T) Private {
 	t.Helper()
 	k, err := Generate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return k
 }

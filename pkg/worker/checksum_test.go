@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -85,17 +86,13 @@ const udpNoCheck6TX = 101
 func setOption(t *testing.T, c *net.UDPConn, option, value int) {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if cerr := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, option, value)
 	}); cerr != nil {
 		t.Fatal(cerr)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // readChecksums returns the checksums of the next n datagrams over IPv6.
@@ -106,9 +103,7 @@ func readChecksums(t *testing.T, dev tun.Device, n int) []uint16 {
 	for i := range bufs {
 		bufs[i] = make([]byte, 2048+offset)
 	}
-	if err := dev.File().SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, dev.File().SetReadDeadline(time.Now().Add(10*time.Second)))
 	var sums []uint16
 	for len(sums) < n {
 		k, err := dev.Read(bufs, sizes, offset)

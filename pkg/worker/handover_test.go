@@ -205,9 +205,7 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 	numberOf := func(id string) int {
 		t.Helper()
 		i, err := register(dir, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer i.close()
 		return i.number
 	}
@@ -229,9 +227,7 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 		t.Error("a path is taken for a name")
 	}
 	i, err := register(dir, "twice")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer i.close()
 	if _, err := register(dir, "twice"); err == nil {
 		t.Error("two processes are one instance")
@@ -242,21 +238,15 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 // the successor reports that it is ready.
 func TestDeskOffersQueues(t *testing.T) {
 	queue, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(queue)
 	path := handPath(t.TempDir(), "veil0")
 	d, err := openDesk(path, []int{queue})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	dial := func(hello string) *net.UnixConn {
 		t.Helper()
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		t.Cleanup(func() { c.Close() })
 		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 		errtest.Must(t, say(c, hello))
@@ -294,16 +284,12 @@ func TestDeskOffersQueues(t *testing.T) {
 	(<-d.asked).Close()
 
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(ends[1])
 	file := os.NewFile(uintptr(ends[0]), "socket")
 	pair, err := net.FileConn(file)
 	file.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer pair.Close()
 	live := pair.(*net.UnixConn)
 	if err := d.offer(live); err != nil {

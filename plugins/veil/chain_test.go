@@ -19,6 +19,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -81,9 +82,7 @@ func TestChainWithPortmapAndBandwidth(t *testing.T) {
 		t.Fatalf("ADD: %v", err)
 	}
 	result, err := current.NewResultFromResult(generic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(result.Interfaces) != 3 || len(result.IPs) != 2 {
 		t.Errorf("result of the chain: %+v, want our two interfaces and bandwidth's", result)
 	}
@@ -107,13 +106,9 @@ func conflistOf(t *testing.T) *libcni.NetworkConfigList {
 			netip.MustParsePrefix("fd42:1:0:1::/64")},
 		Portmap: true, Bandwidth: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	list, err := libcni.NetworkConfFromBytes(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return list
 }
 

@@ -12,6 +12,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -97,9 +98,7 @@ func wantResult(t *testing.T, out []byte, version string, a attachment, mtus boo
 		t.Errorf("result is of %s, want %s", generic.Version(), version)
 	}
 	r, err := current.NewResultFromResult(generic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	host := pod.HostLink(a.id, a.ifName)
 	if len(r.Interfaces) != 2 || r.Interfaces[0].Name != host || r.Interfaces[0].Sandbox != "" ||
@@ -245,14 +244,10 @@ func TestCheckRefusals(t *testing.T) {
 	out := n.must("ADD", a, conf("1.0.0", nil))
 	change := func(f func(r *current.Result)) []byte {
 		r := &current.Result{}
-		if err := json.Unmarshal(out, r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal(out, r))
 		f(r)
 		data, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return conf("1.0.0", object{"prevResult": raw(data)})
 	}
 

@@ -26,9 +26,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
 	}
 
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	want := bytes.Repeat([]byte("veil"), blk.Align/4)
 	odd := append(make([]byte, 1), want...)[1:] // Most likely not aligned in memory.
@@ -132,9 +130,7 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 
 		for left := range uint64(3) {
 			f, err := os.Open(other)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			next := uint64(f.Fd())
 			errtest.Must(t, f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE,
 				&unix.Rlimit{Cur: next + left, Max: limit.Max}))
@@ -213,9 +209,7 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	filetest.Write(t, path, bytes.Repeat([]byte{7}, 1<<20), 0o600)
 	l := attached(t, path)
 	d, err := blk.OpenNumber(l.Number)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	b := blk.Buffer(blk.Align)
 	if n, err := d.ReadAt(b, blk.Align); n != len(b) || err != nil || b[0] != 7 ||
@@ -235,9 +229,7 @@ func attached(t *testing.T, path string) blk.Loop {
 	if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
 		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := l.Detach(); err != nil {
 			t.Error(err)
@@ -251,9 +243,7 @@ func attached(t *testing.T, path string) blk.Loop {
 func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	t.Helper()
 	user, err := os.Open(l.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, l.Detach())
 	if again, err := blk.AttachLoop(path); err != nil || again != l {
 		t.Errorf("attached while somebody has it open: %v, %v", again, err)
@@ -269,17 +259,13 @@ func moved(t *testing.T, l blk.Loop, file string) {
 	t.Helper()
 	for path, want := range map[string]error{l.Path: blk.ErrOther, file: nil} {
 		d, err := blk.OpenShared(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if err := errors.Join(blk.CheckNumber(d, l.Number+1), d.Close()); !errors.Is(err, want) {
 			t.Errorf("%s as another device: %v", path, err)
 		}
 	}
 	d, err := blk.OpenShared(l.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := errors.Join(blk.CheckNumber(d, l.Number), d.Close()); err != nil {
 		t.Error(err)
 	}
@@ -289,9 +275,7 @@ func moved(t *testing.T, l blk.Loop, file string) {
 func writeThrough(t *testing.T, device, path string) {
 	t.Helper()
 	d, err := blk.Open(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	if _, err := blk.Open(device); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("opened twice: %v", err)
@@ -304,9 +288,7 @@ func writeThrough(t *testing.T, device, path string) {
 		t.Fatal(err)
 	}
 	f, err := blk.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	got := blk.Buffer(blk.Align)
 	if _, err := f.ReadAt(got, 12<<20); err != nil || !bytes.Equal(got, want) {

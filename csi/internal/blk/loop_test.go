@@ -22,9 +22,7 @@ func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 	foreign := attached(t, other+"-of-another")
 	attached(t, ours)
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(fd)
 	if _, err := unix.InotifyAddWatch(fd, foreign.Path, unix.IN_OPEN); err != nil {
 		t.Fatal(err)

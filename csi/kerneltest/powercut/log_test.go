@@ -45,9 +45,7 @@ type logged struct {
 func readLog(t testing.TB, raw []byte) *Log {
 	t.Helper()
 	l, err := Read(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return l
 }
 
@@ -100,9 +98,7 @@ func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	for range 100 {
 		fresh := NewReplay(l, 16384)
 		d, err := fresh.At(6, rng)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		seen[string(show(d))] = true
 	}
 
@@ -115,9 +111,7 @@ func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 		{4, []byte{3, 3, 3, 3, 2, 0}}, {6, []byte{3, 5, 3, 4, 2, 0}},
 	} {
 		d, err := r.At(c.at, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if got := show(d); !slices.Equal(got, c.want) {
 			t.Errorf("moment %d: %v; want %v", c.at, got, c.want)
 		}
@@ -189,9 +183,7 @@ func TestLogOfQEMUIsRead(t *testing.T) {
 	var got []logged
 	for _, e := range l.Entries {
 		data, err := l.Data(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		got = append(got, logged{e.Offset, data, e.Flags})
 	}
 
@@ -210,9 +202,7 @@ func TestMarks(t *testing.T) {
 	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
 		Payload: firstPayload, Content: volume.Unmade}, Files: 3}
 	mark, err := encodeMark(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l := readLog(t, writeLog([]logged{{0, sectors(8, 1), 0}, {marksStart, mark, 0}, {0, nil, Flush},
 		{marksStart + 4096, mark, 0}}))
 	marks, err := Marks(l, marksStart, marksSize)
@@ -248,9 +238,7 @@ func FuzzMark(f *testing.F) {
 	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
 		Payload: firstPayload, Content: volume.Unmade}}
 	mark, err := encodeMark(s)
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	f.Add(mark)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := parseMark(b); err != nil && !errors.Is(err, ErrLog) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -38,18 +39,12 @@ func TestPowerCut(t *testing.T) {
 	}
 
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	log, err := Read(f, info.Size())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	checkCoverage(t, log)
 	v := newVerifier(t, log)
@@ -72,9 +67,7 @@ func TestPowerCut(t *testing.T) {
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	flushes, metadata := 0, 0
 	for _, e := range log.Entries {
 		if e.Flags&Flush != 0 {
@@ -107,9 +100,7 @@ func checkControl(t *testing.T, log *Log) {
 			continue
 		}
 		d, err := v.replay.At(m.Moment, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if err := v.check(d.Part(volumeStart, volumeSize), last.State); !errors.Is(err,
 			crypt.OlderImage) {
 			t.Errorf("the control, an older disk: %v", err)

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -132,21 +133,15 @@ func TestConfigurationOfTwoServers(t *testing.T) {
 	var texts []string
 	for _, translated := range []bool{false, true} {
 		patch, err := serversPatch(base, first, second, translated)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var object corev1.ConfigMap
-		if err := yaml.Unmarshal(patch, &object); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, yaml.Unmarshal(patch, &object))
 		texts = append(texts, object.Data["veild.yaml"])
 	}
 
 	for i, text := range texts {
 		got, err := config.Parse("node-1", []byte(text), ranges)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if len(got.Services.APIServers) != 2 || len(got.Services.APIFrontends) != i ||
 			got.Source.Kubeconfig == "" {
 			t.Errorf("configuration %+v", got)

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -29,9 +30,7 @@ func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i+1),
 				Labels: map[string]string{corev1.LabelOSStable: "linux"}},
 		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	var out bytes.Buffer
 	cluster := &remote.Cluster{Client: client,
@@ -58,9 +57,7 @@ func TestRunSelectsAndCounts(t *testing.T) {
 	}
 
 	r, err := Run(t.Context(), cases, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got := r.Summary(); got != "2 passed, 2 failed, 3 skipped" {
 		t.Errorf("summary %q in\n%s", got, out)
 	}
@@ -112,9 +109,7 @@ func TestSelection(t *testing.T) {
 				o.Match = regexp.MustCompile(c.match)
 			}
 			r, err := Run(t.Context(), c.cases, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if r.Summary() != c.want {
 				t.Errorf("%s, want %s", r.Summary(), c.want)
 			}
@@ -135,9 +130,7 @@ func TestInterrupted(t *testing.T) {
 		}},
 		{Name: "rest", Limit: time.Minute, Run: passes},
 	}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got := r.Summary(); got != "1 passed, 0 failed, 2 skipped" {
 		t.Error(got)
 	}

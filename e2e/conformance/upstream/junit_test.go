@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -18,9 +19,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func TestParseJUnit(t *testing.T) {
 	b := filetest.Read(t, "testdata/junit.xml")
 	got, err := ParseJUnit(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := []Outcome{
 		{Step: "[SynchronizedBeforeSuite]", Status: Passed, Elapsed: 50 * time.Millisecond},
 		{Name: "[sig-network] Services should work [Conformance]", Status: Passed,
@@ -103,9 +102,7 @@ func FuzzParseJUnit(f *testing.F) {
 		}
 		// What was read can be written, and an XML parser can read the output.
 		var out bytes.Buffer
-		if err := WriteJUnit(&out, "again", outcomes); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, WriteJUnit(&out, "again", outcomes))
 		if _, err := ParseJUnit(&out); err != nil && !strings.Contains(err.Error(), "no name") {
 			t.Error(err)
 		}
@@ -119,9 +116,7 @@ func TestWriteJUnit(t *testing.T) {
 		{Name: "b <&>", Status: Failed, Message: "no route", Log: "line\x00"},
 		{Name: "c", Status: Skipped, Message: "no cloud"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, want := range []string{`tests="3" skipped="1" failures="1"`,
 		`<failure message="no route">`, "b &lt;&amp;&gt;", `<skipped message="no cloud">`,
 		"line\uFFFD"} {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/kms/pkg/service"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestKeys(t *testing.T) {
@@ -13,17 +15,11 @@ func TestKeys(t *testing.T) {
 		return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(c, 32)))
 	}
 	former, err := parse(line("a") + "\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	wrapped, err := former.Encrypt(t.Context(), "", []byte("data"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	both, err := parse(line("a") + "\n" + line("b") + "\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	r := &service.DecryptRequest{Ciphertext: wrapped.Ciphertext, KeyID: wrapped.KeyID}
 	if plain, err := both.Decrypt(t.Context(), "", r); err != nil || string(plain) != "data" {

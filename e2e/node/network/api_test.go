@@ -23,9 +23,7 @@ func TestAPIServerAway(t *testing.T) {
 	pods := nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])
 	old, err := readKey(l.Nodes()[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	t.Run("a node whose key changed", func(t *testing.T) { changeKey(ctx, t, l, pods) })
 	t.Run("the API server away", func(t *testing.T) { apiAway(ctx, t, l, pods, 10*time.Second) })
@@ -36,9 +34,7 @@ func TestAPIServerAway(t *testing.T) {
 	t.Run("a new node joins", func(t *testing.T) {
 		began := time.Now()
 		n, err := l.AddNode(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		nodetest.WaitReady(ctx, t, n)
 		c := nodetest.EchoPod(ctx, t, n, "echo")
 
@@ -153,9 +149,7 @@ func nodeMetrics(ctx context.Context, t *testing.T, n *lab.Node) string {
 		}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		"http://"+abi.MetricsAddress+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Do(req)
 	if err != nil {
 		t.Fatalf("metrics of %s: %v", n.Name, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -30,18 +31,14 @@ func TestMaker(t *testing.T) {
 		return // part of TestCrashLeavesNothingRunning, and nothing by itself
 	}
 	l, err := lab.New(t.Context(), lab.Options{Nodes: -1, NoAPIServer: true, Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	p, err := l.Outside.Start(t.Context(), "sleep", "600")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	fmt.Printf("made %d in %s\n", p.PID(), l.Outside.NetNS())
 	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
 }
@@ -61,9 +58,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	maker := exec.CommandContext(ctx, self, "-test.run=^TestMaker$")
 	maker.Env = append(os.Environ(), makerEnv+"="+filepath.Join(t.TempDir(), "lab"))
@@ -73,12 +68,8 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, err := maker.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := maker.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, maker.Start())
 
 	var sleeper, holder int
 	var said []string
@@ -106,9 +97,7 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 		t.Fatalf("process %d and its host's first, %d, do not run: nothing is shown by their end",
 			sleeper, holder)
 	}
-	if err := maker.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, maker.Process.Kill())
 
 	_ = maker.Wait() // killed
 	err = lab.Until(ctx, time.Minute, func() error {

@@ -237,7 +237,5 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

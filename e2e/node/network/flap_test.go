@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -25,9 +26,7 @@ func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 	nodetest.EchoAt(ctx, t, n1)
 	mtu := nodetest.NodeStatus(ctx, t, n1).MTU.Pod
 	before, err := abi.ReadMarker(n1.Path(abi.ReadyFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	stays := func(when string) {
 		t.Helper()
 		if now, err := abi.ReadMarker(n1.Path(abi.ReadyFile)); err != nil ||
@@ -95,9 +94,7 @@ func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
 			lines = append(lines, fmt.Sprintf("route replace default via %s dev eth0", gateway))
 		}
 	}
-	if err := n.IP(ctx, lines...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.IP(ctx, lines...))
 }
 
 // answersReady requires this status from veild's /readyz.
@@ -155,8 +152,6 @@ func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func()
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return believed
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -54,9 +55,7 @@ type state map[string]string
 func readState(ctx context.Context, t *testing.T, n *lab.Node) state {
 	t.Helper()
 	s, err := tryState(ctx, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -340,9 +339,7 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 		nodetest.KillProgram(ctx, t, f.node, "veild")
 	}
 
-	if err := x.run(ctx, f.node); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, x.run(ctx, f.node))
 
 	if f.dead {
 		f.strangers(ctx)

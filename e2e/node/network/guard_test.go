@@ -118,9 +118,7 @@ func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 		nodetest.Run(ctx, t, n, "nft", "list", "counters", "table", "inet", abi.NFTGuardTable),
 		-1) {
 		packets, err := strconv.ParseUint(word[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		sum += packets
 	}
 	return sum

@@ -111,9 +111,7 @@ func refusals() map[string]refusal {
 			// One that is there keeps its mode when it is written to.
 			err := errors.Join(os.MkdirAll(filepath.Dir(n.Path(path)), 0o755),
 				os.RemoveAll(n.Path(path)), os.WriteFile(n.Path(path), []byte(text), mode))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 		}
 	}
 
@@ -207,9 +205,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	bin := filepath.Join(root, "out/bin")
 	within := c.within
 	if within == "" {
@@ -278,9 +274,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	crash(t, n)
 	errtest.Must(t, n.Boot(ctx, false))
 	taken, err := n.Start(ctx, tools(t), "echo-serve", "--listen", ":51820")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, taken.WaitLine(ctx, "listening", 5*time.Second))
 
 	for _, name := range []string{"veil-wg", "veild"} {
@@ -337,8 +331,6 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, words string) t
 func tools(t *testing.T) string {
 	t.Helper()
 	root, err := lab.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return filepath.Join(root, "out/bin/veil-tools")
 }

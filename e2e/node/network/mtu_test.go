@@ -156,9 +156,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	errtest.Must(t, yaml.Unmarshal(filetest.Read(t, path), &settings))
 	settings[key] = value
 	text, err := yaml.Marshal(settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	filetest.Write(t, path, text, 0o644)
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -59,16 +60,12 @@ func TestRelayDoesNotBecomeAnEndpoint(t *testing.T) {
 					err = n.WaitReady(ctx)
 				}
 
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				late, err := n.AddPod(ctx, "late", lab.PodOptions{})
 				if err == nil {
 					_, err = lab.Echo(ctx, late)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 
 				for _, p := range pods {
 					nodetest.Meet(ctx, t, late, p)
@@ -116,9 +113,7 @@ func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // endpointOf returns the address of the endpoint of a node's only peer.
@@ -205,9 +200,7 @@ type relay struct {
 func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 	t.Helper()
 	h, err := l.AddHost(ctx, "relay", relayHost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r := &relay{l: l, nodes: l.Nodes()[:2], addr: l.Family().Underlay(relayHost)[0].Addr()}
 	l.Oracle.Update(func(rules *leak.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
 	for i := range r.nodes {
@@ -217,9 +210,7 @@ func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 			r.towards = append(r.towards, c)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		t.Cleanup(func() { r.towards[i].Close() })
 	}
 	for i := range r.nodes {
@@ -265,9 +256,7 @@ func (r *relay) begin(ctx context.Context, t *testing.T) {
 			r.sniffers = append(r.sniffers, s)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 }
 

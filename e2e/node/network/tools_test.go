@@ -101,9 +101,7 @@ func TestInstruments(t *testing.T) {
 		}
 	})
 	result, err := l.Finish()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 {
 		t.Errorf("oracle: %+v", result.Kinds)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -16,9 +17,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func process(t *testing.T, dir string) *queue {
 	t.Helper()
 	q := &queue{dir: dir}
-	if err := q.open(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, q.open())
 	t.Cleanup(func() { q.gate.Close() })
 	return q
 }
@@ -27,9 +26,7 @@ func process(t *testing.T, dir string) *queue {
 func enter(t *testing.T, q *queue) *os.File {
 	t.Helper()
 	slot, err := q.enter(t.Context(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { slot.Close() })
 	return slot
 }
@@ -97,9 +94,7 @@ func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
 func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
 	dir := t.TempDir()
 	a, b := process(t, dir), process(t, dir)
-	if err := a.drain(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.drain())
 
 	waits(t, "a lab of another process", entering(t, b), func() {
 		if err := a.unlockGate(); err != nil {
@@ -111,9 +106,7 @@ func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
 func TestEndOfAProcessLetsOthersIn(t *testing.T) {
 	dir := t.TempDir()
 	a, b := process(t, dir), process(t, dir)
-	if err := a.drain(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.drain())
 
 	if err := flock(b.gate, unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		t.Fatal("the gate is open while a test runs alone")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const clusterPolicyGroup = "policy.networking.k8s.io"
@@ -55,9 +56,7 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	nodetest.PolicyAllows(ctx, t, "veild knows all policies", client, server, false)
 	nodetest.PolicyAllows(ctx, t, "veild knows all policies", guest, server, true)
 
-	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}))
 	nodetest.PolicyBecomes(ctx, t, client, server, true)
 	nodetest.PolicyBecomes(ctx, t, guest, server, false)
 	nodetest.NoLeaks(t, l)
@@ -96,9 +95,7 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 			Force: true})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return put
 }
 

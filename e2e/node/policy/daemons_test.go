@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // With the policy in force, the daemons still work. A node that joins is published, overwrites
@@ -21,9 +22,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	nodetest.PolicyInForce(ctx, t, nodetest.VeilNodesAs(t, l,
 		nodetest.StolenToken(t, l.Nodes()[0])), l.Nodes()[1].Name)
 	n, err := l.AddNode(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	nodetest.WaitReady(ctx, t, n)
 
 	// Another writer's change to a claim is overwritten by its node, which is an update.
@@ -32,9 +31,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 		_, err := admin.Get(ctx, n.Name, metav1.GetOptions{})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json",
 		[]byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {

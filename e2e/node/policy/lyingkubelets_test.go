@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // TestLyingKubelets lets the kubelet of a node that was taken over claim addresses for pods. No pod
@@ -134,9 +135,7 @@ func kubelet(t *testing.T, l *lab.Lab, n *lab.Node) typedcorev1.PodInterface {
 	c.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + n.Name,
 		Groups: []string{"system:nodes"}}
 	client, err := kubernetes.NewForConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return client.CoreV1().Pods(nodetest.Shop)
 }
 
@@ -173,7 +172,5 @@ func writeAddrs(ctx context.Context, pods typedcorev1.PodInterface, name string,
 // wrote ends the test unless the API server accepted the request.
 func wrote(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

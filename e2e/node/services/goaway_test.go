@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -90,9 +91,7 @@ func publishAgain(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // apiPorts returns the ports of a node's connections to API servers, in order.
@@ -107,9 +106,7 @@ func apiPorts(ctx context.Context, t *testing.T, n *lab.Node) []uint16 {
 			t.Fatalf("ss prints %q", line)
 		}
 		local, err := netip.ParseAddrPort(fields[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		ports = append(ports, local.Port())
 	}
 	slices.Sort(ports)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // bothProtocols are the protocols of each service that publish makes.
@@ -36,9 +37,7 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	client = nodetest.AddPod(ctx, t, l.Nodes()[0], "client")
 	for i, name := range names {
 		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name, lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if _, err := lab.Named(ctx, p, name, ports); err != nil {
 			t.Fatal(err)
 		}
@@ -65,9 +64,7 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	s, err := l.Control.Client.CoreV1().Services("default").Create(ctx,
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
 		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	putBackends(ctx, t, l, name, ready(backends...), 1)
 	return s
 }

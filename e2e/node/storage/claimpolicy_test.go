@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
@@ -65,9 +66,7 @@ const ownerGone = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Co
 // may update, so the update is tried.
 func claims(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	mine, all := client.CoreV1().PersistentVolumeClaims("default"),
 		l.Control.Client.CoreV1().PersistentVolumeClaims("default")
@@ -182,9 +181,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	}
 
 	client, err := dynamic.NewForConfig(csiToken(ctx, t, l, own))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	group := schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 	contents, named := group.WithResource("volumesnapshotcontents"),
@@ -203,9 +200,7 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 			"metadata": map[string]any{"name": "s"},
 			"spec":     map[string]any{"source": map[string]any{"persistentVolumeClaimName": "a"}},
 		}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	patch := func(p change) error {
 		_, err := client.Resource(contents).Patch(ctx, p.name, types.MergePatchType, []byte(p.text),
@@ -277,12 +272,8 @@ func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface)
 		}, false},
 	} {
 		o, err := c.Get(ctx, "s", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.edit(o); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
+		errtest.Must(t, e.edit(o))
 
 		_, err = c.Update(ctx, o, metav1.UpdateOptions{})
 		if e.ok && err != nil {

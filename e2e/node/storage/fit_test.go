@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -130,9 +131,7 @@ func nobodysToken(ctx context.Context, t *testing.T, l *lab.Lab) string {
 	}
 	r, err := accounts.CreateToken(ctx, "nobody", &authenticationv1.TokenRequest{},
 		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return r.Status.Token
 }
 
@@ -169,9 +168,7 @@ func joinNode(ctx context.Context, t *testing.T, l *lab.Lab, number, cidr int) {
 			Labels: map[string]string{corev1.LabelOSStable: "linux"}},
 		Spec: corev1.NodeSpec{PodCIDR: cidrs[0], PodCIDRs: cidrs},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
 		Address: fmt.Sprintf("198.18.0.%d", 10+number)}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady,
@@ -197,7 +194,5 @@ func flannel(ctx context.Context, t *testing.T, l *lab.Lab) {
 					Image: "flannel"}}},
 			}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

@@ -88,9 +88,7 @@ func refused(t *testing.T, what string, err error, because string) {
 // ownAllowed creates, changes and deletes the VeilNode of the token's node.
 func ownAllowed(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, own string) {
 	o, err := c.Create(ctx, nodetest.VeilNode(own, "Node", own), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	errtest.Must(t, unstructured.SetNestedField(o.Object, int64(1450), "spec", "mtu"))
 	if o, err = c.Update(ctx, o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -111,9 +109,7 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 	refused(t, "create", nodetest.DryCreate(ctx, c, nodetest.VeilNode(other, "Node", other)),
 		because)
 	o, err := admin.Create(ctx, nodetest.VeilNode(other, "Node", other), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := o.GetResourceVersion()
 	changed := o.DeepCopy()
 	errtest.Must(t, unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu"))
@@ -141,13 +137,9 @@ func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) 
 	err := lab.Until(ctx, 30*time.Second, func() error {
 		return nodetest.DryCreate(ctx, c, nodetest.VeilNode(other, "Node", other))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	o, err := c.Create(ctx, nodetest.VeilNode(other, "Node", other), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := c.Update(ctx, o, metav1.UpdateOptions{}); err != nil {
 		t.Error(err)
 	}

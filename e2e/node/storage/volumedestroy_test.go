@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // volumeDestroyed: the API server, with our definition and policies, accepts the requests of
@@ -32,16 +33,12 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 	}
 	pvs := l.Control.Client.CoreV1().PersistentVolumes()
 	for name, node := range map[string]string{"pvc-lost": "gone", "pvc-alive": "up"} {
-		if err := s.Create(ctx, newState(name, node)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.Create(ctx, newState(name, node)))
 		_, r, err := s.Get(ctx, name)
 		if err == nil {
 			_, err = s.Update(ctx, readyState(name, node), r)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		pv := persistentVolume(name, node)
 		pv.Finalizers = append(pv.Finalizers, provisioner)
 		if _, err := pvs.Create(ctx, pv, metav1.CreateOptions{}); err != nil {
@@ -78,9 +75,7 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 // withoutOwner: the node's driver, with its own rights, destroys a volume without an owner on
 // request, and does not destroy one with an owner.
 func withoutOwner(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
-	if err := s.Create(ctx, newState("pvc-unowned", "up")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Create(ctx, newState("pvc-unowned", "up")))
 	out, err := l.Control.Host().Command(ctx, l.Program("veilctl"), "volume", "destroy",
 		"--no-owner", "--kubeconfig", kubeconfig(t, l, "unowned", ""), "pvc-unowned",
 		"pvc-alive").CombinedOutput()

@@ -71,9 +71,7 @@ func readyState(name, node string) volume.State {
 // volumeStore: the store of volumes on a real API server, which is away at the end.
 func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	s, err := kubestore.NewForConfig(l.Control.Config, "n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, _, err := s.Get(ctx, "pvc-1"); err == nil || errors.Is(err, volume.ErrNotFound) ||
 		!strings.Contains(err.Error(), "not installed") {
 		t.Errorf("without the custom resource: %v", err)
@@ -83,9 +81,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("cluster", func(t *testing.T) {
 		ns, err := l.Control.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem,
 			metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if id, err := s.Cluster(ctx); err != nil || id != string(ns.UID) {
 			t.Errorf("%q, %v; want %q", id, err, ns.UID)
 		}
@@ -131,9 +127,7 @@ func eventsAtTheClaim(ctx context.Context, t *testing.T, l *lab.Lab) {
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 				Resources:   corev1.VolumeResourceRequirements{Requests: size}}},
 		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := core.PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-event"},
 		Spec: corev1.PersistentVolumeSpec{
@@ -172,9 +166,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 
 	want = readyState("pvc-1", node)
 	second, err := s.Update(ctx, want, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := s.Update(ctx, want, first); !errors.Is(err, volume.ErrConflict) {
 		t.Errorf("update at a former revision: %v", err)
 	}
@@ -193,9 +185,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 
 	want.Phase, want.Key, want.Writer = volume.Deleted, keyring.Wrapped{}, ""
 	third, err := s.Update(ctx, want, second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := s.Remove(ctx, "pvc-1", third); err != nil {
 		t.Error(err)
 	}
@@ -211,9 +201,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 func storeRace(ctx context.Context, t *testing.T, s *kubestore.Store) {
 	errtest.Must(t, s.Create(ctx, newState("pvc-race", "n")))
 	_, r, err := s.Get(ctx, "pvc-race")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var wg sync.WaitGroup
 	errs := make([]error, 8)
 	for i := range errs {
@@ -261,9 +249,7 @@ func storeCutShort(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	errtest.Must(t, s.Create(ctx, newState("pvc-strict", "n")))
 	st, r, err := s.Get(ctx, "pvc-strict")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	st.Request.Node = "elsewhere"
 	if _, err := s.Update(ctx, st, r); !errors.Is(err, volume.ErrState) {
@@ -340,7 +326,5 @@ func ask(ctx context.Context, t *testing.T, l *lab.Lab, name, patch string) {
 	t.Helper()
 	_, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Patch(ctx, name,
 		types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }

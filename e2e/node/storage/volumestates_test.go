@@ -12,24 +12,19 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // storeGoesOn: the API server itself refuses a state that goes back, from any writer.
 func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
-	if err := s.Create(ctx, newState("pvc-on", "n")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Create(ctx, newState("pvc-on", "n")))
 	_, r, err := s.Get(ctx, "pvc-on")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	ready := readyState("pvc-on", "n")
 	ready.Epoch = 5
 	r, err = s.Update(ctx, ready, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	// Each patch breaks one rule, so that its message shows that the rule is there.
 	const key = "a volume has a key in the phases Formatting and Ready, and in no other"

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -20,14 +21,10 @@ func filled(t *testing.T) string {
 	t.Helper()
 	// /tmp may be in memory, and a tmpfs has no O_DIRECT.
 	dir, err := os.MkdirTemp(".", ".disk-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	path := filepath.Join(dir, "file")
-	if err := Fill(t.Context(), path, size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Fill(t.Context(), path, size))
 	return path
 }
 

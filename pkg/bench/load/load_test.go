@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -63,9 +64,7 @@ func TestHighest(t *testing.T) {
 				return
 			}
 
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if off := math.Abs(got.Mbps/tt.want - 1); off > 0.03 {
 				t.Errorf("found %.1f Mbit/s, want %.1f", got.Mbps, tt.want)
 			}
@@ -168,9 +167,7 @@ func TestProcFiles(t *testing.T) {
 // The time of a computing thread is measured to the hundredths of /proc/stat.
 func TestMeterCountsWhatIsSpent(t *testing.T) {
 	m, err := Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const spin = 300 * time.Millisecond
 	n := 0
 	for began := time.Now(); time.Since(began) < spin; {
@@ -190,23 +187,17 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 		Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.7.1/30")}},
 		nettest.End{NS: b, Name: "bl1", Addrs: []netip.Prefix{to}})
 	s, err := Serve(t.Context(), b.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer s.Close()
 
 	f := Flow{From: a.Path(), To: to.Addr(), Duration: time.Second}
 	tcp, err := f.TCP(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if tcp.Value < 10 || tcp.CPU <= 0 {
 		t.Errorf("TCP gave %+v", tcp)
 	}
 	udp, err := f.UDP(t.Context(), 20, UDPPayload4(1500))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if udp.Loss > 0.01 || udp.Mbps < 15 || udp.Mbps > 25 {
 		t.Errorf("UDP at 20 Mbit/s gave %+v", udp)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -43,9 +44,7 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 func self(t *testing.T, args ...string) []string {
 	t.Helper()
 	s, err := NewSelf(childSuite)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s.Argv(args...)
 }
 
@@ -79,14 +78,10 @@ func TestStartWaitsForListener(t *testing.T) {
 	if space != nil {
 		defer space.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	d, err := space.Start(t.Context(), Program{Argv: self(t, "listen", "9"), Ports: []uint16{9}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer d.Close()
 	if err := space.Do(func() error {
 		c, err := net.Dial("tcp4", "127.0.0.1:9")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -211,9 +212,7 @@ func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
 	}
 
 	// One that failed is not used again.
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, first.Close())
 	for _, want := range []bool{false, true} {
 		n.PutPolicy(p)
 		n.step()
@@ -240,9 +239,7 @@ func (n *node) open() (client, server net.Conn) {
 		return err
 	})
 	server, err := listener.Accept()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	errtest.Must(n.t, err)
 	n.t.Cleanup(func() { client.Close(); server.Close() })
 
 	all := func(nl.Connection) bool { return true }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -33,9 +34,7 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	})
 	defer client.Close()
 	server, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer server.Close()
 	exchange := func(from, to net.Conn) error {
 		if _, err := from.Write([]byte("x")); err != nil {
@@ -90,9 +89,7 @@ func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
 		if errors.Is(err, unix.EPERM) { // The packet of a process of the node was dropped.
 			return false
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		_ = to.SetReadDeadline(time.Now().Add(patience))
 		_, _, err = to.ReadFrom(make([]byte, 1))
 		return err == nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -122,9 +123,7 @@ func TestTraceAsksEachSideOfThisNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := n.ask(c.from, c.to, c.port)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if words := said(got); !slices.Equal(words, c.want) || got.Differs {
 				t.Errorf("%q, want %q: %+v", words, c.want, got)
 			}
@@ -168,9 +167,7 @@ func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 		n.nft("flush", "set", "inet", abi.NFTPolicyTable, name+"_4")
 	}
 	got, err := n.ask("shop/client", "shop/server", 80)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	side := got.Paths[0].Sides[1]
 	if !got.Differs || !side.Differs || side.Plan != "allow" || side.Kernel != "policy_ingress" {
 		t.Errorf("peers flushed: %+v", got)
@@ -179,9 +176,7 @@ func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
 	// Another program's rule is not guessed at.
 	n.nft("insert", "rule", "inet", abi.NFTPolicyTable, "ingress", "accept")
 	got, err = n.ask("shop/client", "shop/server", 80)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if side = got.Paths[0].Sides[1]; !got.Differs || side.Kernel != "unreadable" ||
 		!strings.Contains(side.Why, "another program wrote rule 1") {
 		t.Errorf("a rule inserted: %+v", got)
@@ -272,9 +267,7 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	n.step()
 	n.wantTalk("client", 2, false)
 	got, err := n.ask("shop/client", "shop/server", 80)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if s := got.Paths[0].Sides[1]; got.Differs || s.Cluster != "guests" ||
 		s.Plan != "policy_admin" || !strings.Contains(s.Why, "guests denies it") {
 		t.Errorf("%+v", got)
@@ -293,9 +286,7 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	wantEgress := func(want string) {
 		t.Helper()
 		got, err := n.ask("shop/server", other, 80)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if s := got.Paths[0].Sides[0]; got.Differs || s.Plan != want {
 			t.Errorf("%+v, want %s", got, want)
 		}
@@ -319,9 +310,7 @@ func TestTraceToTheOwnNodeSaysWhyItIsAllowed(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	n.listed()
 	got, err := n.ask("shop/server", "127.0.0.1", 80)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s := got.Paths[0].Sides[0]
 	if got.Differs || s.Plan != "allow" || s.Rule == "" || !strings.Contains(s.Why, "policyOwnNode") ||
 		!slices.Equal(s.Isolating, []string{"shop/deny"}) || len(s.Allowing) > 0 {

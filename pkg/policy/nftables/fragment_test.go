@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
@@ -67,9 +68,7 @@ func sendDatagram(t *testing.T, ns *nettest.NS, from netip.Addr, to netip.AddrPo
 // wantDatagram reads a large datagram, which has to be whole.
 func wantDatagram(t *testing.T, c net.PacketConn, filling byte) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(patience * 10)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.SetReadDeadline(time.Now().Add(patience*10)))
 	b := make([]byte, 2*largeDatagram)
 	n, _, err := c.ReadFrom(b)
 	if err != nil || !bytes.Equal(b[:n], bytes.Repeat([]byte{filling}, largeDatagram)) {
@@ -154,9 +153,7 @@ func TestFragmentsAreJudgedAsTheirDatagram(t *testing.T) {
 				if n := l.fragmentsOf(path.to, refused); n != 0 {
 					t.Errorf("%d fragments of a denied datagram arrived", n)
 				}
-				if err := closed.SetReadDeadline(time.Now().Add(settle)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, closed.SetReadDeadline(time.Now().Add(settle)))
 				if n, _, err := closed.ReadFrom(make([]byte, 2*largeDatagram)); !errors.Is(err,
 					os.ErrDeadlineExceeded) {
 					t.Errorf("read %d bytes of a denied datagram, %v", n, err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -140,9 +141,7 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 	defer certified.Close()
 	l, err := tls.Listen("tcp", "127.0.0.1:0",
 		&tls.Config{Certificates: certified.TLS.Certificates, NextProtos: []string{"h2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	served := make(chan struct{})
 	go func() {
@@ -194,25 +193,19 @@ func TestProbeOfAServerThatFallsSilent(t *testing.T) {
 func TestSilentServersGetNewSYNs(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unix.Close(fd)
 	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
 		unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"),
 		uint16(name.(*unix.SockaddrInet4).Port))
 
 	full, err := net.Dial("tcp", at.String()) // from here on it drops SYNs
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer full.Close()
 
 	ctx, cancel := context.WithCancel(t.Context())

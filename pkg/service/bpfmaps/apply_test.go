@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
@@ -19,9 +20,7 @@ import (
 func show(t *testing.T, table *Table) map[string]string {
 	t.Helper()
 	s, err := table.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	all := make(map[string]string)
 	for k, f := range s.Frontends {
 		var to []string
@@ -107,9 +106,7 @@ func TestApplyEndsAnywhere(t *testing.T) {
 			t.Fatalf("%d of %d writes: %v", at, all, err)
 		}
 		p, err := service.New("node-1", n.Limits())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		next := node{n.Table, p}
 		next.adopt(t)
@@ -145,9 +142,7 @@ func TestMapIsFull(t *testing.T) {
 			had := show(t, n.Table)
 			// It assumes more room than there is.
 			p, err := service.New("node-1", servicetest.Limits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			wrong := node{n.Table, p}
 			wrong.adopt(t)
@@ -198,18 +193,14 @@ func TestMapIsFull(t *testing.T) {
 func TestDeletingWhatIsNotThere(t *testing.T) {
 	n := start(t, config(t), lab)
 	s, err := n.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var c service.Changes
 	for k := range s.Frontends {
 		c.DropFrontends = append(c.DropFrontends, service.FrontendKey{Addr: k.Addr, Scope: 7}, k,
 			service.FrontendKey{Addr: k.Addr, Scope: 8})
 	}
 	for range 2 {
-		if err := n.Apply(c); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.Apply(c))
 	}
 	if s, err := n.State(); err != nil || len(s.Frontends) > 0 {
 		t.Errorf("left are %v, %v", s.Frontends, err)

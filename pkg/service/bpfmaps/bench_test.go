@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -66,9 +67,7 @@ func BenchmarkAll(b *testing.B) {
 					fill(n.Planner)
 					c := n.Plan()
 					from := time.Now()
-					if err := n.Apply(c); err != nil {
-						b.Fatal(err)
-					}
+					errtest.Must(b, n.Apply(c))
 					writing += time.Since(from)
 					entries += c.Writes()
 					b.StopTimer()
@@ -131,9 +130,7 @@ func BenchmarkRestart(b *testing.B) {
 	n := start(b, benchConfig(b), fill)
 	for b.Loop() {
 		p, err := service.New("node-1", n.Limits())
-		if err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
 		again := node{n.Table, p}
 		again.adopt(b)
 		fill(p)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -53,9 +54,7 @@ func TestConnectOnly(t *testing.T) {
 	memory := uint64(0)
 	for name, m := range n.maps {
 		info, err := m.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		used, _ := info.Memlock()
 		t.Logf("map %s: %d bytes", name, used)
 		memory += used
@@ -97,9 +96,7 @@ func TestConnectOnly(t *testing.T) {
 func programPins(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, e := range entries {
 		if slices.ContainsFunc(socketHooks, func(h socketHook) bool {
 			return h.program == e.Name()

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -65,13 +66,9 @@ func newHands(t testing.TB, cgroup string) *hands {
 	cmd.Env = append(os.Environ(), handsEnv+"=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	nettest.StartIn(t, cgroup, ns, cmd)
 	t.Cleanup(func() {
 		in.Close() // which ends it

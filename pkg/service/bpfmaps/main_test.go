@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
@@ -47,9 +48,7 @@ func start(t testing.TB, c Config, fill func(*service.Planner)) node {
 func opened(t testing.TB, c Config) *Table {
 	t.Helper()
 	table, err := Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return table
 }
 
@@ -57,9 +56,7 @@ func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {
 	t.Helper()
 	t.Cleanup(func() { table.Close() })
 	p, err := service.New("node-1", table.Limits())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n := node{table, p}
 	n.adopt(t)
 	fill(p)
@@ -70,9 +67,7 @@ func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {
 func (n node) adopt(t testing.TB) {
 	t.Helper()
 	s, err := n.State()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n.Adopt(s)
 }
 
@@ -82,9 +77,7 @@ func (n node) apply(t testing.TB) int {
 	writes := 0
 	for again := true; again; {
 		c := n.Plan()
-		if err := n.Apply(c); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.Apply(c))
 		again, writes = c.Again, writes+c.Writes()
 	}
 	return writes
@@ -94,9 +87,7 @@ func (n node) apply(t testing.TB) int {
 func (n node) counted(t testing.TB, constant string) uint64 {
 	t.Helper()
 	counters, err := n.Counters()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	i := slices.IndexFunc(counters, func(c Counter) bool { return c.Constant == constant })
 	if i < 0 {
 		t.Fatalf("there is no counter %s", constant)
@@ -107,9 +98,7 @@ func (n node) counted(t testing.TB, constant string) uint64 {
 func (n node) attach(t testing.TB, cgroup string) []string {
 	t.Helper()
 	changed, err := n.AttachSockets(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return changed
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -38,14 +39,10 @@ func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer))
 	return h, func() (*http.Response, healthAnswer) {
 		t.Helper()
 		resp, err := client.Get("http://" + addr + "/healthz")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		var a healthAnswer
 		if err := json.Unmarshal(body, &a); err != nil {
 			t.Fatalf("%s: %v", body, err)
@@ -159,9 +156,7 @@ func TestHealthOfTheNode(t *testing.T) {
 	expect := func(situation, path string, want int) {
 		t.Helper()
 		resp, err := http.Get("http://" + addr + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer resp.Body.Close()
 		var a nodeAnswer
 		if resp.StatusCode != want || want != http.StatusNotFound &&

@@ -5,15 +5,14 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // For the host, an address that leads to no API server is what it is for all inside.
 func TestTraceForTheHost(t *testing.T) {
 	p, err := service.New("node-1", service.DefaultLimits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	servers := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}
 	p.SetAPIServer(service.APIServer{Backends: servers,
 		Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.128.1:443")},
@@ -24,9 +23,7 @@ func TestTraceForTheHost(t *testing.T) {
 	for addr, want := range map[string]string{"198.18.0.9:6443": "host",
 		"198.18.128.1:443": "inside", "198.18.0.8:6443": ""} {
 		r, err := http.NewRequest(http.MethodGet, "/?protocol=TCP&scope=host&addr="+addr, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		got, err := traceService(p, r)
 		if f, ok := got.(service.FrontendView); (err == nil) != (want != "") ||
 			ok && f.Scope.String() != want {

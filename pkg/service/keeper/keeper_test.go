@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
@@ -78,9 +79,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 		change(&o)
 	}
 	p, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	p.settled, p.listen, p.abortAgain = time.Millisecond, time.Millisecond, time.Millisecond
 	for _, tweak := range tweaks {
@@ -88,9 +87,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 	}
 
 	p.SetNodeAddrs(nil)
-	if err := p.Begin(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, p.Begin())
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -313,9 +310,7 @@ func TestAsk(t *testing.T) {
 	servicetest.Wait(t, "view", func() error {
 		views, err := service.List(service.Name{},
 			func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if len(views) != 2 {
 			return fmt.Errorf("%d views, want entry 0 and a service", len(views))
 		}

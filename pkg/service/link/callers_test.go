@@ -151,9 +151,7 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	c := l.config()
 	c.Dir, c.Links = nettest.BPFFS(t)+"/kubeveil", false
 	noLinks, err := bpfmaps.Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { noLinks.Close() })
 	alone := New(noLinks, servicetest.Quiet())
 	if used, room, err := alone.PodClients(); used+room > 0 || err != nil {

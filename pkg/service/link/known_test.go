@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
@@ -20,9 +21,7 @@ func (l *linked) known(t *testing.T) int {
 		n += bits.OnesCount64(v)
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return n
 }
 
@@ -60,9 +59,7 @@ func (l *linked) attachEarlier(t *testing.T) {
 			asm.LoadMapPtr(asm.R1, l.Map(bpfmaps.MapFlows).FD()), asm.Mov.Imm(asm.R0, -1),
 			asm.Return(),
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { earlier.Close() })
 
 	pod := point{int(l.index(t, "vpod1")), ingress}
@@ -99,9 +96,7 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 			{[]string{bpfmaps.MapFlowBloom}, allKnown},
 		} {
 			for _, name := range c.gone {
-				if err := os.Remove(l.dir + "/" + name); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Remove(l.dir+"/"+name))
 			}
 			l.open(t, withTCX)
 			if n := l.known(t); n != c.want {

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -50,9 +51,7 @@ func (r *routed) tc(t *testing.T, args string) {
 func (r *routed) limited(t *testing.T) uint32 {
 	t.Helper()
 	qdiscs, err := r.host.Handle().QdiscList(r.host.Link("vpod2"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, q := range qdiscs {
 		if q.Type() == "tbf" {
 			return q.Attrs().Statistics.Basic.Packets
@@ -149,9 +148,7 @@ func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (deta
 		License: "GPL", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R0, -1), asm.Return(),
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var at link.Link
 	ns.Run(t, func() (err error) {
 		at, err = link.AttachTCX(link.TCXOptions{Interface: int(index), Program: prog,
@@ -159,9 +156,7 @@ func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (deta
 		return err
 	})
 	return func() {
-		if err := errors.Join(at.Close(), prog.Close()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(at.Close(), prog.Close()))
 	}
 }
 
@@ -173,9 +168,7 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	appear := func(name string) {
 		attrs := nl.NewLinkAttrs()
 		attrs.Name, attrs.Group = name, abi.PodGroup
-		if err := h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 	}
 
 	becomes := func(link string, want uint8) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
@@ -23,18 +24,14 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		l.ip(t, "link set veil0 mtu 1300", "route add 198.18.2.0/24 dev veil0",
 			"-6 route add fd42:1:0:2::/64 dev veil0")
 		p, err := service.New("node-1", servicetest.Limits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 
 		s := servicetest.Named("far")
 		s.Ports[1].NodePort = 30053
 		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 		p.PutService(s)
 		p.PutSlice(servicetest.SliceOf("far", "198.18.2.5", "fd42:1:0:2::5"))
-		if err := l.Apply(p.Plan()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Apply(p.Plan()))
 
 		l.attach(t)
 		for family, node := range map[string]string{"ipv4": "198.19.0.1", "ipv6": "fd42:9::1"} {
@@ -95,9 +92,7 @@ func (c wholeConn) pathMTU(t *testing.T) (mtu int) {
 func (c wholeConn) control(t *testing.T, fn func(fd int) error) {
 	t.Helper()
 	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var failed error
 	if err := raw.Control(func(fd uintptr) { failed = fn(int(fd)) }); err != nil || failed != nil {
 		t.Fatal(err, failed)

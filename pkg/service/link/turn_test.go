@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
@@ -61,9 +62,7 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 		}
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return links
 }
 
@@ -77,9 +76,7 @@ func (r *routed) answerOf(t *testing.T, wire *nettest.Capture, link string) []by
 			continue
 		}
 		to, err := net.ParseMAC(mac(t, r.host, link))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return slices.Concat(to, f.Data[6:])
 	}
 	t.Fatal("no datagram of the other pod was captured")

@@ -195,9 +195,7 @@ func (l *linked) addFar(t *testing.T) {
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
 	p, err := service.New("node-1", servicetest.Limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	for name, s := range map[string]struct {
@@ -333,9 +331,7 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", value[:18])
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return all
 }
 

@@ -25,9 +25,7 @@ func TestVethIntoAPod(t *testing.T) {
 		Routes: []netip.Addr{netip.MustParseAddr("198.18.192.34")},
 	}
 	inPod, err := os.Open(pod.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer inPod.Close()
 
 	in := func(ns string, fn func() error) {
@@ -95,9 +93,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 
 	for pod, l := range links {
 		inPod, err := os.Open(pod.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer inPod.Close()
 		errtest.Must(t, n.inBare(func() error { return addVeth(inPod, l) }))
 	}
@@ -108,9 +104,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 			netip.AddrPortFrom(endpoint, session.RoundTripsPort).String())
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer listener.Close()
 
 	err = netns.Do(client.Path(), func() error {

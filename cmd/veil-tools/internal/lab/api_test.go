@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // New connections that hang when the program ends count as failed. A test ends soon after the held
@@ -33,9 +35,7 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 	k := apiKeeper{to: s.Listener.Addr().String(), timeout: time.Second,
 		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
 	got, err := k.keep(ctx, 1, 20*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r := got.(apiResult)
 	if r.Opened != 1 || len(r.Failed) < 3 || r.Asked != len(r.Failed)+1 {
 		t.Errorf("opened %d, of %d new ones %d are of no use, want all but one", r.Opened, r.Asked,
@@ -54,9 +54,7 @@ func TestConnectionsAreHeldForALength(t *testing.T) {
 		length: 50 * time.Millisecond,
 		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
 	got, err := k.keep(t.Context(), 2, 10*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r := got.(apiResult); r.Opened != 2 || len(r.Closed) != 0 || len(r.Failed) != 0 {
 		t.Errorf("got %+v, want two that stay open", r)
 	}

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // loopback listens on the loopback until the test ends.
 func loopback(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -24,9 +24,7 @@ func named(t *testing.T, called string) map[string]string {
 	t.Helper()
 	l := loopback(t)
 	u, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { u.Close() })
 	go nameConnections(l, called)
 	go nameDatagrams(u, called)
@@ -37,9 +35,7 @@ func TestCensus(t *testing.T) {
 	for proto, to := range named(t, "a") {
 		out, err := census(t.Context(), []string{"--proto", proto, "--to", to, "--count", "5",
 			"--canary", "bird"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if r := out.(censusResult); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 ||
 			r.Failed != 0 {
 			t.Errorf("%s: %+v", proto, r)
@@ -53,9 +49,7 @@ func TestCensusWithoutAnswersSucceeds(t *testing.T) {
 	for _, proto := range []string{"tcp", "udp"} {
 		out, err := census(t.Context(), []string{"--proto", proto, "--to", l.Addr().String(),
 			"--count", "50", "--enough", "2"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if r := out.(censusResult); r.Refused != 2 || r.Failed != 2 || r.Error == "" {
 			t.Errorf("%s: %+v, want two refusals and no more tries", proto, r)
 		}
@@ -73,9 +67,7 @@ func TestKeep(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			out, err := keep(ctx, append(args, "--interval", "1ms", "--canary", "bird"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if r := out.(keepResult); r.Answered == 0 || r.Unanswered != 0 ||
 				!slices.Equal(r.Names, []string{"a"}) {
 				t.Errorf("%+v", r)

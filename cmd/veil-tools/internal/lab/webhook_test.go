@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestAnswers(t *testing.T) {
@@ -32,13 +34,9 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), tt.method, s.URL+tt.path,
 				strings.NewReader(tt.body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			got, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer got.Body.Close()
 			body, err := io.ReadAll(got.Body)
 			if err != nil || got.StatusCode != tt.status ||

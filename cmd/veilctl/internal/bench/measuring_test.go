@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -29,9 +30,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// The test runs in a git tree, whose commit differs from the program's commit.
 			result, err := bench.New(bench.VM, ".")
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			result.Gates = tt.gates
 			m := measuring{out: filepath.Join(t.TempDir(), "bench")}
@@ -50,9 +49,7 @@ func TestFinishOfAMeasurement(t *testing.T) {
 			}
 
 			written, err := bench.Read(filepath.Join(m.out, "result.json"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if written.Commit != version.String() {
 				t.Errorf("commit %q, want this program's, %q", written.Commit, version.String())
 			}

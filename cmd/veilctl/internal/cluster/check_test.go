@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // What `veilctl check` advises names flags that check takes, written as it takes them, or flags of
@@ -19,9 +21,7 @@ func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
 		"--service-cluster-ip-range", "-k", "-l", "-n"}
 	check := Check()
 	files, err := filepath.Glob("../preflight/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	flag := regexp.MustCompile("(?:^|[\\s(`])(--?[a-z][a-z-]*)")
 	found := 0
@@ -30,9 +30,7 @@ func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		ast.Inspect(f, func(n ast.Node) bool {
 			text, ok := n.(*ast.BasicLit)
 			if !ok || text.Kind != token.STRING {

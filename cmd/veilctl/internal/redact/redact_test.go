@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const (
@@ -107,14 +108,10 @@ func TestObject(t *testing.T) {
 	const in = `{"data":{"veild.yaml":"mtu: 1400","password":"hunter22"},"env":[{"name":"A_TOKEN","value":"opaque"},{"name":"MTU","value":"1400"}],
 		"spec":{"serviceAccountToken":{"path":"token"},"tokenFile":"/a","automountServiceAccountToken":true,"n":7,"list":["x ` + private + `"]}}`
 	var v any
-	if err := json.Unmarshal([]byte(in), &v); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(in), &v))
 	out, n := redact.New(nil, nil).Object(v)
 	b, err := json.Marshal(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const want = `{"data":{"password":"REDACTED","veild.yaml":"mtu: 1400"},"env":[{"name":"A_TOKEN","value":"REDACTED"},{"name":"MTU","value":"1400"}],` +
 		`"spec":{"automountServiceAccountToken":true,"list":["x REDACTED"],"n":7,"serviceAccountToken":{"path":"token"},"tokenFile":"/a"}}`
 	if string(b) != want || n != 3 {

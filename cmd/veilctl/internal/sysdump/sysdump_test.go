@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -152,9 +153,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	cluster, err := remote.New(&rest.Config{Host: server.URL, BearerToken: plantedOwn})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	file := filepath.Join(t.TempDir(), "dump.tar.gz")
 	if err := writeDump(verb.Call{Ctx: t.Context(), Out: io.Discard, Progress: io.Discard}, cluster,
 		file, "dump"); err != nil {
@@ -192,9 +191,7 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 	}
 
 	var list manifest
-	if err := json.Unmarshal([]byte(files["manifest.json"]), &list); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(files["manifest.json"]), &list))
 	if len(list.Files) != len(files)-1 || len(list.Missing) == 0 || len(list.LeftOut) == 0 {
 		t.Errorf("the manifest has %d files of %d, %d missing", len(list.Files), len(files)-1,
 			len(list.Missing))
@@ -229,27 +226,19 @@ func onlyLooked(t *testing.T, asked []string) {
 func unpackDump(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer f.Close()
 	gz, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	files := map[string]string{}
 	for tr := tar.NewReader(gz); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		b, err := io.ReadAll(tr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		files[strings.TrimPrefix(h.Name, "dump/")] = string(b)
 	}
 }
@@ -257,9 +246,7 @@ func unpackDump(t *testing.T, file string) map[string]string {
 // A cluster that does not answer leaves no file behind.
 func TestSysdumpWithoutAClusterLeavesNoFile(t *testing.T) {
 	cluster, err := remote.New(&rest.Config{Host: "http://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	dir := t.TempDir()
 	if err := writeDump(verb.Call{Ctx: t.Context(), Out: io.Discard, Progress: io.Discard}, cluster,
 		filepath.Join(dir, "d"), "d"); err == nil {

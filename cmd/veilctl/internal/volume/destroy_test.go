@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -148,9 +149,7 @@ func TestVolumesOfANodeThatIsGoneAreDestroyedKeysFirst(t *testing.T) {
 			t.Errorf("%s: changed in this order: %q, want %q", c.name, got, c.writes)
 		}
 		o, err := l.client.Resource(c.of.resource).Get(t.Context(), c.object, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if f := o.GetFinalizers(); o.GetDeletionTimestamp() == nil ||
 			!slices.Equal(f, []string{"others/protection"}) {
 			t.Errorf("%s: deleted at %v, held by %q", c.object, o.GetDeletionTimestamp(), f)
@@ -213,9 +212,7 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 		_, err = l.client.Resource(kubestore.VeilVolumes).Update(t.Context(), o,
 			metav1.UpdateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	if r := l.destroy(t.Context(), "pvc-1"); !strings.Contains(r.Error, "node node-3 is Ready") {
 		t.Errorf("with a takeover under way: %+v", r)

@@ -137,9 +137,7 @@ func TestVolumesAreShownWithoutKeys(t *testing.T) {
 func veilVolume(t *testing.T, st volume.State) *unstructured.Unstructured {
 	t.Helper()
 	text, err := json.Marshal(st)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	status := map[string]any{}
 	errtest.Must(t, json.Unmarshal(text, &status))
 	for _, field := range []string{"volume", "cluster", "request"} {
@@ -196,17 +194,13 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 
 	// The work of the node.
 	st, r, err := s.Get(t.Context(), "pvc-1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	st.Key.KeyID = "new"
 	if _, err = s.Update(t.Context(), st, r); err == nil {
 		err = s.RewrapDone(t.Context(), "pvc-1", asked["pvc-1"])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	waitRewrapped(t.Context(), s, reports, time.Millisecond)
 	var out bytes.Buffer
@@ -231,9 +225,7 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	kek, state = filepath.Join(dir, "kek"), filepath.Join(dir, "pvc-1.json")
 	errtest.Must(t, keyring.CreateFile(kek))
 	p, err := keyring.File(kek)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if data, err = crypt.NewDataKey(); err != nil {
 		t.Fatal(err)
 	}
@@ -247,9 +239,7 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	o := veilVolume(t, st)
 	o.SetCreationTimestamp(metav1.Now())
 	text, err := o.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	filetest.Write(t, state, text, 0o600)
 
 	return state, kek, data, st
@@ -259,9 +249,7 @@ func TestRecover(t *testing.T) {
 	nettest.NeedRoot(t)
 	state, kek, data, st := saved(t)
 	key, err := crypt.RecoveryKey(data, st.Binding())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer key.Wipe()
 	header := filepath.Join(t.TempDir(), "header")
 
@@ -287,9 +275,7 @@ func TestRecover(t *testing.T) {
 		t.Errorf("with --show-key it says:\n%s", text)
 	}
 	want, err := crypt.Header(data, st.Identity())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got, err := os.ReadFile(header); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the header that was exported is another: %d bytes, %v", len(got), err)
 	}
@@ -304,9 +290,7 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	_, kek, data, st := saved(t)
 	text := filetest.Read(t, kek)
 	p, err := keyring.FromSecrets(map[string]string{keyring.SecretKey: string(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if st.Key, err = p.Wrap(t.Context(), st.Binding(), data); err != nil {
 		t.Fatal(err)
 	}
@@ -314,16 +298,12 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	o := veilVolume(t, st)
 	o.SetCreationTimestamp(metav1.Now())
 	object, err := o.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	state := filepath.Join(t.TempDir(), "state")
 	filetest.Write(t, state, object, 0o600)
 
 	key, err := crypt.RecoveryKey(data, st.Binding())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer key.Wipe()
 	var out bytes.Buffer
 	if err := run(t.Context(), []string{"volume", "recover", "--state", state, "--key-file", kek,

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -52,14 +53,10 @@ func TestRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			r, err := bench.New(bench.Namespaces, dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 
 			tt.change(r)
-			if err := r.Write(filepath.Join(dir, tt.suite, "result.json")); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Write(filepath.Join(dir, tt.suite, "result.json")))
 
 			var out bytes.Buffer
 			err = run(dir, &out)
