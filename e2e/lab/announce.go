@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -25,8 +25,8 @@ import (
 // tmpfs.
 const snapshotFile = "/run/lab/snapshot.json"
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
-	Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
+	Resource: veilnode.Resource}
 
 // introduces reports whether the lab itself announces its nodes to each other, by snapshot files.
 func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
@@ -171,7 +171,7 @@ func (c *Control) announce(ctx context.Context, n cluster.Node) error {
 		prefixes = append(prefixes, p.String())
 	}
 	v := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": kube.Group + "/" + kube.Version, "kind": "VeilNode",
+		"apiVersion": veilnode.Group + "/" + veilnode.Version, "kind": "VeilNode",
 		"metadata": map[string]any{"name": n.Name, "ownerReferences": []any{map[string]any{
 			"apiVersion": "v1", "kind": "Node", "name": n.Name, "uid": string(node.UID)}}},
 		"spec": map[string]any{"keys": keys, "endpoints": endpoints, "podPrefixes": prefixes},

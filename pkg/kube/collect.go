@@ -2,13 +2,14 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
 // orphans records since when each VeilNode has had no Node. It is used by one goroutine.
@@ -68,7 +69,7 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 				"collector", "veilnode", name)
 			continue
 		}
-		c.report("collect VeilNodes", err)
+		c.server.Report("collect VeilNodes", err)
 	}
 }
 
@@ -76,37 +77,29 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 // and a share of as much again that differs by node. One node then deletes the
 // orphan, and the others see that it is gone.
 func (c *Client) patience(orphan string) time.Duration {
-	return c.times.orphanGrace + c.times.orphanGrace*time.Duration(share(c.node, orphan))/1024
+	return c.times.orphanGrace + api.Spread(c.times.orphanGrace, c.node, orphan)
 }
 
 // deleteOrphan reads the Node once more, since the watch may lag, and deletes
 // exactly the object that was seen.
 func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry) error {
-	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
-	err := c.rest.Get().AbsPath(nodeKind.path...).Suffix(name).Do(ctx).Error()
+	_, err := c.server.Read(ctx, object.Nodes, name)
 	switch {
 	case err == nil:
 		return nil
 	case !apierrors.IsNotFound(err):
-		return explain("get", nodeKind, err)
+		return api.Explain("get", object.Nodes, err)
 	}
 
-	body, err := json.Marshal(metav1.DeleteOptions{
-		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
-		Preconditions: &metav1.Preconditions{UID: &v.uid, ResourceVersion: &v.version},
-	})
-	if err != nil {
-		return fmt.Errorf("encode delete options: %w", err)
-	}
-
-	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(name).SetHeader("Content-Type",
-		"application/json").Body(body).Do(ctx).Error()
+	err = c.server.Delete(ctx, object.VeilNodes, name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &v.uid, ResourceVersion: &v.version}})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // it was deleted or changed by another writer: checked again
 	case err != nil:
-		return explain("delete", veilNodeKind, err)
+		return api.Explain("delete", object.VeilNodes, err)
 	}
 
 	c.log.Info("deleted VeilNode: its Node is gone", "veilnode", name)

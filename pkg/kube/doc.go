@@ -1,6 +1,10 @@
 // Package kube is the Kubernetes source of the cluster state: it watches Node,
 // VeilNode and the addresses of the API servers, and writes this node's own
-// VeilNode. It is the only package below pkg/ that imports client-go.
+// VeilNode. It and the packages below it are the only ones below pkg/ that import client-go.
+//
+//	bytes ─► wire ─► object ─► api: lists and watches ─┬─► kube: the State, the own VeilNode
+//	                           veilnode: the claim  ◄──┤
+//	                           quota ─► feed ──────────┴─► servicefeed, policyfeed: sinks
 //
 // Promises:
 //   - Nothing is believed from a half-read list. Until every kind has been
@@ -24,8 +28,5 @@
 // Where a policy allows each node its own VeilNode only, that is refused and left to the garbage
 // collector.
 //
-// It is larger than most packages: all kinds that are watched make one State, which is synced when
-// each was listed once.
-//
-// Start reading at run.go, then claim.go (the VeilNode's format).
+// Start reading at run.go, then feeds.go.
 package kube

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
 )
 
 // fakeServer is a small API server: lists, streams, watches and writes the three
@@ -80,10 +82,9 @@ var kinds = map[string][2]string{
 	adminPoliciesPath:   {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
 	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
 	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
-	shopEventsPath:      {"v1", "Event"}, defaultEventsPath: {"v1", "Event"},
-	serviceCIDRsPath: {"networking.k8s.io/v1", "ServiceCIDR"},
-	apiServicesPath:  {"v1", "Service"},
-	servicesPath:     {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	serviceCIDRsPath:    {"networking.k8s.io/v1", "ServiceCIDR"},
+	apiServicesPath:     {"v1", "Service"},
+	servicesPath:        {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
@@ -518,12 +519,16 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 	return http.StatusOK, old
 }
 
-// quick are times for tests.
+// quicken shortens the times of a client for tests.
+func quicken(c *Client) {
+	c.times = quick
+	c.server.Times = api.Times{Request: 5 * time.Second, RetryMin: 5 * time.Millisecond,
+		RetryMax: 20 * time.Millisecond, Reread: 5 * time.Millisecond,
+		Unserved: 20 * time.Millisecond, Single: 5 * time.Millisecond, Fit: 5 * time.Millisecond}
+}
+
 var quick = timing{
-	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond,
-	retryMax:   20 * time.Millisecond,
-	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
-	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
-	single: 5 * time.Millisecond, unserved: 20 * time.Millisecond, fit: 5 * time.Millisecond,
+	coalesce: 20 * time.Millisecond, orphanTick: 10 * time.Millisecond,
+	orphanGrace: 50 * time.Millisecond, lookup: time.Hour, confirm: 50 * time.Millisecond,
 	silentTick: time.Millisecond, silentSpread: time.Millisecond,
 }

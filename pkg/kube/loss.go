@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
 // A server whose data was restored or emptied lists few Nodes, and the tunnels to all the
@@ -47,7 +49,7 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 	c.mu.Unlock()
 	if len(lost) == 0 || !doubt && 2*len(lost) <= len(last) {
 		c.setDoubt(false)
-		c.report("lose nodes", nil)
+		c.server.Report("lose nodes", nil)
 		return next
 	}
 
@@ -58,11 +60,12 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 	})
 	if len(kept) == 0 {
 		c.setDoubt(false)
-		c.report("lose nodes", nil)
+		c.server.Report("lose nodes", nil)
 		return next
 	}
-	c.report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer than "+
-		"before: their tunnels stay until a second list says the same", len(next.Nodes), len(kept)))
+	c.server.Report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer "+
+		"than before: their tunnels stay until a second list says the same", len(next.Nodes),
+		len(kept)))
 	next.Nodes = slices.Concat(next.Nodes, kept)
 	return next
 }
@@ -77,7 +80,7 @@ func (c *Client) setDoubt(doubt bool) {
 	}
 	c.mu.Unlock()
 	if begins {
-		poke(c.doubted)
+		api.Poke(c.doubted)
 	}
 }
 
@@ -113,25 +116,17 @@ func (c *Client) inDoubt() bool {
 	return c.doubt
 }
 
-// bare is a transform that keeps only the name.
-func bare(v any) (any, error) {
-	if o, ok := heldBy(v); ok {
-		*o = object{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
-	}
-	return v, nil
-}
-
 // listAgain lists the Nodes as they are now, past every cache. An error leaves the doubt.
 func (c *Client) listAgain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
+	ctx, cancel := context.WithTimeout(ctx, 6*c.server.Times.Request)
 	defer cancel()
-	list := &objectList{}
-	if err := c.get(ctx, nodeKind, metav1.ListOptions{}, list, bare); err != nil {
-		return // The reflector's own list reports why.
-	}
 	second := map[string]bool{}
-	for _, o := range list.Items {
+	_, err := c.server.Get(ctx, object.Nodes, metav1.ListOptions{}, func(o *object.Object) bool {
 		second[o.Name] = true
+		return false
+	})
+	if err != nil {
+		return // The reflector's own list reports why.
 	}
 	c.mu.Lock()
 	c.second = second

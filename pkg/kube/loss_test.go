@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
 )
 
 // namesOf returns the names of the nodes of a state.
@@ -93,7 +94,7 @@ func TestHalfTheNodesAreDroppedAtOnce(t *testing.T) {
 // BenchmarkNoNodeOfAThousandLost measures the cost of the comparison for each state of a thousand
 // nodes.
 func BenchmarkNoNodeOfAThousandLost(b *testing.B) {
-	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
+	c := &Client{server: &api.Server{Log: slog.New(slog.DiscardHandler)}}
 	var s cluster.State
 	for i := range 1000 {
 		s.Nodes = append(s.Nodes, cluster.Node{Name: fmt.Sprintf("node-%04d", i)})

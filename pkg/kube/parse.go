@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
@@ -21,6 +22,7 @@ const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 const (
 	maxNodeAddrs = 64
 	maxAPIAddrs  = 64
+	maxFamilies  = 2 // prefixes of an object: one per family
 )
 
 // nodeEntry is the stored part of a Node.
@@ -45,21 +47,17 @@ type sliceEntry struct {
 	addrs []netip.Addr
 }
 
-func parseNode(o *object) nodeEntry {
+func parseNode(o *object.Object) nodeEntry {
 	_, controlPlane := o.Labels[controlPlaneLabel]
-	e := nodeEntry{uid: o.UID, labels: o.Labels, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(),
-		ControlPlane: controlPlane}}
-	n := o.node
-	if n == nil {
-		n = &wire.Node{}
-		n.LabelsExcess = o.excess
-		e.problem = decodeNode(o, n)
-	}
+	e := nodeEntry{uid: o.UID, labels: o.Labels, node: cluster.Node{Name: o.Name,
+		Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane}}
+	n, problem := object.Node(o)
+	e.problem = problem
 	switch {
 	case n.LabelsExcess:
 		e.labels = nil
 		e.problem = fmt.Sprintf("it has more than %d labels: no selector of nodes selects it",
-			nodeReader.MaxLabels)
+			object.MaxNodeLabels)
 	case e.labels == nil:
 		e.labels = map[string]string{}
 	}
@@ -74,7 +72,7 @@ func parseNode(o *object) nodeEntry {
 	}
 
 	for _, text := range podCIDRs {
-		p, err := parsePrefix(text)
+		p, err := object.ParsePrefix(text)
 		if err != nil || len(e.node.PodPrefixes) == maxFamilies {
 			e.problem = fmt.Sprintf("spec.podCIDRs: %q is malformed or one too many and "+
 				"is left out", text)
@@ -104,31 +102,6 @@ func parseNode(o *object) nodeEntry {
 	return e
 }
 
-// decodeNode reads spec and status of a Node in JSON, and returns what was malformed.
-func decodeNode(o *object, n *wire.Node) (problem string) {
-	var s struct {
-		PodCIDR  string   `json:"podCIDR"`
-		PodCIDRs []string `json:"podCIDRs"`
-	}
-	if err := unmarshal(o.Spec, &s); err != nil {
-		problem = fmt.Sprintf("spec: %v", err)
-	}
-	n.PodCIDR, n.PodCIDRs = s.PodCIDR, s.PodCIDRs
-	var t struct {
-		Addresses []struct {
-			Type    string `json:"type"`
-			Address string `json:"address"`
-		} `json:"addresses"`
-	}
-	if err := unmarshal(o.Status, &t); err != nil {
-		problem = fmt.Sprintf("status: %v", err)
-	}
-	for _, a := range t.Addresses {
-		n.Addresses = append(n.Addresses, wire.NodeAddress{Type: a.Type, Address: a.Address})
-	}
-	return problem
-}
-
 func sameNode(a, b nodeEntry) bool {
 	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name &&
 		a.node.Created.Equal(b.node.Created) &&
@@ -137,28 +110,28 @@ func sameNode(a, b nodeEntry) bool {
 		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && sameLabels(a.labels, b.labels)
 }
 
-func parseVeilNode(o *object) veilNodeEntry {
-	e := veilNodeEntry{uid: o.UID, version: o.ResourceVersion, ownerUID: o.ownerUID()}
+func parseVeilNode(o *object.Object) veilNodeEntry {
+	e := veilNodeEntry{uid: o.UID, version: o.ResourceVersion, ownerUID: o.OwnerUID()}
 	var err error
-	switch e.claim, err = DecodeClaim(o.Spec); {
+	switch e.claim, err = veilnode.Decode(o.Spec); {
 	case err != nil:
 		e.problem = err.Error()
-	case o.excess:
+	case o.Excess:
 		e.claim = nil
 		e.problem = fmt.Sprintf("its labels or ownerReferences have more than %d bytes",
-			maxMetaJSON)
+			object.MaxMetaJSON)
 	}
 	return e
 }
 
 func sameVeilNode(a, b veilNodeEntry) bool {
 	return a.uid == b.uid && a.ownerUID == b.ownerUID && a.problem == b.problem &&
-		sameClaim(a.claim, b.claim)
+		veilnode.Same(a.claim, b.claim)
 }
 
-func parseSlice(o *object) sliceEntry {
+func parseSlice(o *object.Object) sliceEntry {
 	var e sliceEntry
-	w, problem := sliceContent(o)
+	w, problem := object.EndpointSlice(o)
 	if problem != "" {
 		return e // API servers write small lists: one that is malformed or too large is not theirs
 	}
@@ -173,17 +146,6 @@ func parseSlice(o *object) sliceEntry {
 }
 
 func sameSlice(a, b sliceEntry) bool { return slices.Equal(a.addrs, b.addrs) }
-
-// unmarshal does not change v when there is nothing to read. It refuses text that is too large.
-func unmarshal(raw json.RawMessage, v any) error {
-	switch {
-	case len(raw) == 0:
-		return nil
-	case len(raw) > maxPartJSON:
-		return fmt.Errorf("%d bytes, more than %d", len(raw), maxPartJSON)
-	}
-	return json.Unmarshal(raw, v)
-}
 
 // sortedAddrs sorts and removes duplicates in place.
 func sortedAddrs(addrs []netip.Addr) []netip.Addr {

@@ -2,36 +2,37 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // Publish sets the content of this node's VeilNode. It returns at once. Run writes it as soon as
 // this node's Node, its owner, is known; it retries, and writes it again after others change or
 // delete it. The error is for a claim that no VeilNode can hold.
 func (c *Client) Publish(claim cluster.Claim) error {
-	raw, err := EncodeClaim(claim)
+	raw, err := veilnode.Encode(claim)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
 	}
 	// Decoded again, which copies it and makes it comparable with what is read back.
-	want, err := DecodeClaim(raw)
+	want, err := veilnode.Decode(raw)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
 	}
 	c.mu.Lock()
 	c.desired = want
 	c.mu.Unlock()
-	poke(c.publish)
+	api.Poke(c.publish)
 	return nil
 }
 
@@ -51,13 +52,13 @@ func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 			ctx.Err())
 	}
 
-	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Error()
+	err = c.server.Delete(ctx, object.VeilNodes, c.node, metav1.DeleteOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("delete VeilNode %s: %w", c.node,
-			explain("delete", veilNodeKind, err))
+			api.Explain("delete", object.VeilNodes, err))
 	}
 	return true, nil
 }
@@ -72,8 +73,7 @@ type written struct {
 // again by itself after a failure.
 func (c *Client) keepPublished(ctx context.Context) {
 	var done, tried written
-	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16,
-		Jitter: 1}
+	fresh := c.server.Backoff()
 	backoff := fresh
 
 	var retry <-chan time.Time
@@ -94,11 +94,11 @@ func (c *Client) keepPublished(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case !needed:
-			c.note("publish VeilNode "+c.node, "")
+			c.server.Note("publish VeilNode "+c.node, "")
 			continue
 		}
 
-		c.report("publish VeilNode "+c.node, err)
+		c.server.Report("publish VeilNode "+c.node, err)
 		tried = next
 		if err != nil {
 			retry = time.After(backoff.Step())
@@ -130,7 +130,7 @@ func (c *Client) sameDesired(tried written) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	self, _ := c.nodes.get(c.node)
-	return sameClaim(tried.claim, c.desired) && tried.owner == self.uid
+	return veilnode.Same(tried.claim, c.desired) && tried.owner == self.uid
 }
 
 // toPublish returns the claim to write, and whether it must be written.
@@ -146,51 +146,42 @@ func (c *Client) toPublish(done written) (next written, needed bool) {
 	seen, exists := all[c.node]
 	switch {
 	case !synced: // nothing to compare with: write it once
-		needed = !sameClaim(done.claim, want) || done.owner != self.uid
-	case exists && seen.ownerUID == self.uid && sameButFeatures(seen.claim, want) &&
-		sameClaim(done.claim, want) && done.owner == self.uid:
+		needed = !veilnode.Same(done.claim, want) || done.owner != self.uid
+	case exists && seen.ownerUID == self.uid && veilnode.SameButFeatures(seen.claim, want) &&
+		veilnode.Same(done.claim, want) && done.owner == self.uid:
 		// It was written with its features; the API server's schema has no room for them.
 	default:
-		needed = !exists || seen.ownerUID != self.uid || !sameClaim(seen.claim, want)
+		needed = !exists || seen.ownerUID != self.uid || !veilnode.Same(seen.claim, want)
 	}
 	return written{want, self.uid}, needed
 }
 
 // put creates or updates the VeilNode. It writes nothing when the object is as wanted.
 func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) error {
-	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
-	raw, err := EncodeClaim(*want)
+	raw, err := veilnode.Encode(*want)
 	if err != nil {
 		return err
 	}
 
-	var live object
-	body, err := c.rest.Get().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Raw()
+	live, err := c.server.Read(ctx, object.VeilNodes, c.node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return c.create(ctx, c.veilNode(raw, owner))
 	case err != nil:
-		return explain("get", veilNodeKind, err)
+		return api.Explain("get", object.VeilNodes, err)
 	}
 
-	if err := decode(body, &live); err != nil {
-		return err
-	}
-	if seen := parseVeilNode(&live); sameClaim(seen.claim, want) && seen.ownerUID == owner {
+	if seen := parseVeilNode(live); veilnode.Same(seen.claim, want) && seen.ownerUID == owner {
 		return nil
 	}
 
 	next := c.veilNode(raw, owner)
 	next.ResourceVersion, next.UID = live.ResourceVersion, live.UID
-	data, err := json.Marshal(next)
+	err = c.server.Replace(ctx, object.VeilNodes, c.node, next)
 	if err != nil {
-		return fmt.Errorf("encode VeilNode: %w", err)
-	}
-	err = c.rest.Put().AbsPath(veilNodeKind.path...).Suffix(c.node).SetHeader("Content-Type",
-		"application/json").Body(data).Do(ctx).Error()
-	if err != nil {
-		return explain("update", veilNodeKind, err)
+		return api.Explain("update", object.VeilNodes, err)
 	}
 
 	c.log.Info("updated VeilNode", "node", c.node, "endpoints", want.Endpoints,
@@ -198,18 +189,13 @@ func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) 
 	return nil
 }
 
-func (c *Client) create(ctx context.Context, o *object) error {
-	data, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("encode VeilNode: %w", err)
-	}
-	err = c.rest.Post().AbsPath(veilNodeKind.path...).SetHeader("Content-Type",
-		"application/json").Body(data).Do(ctx).Error()
+func (c *Client) create(ctx context.Context, o *object.Object) error {
+	err := c.server.Create(ctx, object.VeilNodes, o)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return errors.New("another client created it in between; trying again")
 	case err != nil:
-		return explain("create", veilNodeKind, err)
+		return api.Explain("create", object.VeilNodes, err)
 	}
 	c.log.Info("created VeilNode", "node", c.node)
 	return nil
@@ -217,9 +203,10 @@ func (c *Client) create(ctx context.Context, o *object) error {
 
 // veilNode is the object to write. The owner reference does not block the
 // Node's deletion, which would need a permission of its own.
-func (c *Client) veilNode(spec []byte, owner types.UID) *object {
-	return &object{
-		TypeMeta: metav1.TypeMeta{APIVersion: veilNodeVersion.String(), Kind: Kind},
+func (c *Client) veilNode(spec []byte, owner types.UID) *object.Object {
+	return &object.Object{
+		TypeMeta: metav1.TypeMeta{APIVersion: object.VeilNodes.Version.String(),
+			Kind: veilnode.Kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: c.node,
 			Labels: map[string]string{"app.kubernetes.io/name": "kubeveil",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -23,7 +24,7 @@ func TestPublishCreatesAnOwnedVeilNode(t *testing.T) {
 		return s.Synced && find(s, "a").Claim != nil
 	})
 	want := claim(1)
-	if got := find(s, "a").Claim; !sameClaim(got, &want) {
+	if got := find(s, "a").Claim; !veilnode.Same(got, &want) {
 		t.Errorf("claim %+v, want %+v", got, want)
 	}
 	owners := f.object(veilNodesPath, "a")["metadata"].(m)["ownerReferences"].([]any)
@@ -69,7 +70,7 @@ func TestPublishFeatures(t *testing.T) {
 				return s.Synced && find(s, "a").Claim != nil
 			})
 			if got := find(s, "a").Claim; got.Has(cluster.UnknownFields) != (pruned == nil) ||
-				!sameButFeatures(got, &want) {
+				!veilnode.SameButFeatures(got, &want) {
 				t.Errorf("claim %+v", got)
 			}
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -101,7 +102,7 @@ func TestServedVersionsOfClusterPolicies(t *testing.T) {
 			t.Errorf("policies %v, failing %v", sink.cluster, sink.failing)
 		}
 	})
-	f.remove(definitionsPath, clusterPolicyKind.what)
+	f.remove(definitionsPath, object.ClusterPolicies.What)
 	sink.wait(t, "removed", func() bool {
 		return len(sink.cluster) == 0 && !sink.failing[len(sink.failing)-1]
 	})
@@ -116,11 +117,11 @@ func TestAdminNetworkPoliciesAreAProblem(t *testing.T) {
 	if p := c.Problems(); len(p) != 0 {
 		t.Errorf("without their definition: %q", p)
 	}
-	f.put(definitionsPath, m{"metadata": m{"name": ignoredKinds[0].what}, "spec": m{
+	f.put(definitionsPath, m{"metadata": m{"name": object.IgnoredPolicies[0].What}, "spec": m{
 		"versions": []any{version("v1alpha1", true)}}})
 	nettest.Until(t, 10*time.Second, "problem", func() bool {
 		return slices.ContainsFunc(c.Problems(), func(p string) bool {
-			return strings.HasPrefix(p, ignoredKinds[0].what+": the cluster has 1,")
+			return strings.HasPrefix(p, object.IgnoredPolicies[0].What+": the cluster has 1,")
 		})
 	})
 	f.remove(adminPoliciesPath, "a")

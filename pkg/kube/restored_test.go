@@ -12,15 +12,18 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
 // watchedKinds are all kinds that are watched, with their paths.
-var watchedKinds = map[string]kind{
-	nodesPath: nodeKind, veilNodesPath: veilNodeKind, slicesPath: sliceKind, podsPath: podKind,
-	namespacesPath: namespaceKind, networkPoliciesPath: networkPolicyKind,
-	clusterPoliciesPath: clusterPolicyKind, adminPoliciesPath: ignoredKinds[0],
-	definitionsPath:  clusterPolicyKind.definition(),
-	serviceCIDRsPath: serviceCIDRKind, servicesPath: serviceKind, allSlicesPath: endpointsKind,
+var watchedKinds = map[string]object.Kind{
+	nodesPath: object.Nodes, veilNodesPath: object.VeilNodes, slicesPath: object.APIServerSlice,
+	podsPath: object.Pods, namespacesPath: object.Namespaces,
+	networkPoliciesPath: object.NetworkPolicies, clusterPoliciesPath: object.ClusterPolicies,
+	adminPoliciesPath: object.IgnoredPolicies[0],
+	definitionsPath:   object.ClusterPolicies.Definition(),
+	serviceCIDRsPath:  object.ServiceCIDRs, servicesPath: object.Services,
+	allSlicesPath: object.EndpointSlices,
 }
 
 // nameStore is a reflector's store that keeps names.
@@ -31,7 +34,7 @@ type nameStore struct {
 }
 
 func (s *nameStore) do(v any, has bool) error {
-	o, ok := heldBy(v)
+	o, ok := object.Held(v)
 	if !ok {
 		return fmt.Errorf("unexpected %T", v)
 	}
@@ -78,17 +81,17 @@ func (s *nameStore) wait(t *testing.T, what string, names ...string) {
 }
 
 // reflected keeps a store of names like a kind until the test ends.
-func reflected(t *testing.T, f *fakeServer, k kind) (*Client, *nameStore) {
+func reflected(t *testing.T, f *fakeServer, k object.Kind) (*Client, *nameStore) {
 	t.Helper()
 	c, err := newClient(Options{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.times = quick
-	k.name = "" // of some kinds one object is watched
+	quicken(c)
+	k.Name = "" // of some kinds one object is watched
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	s, done := &nameStore{}, make(chan struct{})
-	go func() { defer close(done); c.reflect(ctx, k, s) }()
+	go func() { defer close(done); c.server.Reflect(ctx, k, s) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return c, s
 }
@@ -98,7 +101,7 @@ func reflected(t *testing.T, f *fakeServer, k kind) (*Client, *nameStore) {
 func TestRestoredEtcdIsReadAgain(t *testing.T) {
 	for path, k := range watchedKinds {
 		for _, noStream := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, noStream %t", k.what, noStream), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, noStream %t", k.What, noStream), func(t *testing.T) {
 				f := newFakeServer(t)
 				f.noStream = noStream
 				named := func(name string) m { return m{"metadata": m{"name": name}} }
@@ -129,7 +132,7 @@ func TestRestoredEtcdIsReadAgain(t *testing.T) {
 // A server whose cache lags undoes nothing: only a quorum read may be older than what is known.
 func TestListOfALaggingServerUndoesNothing(t *testing.T) {
 	for path, k := range watchedKinds {
-		t.Run(k.what, func(t *testing.T) {
+		t.Run(k.What, func(t *testing.T) {
 			f := newFakeServer(t)
 			f.noStream = true
 			f.put(path, m{"metadata": m{"name": "a"}})

@@ -10,16 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"k8s.io/klog/v2"
 )
 
@@ -35,12 +28,12 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { c.reflect(ctx, nodeKind, c.nodes) })
-	c.veilNodeReader = c.reflector(veilNodeKind, c.veilNodes)
+	wg.Go(func() { c.server.Reflect(ctx, object.Nodes, c.nodes) })
+	c.veilNodeReader = c.server.Reflector(object.VeilNodes, c.veilNodes)
 	wg.Go(func() { c.veilNodeReader.Run(ctx, c.veilNodes) })
-	wg.Go(func() { c.reflectServed(ctx, serviceCIDRKind, c.ranges) })
+	wg.Go(func() { c.server.ReflectServed(ctx, object.ServiceCIDRs, c.ranges) })
 	wg.Go(func() { c.askSilent(ctx) })
-	wg.Go(func() { c.reflect(ctx, sliceKind, c.slices) })
+	wg.Go(func() { c.server.Reflect(ctx, object.APIServerSlice, c.slices) })
 	wg.Go(func() { c.lookupHost(ctx) })
 	wg.Go(func() { c.confirmLoss(ctx) })
 	wg.Go(func() { c.keepPublished(ctx) })
@@ -55,7 +48,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 			return ctx.Err()
 		case <-c.changed:
 		}
-		poke(c.publish)
+		api.Poke(c.publish)
 		if next, ok := c.state(); ok {
 			next = c.keepSuddenlyLost(last.Nodes, next)
 			next.Revision = last.Revision
@@ -73,6 +66,9 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 		}
 	}
 }
+
+// stateKinds begin the problems of the objects that make up a State.
+var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR "}
 
 // state reads the stores. ok is false until the nodes have been listed: before
 // that, there is no state.
@@ -114,83 +110,9 @@ func (c *Client) state() (s cluster.State, ok bool) {
 		}
 		s.Nodes = append(s.Nodes, n)
 	}
-	c.objectProblems(found)
+	c.server.NoteAll(stateKinds, found)
 	return s, true
 }
-
-// reflect keeps st like the API server's list of k, until ctx ends.
-func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
-	c.reflector(k, st).Run(ctx, st)
-}
-
-// reflector returns a reflector that keeps st like the API server's list of k.
-func (c *Client) reflector(k kind, st cache.ReflectorStore) *reflector.Reflector {
-	return &reflector.Reflector{
-		Name: k.what, Object: k.object(), Pause: c.times.reread,
-		List: c.lister(k, st),
-		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.Watch = true
-			w, err := c.request(k, o).Watch(ctx)
-			if err != nil {
-				return nil, err
-			}
-			poke(c.watched)
-			if s, ok := st.(sharing); ok && o.SendInitialEvents != nil {
-				if transform := s.leavingOut(); transform != nil {
-					return leaveOut(w, transform), nil
-				}
-			}
-			return w, nil
-		},
-		Head: func(ctx context.Context) (string, error) { return c.head(ctx, k) },
-		Report: func(err error) {
-			c.report("read "+k.what, explain("list and watch", k, err))
-		},
-		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2,
-			Steps: 16, Jitter: 1},
-	}
-}
-
-// head returns etcd's present revision, as a list of k reports it.
-func (c *Client) head(ctx context.Context, k kind) (revision string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.times.request)
-	defer cancel()
-	list := k.list()
-	if err := c.get(ctx, k, metav1.ListOptions{Limit: 1}, list, whole); err != nil {
-		return "", err
-	}
-	l, err := meta.ListAccessor(list)
-	if err != nil {
-		return "", err
-	}
-	return l.GetResourceVersion(), nil
-}
-
-func (k kind) object() runtime.Object {
-	if k.newObject != nil {
-		return k.newObject()
-	}
-	return &object{}
-}
-
-func (k kind) list() growing {
-	if k.newList != nil {
-		return k.newList()
-	}
-	return &objectList{}
-}
-
-// selected restricts o to the objects that k is about.
-func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
-	o.LabelSelector = k.labels
-	if k.name != "" {
-		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", k.name).String()
-	}
-	return &o
-}
-
-// fromProtobuf opens the envelope of an object in protobuf.
-var fromProtobuf = protobuf.NewSerializer(scheme, scheme)
 
 // lookupHost keeps hostAddrs, the addresses of the host in the kubeconfig. It looks them up
 // with each new watch, since that may have gone to another server, and now and then.
@@ -199,19 +121,19 @@ func (c *Client) lookupHost(ctx context.Context) {
 		wait := c.times.lookup
 		addrs, err := c.hostAddresses(ctx)
 		if err != nil {
-			c.report("look up API server",
+			c.server.Report("look up API server",
 				fmt.Errorf("host %s of the API server has no address (%w): write an address into "+
 					"the kubeconfig, or repair the name service", c.host, err))
-			wait = c.times.retryMax
+			wait = c.server.Times.RetryMax
 		} else {
-			c.report("look up API server", nil)
+			c.server.Report("look up API server", nil)
 			c.setHostAddrs(addrs)
 		}
 		c.setLooked()
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.watched:
+		case <-c.server.Watched:
 		case <-time.After(wait):
 		}
 	}
@@ -221,7 +143,7 @@ func (c *Client) hostAddresses(ctx context.Context) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(c.host); err == nil {
 		return []netip.Addr{a}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
 	return c.lookup(ctx, c.host)
 }

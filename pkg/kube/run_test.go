@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -86,7 +87,7 @@ func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *r
 		t.Fatal(err)
 	}
 
-	c.times = quick
+	quicken(c)
 	for _, ch := range change {
 		ch(c)
 	}
@@ -99,7 +100,7 @@ func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *r
 			r.mu.Lock()
 			r.states = append(r.states, s)
 			r.mu.Unlock()
-			poke(r.more)
+			api.Poke(r.more)
 		})
 	}()
 

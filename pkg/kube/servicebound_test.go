@@ -3,19 +3,12 @@ package kube
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
-	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -139,7 +132,7 @@ func startServices(t *testing.T, f *fakeServer) (*Client, *tellTale) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.times = quick
+	quicken(c)
 	sink := &tellTale{services: map[service.Name]service.Service{},
 		slices: map[string]service.Slice{}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -164,118 +157,4 @@ func (s *tellTale) names(kind string) []string {
 	}
 	slices.Sort(all)
 	return all
-}
-
-// plainService is a Service of both families as it was read.
-func plainService(namespace string, i int) *object {
-	return &object{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
-		Name: fmt.Sprintf("s%06d", i), ResourceVersion: fmt.Sprint(i)},
-		content: &wire.Service{ClusterIPs: []string{
-			netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String(), "fd42::1"},
-			Ports: []wire.ServicePort{{Protocol: "TCP", Port: 80}}}}
-}
-
-// countingFeed is a feed of Services that counts what it passes on, by namespace.
-func countingFeed(room service.Limits) (f *feed[service.Service], passed map[string]int) {
-	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
-	passed = map[string]int{}
-	f = newFeed(c, "Service ", parseService, func(s service.Service) any { return s.Name },
-		func(s service.Service) { passed[s.Name.Namespace]++ },
-		func(s service.Service) { passed[s.Name.Namespace]-- }, func() {})
-	boundServices(f, room)
-	return f, passed
-}
-
-// A tenant makes 300,000 Services: what each node keeps is what it keeps of a full share, and
-// another namespace gets its Service.
-func TestTenantWithManyServicesCostsItself(t *testing.T) {
-	const many, fit = 300_000, 16_384 // a quarter of 262,144 frontends, each counts four
-	f, passed := countingFeed(service.DefaultLimits)
-	before := int64(memory().HeapAlloc)
-	began := time.Now()
-	var full int64
-	for i := range many {
-		if err := f.Add(plainService("evil", i*7919%many)); err != nil { // in any order
-			t.Fatal(err)
-		}
-		if i == fit {
-			full = int64(memory().HeapAlloc) - before
-		}
-	}
-	if err := f.Add(plainService("good", 1)); err != nil {
-		t.Fatal(err)
-	}
-	kept := int64(memory().HeapAlloc) - before
-	t.Logf("%d services: %v, %d KiB of heap, %d KiB with a full share", many, time.Since(began),
-		kept>>10, full>>10)
-	if want := map[string]int{"evil": fit, "good": 1}; !maps.Equal(passed, want) {
-		t.Errorf("passed on %v, want %v", passed, want)
-	}
-	if kept > full*3/2 || full > 32<<20 {
-		t.Errorf("%d bytes of heap, %d with a full share: want little more, and 32 MiB at most",
-			kept, full)
-	}
-	want := []service.LeftOut{{Kind: "Service", Namespace: "evil", Count: many - fit}}
-	if got := f.client.LeftOut(); !slices.Equal(got, want) || len(f.client.Problems()) != 1 {
-		t.Errorf("left out %v, want %v; problems %q", got, want, f.client.Problems())
-	}
-
-	for i := range many {
-		if err := f.Delete(plainService("evil", i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if left := f.client.LeftOut(); len(left) > 0 || passed["evil"] > 0 || len(f.room.wake) == 0 {
-		t.Errorf("all deleted: left out %v, passed on %v; no list is asked for", left, passed)
-	}
-	relist(t, f, plainService("good", 1))
-	if len(f.client.Problems()) > 0 || len(f.room.spaces) != 1 {
-		t.Errorf("after a list: problems %q, %d namespaces", f.client.Problems(),
-			len(f.room.spaces))
-	}
-	runtime.KeepAlive(f)
-}
-
-// Malformed objects cost a line in status each: a namespace has a bound of these too.
-func TestMalformedServicesAreBounded(t *testing.T) {
-	c := &Client{problems: map[string]string{}, log: slog.New(slog.DiscardHandler)}
-	f := newFeed(c, "EndpointSlice ", parseEndpoints, func(s service.Slice) any { return s.Service },
-		func(service.Slice) {}, func(service.Slice) {}, func() {})
-	boundSlices(f, smallRoom)
-	for i := range 1000 {
-		if err := f.Add(&object{ObjectMeta: metav1.ObjectMeta{Namespace: "evil",
-			Name: fmt.Sprint("s", i), Labels: map[string]string{serviceNameLabel: "web"}},
-			content: &wire.EndpointSlice{Excess: true}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const fit = 1024 / malformedElements
-	if got := c.Problems(); len(got) != fit+1 ||
-		!slices.Equal(c.LeftOut(), []service.LeftOut{
-			{Kind: "EndpointSlice", Namespace: "evil", Count: 1000 - fit}}) {
-		t.Errorf("%d problems, want %d; left out %v", len(got), fit+1, c.LeftOut())
-	}
-}
-
-func TestShareOfTheTable(t *testing.T) {
-	for size, want := range map[int]int{64: 64, 4096: 4096, 8192: 4096, 1 << 18: 1 << 16} {
-		if got := shareOf(size, frontendShare); got != want {
-			t.Errorf("share of %d is %d, want %d", size, got, want)
-		}
-	}
-
-	ip := netip.MustParseAddr("198.18.0.1")
-	for _, c := range []struct {
-		s    service.Service
-		want int
-	}{
-		{service.Service{}, 1},
-		{service.Service{ClusterIPs: []netip.Addr{ip, ip}, Ports: make([]service.Port, 3)}, 6},
-		{service.Service{ClusterIPs: []netip.Addr{ip}, ExternalIPs: []netip.Addr{ip},
-			LoadBalancerIPs: []netip.Addr{ip}, Ports: []service.Port{{NodePort: 30000}}}, 9},
-	} {
-		if got := frontendsOf(&c.s); got != c.want {
-			t.Errorf("%+v: %d frontends, want %d", c.s, got, c.want)
-		}
-	}
 }

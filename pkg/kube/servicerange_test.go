@@ -52,7 +52,7 @@ func TestServerWithoutServiceRangesIsNotAProblem(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("GET "+serviceCIDRsPath, http.StatusNotFound)
 	f.put(nodesPath, node("node-1", 1))
-	r := start(t, f, "node-1", func(c *Client) { c.times.unserved = time.Hour })
+	r := start(t, f, "node-1", func(c *Client) { c.server.Times.Unserved = time.Hour })
 	r.until("synced", func(s cluster.State) bool { return s.Synced })
 	nettest.Until(t, 10*time.Second, "asked", func() bool {
 		return f.count("GET "+serviceCIDRsPath) > 0

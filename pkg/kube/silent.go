@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
 // silentMin and silentMax bound the pauses between two requests about the same silent peer.
@@ -44,7 +45,7 @@ func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 	for _, name := range silent {
 		a, known := s.asks[name]
 		if !known {
-			a = ask{now.Add(s.spread * time.Duration(share(s.self, name)) / 1024), silentMin}
+			a = ask{now.Add(api.Spread(s.spread, s.self, name)), silentMin}
 			s.asks[name] = a
 		}
 		if !a.due.After(now) && (!ok || a.due.Before(s.asks[peer].due)) {
@@ -56,14 +57,6 @@ func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 		s.asks[peer] = ask{now.Add(a.pause), min(2*a.pause, silentMax)}
 	}
 	return peer, ok
-}
-
-// share returns a number below 1024 that differs by node and object, so that nodes do not all act
-// about one object at once.
-func share(node, object string) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(node + "/" + object))
-	return h.Sum32() % 1024
 }
 
 // askSilent reads the VeilNodes of silent peers, at most one per tick, until ctx ends.
@@ -90,16 +83,15 @@ func (c *Client) askSilent(ctx context.Context) {
 // stored. If it is older or gone, the watch shows what etcd had before a restore: all VeilNodes
 // are read again. The reflector reports errors of the API server.
 func (c *Client) askVeilNode(ctx context.Context, name string) {
-	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
 	before, known := c.veilNodes.get(name)
-	body, err := c.rest.Get().AbsPath(veilNodeKind.path...).Suffix(name).Do(ctx).Raw()
-	var live object
+	live, err := c.server.Read(ctx, object.VeilNodes, name)
 	switch {
 	case apierrors.IsNotFound(err) && known:
 		c.veilNodeReader.ReadAgain()
 		return
-	case err != nil || decode(body, &live) != nil:
+	case err != nil:
 		return
 	}
 
@@ -109,7 +101,7 @@ func (c *Client) askVeilNode(ctx context.Context, name string) {
 		c.log.Info("a VeilNode is older than known: all are read again", "veilnode", name)
 		c.veilNodeReader.ReadAgain()
 	case !known || version != before.version:
-		took := c.veilNodes.replace(&live, func(now veilNodeEntry, has bool) bool {
+		took := c.veilNodes.replace(live, func(now veilNodeEntry, has bool) bool {
 			return has == known && (!has || reflector.Older(now.version, version))
 		})
 		if took {

@@ -5,14 +5,14 @@ import (
 	"maps"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
 // store keeps what was parsed of one kind, by name. It is the reflector's
 // store: a list replaces the whole at once, so a reader never sees half of one.
 type store[T any] struct {
-	parse   func(*object) T
+	parse   func(*object.Object) T
 	same    func(a, b T) bool
 	changed func() // must not block
 
@@ -21,32 +21,22 @@ type store[T any] struct {
 	synced bool
 }
 
-var _ cache.TransformingStore = (*store[nodeEntry])(nil)
+var _ api.ListReader = (*store[nodeEntry])(nil)
 
-// Transformer lets the reflector reduce objects while it reads a list.
-func (s *store[T]) Transformer() cache.TransformFunc {
-	return func(v any) (any, error) {
-		if o, ok := heldBy(v); ok {
-			s.reduce(o)
-		}
-		return v, nil
+// BeginList returns what reduces the objects of one list to what was parsed.
+func (s *store[T]) BeginList() func(*object.Object) bool {
+	return func(o *object.Object) bool {
+		s.reduce(o)
+		return true
 	}
 }
 
-// reduce parses o once and lets go of the rest.
-func (s *store[T]) reduce(o *object) T {
-	if t, ok := o.parsed.(T); ok {
-		return t
-	}
-	t := s.parse(o)
-	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name,
-		ResourceVersion: o.ResourceVersion}, parsed: t}
-	return t
-}
+// reduce parses o once and drops its content.
+func (s *store[T]) reduce(o *object.Object) T { return object.Parse(o, s.parse) }
 
 // Add adds or replaces an object.
 func (s *store[T]) Add(v any) error {
-	o, ok := heldBy(v)
+	o, ok := object.Held(v)
 	if !ok {
 		return fmt.Errorf("store object: unexpected %T", v)
 	}
@@ -62,7 +52,7 @@ func (s *store[T]) Add(v any) error {
 }
 
 // replace adds or replaces an object if may, called with the present entry, returns true.
-func (s *store[T]) replace(o *object, may func(now T, has bool) bool) bool {
+func (s *store[T]) replace(o *object.Object, may func(now T, has bool) bool) bool {
 	t := s.reduce(o)
 	s.mu.Lock()
 	now, has := s.byName[o.Name]
@@ -82,7 +72,7 @@ func (s *store[T]) Update(v any) error { return s.Add(v) }
 
 // Delete removes an object.
 func (s *store[T]) Delete(v any) error {
-	o, ok := heldBy(v)
+	o, ok := object.Held(v)
 	if !ok {
 		return fmt.Errorf("store object: unexpected %T", v)
 	}
@@ -97,7 +87,7 @@ func (s *store[T]) Delete(v any) error {
 func (s *store[T]) Replace(list []any, _ string) error {
 	byName := make(map[string]T, len(list))
 	for _, v := range list {
-		o, ok := heldBy(v)
+		o, ok := object.Held(v)
 		if !ok {
 			return fmt.Errorf("store list: unexpected %T", v)
 		}
@@ -128,6 +118,7 @@ func (s *store[T]) all() (byName map[string]T, synced bool) {
 	return maps.Clone(s.byName), s.synced
 }
 
-func newStore[T any](parse func(*object) T, same func(a, b T) bool, changed func()) *store[T] {
+func newStore[T any](parse func(*object.Object) T, same func(a, b T) bool,
+	changed func()) *store[T] {
 	return &store[T]{parse: parse, same: same, changed: changed, byName: map[string]T{}}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // Nodes that exist in the API only. Their addresses never answer.
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
-	Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
+	Resource: veilnode.Resource}
 
 func fakeName(i int) string { return fmt.Sprintf("fake-%04d", i) }
 
@@ -106,7 +106,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if n, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	text, err := kube.EncodeClaim(s.fakeClaim(i, abi.TunnelPort))
+	text, err := veilnode.Encode(s.fakeClaim(i, abi.TunnelPort))
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,8 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	}
 
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	o.SetGroupVersionKind(schema.GroupVersionKind{Group: kube.Group, Version: kube.Version,
-		Kind: kube.Kind})
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: veilnode.Group, Version: veilnode.Version,
+		Kind: veilnode.Kind})
 	o.SetName(fakeName(i))
 	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name,
 		UID: n.UID}})
@@ -127,7 +127,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 
 // moveEndpoint changes the port that a node claims.
 func (s *scaled) moveEndpoint(ctx context.Context, i int, port uint16) error {
-	text, err := kube.EncodeClaim(s.fakeClaim(i, port))
+	text, err := veilnode.Encode(s.fakeClaim(i, port))
 	if err != nil {
 		return err
 	}

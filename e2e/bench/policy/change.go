@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 )
 
 const (
@@ -95,7 +95,7 @@ func (n *node) paced(ctx context.Context, count int,
 		}
 		<-tick.C
 		began := time.Now()
-		if err := kube.PutEvent(event, here, n); err != nil {
+		if err := policyfeed.PutEvent(event, here, n); err != nil {
 			return took, err
 		}
 		d, err := n.inForce(ctx, began)

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -301,7 +301,7 @@ func TestEventsTellTheirObjects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := kube.PutEvent(event, here, &got); err != nil {
+		if err := policyfeed.PutEvent(event, here, &got); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%T is an event of %d bytes", o, len(event))
@@ -313,7 +313,7 @@ func TestEventsTellTheirObjects(t *testing.T) {
 	if diff := cmp.Diff(want, got.policy, options...); diff != "" {
 		t.Errorf("policy:\n%s", diff)
 	}
-	if err := kube.PutEvent([]byte("nonsense"), here, &got); err == nil {
+	if err := policyfeed.PutEvent([]byte("nonsense"), here, &got); err == nil {
 		t.Error("bytes that are not an event are accepted")
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -185,7 +185,7 @@ func (n *node) events(k int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := kube.PutEvent(event, here, n); err != nil {
+	if err := policyfeed.PutEvent(event, here, n); err != nil {
 		return nil, err
 	}
 	node, i := n.otherPod(k)

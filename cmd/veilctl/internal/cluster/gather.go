@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -220,7 +220,7 @@ func (g *gatherer) nodes(ctx context.Context) error {
 	mtus := map[string]int{}
 	claims, err := claimsOf(ctx, g.Cluster)
 	for name, raw := range claims {
-		if c, err := kube.DecodeClaim(raw); err == nil {
+		if c, err := veilnode.Decode(raw); err == nil {
 			mtus[name] = c.MTU
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -131,7 +131,7 @@ func (g *gatherer) certificates(ctx context.Context) {
 func certificateNames(ctx context.Context, server netip.AddrPort, ca []byte) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
-	// kube.VerifyChain verifies the certificate. Its names are the result, so they are not checked.
+	// api.VerifyChain verifies the certificate. Its names are the result, so they are not checked.
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", server.String())
 	if err != nil {
@@ -140,7 +140,7 @@ func certificateNames(ctx context.Context, server netip.AddrPort, ca []byte) ([]
 	defer conn.Close()
 
 	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
-	if err := kube.VerifyChain(chain, ca); err != nil {
+	if err := api.VerifyChain(chain, ca); err != nil {
 		return nil, err
 	}
 	var names []netip.Addr

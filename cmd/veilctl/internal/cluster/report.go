@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -105,7 +105,7 @@ func (r *nodeReport) readClaim(n NodeSeen) {
 	if n.claim == nil {
 		return
 	}
-	claim, err := kube.DecodeClaim(n.claim)
+	claim, err := veilnode.Decode(n.claim)
 	if err != nil {
 		r.Problems = append(r.Problems, fmt.Sprintf("its VeilNode is malformed: %v", err))
 		return

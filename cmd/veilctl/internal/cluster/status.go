@@ -20,13 +20,13 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
-	Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
+	Resource: veilnode.Resource}
 
 // Status returns the verb that shows the status of this node or of a cluster.
 func Status() *cobra.Command {

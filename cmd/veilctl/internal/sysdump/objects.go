@@ -17,7 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
-	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -31,7 +31,7 @@ var dumpedObjects = []struct {
 	namespace, labels, named string
 }{
 	{"nodes", "", "v1", "nodes", "", "", ""},
-	{"veilnodes", kube.Group, kube.Version, kube.Resource, "", "", ""},
+	{"veilnodes", veilnode.Group, veilnode.Version, veilnode.Resource, "", "", ""},
 	{"definition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", "",
 		"veilnodes.kubeveil.io"},
 	{"policies", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "", ours, ""},

@@ -1,0 +1,113 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// Problems returns sentences about present problems, sorted: requests that the API server refuses,
+// malformed objects. It is empty when there is none.
+func (s *Server) Problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]string, 0, len(s.problems))
+	for what, text := range s.problems {
+		out = append(out, what+": "+text)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Report sets the problem of what; nil clears it.
+func (s *Server) Report(what string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // Run ends
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.Note(what, text)
+}
+
+// Note sets the problem of what; an empty text clears it. It logs when a problem begins, changes or
+// ends, not each time that it occurs. A change in the brackets at its end, which hold the server's
+// words, does not count.
+func (s *Server) Note(what, text string) {
+	s.mu.Lock()
+	old, had := s.problems[what]
+	if s.problems == nil {
+		s.problems = map[string]string{}
+	}
+	if text == "" {
+		delete(s.problems, what)
+	} else {
+		s.problems[what] = text
+	}
+	s.mu.Unlock()
+	switch {
+	case text != "" && sentence(text) != sentence(old):
+		s.Log.Warn("kubernetes source has a problem", "what", what, "problem", text)
+	case text == "" && had:
+		s.Log.Info("kubernetes source recovered", "what", what)
+	}
+}
+
+func sentence(text string) string {
+	before, _, _ := strings.Cut(text, " (")
+	return before
+}
+
+// NoteAll replaces the problems of what begins with one of prefixes by found.
+func (s *Server) NoteAll(prefixes []string, found map[string]string) {
+	s.mu.Lock()
+	gone := slices.DeleteFunc(slices.Collect(maps.Keys(s.problems)), func(what string) bool {
+		_, still := found[what]
+		return still || !slices.ContainsFunc(prefixes,
+			func(prefix string) bool { return strings.HasPrefix(what, prefix) })
+	})
+	s.mu.Unlock()
+	for _, what := range gone {
+		s.Note(what, "")
+	}
+	for what, text := range found {
+		s.Note(what, text)
+	}
+}
+
+// Explain returns a sentence about why verb on k failed with err, and a remedy; nil stays nil. It
+// keeps the error's own text.
+func Explain(verb string, k object.Kind, err error) error {
+	if ue := (*url.Error)(nil); errors.As(err, &ue) {
+		err = ue.Err // without the address, whose parameters differ each time
+	}
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err) && k.Version == object.VeilNodes.Version:
+		return fmt.Errorf("the custom resource %s is not installed: apply manifests/crd first (%w)",
+			k.What, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("this identity may not %s %s: apply the manifests, whose rule is in %s, "+
+			"and bind it to the user in the kubeconfig (%w)", verb, k.What, k.Rule, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("the API server does not accept the credentials: renew the kubeconfig "+
+			"or the service account token (%w)", err)
+	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err),
+		apierrors.IsServerTimeout(err):
+		return fmt.Errorf("the API server did not answer in time (%w)", err)
+	case utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err):
+		return fmt.Errorf("the API server cannot be reached; the last table stands (%w)", err)
+	}
+	return fmt.Errorf("%s %s: %w", verb, k.What, err)
+}

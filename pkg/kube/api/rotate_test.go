@@ -1,0 +1,56 @@
+package api
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Requests move to another connection after a time, and never return to an earlier one.
+func TestRequestsMoveToAnotherConnection(t *testing.T) {
+	var from string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		from = r.RemoteAddr
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	now := time.Now()
+	client, err := newRotating(&rest.Config{Host: server.URL,
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	get := func() string {
+		t.Helper()
+		r, err := client.Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Fatal(err)
+		}
+		return from
+	}
+
+	seen := map[string]bool{}
+	for range transports {
+		first := get()
+		now = now.Add(moveEvery - time.Second)
+		if again := get(); again != first {
+			t.Errorf("within %v requests moved from %s to %s", moveEvery, first, again)
+		}
+		if seen[first] {
+			t.Errorf("requests came back to %s", first)
+		}
+		seen[first] = true
+		now = now.Add(time.Second)
+	}
+}

@@ -1,0 +1,210 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/internal/tokenfile"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// Times bound the requests, and the pauses between them.
+type Times struct {
+	Request  time.Duration // bound of one request that is not a watch
+	RetryMin time.Duration // first wait after a failed request
+	RetryMax time.Duration // cap of the waits; up to as much again is added at random
+	Reread   time.Duration // least time between two lists of a kind that went back
+	// Unserved is the wait before a kind that the API server lacks is requested again.
+	Unserved time.Duration
+	Single   time.Duration // least time between two reads of single objects
+	Fit      time.Duration // least time before what may fit in its share again is listed
+}
+
+// DefaultTimes are the times for a real server.
+var DefaultTimes = Times{Request: 10 * time.Second, RetryMin: 500 * time.Millisecond,
+	RetryMax: 3 * time.Second, Reread: 5 * time.Second, Unserved: 10 * time.Minute,
+	Single: time.Second, Fit: time.Minute}
+
+// Server is the API server. Its methods may be called at any time from any goroutine. Without New
+// it makes no requests, and only keeps problems.
+type Server struct {
+	// Log receives changes and problems.
+	Log *slog.Logger
+	// Times may be changed before the first request.
+	Times Times
+	// Watched holds a token when a watch began.
+	Watched chan struct{}
+
+	rest rest.Interface
+	host string
+	port uint16
+	// tls has the CA and the name of the API server.
+	tls rest.TLSClientConfig
+
+	mu       sync.Mutex
+	problems map[string]string // by what they are about
+}
+
+// New prepares a Server; it does not yet talk to it. A nil log discards what is logged.
+func New(cfg *rest.Config, log *slog.Logger) (*Server, error) {
+	cfg = rest.CopyConfig(cfg)
+	tokenfile.Renew(cfg)
+	reflector.ReportAtOnce(cfg)
+	cfg.UserAgent = "veild"
+	cfg.QPS, cfg.Burst = 20, 50
+	cfg.ContentType = runtime.ContentTypeJSON
+
+	// gzip costs an API server more than it saves on the network of a cluster.
+	cfg.DisableCompression = true
+	cfg.NegotiatedSerializer = object.Codecs.WithoutConversion()
+	hc, err := newRotating(cfg, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	rc, err := rest.UnversionedRESTClientForConfigAndClient(cfg, hc)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: API server %q: %w", cfg.Host, err)
+	}
+
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{Log: log, Times: DefaultTimes, Watched: make(chan struct{}, 1), rest: rc,
+		host: base.Hostname(), port: portOf(base), tls: cfg.TLSClientConfig}, nil
+}
+
+// Host is the host that the credentials name: an address or a host name.
+func (s *Server) Host() string { return s.host }
+
+// Addr is the address that the credentials name for the API server; it is not valid when they have
+// a host name.
+func (s *Server) Addr() netip.AddrPort {
+	addr, err := netip.ParseAddr(s.host)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Unmap(), s.port)
+}
+
+// portOf is the port of a URL, by its scheme when it names none.
+func portOf(u *url.URL) uint16 {
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+		return uint16(n)
+	}
+	if u.Scheme == "http" {
+		return 80
+	}
+	return 443
+}
+
+// Poke puts a token into a channel of capacity 1, unless it holds one.
+func Poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Spread returns a part of d that differs by node and object, so that nodes do not all act about
+// one object at once.
+func Spread(d time.Duration, node, object string) time.Duration {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(node + "/" + object))
+	return d * time.Duration(h.Sum32()%1024) / 1024
+}
+
+// Read reads one object of a kind by a quorum read.
+func (s *Server) Read(ctx context.Context, k object.Kind, name string) (*object.Object, error) {
+	body, err := s.rest.Get().AbsPath(k.Path).Suffix(name).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var o object.Object
+	if err := json.Unmarshal(body, &o); err != nil {
+		return nil, fmt.Errorf("answer of the API server: %w", err)
+	}
+	return &o, nil
+}
+
+// Create creates an object of a kind.
+func (s *Server) Create(ctx context.Context, k object.Kind, o any) error {
+	return send(ctx, s.rest.Post().AbsPath(k.Path), k, o)
+}
+
+// Replace replaces the object of a kind and a name.
+func (s *Server) Replace(ctx context.Context, k object.Kind, name string, o any) error {
+	return send(ctx, s.rest.Put().AbsPath(k.Path).Suffix(name), k, o)
+}
+
+// Delete deletes an object of a kind.
+func (s *Server) Delete(ctx context.Context, k object.Kind, name string,
+	options metav1.DeleteOptions) error {
+	options.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}
+	return send(ctx, s.rest.Delete().AbsPath(k.Path).Suffix(name), k, options)
+}
+
+// send sends a request with a body.
+func send(ctx context.Context, r *rest.Request, k object.Kind, body any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", k.What, err)
+	}
+	return r.SetHeader("Content-Type", runtime.ContentTypeJSON).Body(data).Do(ctx).Error()
+}
+
+// Config reads the credentials of a kubeconfig, or the pod's service account when path is empty.
+func Config(path string) (*rest.Config, error) {
+	if path == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no service account in this pod (%w): run in a pod of service "+
+				"account veild, or set source.kubeconfig", err)
+		}
+		return cfg, nil
+	}
+
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("kubeconfig %s does not exist: create it, or correct "+
+			"source.kubeconfig", path)
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig %s cannot be read: %w", path, err)
+	case len(data) == 0:
+		return nil, fmt.Errorf("kubeconfig %s is empty", path)
+	}
+
+	// Loaded from the path, not from data: relative file names in it are relative to it.
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path},
+		&clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+
+	if u, err := url.Parse(cfg.Host); err == nil && u.Hostname() == "" && u.Scheme != "" {
+		return nil, fmt.Errorf("kubeconfig %s: server %q has no host", path, cfg.Host)
+	}
+	return cfg, nil
+}

@@ -1,0 +1,67 @@
+package api
+
+import (
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// ListReader is a store that reduces the objects of a list as they come, and may leave some out.
+type ListReader interface {
+	// BeginList returns what reduces the objects of one list and reports whether the list keeps
+	// them.
+	BeginList() func(*object.Object) bool
+}
+
+// listStream is a watch that streams a list first. It reduces the objects of the list, and leaves
+// out some.
+type listStream struct {
+	watch.Interface
+	events  chan watch.Event
+	stopped chan struct{}
+	once    sync.Once
+}
+
+// readStream returns w with only the objects for which reduce returns true, up to the end of the
+// list.
+func readStream(w watch.Interface, reduce func(*object.Object) bool) watch.Interface {
+	s := &listStream{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+	go s.run(reduce)
+	return s
+}
+
+// ResultChan returns the events.
+func (s *listStream) ResultChan() <-chan watch.Event { return s.events }
+
+// Stop ends the watch; it may be called again.
+func (s *listStream) Stop() {
+	s.once.Do(func() {
+		close(s.stopped)
+		s.Interface.Stop()
+	})
+}
+
+func (s *listStream) run(reduce func(*object.Object) bool) {
+	defer close(s.events)
+	listed := false
+	for e := range s.Interface.ResultChan() {
+		o, ok := object.Held(e.Object)
+		switch {
+		case !ok || listed:
+		case e.Type == watch.Bookmark:
+			listed = o.Annotations[metav1.InitialEventsAnnotationKey] == "true"
+		case e.Type == watch.Added:
+			if !reduce(o) {
+				continue
+			}
+		}
+		select {
+		case s.events <- e:
+		case <-s.stopped:
+			return
+		}
+	}
+}

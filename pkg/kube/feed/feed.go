@@ -1,0 +1,212 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// Feed is a reflector's store that passes changes on and stores no objects. It remembers the values
+// that it passed on, by namespace and name, to find those that a new list lacks. Its fields are set
+// before its first use.
+type Feed[T any] struct {
+	Server *api.Server
+	What   string // before the name of an object, in problems
+	Parse  func(*object.Object) Parsed[T]
+	// Owner returns the owner to which a value belongs, such as an EndpointSlice's service. A value
+	// that moves to another owner is first deleted from the old one.
+	Owner func(T) any
+	// Put passes on a value that is new or changed, and Drop one that is gone. One of them is
+	// called at a time.
+	Put, Drop func(T)
+	// Listed, if not nil, is called once, after the first list.
+	Listed func()
+
+	// bound bounds what is passed on of the objects of each namespace. Nil means no bound.
+	bound bound[T]
+
+	mu     sync.Mutex
+	passed map[string]T
+	// noted are the objects with a problem, by namespace and name.
+	noted map[string]bool
+	once  sync.Once
+}
+
+// bound is a policy about the objects of a namespace that are too many: shrinkLargest passes on the
+// largest without their content, leaveOutLast passes on the first by name. The feed's lock is held
+// during a call, unless stated otherwise.
+type bound[T any] interface {
+	// list begins a list. The function that it returns is called without the lock, for each object
+	// while the list is read, and reports whether the list keeps the object.
+	list() (keeps func(o *object.Object, p Parsed[T]) bool)
+	// put returns what is passed on of an object that was added or changed.
+	put(o *object.Object, p Parsed[T], isNew bool) Parsed[T]
+	// forget counts an object less, which was deleted or which a list lacks.
+	forget(o *object.Object)
+	// replace begins to put the objects of a complete list. done ends it; seen has their keys.
+	replace() (done func(seen map[string]bool))
+	// restore passes on again what fits again, until ctx ends. It is called without the lock.
+	restore(ctx context.Context, k object.Kind, r *reflector.Reflector)
+}
+
+// Parsed is the result of parsing an object. Value is nil if there is nothing to pass on. Problem
+// describes what was malformed and dropped.
+type Parsed[T any] struct {
+	Value   *T
+	Problem string
+	// Elements is the size of the value that counts for the bound of its namespace.
+	Elements int
+}
+
+var _ api.ListReader = (*Feed[int])(nil)
+
+// BeginList returns what reduces the objects of one list to what was parsed.
+func (f *Feed[T]) BeginList() func(*object.Object) bool {
+	keeps := func(*object.Object, Parsed[T]) bool { return true }
+	if f.bound != nil {
+		f.mu.Lock()
+		keeps = f.bound.list()
+		f.mu.Unlock()
+	}
+	return func(o *object.Object) bool { return keeps(o, f.reduce(o)) }
+}
+
+// reduce parses o once and drops its content.
+func (f *Feed[T]) reduce(o *object.Object) Parsed[T] { return object.Parse(o, f.Parse) }
+
+// Add passes on a new object.
+func (f *Feed[T]) Add(v any) error { return f.add(v, true) }
+
+// Update passes on a changed object.
+func (f *Feed[T]) Update(v any) error { return f.add(v, false) }
+
+func (f *Feed[T]) add(v any, isNew bool) error {
+	o, ok := object.Held(v)
+	if !ok {
+		return fmt.Errorf("feed object: unexpected %T", v)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addLocked(o, isNew)
+	return nil
+}
+
+func (f *Feed[T]) addLocked(o *object.Object, isNew bool) {
+	p, key := f.reduce(o), o.Namespace+"/"+o.Name
+	if f.bound != nil {
+		p = f.bound.put(o, p, isNew)
+	}
+	f.noteLocked(key, p.Problem)
+	old, had := f.passed[key]
+	switch {
+	case p.Value == nil:
+		f.deleteLocked(key)
+	case had && reflect.DeepEqual(old, *p.Value):
+	default:
+		if had && f.Owner(old) != f.Owner(*p.Value) {
+			f.Drop(old)
+		}
+		if f.passed == nil {
+			f.passed = map[string]T{}
+		}
+		f.passed[key] = *p.Value
+		f.Put(*p.Value)
+	}
+}
+
+// noteLocked sets the problem of an object; an empty text clears it.
+func (f *Feed[T]) noteLocked(key, text string) {
+	if text == "" {
+		delete(f.noted, key)
+	} else {
+		if f.noted == nil {
+			f.noted = map[string]bool{}
+		}
+		f.noted[key] = true
+	}
+	f.Server.Note(f.What+" "+key, text)
+}
+
+func (f *Feed[T]) deleteLocked(key string) {
+	if old, had := f.passed[key]; had {
+		delete(f.passed, key)
+		f.Drop(old)
+	}
+}
+
+// Delete passes on a deletion.
+func (f *Feed[T]) Delete(v any) error {
+	o, ok := object.Held(v)
+	if !ok {
+		return fmt.Errorf("feed object: unexpected %T", v)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forgetLocked(o)
+	return nil
+}
+
+// forgetLocked passes on the deletion of an object.
+func (f *Feed[T]) forgetLocked(o *object.Object) {
+	key := o.Namespace + "/" + o.Name
+	if f.bound != nil {
+		f.bound.forget(o)
+	}
+	f.noteLocked(key, "")
+	f.deleteLocked(key)
+}
+
+// Replace passes on how a complete list differs from what was passed on before.
+func (f *Feed[T]) Replace(list []any, _ string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	done := func(map[string]bool) {}
+	if f.bound != nil {
+		done = f.bound.replace()
+	}
+	seen := make(map[string]bool, len(list))
+	for _, v := range list {
+		o, ok := object.Held(v)
+		if !ok {
+			return fmt.Errorf("feed list: unexpected %T", v)
+		}
+		seen[o.Namespace+"/"+o.Name] = true
+		f.addLocked(o, false)
+	}
+	forgetUnseenLocked(f, seen, f.passed)
+	forgetUnseenLocked(f, seen, f.noted)
+	done(seen)
+	if f.Listed != nil {
+		f.once.Do(f.Listed)
+	}
+	return nil
+}
+
+// forgetUnseenLocked forgets the objects of known that a list does not have.
+func forgetUnseenLocked[T, V any](f *Feed[T], seen map[string]bool, known map[string]V) {
+	for key := range known {
+		if !seen[key] {
+			namespace, name, _ := strings.Cut(key, "/")
+			f.forgetLocked(object.Parsed(namespace, name, Parsed[T]{}))
+		}
+	}
+}
+
+// Resync does nothing: there is no queue behind this store.
+func (f *Feed[T]) Resync() error { return nil }
+
+// Reflect keeps f like the API server's list of k, which r reads, until ctx ends.
+func (f *Feed[T]) Reflect(ctx context.Context, k object.Kind, r *reflector.Reflector) {
+	var wg sync.WaitGroup
+	if f.bound != nil {
+		wg.Go(func() { f.bound.restore(ctx, k, r) })
+	}
+	r.Run(ctx, f)
+	wg.Wait()
+}

@@ -1,0 +1,59 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
+	"github.com/kubeveil/kubeveil/pkg/kube/servicefeed"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// Server is the address that the credentials name for the API server; it is not valid when they
+// have a host name.
+func (c *Client) Server() netip.AddrPort { return c.server.Addr() }
+
+// ServerVerifier returns a function that verifies the certificate of a connection to an API server,
+// or nil if the credentials have no CA; see api.Server.
+func (c *Client) ServerVerifier() func(tls.ConnectionState) error {
+	return c.server.ServerVerifier()
+}
+
+// Problems returns sentences about present problems, sorted; see api.Server.
+func (c *Client) Problems() []string { return c.server.Problems() }
+
+// RunServices passes Services and EndpointSlices to sink until ctx ends; see servicefeed.Run.
+func (c *Client) RunServices(ctx context.Context, room service.Limits, sink service.Sink) error {
+	return servicefeed.Run(ctx, c.server, room, sink, &c.left)
+}
+
+// RunAPIServers is RunServices for the API servers' own service, default/kubernetes. It reads no
+// other service.
+func (c *Client) RunAPIServers(ctx context.Context, sink service.Sink) error {
+	return servicefeed.RunAPIServers(ctx, c.server, sink, &c.left)
+}
+
+// LeftOut returns what RunServices leaves out, sorted by kind and namespace.
+func (c *Client) LeftOut() []service.LeftOut { return c.left.All() }
+
+// RunPolicies passes Pods, Namespaces and policies to sink until ctx ends; see policyfeed.Run. The
+// labels of Nodes are those that Run reads.
+func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
+	return policyfeed.Run(ctx, c.server, c.node, sink, func(ctx context.Context, listed func()) {
+		c.passNodeLabels(ctx, sink, listed)
+	})
+}
+
+// ListPolicies returns all policies that the API server has now, as RunPolicies passes them on.
+func (c *Client) ListPolicies(ctx context.Context) (policy.Policies, error) {
+	return policyfeed.List(ctx, c.server)
+}
+
+// Deny sets which policies deny more than their text does, for pods of this node. RunDenials
+// creates an Event for each. Deny returns at once; the caller must not change the denials later.
+func (c *Client) Deny(denials []policy.Denial) { c.denials.Set(denials) }
+
+// RunDenials creates Events for the denials of Deny until ctx ends; see policyfeed.Denials.
+func (c *Client) RunDenials(ctx context.Context) error { return c.denials.Run(ctx) }

@@ -1,0 +1,114 @@
+package object
+
+import (
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
+)
+
+// typed is an object of a kind. In protobuf, its Content is a *C; a kind that exists only in JSON has
+// no C of package wire. The client library's decoders choose a kind by its Go type.
+type typed[C any] struct{ Object }
+
+// typedList is a list of typed objects.
+type typedList[C any] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []typed[C] `json:"items"`
+}
+
+// Reset and Unmarshal let the client library's decoder of protobuf fill an object.
+func (o *typed[C]) Reset() { *o = typed[C]{} }
+
+// Unmarshal reads an object; see Reset.
+func (o *typed[C]) Unmarshal(message []byte) error {
+	content := new(C)
+	meta, err := read(content, message)
+	if err != nil {
+		return err
+	}
+	o.Object = Object{Content: content, ObjectMeta: metav1.ObjectMeta{
+		Name: meta.Name, Namespace: meta.Namespace, UID: types.UID(meta.UID),
+		ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
+		Generation: meta.Generation, CreationTimestamp: metav1.NewTime(meta.Created),
+		Labels: meta.Labels,
+	}}
+	return nil
+}
+
+// DeepCopyObject makes typed a runtime.Object.
+func (o *typed[C]) DeepCopyObject() runtime.Object {
+	return &typed[C]{*o.Object.DeepCopyObject().(*Object)}
+}
+
+func (l *typedList[C]) grow() readable {
+	l.Items = append(l.Items, typed[C]{})
+	return &l.Items[len(l.Items)-1]
+}
+
+func (l *typedList[C]) shrink() { l.Items = l.Items[:len(l.Items)-1] }
+
+func (l *typedList[C]) setMeta(resourceVersion, next string) {
+	l.ListMeta = metav1.ListMeta{ResourceVersion: resourceVersion, Continue: next}
+}
+
+// DeepCopyObject makes typedList a runtime.Object.
+func (l *typedList[C]) DeepCopyObject() runtime.Object {
+	out := *l
+	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	out.Items = make([]typed[C], len(l.Items))
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].DeepCopyObject().(*typed[C])
+	}
+	return &out
+}
+
+// MirrorAnnotation is on mirror pods: its value is the UID that the kubelet has for the pod.
+const MirrorAnnotation = "kubernetes.io/config.mirror"
+
+var (
+	// nodeReader keeps of a Node's metadata what its parser and the reflector look at. Discovery of
+	// hardware features gives a Node more labels than other objects have.
+	nodeReader = wire.Reader{AllLabels: true, MaxLabels: MaxNodeLabels,
+		Annotations: []string{metav1.InitialEventsAnnotationKey}}
+	// policyReader keeps the metadata that policies and the reflector use.
+	policyReader = wire.Reader{AllLabels: true,
+		Annotations: []string{MirrorAnnotation, metav1.InitialEventsAnnotationKey}}
+	// serviceReader keeps the label that names an EndpointSlice's service.
+	serviceReader = wire.Reader{Labels: []string{ServiceNameLabel},
+		Annotations: []string{metav1.InitialEventsAnnotationKey}}
+)
+
+// MaxNodeLabels bounds the labels of a Node in protobuf, in elements of package wire.
+const MaxNodeLabels = 1024
+
+// read reads the content of an object in protobuf, and returns its metadata.
+func read(content any, message []byte) (meta wire.Meta, err error) {
+	switch c := content.(type) {
+	case *wire.Node:
+		*c, err = nodeReader.Node(message)
+		meta = c.Meta
+	case *wire.Pod:
+		*c, err = policyReader.Pod(message)
+		meta = c.Meta
+	case *wire.Meta:
+		*c, err = policyReader.Object(message)
+		meta = *c
+	case *wire.NetworkPolicy:
+		*c, err = policyReader.NetworkPolicy(message)
+		meta = c.Meta
+	case *wire.Service:
+		*c, err = serviceReader.Service(message)
+		meta = c.Meta
+	case *wire.EndpointSlice:
+		*c, err = serviceReader.EndpointSlice(message)
+		meta = c.Meta
+	default:
+		err = errors.New("protobuf, of a kind that exists only in JSON")
+	}
+	return meta, err
+}

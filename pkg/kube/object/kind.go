@@ -1,0 +1,207 @@
+package object
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
+)
+
+// Group, version and kind of Kubeveil's custom resource; manifests/crd has its schema.
+const (
+	VeilNodeGroup    = "kubeveil.io"
+	VeilNodeVersion  = "v1alpha1"
+	VeilNodeKind     = "VeilNode"
+	VeilNodeResource = "veilnodes"
+)
+
+// Manifests that grant rights.
+const (
+	nodeRights    = "manifests/cni/clusterrole.yaml"
+	serviceRights = "manifests/components/services/rights.yaml"
+	// PolicyRights is the manifest that lets veild read what policies need.
+	PolicyRights = "manifests/components/policy/rights.yaml"
+)
+
+// ServiceNameLabel is on an EndpointSlice and names its service (discovery.k8s.io/v1).
+const ServiceNameLabel = "kubernetes.io/service-name"
+
+// Kind describes how to read one kind of object.
+type Kind struct {
+	Kind    string // such as Node
+	What    string // for messages: the plural resource
+	Rule    string // for messages: the manifest that grants it
+	Path    string
+	Version schema.GroupVersion
+	Name    string // only the object of this name; "" selects all
+	Labels  string // only objects that this selector matches; "" selects all
+	Accept  string // media types to accept; "" means JSON
+
+	newObject func() runtime.Object
+	newList   func() List
+}
+
+var (
+	core       = schema.GroupVersion{Version: "v1"}
+	discovery  = schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
+	networking = schema.GroupVersion{Group: "networking.k8s.io", Version: "v1"}
+	policy     = schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha2"}
+	// admin is the API version of the kinds that preceded ClusterNetworkPolicy.
+	admin      = schema.GroupVersion{Group: policy.Group, Version: "v1alpha1"}
+	extensions = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
+	own        = schema.GroupVersion{Group: VeilNodeGroup, Version: VeilNodeVersion}
+)
+
+// What makes the cluster's state.
+var (
+	Nodes     = eitherKind[wire.Node]("Node", core, "nodes", nodeRights)
+	VeilNodes = jsonKind(VeilNodeKind, own, VeilNodeResource, nodeRights)
+	// ServiceCIDRs are the ranges of services; an API server need not have them.
+	ServiceCIDRs = jsonKind("ServiceCIDR", networking, "servicecidrs", nodeRights)
+	// APIServerSlice and APIServerService select only the API servers' own service.
+	APIServerSlice = EndpointSlices.ofAPIServers(
+		"endpointslices.discovery.k8s.io of service default/kubernetes",
+		"manifests/cni/role-apiserver.yaml")
+	APIServerService = Services.ofAPIServers("services default/kubernetes",
+		"manifests/components/api-path/rights.yaml")
+)
+
+// What services need. A label selector leaves out services of another proxy (by the label that
+// kube-proxy honours too) and headless services, whose slices the controllers label.
+var (
+	Services = eitherKind[wire.Service]("Service", core, "services", serviceRights).selecting(
+		"!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless")
+	EndpointSlices = eitherKind[wire.EndpointSlice]("EndpointSlice", discovery, "endpointslices",
+		serviceRights).selecting(Services.Labels)
+)
+
+// What policies need.
+var (
+	Pods            = protobufKind[wire.Pod]("Pod", core, "pods", PolicyRights)
+	Namespaces      = protobufKind[wire.Meta]("Namespace", core, "namespaces", PolicyRights)
+	NetworkPolicies = protobufKind[wire.NetworkPolicy]("NetworkPolicy", networking,
+		"networkpolicies", PolicyRights)
+	// ClusterPolicies is a kind that a cluster need not have: see Definition.
+	ClusterPolicies = jsonKind("ClusterNetworkPolicy", policy, "clusternetworkpolicies",
+		PolicyRights)
+	// IgnoredPolicies are kinds of policies that administrators may have written and that Kubeveil
+	// does not enforce.
+	IgnoredPolicies = []Kind{
+		jsonKind("AdminNetworkPolicy", admin, "adminnetworkpolicies", PolicyRights),
+		jsonKind("BaselineAdminNetworkPolicy", admin, "baselineadminnetworkpolicies", PolicyRights),
+	}
+	// Events are created, never read.
+	Events = jsonKind("Event", core, "events", PolicyRights)
+)
+
+// newKind returns a kind whose Content in protobuf is a *C.
+func newKind[C any](kind string, version schema.GroupVersion, resource, rule string) Kind {
+	k := Kind{Kind: kind, What: resource, Rule: rule, Version: version,
+		Path:      "/api/" + version.Version + "/" + resource,
+		newObject: func() runtime.Object { return &typed[C]{} },
+		newList:   func() List { return &typedList[C]{} }}
+	if version.Group != "" {
+		k.What += "." + version.Group
+		k.Path = "/apis/" + version.String() + "/" + resource
+	}
+	return k
+}
+
+// protobufKind returns a kind that is read only in protobuf.
+func protobufKind[C any](kind string, version schema.GroupVersion, resource, rule string) Kind {
+	k := newKind[C](kind, version, resource, rule)
+	k.Accept = runtime.ContentTypeProtobuf
+	return k
+}
+
+// eitherKind returns a kind that is read in JSON from a server without protobuf: Spec and similar
+// fields are then raw.
+func eitherKind[C any](kind string, version schema.GroupVersion, resource, rule string) Kind {
+	k := newKind[C](kind, version, resource, rule)
+	k.Accept = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	return k
+}
+
+// jsonKind returns a kind that exists only in JSON.
+func jsonKind(kind string, version schema.GroupVersion, resource, rule string) Kind {
+	return newKind[struct{}](kind, version, resource, rule)
+}
+
+// selecting restricts a kind to the objects that a selector of labels matches.
+func (k Kind) selecting(labels string) Kind {
+	k.Labels = labels
+	return k
+}
+
+// ofAPIServers restricts a kind to the object of the API servers' own service.
+func (k Kind) ofAPIServers(what, rule string) Kind {
+	k = k.In("default")
+	k.What, k.Rule, k.Labels, k.Name = what, rule, "", "kubernetes"
+	return k
+}
+
+// Definition returns a kind that selects the CustomResourceDefinition of k, whose name is k.What.
+// That object exists if k is installed.
+func (k Kind) Definition() Kind {
+	d := jsonKind("CustomResourceDefinition", extensions, "customresourcedefinitions", k.Rule)
+	d.Name, d.What = k.What, "customresourcedefinition "+k.What
+	return d
+}
+
+// In restricts a kind to the objects of a namespace.
+func (k Kind) In(namespace string) Kind {
+	last := strings.LastIndex(k.Path, "/")
+	k.Path = k.Path[:last] + "/namespaces/" + namespace + k.Path[last:]
+	return k
+}
+
+// Select restricts o to the objects that k is about.
+func (k Kind) Select(o metav1.ListOptions) *metav1.ListOptions {
+	o.LabelSelector = k.Labels
+	if k.Name != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", k.Name).String()
+	}
+	return &o
+}
+
+// New returns an empty object of the kind.
+func (k Kind) New() runtime.Object { return k.newObject() }
+
+// scheme has the kinds, and what the machinery of a watch sends beside them.
+var scheme = func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, k := range append([]Kind{Nodes, VeilNodes, ServiceCIDRs, Services, EndpointSlices, Pods,
+		Namespaces, NetworkPolicies, ClusterPolicies, ClusterPolicies.Definition()},
+		IgnoredPolicies...) {
+		metav1.AddToGroupVersion(scheme, k.Version)
+		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind), k.newObject())
+		scheme.AddKnownTypeWithName(k.Version.WithKind(k.Kind+"List"), k.newList())
+	}
+	return scheme
+}()
+
+// Codecs decode what a watch sends.
+var Codecs = serializer.NewCodecFactory(scheme)
+
+// fromProtobuf opens the envelope of an object in protobuf.
+var fromProtobuf = protobuf.NewSerializer(scheme, scheme)
+
+// FromProtobuf returns the object in an envelope of protobuf, and its kind.
+func FromProtobuf(message []byte) (o *Object, kind string, err error) {
+	v, gvk, err := fromProtobuf.Decode(message, nil, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	o, ok := Held(v)
+	if !ok {
+		return nil, "", fmt.Errorf("%T is not an object of a kind that is read", v)
+	}
+	return o, gvk.Kind, nil
+}

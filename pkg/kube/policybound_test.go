@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+func wide(namespace, name string, rules int) m {
+	all := make([]m, rules)
+	for i := range all {
+		all[i] = m{}
+	}
+	return m{"metadata": m{"namespace": namespace, "name": name, "uid": name},
+		"spec": m{"podSelector": m{}, "policyTypes": []string{"Ingress"}, "ingress": all}}
+}
+
+// The policies of a namespace beyond its bound deny, are in force again when others are gone, and
+// cost no other namespace anything.
+func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
+	for _, noStream := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noStream %t", noStream), func(t *testing.T) {
+			f := newFakeServer(t)
+			f.noStream = noStream
+			const each, fit = 30_000, policyfeed.MaxPolicies / 30_000
+			f.put(networkPoliciesPath, wide("good", "good", each))
+			f.put(networkPoliciesPath, wide("evil", "small", 10))
+			for i := range fit + 2 {
+				f.put(networkPoliciesPath, wide("evil", fmt.Sprintf("p%02d", i), each))
+			}
+
+			c, sink := startPolicies(t, f)
+			denied := func() (names []string) {
+				for n, p := range sink.policies {
+					if p.Invalid != "" && len(p.Rules[policy.Ingress]) == 0 {
+						names = append(names, n.Name)
+					}
+				}
+				slices.Sort(names)
+				return names
+			}
+			sink.wait(t, "the largest are dropped", func() bool {
+				return len(sink.policies) == fit+4 && slices.Equal(denied(), []string{"p00", "p01"})
+			})
+			problems := strings.Join(c.Problems(), "\n")
+			if n := strings.Count(problems, "largest policies are dropped"); n != 2 ||
+				!strings.Contains(problems, "NetworkPolicy evil/p00: ") {
+				t.Errorf("problems %s", problems)
+			}
+
+			f.put(networkPoliciesPath, wide("evil", "another", each))
+			sink.wait(t, "one more by a watch", func() bool {
+				return slices.Equal(denied(), []string{"another", "p00", "p01"})
+			})
+			f.remove(networkPoliciesPath, "another")
+			f.remove(networkPoliciesPath, "p05")
+			sink.wait(t, "one fits again", func() bool {
+				return slices.Equal(denied(), []string{"p00"})
+			})
+			f.put(networkPoliciesPath, wide("evil", "p07", 1))
+			sink.wait(t, "all fit", func() bool { return len(denied()) == 0 })
+			name := policy.Name{Namespace: "evil", Name: "p00"}
+			if got := len(sink.policies[name].Rules[policy.Ingress]); got != each {
+				t.Errorf("%d rules are back, want %d", got, each)
+			}
+			if problems := c.Problems(); len(problems) > 0 {
+				t.Errorf("problems %q", problems)
+			}
+		})
+	}
+}
+
+func TestLabelsOfTheLargestPodsOfANamespaceAreDropped(t *testing.T) {
+	f := newFakeServer(t)
+	labels := func(n int) m {
+		out := m{}
+		for i := range n {
+			out[fmt.Sprint("key", i)] = "x"
+		}
+		return out
+	}
+	const large = policyfeed.MaxPods/(200-policyfeed.FreePod) + 2
+	for i := range large {
+		p := podObject(fmt.Sprintf("p%03d", i), "node-2", "Running", "198.18.2.1")
+		p["metadata"].(m)["labels"] = labels(200)
+		f.put(podsPath, p)
+	}
+	small := podObject("small", "node-2", "Running", "198.18.2.2")
+	small["metadata"].(m)["labels"] = labels(policyfeed.FreePod)
+	f.put(podsPath, small)
+
+	_, sink := startPolicies(t, f)
+	excess := func() (n int) {
+		for _, p := range sink.pods {
+			if p.Excess && p.Labels == nil {
+				n++
+			}
+		}
+		return n
+	}
+	sink.wait(t, "all pods", func() bool {
+		return len(sink.pods) == large+1 && excess() > 0 && excess() < 10
+	})
+	if p := sink.pods[policy.Name{Namespace: "shop", Name: "small"}]; len(p.Labels) !=
+		policyfeed.FreePod {
+		t.Errorf("%d labels of the small pod", len(p.Labels))
+	}
+	for i := range 10 {
+		f.remove(podsPath, fmt.Sprintf("p%03d", 100+i))
+	}
+	sink.wait(t, "labels of all pods", func() bool { return excess() == 0 })
+}

@@ -1,0 +1,250 @@
+package policyfeed
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// Denials creates Events at the policies that deny more than their text does, for pods of this
+// node.
+type Denials struct {
+	server *api.Server
+	node   string
+	again  time.Duration // after which an Event whose denial still holds is created again
+	// spread is over how long nodes spread their requests about one Event.
+	spread  time.Duration
+	changed chan struct{} // the denials changed; capacity 1
+
+	mu  sync.Mutex
+	all []policy.Denial
+}
+
+// NewDenials returns Denials that create Events at s, for the node of that name.
+func NewDenials(s *api.Server, node string) *Denials {
+	return &Denials{server: s, node: node, again: 30 * time.Minute, spread: 10 * time.Second,
+		changed: make(chan struct{}, 1)}
+}
+
+// Set sets the denials, for each of which Run creates an Event. It returns at once; the caller must
+// not change them later.
+func (d *Denials) Set(all []policy.Denial) {
+	d.mu.Lock()
+	same := slices.Equal(d.all, all)
+	d.all = all
+	d.mu.Unlock()
+	if !same {
+		api.Poke(d.changed)
+	}
+}
+
+// The token bucket that bounds the Events of one node about policies of one namespace, regardless
+// of what tenants write. Policies without a namespace share one bucket.
+const (
+	eventBurst = 20
+	eventEvery = 10 * time.Second
+)
+
+// Run creates Events until ctx ends: one for each revision of a policy, and again when the API
+// server may have forgotten it. All nodes create the same Event, each at its own time: the first
+// one succeeds.
+func (d *Denials) Run(ctx context.Context) error {
+	s := &eventSayer{denials: d, said: map[policy.Name]saidEvent{},
+		perSecond: float32(time.Second) / float32(eventEvery)}
+	for {
+		wait := s.say(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.changed:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// eventSayer creates Events and records which ones it created. It belongs to Denials.Run.
+type eventSayer struct {
+	denials *Denials
+	said    map[policy.Name]saidEvent
+	// buckets are by namespace. The zero value is ready.
+	buckets   map[string]*eventBucket
+	perSecond float32
+}
+
+type eventBucket struct {
+	flowcontrol.RateLimiter
+	used time.Time
+}
+
+// accept reports whether an Event may be created in a namespace now. It forgets buckets that are
+// full again.
+func (s *eventSayer) accept(namespace string, now time.Time) bool {
+	maps.DeleteFunc(s.buckets, func(_ string, b *eventBucket) bool {
+		return now.Sub(b.used) > eventBurst*eventEvery
+	})
+	b := s.buckets[namespace]
+	if b == nil {
+		if s.buckets == nil {
+			s.buckets = map[string]*eventBucket{}
+		}
+		b = &eventBucket{flowcontrol.NewTokenBucketRateLimiter(s.perSecond, eventBurst), now}
+		s.buckets[namespace] = b
+	}
+	if !b.TryAccept() {
+		return false
+	}
+	b.used = now
+	return true
+}
+
+// eventProblem is the subject of the problem that is reported when Events cannot be created.
+const eventProblem = "create Events at policies"
+
+// saidEvent is the Event for one revision of a policy.
+type saidEvent struct {
+	object policy.Object
+	due    time.Time // of the next request
+}
+
+// say creates the Events that are due, and returns when it is to be called again without a change.
+func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
+	of := s.denials
+	of.mu.Lock()
+	all := of.all
+	of.mu.Unlock()
+
+	said := make(map[policy.Name]saidEvent, len(all))
+	for _, d := range all {
+		if have, has := s.said[d.Name]; has {
+			said[d.Name] = have
+		}
+	}
+	s.said = said
+
+	wait = of.again
+	for _, d := range all {
+		now := time.Now()
+		have, has := s.said[d.Name]
+		if !has || have.object != d.Object {
+			have = saidEvent{d.Object, now.Add(of.delay(d.Object))}
+			s.said[d.Name] = have
+		}
+		if left := have.due.Sub(now); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		if !s.accept(d.Namespace, now) {
+			wait = min(wait, eventEvery)
+			continue
+		}
+		if err := of.create(ctx, d, now); err != nil {
+			of.server.Report(eventProblem, err)
+			return of.server.Times.RetryMax
+		}
+		s.said[d.Name] = saidEvent{d.Object, now.Add(of.again)}
+	}
+	of.server.Report(eventProblem, nil)
+	return wait
+}
+
+// delay returns how long this node waits until it creates the Event for a revision: all nodes see
+// an edit at the same moment.
+func (d *Denials) delay(o policy.Object) time.Duration {
+	return api.Spread(d.spread, d.node, fmt.Sprintf("%s/%d", o.UID, o.Generation))
+}
+
+// eventReason is the Event's reason, which programs match.
+const eventReason = "DeniesMoreThanWritten"
+
+// maxMessage bounds the message of an Event, bytes (events.k8s.io/v1: 1024).
+const maxMessage = 1000
+
+// coreEvent holds the fields of core/v1 Event that are written.
+type coreEvent struct {
+	metav1.TypeMeta    `json:",inline"`
+	metav1.ObjectMeta  `json:"metadata"`
+	InvolvedObject     eventObject `json:"involvedObject"`
+	Reason             string      `json:"reason"`
+	Message            string      `json:"message"`
+	Source             eventSource `json:"source"`
+	FirstTimestamp     metav1.Time `json:"firstTimestamp"`
+	LastTimestamp      metav1.Time `json:"lastTimestamp"`
+	Count              int32       `json:"count"`
+	Type               string      `json:"type"`
+	ReportingComponent string      `json:"reportingComponent"`
+	ReportingInstance  string      `json:"reportingInstance"`
+}
+
+type eventObject struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+type eventSource struct {
+	Component string `json:"component"`
+	Host      string `json:"host"`
+}
+
+// eventOf returns the Event for a denial. Its name depends on the revision of the policy alone: the
+// API server refuses a second one, of another node or of a daemon that restarted.
+func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
+	kind := object.NetworkPolicies
+	namespace := d.Namespace
+	if namespace == "" {
+		// The API server wants Events about objects of the cluster there.
+		namespace = metav1.NamespaceDefault
+		kind = object.ClusterPolicies
+	}
+	about := eventObject{APIVersion: kind.Version.String(), Kind: kind.Kind, Namespace: d.Namespace,
+		Name: d.Name.Name, UID: d.UID}
+
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %d", d.UID, d.Generation))
+	message := fmt.Sprintf("On node %s: %s", node, d.Problem)
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
+	at := metav1.NewTime(now)
+	return &coreEvent{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "kubeveil-" + hex.EncodeToString(sum[:10])},
+		InvolvedObject: about, Reason: eventReason, Message: message, Type: "Warning",
+		Source:         eventSource{"veild", node},
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		ReportingComponent: object.VeilNodeGroup + "/veild", ReportingInstance: node}
+}
+
+// create creates the Event for a denial, unless it is there. A namespace that is being deleted
+// needs none.
+func (d *Denials) create(ctx context.Context, of policy.Denial, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, d.server.Times.Request)
+	defer cancel()
+	e := eventOf(d.node, of, now)
+	err := d.server.Create(ctx, object.Events.In(e.Namespace), e)
+	switch {
+	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err),
+		apierrors.HasStatusCause(err, "NamespaceTerminating"):
+		return nil
+	case err != nil:
+		return api.Explain("create", object.Events, err)
+	}
+	d.server.Log.Info("created an Event: a policy denies more than is written", "namespace",
+		of.Namespace, "policy", of.Name.Name, "problem", of.Problem)
+	return nil
+}

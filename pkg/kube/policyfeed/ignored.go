@@ -1,0 +1,32 @@
+package policyfeed
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/feed"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// noteIgnored reports a problem while the cluster has objects of k, until ctx ends.
+func noteIgnored(ctx context.Context, s *api.Server, k object.Kind) {
+	count := 0 // the feed calls one function at a time
+	changed := func(by int) {
+		count += by
+		text := ""
+		if count > 0 {
+			text = fmt.Sprintf("the cluster has %d, which are not in force: write them as "+
+				"ClusterNetworkPolicies (%s)", count, object.ClusterPolicies.Version)
+		}
+		s.Note(k.What, text)
+	}
+	objects := &feed.Feed[string]{Server: s, What: k.What,
+		Parse: func(o *object.Object) feed.Parsed[string] {
+			name := o.Name
+			return feed.Parsed[string]{Value: &name}
+		},
+		Owner: func(name string) any { return name },
+		Put:   func(string) { changed(1) }, Drop: func(string) { changed(-1) }}
+	reflectInstalled(ctx, s, k, objects, nil)
+}

@@ -1,0 +1,106 @@
+package policyfeed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/feed"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+)
+
+// maxVersions bounds the served versions that are named.
+const maxVersions = 8
+
+// parseServed returns whether a definition serves the version of k, and the problem if it does not.
+// A definition without versions, which no API server has, counts as one that serves it.
+func parseServed(k object.Kind, o *object.Object) feed.Parsed[bool] {
+	var spec struct {
+		Versions []struct {
+			Name   string `json:"name"`
+			Served bool   `json:"served"`
+		} `json:"versions"`
+	}
+	if err := object.Unmarshal(o.Spec, &spec); err != nil {
+		return feed.Parsed[bool]{Value: new(bool), Problem: fmt.Sprintf("spec: %v", err)}
+	}
+	var served []string
+	for _, v := range spec.Versions {
+		if v.Served && len(served) < maxVersions {
+			served = append(served, fmt.Sprintf("%.63s", v.Name))
+		}
+	}
+	is := len(spec.Versions) == 0 || slices.Contains(served, k.Version.Version)
+	p := feed.Parsed[bool]{Value: &is}
+	if !is {
+		p.Problem = fmt.Sprintf("it serves the versions [%s], and veild reads %s: what is in "+
+			"force stays, and new pods are mute; serve %[2]s too, or upgrade veild",
+			strings.Join(served, ", "), k.Version.Version)
+	}
+	return p
+}
+
+// reflectInstalled keeps st like the API server's list of a kind that a cluster need not have,
+// until ctx ends: without its CustomResourceDefinition st is empty. While the definition does not
+// serve the version that is read, st stays as it is, not listed at first, and r, if not nil, notes
+// a failure. Asking for a kind that is not there again and again would cost each API server a
+// request a node and interval.
+func reflectInstalled(ctx context.Context, s *api.Server, k object.Kind, st cache.ReflectorStore,
+	r *reading) {
+	var stop func()
+	end := func() {
+		if stop != nil {
+			stop()
+			stop = nil
+		}
+	}
+	exists := false
+	empty := func() {
+		// It fails only on objects of another type, and there are none.
+		_ = st.Replace(nil, "")
+	}
+	definitions := &feed.Feed[bool]{Server: s, What: k.Definition().Kind,
+		Parse: func(o *object.Object) feed.Parsed[bool] { return parseServed(k, o) },
+		Owner: func(bool) any { return nil },
+		Put: func(served bool) {
+			exists = true
+			end()
+			s.Report("read "+k.What, nil)
+			r.set(k.What, !served)
+			if served {
+				stop = startReflect(ctx, s, k, st, r)
+			}
+		},
+		Drop: func(bool) {
+			exists = false
+			end()
+			s.Report("read "+k.What, nil)
+			empty()
+			r.set(k.What, false)
+		},
+		Listed: func() {
+			if !exists {
+				empty()
+			}
+		}}
+
+	r.reflector(s, k.Definition(), definitions).Run(ctx, definitions)
+	end()
+}
+
+// startReflect begins to keep st like the list of k, until ctx ends or stop has returned.
+func startReflect(ctx context.Context, s *api.Server, k object.Kind, st cache.ReflectorStore,
+	r *reading) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { r.reflector(s, k, st).Run(ctx, st) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}

@@ -1,0 +1,89 @@
+package policyfeed
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/feed"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// Run watches Pods, Namespaces, NetworkPolicies and, where the cluster has that kind,
+// ClusterNetworkPolicies of s, and passes each change to sink until ctx ends; it returns ctx's
+// error. A list that is read again yields only its changes. While the API server is away there is a
+// problem, and what was passed stays valid. node is the name of this node. nodeLabels passes the
+// labels of Nodes to the sink until its ctx ends, and calls listed after the first time.
+func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
+	nodeLabels func(ctx context.Context, listed func())) error {
+	unlisted := feed.NewLists(5)
+	r := &reading{node: node, setFailing: sink.SetFailing, failing: map[string]bool{}}
+
+	pods := &feed.Feed[policy.Pod]{Server: s, What: object.Pods.Kind, Listed: unlisted.Done,
+		Parse: func(o *object.Object) feed.Parsed[policy.Pod] { return parsePod(o, node) },
+		Owner: func(p policy.Pod) any { return p.Name },
+		Put: func(p policy.Pod) {
+			r.saw(p)
+			sink.PutPod(p)
+		}, Drop: func(p policy.Pod) { sink.DeletePod(p.Name) }}
+	boundPods(pods)
+	namespaces := &feed.Feed[policy.Namespace]{Server: s, What: object.Namespaces.Kind,
+		Listed: unlisted.Done, Parse: parseNamespace,
+		Owner: func(n policy.Namespace) any { return n.Name }, Put: sink.PutNamespace,
+		Drop: func(n policy.Namespace) { sink.DeleteNamespace(n.Name) }}
+	policies := &feed.Feed[policy.Policy]{Server: s, What: object.NetworkPolicies.Kind,
+		Listed: unlisted.Done, Parse: parseNetworkPolicy,
+		Owner: func(p policy.Policy) any { return p.Name }, Put: sink.PutPolicy,
+		Drop: func(p policy.Policy) { sink.DeletePolicy(p.Name) }}
+	boundPolicies(policies)
+	cluster := &feed.Feed[policy.ClusterPolicy]{Server: s, What: object.ClusterPolicies.Kind,
+		Listed: unlisted.Done, Parse: parseClusterPolicy,
+		Owner: func(p policy.ClusterPolicy) any { return p.Name }, Put: sink.PutClusterPolicy,
+		Drop: func(p policy.ClusterPolicy) { sink.DeleteClusterPolicy(p.Name) }}
+
+	return feed.Run(ctx, unlisted, sink.Listed,
+		func(ctx context.Context) {
+			pods.Reflect(ctx, object.Pods, s.Reflector(object.Pods, pods))
+		},
+		func(ctx context.Context) {
+			r.reflector(s, object.Namespaces, namespaces).Run(ctx, namespaces)
+		},
+		func(ctx context.Context) {
+			k := object.NetworkPolicies
+			policies.Reflect(ctx, k, r.reflector(s, k, policies))
+		},
+		func(ctx context.Context) { reflectInstalled(ctx, s, object.ClusterPolicies, cluster, r) },
+		func(ctx context.Context) { noteIgnored(ctx, s, object.IgnoredPolicies[0]) },
+		func(ctx context.Context) { noteIgnored(ctx, s, object.IgnoredPolicies[1]) },
+		func(ctx context.Context) { nodeLabels(ctx, unlisted.Done) })
+}
+
+// List returns all NetworkPolicies and ClusterNetworkPolicies that s has now, as Run passes them
+// on.
+func List(ctx context.Context, s *api.Server) (all policy.Policies, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Times.Request)
+	defer cancel()
+	_, err = s.Get(ctx, object.NetworkPolicies, metav1.ListOptions{}, func(o *object.Object) bool {
+		if p := parseNetworkPolicy(o); p.Value != nil {
+			all.Namespaced = append(all.Namespaced, *p.Value)
+		}
+		return false
+	})
+	if err != nil {
+		return all, api.Explain("list", object.NetworkPolicies, err)
+	}
+
+	_, err = s.Get(ctx, object.ClusterPolicies, metav1.ListOptions{}, func(o *object.Object) bool {
+		if p := parseClusterPolicy(o); p.Value != nil {
+			all.Cluster = append(all.Cluster, *p.Value)
+		}
+		return false
+	})
+	if err != nil && !apierrors.IsNotFound(err) { // not found: the kind is not installed
+		return all, api.Explain("list", object.ClusterPolicies, err)
+	}
+	return all, nil
+}

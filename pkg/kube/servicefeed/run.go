@@ -1,0 +1,86 @@
+package servicefeed
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/api"
+	"github.com/kubeveil/kubeveil/pkg/kube/feed"
+	"github.com/kubeveil/kubeveil/pkg/kube/object"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// Run watches Services and EndpointSlices of s and passes each change to sink until ctx ends; it
+// returns ctx's error. A list that is read again yields only its changes. While the API server is
+// away there is a problem, and what was passed stays valid. room are the sizes of the table: what
+// the objects of one namespace ask for beyond their share is not passed on, and left has its count.
+func Run(ctx context.Context, s *api.Server, room service.Limits, sink service.Sink,
+	left *Left) error {
+	return run(ctx, s, room, sink, left, object.Services, object.EndpointSlices)
+}
+
+// RunAPIServers is Run for the API servers' own service, default/kubernetes. It reads no other
+// service.
+func RunAPIServers(ctx context.Context, s *api.Server, sink service.Sink, left *Left) error {
+	return run(ctx, s, service.DefaultLimits, sink, left, object.APIServerService,
+		object.APIServerSlice)
+}
+
+func run(ctx context.Context, s *api.Server, room service.Limits, sink service.Sink, left *Left,
+	ofServices, ofSlices object.Kind) error {
+	unlisted := feed.NewLists(2)
+	services := &feed.Feed[service.Service]{Server: s, What: object.Services.Kind,
+		Listed: unlisted.Done, Owner: func(s service.Service) any { return s.Name },
+		Put:  sink.PutService,
+		Drop: func(s service.Service) { sink.DeleteService(s.Name) }}
+	boundServices(services, room, left)
+	endpoints := &feed.Feed[service.Slice]{Server: s, What: object.EndpointSlices.Kind,
+		Listed: unlisted.Done, Owner: func(s service.Slice) any { return s.Service },
+		Put:  sink.PutSlice,
+		Drop: func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }}
+	boundSlices(endpoints, room, left)
+
+	return feed.Run(ctx, unlisted, sink.Listed,
+		func(ctx context.Context) {
+			services.Reflect(ctx, ofServices, s.Reflector(ofServices, services))
+		},
+		func(ctx context.Context) {
+			endpoints.Reflect(ctx, ofSlices, s.Reflector(ofSlices, endpoints))
+		})
+}
+
+// Left counts what is left out. Its zero value is empty, and any goroutine may use it.
+type Left struct {
+	mu  sync.Mutex
+	all []service.LeftOut // sorted by kind and namespace
+}
+
+// All returns what is left out, sorted by kind and namespace.
+func (l *Left) All() []service.LeftOut {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+// note returns a function that replaces the count of a kind and a namespace; a count of 0 removes
+// it.
+func (l *Left) note(kind string) func(namespace string, count int) {
+	return func(namespace string, count int) {
+		next := service.LeftOut{Kind: kind, Namespace: namespace, Count: count}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		at, found := slices.BinarySearchFunc(l.all, next, func(a, b service.LeftOut) int {
+			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace))
+		})
+		switch {
+		case found && count == 0:
+			l.all = slices.Delete(l.all, at, at+1)
+		case found:
+			l.all[at] = next
+		case count > 0:
+			l.all = slices.Insert(l.all, at, next)
+		}
+	}
+}
