@@ -102,7 +102,7 @@ bench-storage: cluster-image volumetool ## measure volumes beside a plain device
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench storage --out $(OUT)/bench-storage $(BENCH)
 
 .PHONY: bench-service
-bench-service: deps ## measure services beside kube-proxy's rules, haproxy and the direct way, out/bench-service/report.html
+bench-service: deps kubernetes ## measure services beside kube-proxy, haproxy and the direct way, out/bench-service/report.html
 	@hack/service/deps.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench service --out $(OUT)/bench-service $(BENCH)

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,7 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -198,17 +197,10 @@ func (g *ground) start(ctx context.Context, s *suite.Space, port uint16, argv ..
 
 // proxies starts the proxies, on loopback of the node of ours.
 func (g *ground) proxies(ctx context.Context, haproxy string) error {
-	to := rules.Service{Name: "api", External: proxyHAProxy.Addr(), Number: proxyHAProxy.Port(),
-		Target: serverPort}
-	for i := range serverCount {
-		to.Backends = append(to.Backends, serverAddr(i))
-	}
-	var config bytes.Buffer
-	if err := rules.HAProxy(&config, []rules.Service{to}, runtime.NumCPU()); err != nil {
-		return err
-	}
+	config := peer.HAProxy(runtime.NumCPU(), peer.Frontend{Name: "api", At: proxyHAProxy,
+		Servers: servers()})
 	file := filepath.Join(g.dir, "haproxy.cfg")
-	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
 

@@ -1,5 +1,5 @@
 // Package service measures what it costs to reach a service: through the table of Kubeveil, and
-// beside it through the rules of kube-proxy (nftables, iptables), through haproxy, and directly.
+// beside it through kube-proxy (nftables, iptables), through haproxy, and directly.
 //
 // # The ground
 //
@@ -30,7 +30,10 @@
 // (bench.Runner). Nothing is left out: a quantity that cannot be measured is a missed gate with the
 // reason. A run that is interrupted returns what it has measured until then.
 //
-// IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipvsadm installed), as in
+// kube-proxy has a limit of time for the rules of a lane. In part scale, larger tables of its mode
+// are left out when it does not keep that, and the report says so.
+//
+// IPVS is one of the sides where the kernel has it (modprobe ip_vs, and ipset installed), as in
 // the virtual machine of bench-service --machine. Elsewhere IPVS is left out, and with it the gates
 // that compare with it (ipvs.go).
 //
@@ -38,6 +41,6 @@
 // with one result.
 //
 // Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is
-// measured, programming.go how fast a table is filled, feed.go and watched.go from what. Package
-// rules writes the others' configuration, package openloop is the tool for latencies.
+// measured, programming.go and watched.go how fast a table is filled. Package peer starts the
+// others, package openloop is the tool for latencies.
 package service

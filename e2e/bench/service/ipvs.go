@@ -1,40 +1,20 @@
 package service
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the
-// machine its program.
+// machine the program by which kube-proxy writes its sets.
 func ipvsHere() bool {
-	_, program := exec.LookPath("ipvsadm")
+	_, program := exec.LookPath("ipset")
 	_, kernel := os.Stat("/proc/net/ip_vs")
 	return program == nil && kernel == nil
-}
-
-// ipvs adds the addresses of the services and an IPVS table to a lane's node.
-func (l *lane) ipvs(ctx context.Context) error {
-	plan := l.size.plan()
-	if err := l.node.IP(ctx, rules.IPVSAddrs(plan)...); err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	if err := rules.IPVS(&b, rulesNode(l.number), plan); err != nil {
-		return err
-	}
-	cmd := l.node.Command(ctx, nil, "ipvsadm", "-R")
-	cmd.Stdin = &b
-	_, err := suite.Output(cmd)
-	return err
 }
 
 const suffixMissing = "_missing_to_" + sideIPVS

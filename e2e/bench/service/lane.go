@@ -27,8 +27,8 @@ type ground struct {
 	// dir has files of programs.
 	dir  string
 	self suite.Self
-	// haproxyPath is the path of haproxy.
-	haproxyPath string
+	// haproxyPath and kubeProxyPath are the paths of programs.
+	haproxyPath, kubeProxyPath string
 
 	daemons []*suite.Daemon
 }
@@ -48,8 +48,8 @@ type lane struct {
 
 // newGround makes the endpoints and starts what they serve. The ground must be closed also after an
 // error.
-func newGround(ctx context.Context, haproxy string) (*ground, error) {
-	g := &ground{haproxyPath: haproxy}
+func newGround(ctx context.Context, o Options) (*ground, error) {
+	g := &ground{haproxyPath: o.HAProxy, kubeProxyPath: o.KubeProxy}
 	var err error
 	if g.self, err = suite.NewSelf(Suite); err != nil {
 		return g, err

@@ -2,9 +2,7 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
@@ -71,10 +69,12 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 		return err
 	}
 
-	return l.load(ctx, func(w io.Writer, _ rules.Node,
-		services []rules.Service) error {
-		return l.podAddrs(w, services, r)
-	}, "nft", "-f", "-")
+	cmd := l.node.Command(ctx, nil, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(l.podAddrs(r))
+	if _, err := suite.Output(cmd); err != nil {
+		return err
+	}
+	return l.forgetSoon()
 }
 
 // translate fills a table for the lane and attaches the programs: at links and, for a pod, at
@@ -86,8 +86,8 @@ func (g *ground) translate(l *lane, r reach) error {
 			return err
 		}
 		l.undo = append(l.undo, t.Close)
-		for _, s := range l.size.plan() {
-			put(p, s)
+		for _, o := range l.size.plan() {
+			put(p, o)
 		}
 		if err := apply(p, t); err != nil {
 			return err
@@ -105,9 +105,10 @@ func (g *ground) translate(l *lane, r reach) error {
 	})
 }
 
-// podAddrs writes the addresses from which pods may send, as the plugin does: for endpoints the
-// addresses of the measured services' backends, and for the client its own.
-func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
+// podAddrs returns the command of nft(8) for the addresses from which pods may send, as the plugin
+// writes them: for endpoints the addresses of the measured services' backends, and for the client
+// its own.
+func (l *lane) podAddrs(r reach) string {
 	var elements []string
 	if r == pod {
 		elements = append(elements, fmt.Sprintf("\"client\" . %s", clientAddr(l.number)))
@@ -118,27 +119,22 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	}
 
 	seen := map[netip.Addr]bool{}
-	for _, s := range services {
-		for _, b := range s.Backends {
-			if s.Idle || seen[b] {
+	for _, o := range l.size.measured() {
+		for _, e := range o.Slice.Endpoints {
+			if seen[e.Addr] {
 				continue
 			}
-			seen[b] = true
+			seen[e.Addr] = true
 			for i := range endpoints {
-				if block(i).Contains(b) {
-					elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, b))
+				if block(i).Contains(e.Addr) {
+					elements = append(elements, fmt.Sprintf("\"end%d\" . %s", i, e.Addr))
 				}
 			}
 		}
 	}
 
-	if len(elements) == 0 {
-		return errors.New("no backends")
-	}
-
-	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", abi.NFTPodTable,
-		abi.NFTPodSet4, strings.Join(elements, ", "))
-	return err
+	return fmt.Sprintf("add element inet %s %s { %s }\n", abi.NFTPodTable, abi.NFTPodSet4,
+		strings.Join(elements, ", "))
 }
 
 // tracks reports whether the node tracks connections, which is known once some have passed.

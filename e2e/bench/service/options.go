@@ -19,8 +19,8 @@ type Options struct {
 	Sample time.Duration
 	// Sizes are numbers of services in a table, ascending. The others are compared with the first.
 	Sizes []int
-	// HAProxy is the path of haproxy.
-	HAProxy string
+	// HAProxy and KubeProxy are the paths of these programs.
+	HAProxy, KubeProxy string
 
 	// only are names of the quantities of parts pod and outside, sides names of their sides; empty
 	// selects all.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -68,6 +68,11 @@ func (s size) String() string {
 	return fmt.Sprintf("%d services, %d endpoints", s.services, s.backends)
 }
 
+// within reports whether a table of another size has at least as many of both.
+func (s size) within(other size) bool {
+	return s.services <= other.services && s.backends <= other.backends
+}
+
 // measured lists the measured services by their port. A service of a tool that needs all
 // connections at one endpoint has one endpoint.
 var measured = []struct {
@@ -78,19 +83,15 @@ var measured = []struct {
 	{"stream", portIperf, true}}
 
 // plan makes the services: those that are measured stand in the middle of the others.
-func (s size) plan() []rules.Service {
-	all := make([]rules.Service, 0, s.services)
+func (s size) plan() []peer.Object {
+	all := make([]peer.Object, 0, s.services)
 	fill := max(0, s.services-len(measured))
 	for i := range fill {
 		if i == fill/2 {
 			all = append(all, s.measured()...)
 		}
-		all = append(all, rules.Service{
-			Namespace: "bench", Name: fmt.Sprintf("fill-%d", i), Port: "p80", Number: 80,
-			Target:    80,
-			ClusterIP: virtualAddr(len(measured) + i),
-			Backends:  []netip.Addr{backend(i % maxBackends)}, Idle: true,
-		})
+		all = append(all, object(fmt.Sprintf("fill-%d", i), "p80", 80,
+			virtualAddr(len(measured)+i), backend(i%maxBackends)))
 	}
 	if fill == 0 {
 		return s.measured()
@@ -98,23 +99,40 @@ func (s size) plan() []rules.Service {
 	return all
 }
 
-func (s size) measured() []rules.Service {
-	var out []rules.Service
+// measured are the services that are measured. They have the address of a balancer, too.
+func (s size) measured() []peer.Object {
+	var out []peer.Object
 	for i, m := range measured {
-		svc := rules.Service{
-			Namespace: "bench", Name: m.name, Port: "main", Number: m.port, Target: m.port,
-			ClusterIP: virtualAddr(i), External: externalAddr(i),
-		}
 		n := s.backends
 		if m.single {
 			n = 1
 		}
+		var backends []netip.Addr
 		for b := range n {
-			svc.Backends = append(svc.Backends, backend(b))
+			backends = append(backends, backend(b))
 		}
-		out = append(out, svc)
+		o := object(m.name, "main", m.port, virtualAddr(i), backends...)
+		o.Service.LoadBalancerIPs = []netip.Addr{externalAddr(i)}
+		out = append(out, o)
 	}
 	return out
+}
+
+// object is a service with one port, whose backends are on another node and have the same port.
+func object(name, port string, number uint16, clusterIP netip.Addr,
+	backends ...netip.Addr) peer.Object {
+	full := service.Name{Namespace: "bench", Name: name}
+	o := peer.Object{
+		Service: service.Service{Name: full, ClusterIPs: []netip.Addr{clusterIP},
+			Ports: []service.Port{{Name: port, Protocol: service.TCP, Port: number}}},
+		Slice: service.Slice{Service: full, Name: name + "-x7k2p",
+			Ports: []service.SlicePort{{Name: port, Protocol: service.TCP, Port: number}}},
+	}
+	for _, b := range backends {
+		o.Slice.Endpoints = append(o.Slice.Endpoints,
+			service.Endpoint{Addr: b, Node: "other", Ready: true, Serving: true})
+	}
+	return o
 }
 
 // virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured
@@ -126,25 +144,3 @@ func externalAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 19, 12
 
 // maxServices is how many services the addresses are enough for.
 const maxServices = 127<<8 - 1
-
-// rulesNode is the node of a lane as kube-proxy sees it.
-func rulesNode(lane int) rules.Node {
-	return rules.Node{Pods: clients, Services: virtual, Addrs: []netip.Addr{nodeAddr(lane)}}
-}
-
-// decoded returns a service as pkg/service takes it from an API server.
-func decoded(s rules.Service) (service.Service, service.Slice) {
-	name := service.Name{Namespace: s.Namespace, Name: s.Name}
-	svc := service.Service{Name: name, ClusterIPs: []netip.Addr{s.ClusterIP},
-		Ports: []service.Port{{Name: s.Port, Protocol: service.TCP, Port: s.Number}}}
-	if s.External.IsValid() {
-		svc.LoadBalancerIPs = []netip.Addr{s.External}
-	}
-	slice := service.Slice{Service: name, Name: s.Name + "-1",
-		Ports: []service.SlicePort{{Name: s.Port, Protocol: service.TCP, Port: s.Target}}}
-	for _, b := range s.Backends {
-		slice.Endpoints = append(slice.Endpoints,
-			service.Endpoint{Addr: b, Node: "other", Ready: true, Serving: true})
-	}
-	return svc, slice
-}

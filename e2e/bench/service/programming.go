@@ -1,16 +1,18 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
+	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 const (
@@ -30,66 +32,91 @@ const (
 	toNFTables = "_to_nftables"
 )
 
-// programming measures how fast tables are written: ours, and beside it the same rules by nft(8).
+// programming measures how fast tables are written: ours, and beside it the rules of kube-proxy. A
+// kube-proxy that is late has no figure, and a note.
 func (s *run) programming(ctx context.Context) error {
 	plan := manyServices(fillServices, fillEndpoints/fillServices)
-	l, err := s.ground.newLane(ctx, "programming", size{fillServices, fillEndpoints / fillServices})
-	if err != nil {
-		return err
-	}
-
-	var read, fill, entry, change, change99, theirFill, theirChange, theirChange99 []float64
+	var ours, theirs []filled
+	late := false
 	for round := range min(fillRounds, s.Rounds) {
 		o, err := s.fillOurs(ctx, round, plan)
 		if err != nil {
 			return err
 		}
-		t, err := fillTheirs(ctx, l, plan)
+		ours = append(ours, o)
+		s.Progress("round %d  list: ours %.0f ms, %.0f ms of it after it was decoded (%.2f µs an "+
+			"entry of a map); one endpoint, p99: %.2f ms", round+1, o.read, o.list, o.entry,
+			quantile99(o.changes))
+		if late {
+			continue
+		}
+
+		t, err := s.fillTheirs(ctx, round, plan)
+		if late = errors.Is(err, peer.ErrLate); late {
+			s.leftOut("programming of nftables", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		s.Progress("round %d  list: ours %.0f ms, %.0f ms of it after it was decoded (%.2f µs an "+
-			"entry of a map), nftables %.0f ms; one endpoint, p99: ours %.2f ms, nftables %.1f ms",
-			round+1, o.read, o.list, o.entry, t.list, quantile99(o.changes), quantile99(t.changes))
-		read, fill, entry, theirFill = append(read, o.read), append(fill, o.list),
-			append(entry, o.entry), append(theirFill, t.list)
-		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)),
-			append(theirChange, bench.Quantile(t.changes, 0.5))
-		change99, theirChange99 = append(change99, quantile99(o.changes)),
-			append(theirChange99, quantile99(t.changes))
+		theirs = append(theirs, t)
+		s.Progress("round %d  list: nftables %.0f ms; one endpoint, p99: %.1f ms", round+1, t.read,
+			quantile99(t.changes))
 	}
+	return s.programmed(ours, theirs)
+}
 
-	s.Add(caseRead, "", bench.Millisecond, read...)
-	s.Add(caseEntry, "", bench.Microsecond, entry...)
+// programmed adds the cases: ours beside theirs if these have as many rounds, and else alone.
+func (s *run) programmed(ours, theirs []filled) error {
 	for _, c := range []struct {
-		name       string
-		ours, base []float64
-	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange},
-		{caseChange + suffixP99, change99, theirChange99}} {
-		if err := s.Compare(c.name+toNFTables, "", bench.Millisecond, c.ours, c.base,
-			sideNFTables); err != nil {
+		name   string
+		unit   bench.Unit
+		beside bool
+		value  func(filled) float64
+	}{
+		{caseRead + toNFTables, bench.Millisecond, true, func(f filled) float64 { return f.read }},
+		{caseFill, bench.Millisecond, false, func(f filled) float64 { return f.list }},
+		{caseEntry, bench.Microsecond, false, func(f filled) float64 { return f.entry }},
+		{caseChange + toNFTables, bench.Millisecond, true,
+			func(f filled) float64 { return bench.Quantile(f.changes, 0.5) }},
+		{caseChange + suffixP99 + toNFTables, bench.Millisecond, true,
+			func(f filled) float64 { return quantile99(f.changes) }},
+	} {
+		var own, base []float64
+		for _, f := range ours {
+			own = append(own, c.value(f))
+		}
+
+		if !c.beside || len(theirs) < len(ours) {
+			s.Add(c.name, "", c.unit, own...)
+			continue
+		}
+		for _, f := range theirs {
+			base = append(base, c.value(f))
+		}
+		if err := s.Compare(c.name, "", c.unit, own, base, sideNFTables); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 
 // manyServices are services with as many endpoints each.
-func manyServices(n, each int) []rules.Service {
-	out := make([]rules.Service, n)
+func manyServices(n, each int) []peer.Object {
+	out := make([]peer.Object, n)
 	for i := range out {
-		out[i] = rules.Service{Namespace: "bench", Name: fmt.Sprintf("s%d", i), Port: "p80",
-			Number: 80, Target: 80, ClusterIP: virtualAddr(i)}
+		var backends []netip.Addr
 		for e := range each {
-			out[i].Backends = append(out[i].Backends, backend((i*each+e)%maxBackends))
+			backends = append(backends, backend((i*each+e)%maxBackends))
 		}
+		out[i] = object(fmt.Sprintf("s%d", i), "p80", 80, virtualAddr(i), backends...)
 	}
 	return out
 }
 
 // filled holds the times for writing a table, in milliseconds, and microseconds per entry. Read
-// counts from the request for the lists, list from the end of their decoding.
+// counts from the request for the lists, list from the end of their decoding. kube-proxy has read
+// and changes only.
 type filled struct {
 	read, list, entry float64
 	changes           []float64
@@ -98,7 +125,7 @@ type filled struct {
 // fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
 // endpoint after another.
 func (s *run) fillOurs(ctx context.Context, round int,
-	plan []rules.Service) (f filled, err error) {
+	plan []peer.Object) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
 	w, err := newWatched(ctx, dir, config, plan)
 	defer func() { err = errors.Join(err, w.close(dir)) }()
@@ -114,7 +141,7 @@ func (s *run) fillOurs(ctx context.Context, round int,
 			return f, err
 		}
 		fronts, entries, took = fronts+wr.fronts, entries+wr.entries, took+wr.took
-		f.read, f.list = millis(wr.at.Sub(w.began)), millis(wr.at.Sub(w.listed))
+		f.read, f.list = millis(wr.at.Sub(w.feed.Began())), millis(wr.at.Sub(w.listed))
 	}
 
 	f.entry = micros(took) / float64(entries)
@@ -128,20 +155,17 @@ func (s *run) fillOurs(ctx context.Context, round int,
 	defer tick.Stop()
 
 	for i := range oursChanges {
-		event, err := changeEvent(changed(plan[i*len(plan)/oursChanges], i), feedVersion+1+i)
-		if err != nil {
-			return f, err
-		}
+		slice := changed(plan[i*len(plan)/oursChanges], i)
 		<-tick.C
-		start := time.Now()
-		if err := w.feed.send(ctx, event); err != nil {
+		sent, err := w.feed.Change(ctx, slice)
+		if err != nil {
 			return f, err
 		}
 		wr, err := w.next(ctx)
 		if err != nil {
 			return f, err
 		}
-		f.changes = append(f.changes, millis(wr.at.Sub(start)))
+		f.changes = append(f.changes, millis(wr.at.Sub(sent)))
 	}
 
 	return f, w.problems(ctx)
@@ -150,42 +174,40 @@ func (s *run) fillOurs(ctx context.Context, round int,
 // changePause is between two changes.
 const changePause = 5 * time.Millisecond
 
-// changed is a service with another first endpoint.
-func changed(s rules.Service, i int) rules.Service {
-	s.Backends = slices.Clone(s.Backends)
-	s.Backends[0] = backend((i + 7) % maxBackends)
-	return s
+// changed is the slice of a service with another first endpoint.
+func changed(o peer.Object, i int) service.Slice {
+	slice := o.Slice
+	slice.Endpoints = slices.Clone(slice.Endpoints)
+	slice.Endpoints[0].Addr = backend((i + 7) % maxBackends)
+	return slice
 }
 
-// fillTheirs does the same by nft(8), in one transaction each time, as kube-proxy does.
-func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, err error) {
-	nft := func(b *bytes.Buffer) (float64, error) {
-		cmd := l.node.Command(ctx, nil, "nft", "-f", "-")
-		cmd.Stdin = b
-		start := time.Now()
-		_, err := suite.Output(cmd)
-		return millis(time.Since(start)), err
+// fillTheirs does the same by kube-proxy, in a new namespace.
+func (s *run) fillTheirs(ctx context.Context, round int,
+	plan []peer.Object) (f filled, err error) {
+	space, err := suite.NewSpace("node of programming")
+	if space != nil {
+		defer space.Close()
 	}
-	var b bytes.Buffer
-	if err := rules.NFTables(&b, rulesNode(l.number), plan); err != nil {
+	if err != nil {
 		return f, err
 	}
-	if f.list, err = nft(&b); err != nil {
+	p, err := s.ground.proxyOf(sideNFTables, nodeAddr(0),
+		filepath.Join(s.ground.dir, fmt.Sprintf("programming%d-kube-proxy", round))).Start(ctx,
+		space, plan)
+	if err != nil {
 		return f, err
 	}
+	defer p.Close()
 
+	f.read = millis(p.Took)
 	for i := range theirChanges {
-		var b bytes.Buffer
-		if err := rules.NFTablesChange(&b, changed(plan[i*len(plan)/theirChanges], i)); err != nil {
-			return f, err
-		}
-		took, err := nft(&b)
+		took, err := p.Change(ctx, changed(plan[i*len(plan)/theirChanges], i))
 		if err != nil {
 			return f, err
 		}
-		f.changes = append(f.changes, took)
+		f.changes = append(f.changes, millis(took))
 	}
-
 	return f, nil
 }
 

@@ -10,6 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
+const (
+	// kubeProxy is where hack/build-kubernetes.sh puts it.
+	kubeProxy = "../../../out/bin/kube-proxy"
+	// noHAProxy is any program: no test starts haproxy.
+	noHAProxy = "true"
+)
+
 // TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
 func TestRun(t *testing.T) {
 	nettest.NeedRoot(t)
@@ -18,12 +25,11 @@ func TestRun(t *testing.T) {
 		nettest.NeedProgram(t, p[0])
 	}
 
-	// The value does not matter: no part of this test starts it.
 	o := Options{
 		Choice: suite.Choice{Rounds: 1, Seed: 1, Parts: []string{partPod, partCost}, Root: ".",
 			Progress: t.Logf},
-		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: "true",
-		only: []string{qCPS, qCRRLatency, qRTT},
+		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: noHAProxy,
+		KubeProxy: nettest.NeedProgram(t, kubeProxy), only: []string{qCPS, qCRRLatency, qRTT},
 	}
 	rep, err := Run(t.Context(), o)
 	if err != nil {
@@ -79,8 +85,8 @@ func TestInterruptedRun(t *testing.T) {
 					cancel()
 				}
 			}},
-		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: "true",
-		only: []string{qCRRLatency},
+		Turns: 1, Slower: 1, Sample: time.Second, Sizes: []int{4}, HAProxy: noHAProxy,
+		KubeProxy: nettest.NeedProgram(t, kubeProxy), only: []string{qCRRLatency},
 	}
 
 	start := time.Now()

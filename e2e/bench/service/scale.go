@@ -2,10 +2,12 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -89,18 +91,9 @@ const (
 // scale measures new connections with tables of many sizes.
 func (s *run) scale(ctx context.Context) error {
 	for _, r := range reaches() {
-		sides := s.scaleSides(r)
-		lanes := map[string]*lane{}
-		for _, c := range sides {
-			number := 0
-			if c.again {
-				number = 1
-			}
-			l, err := s.lane(ctx, c.side, c.size, number, r)
-			if err != nil {
-				return err
-			}
-			lanes[c.String()] = l
+		sides, lanes, err := s.scaleLanes(ctx, r)
+		if err != nil {
+			return err
 		}
 
 		var groups []bench.Group
@@ -114,11 +107,13 @@ func (s *run) scale(ctx context.Context) error {
 			for _, c := range sides {
 				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q))
 			}
-			g.Pairs = s.scalePairs(g.Name, sides)
+			g.Pairs = slices.DeleteFunc(s.scalePairs(g.Name, sides), func(p bench.Pair) bool {
+				return lanes[p.Ours] == nil || lanes[p.Base] == nil
+			})
 			groups, of[g.Name] = append(groups, g), q
 		}
 
-		err := s.measure(ctx, groups, of)
+		err = s.measure(ctx, groups, of)
 		s.losses(r)
 		if err != nil {
 			return err
@@ -126,6 +121,34 @@ func (s *run) scale(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// scaleLanes returns the sides of a reach and their lanes, by the names of the sides. It leaves out
+// a table that kube-proxy did not write within its limit, and those of the same mode that are as
+// large or larger, and notes that.
+func (s *run) scaleLanes(ctx context.Context, r reach) (sides []scaleSide,
+	lanes map[string]*lane, err error) {
+	lanes = map[string]*lane{}
+	for _, c := range s.scaleSides(r) {
+		if late, is := s.late[c.side]; is && late.within(c.size) {
+			continue
+		}
+		number := 0
+		if c.again {
+			number = 1
+		}
+		l, err := s.lane(ctx, c.side, c.size, number, r)
+		if errors.Is(err, peer.ErrLate) {
+			s.late[c.side] = c.size
+			s.leftOut(c.String()+", and larger tables of that mode", err)
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		sides, lanes[c.String()] = append(sides, c), l
+	}
+	return sides, lanes, nil
 }
 
 // losses adds, for each size, the loss in new connections per second of ours against the first

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -77,21 +77,23 @@ func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
 		if len(plan) != z.services {
 			t.Errorf("%s: %d planned", z, len(plan))
 		}
-		at := slices.IndexFunc(plan, func(s rules.Service) bool { return s.Name == "http" })
+		at := slices.IndexFunc(plan, func(o peer.Object) bool {
+			return o.Service.Name.Name == "http"
+		})
 		if fill := z.services - len(measured); at != fill/2 {
 			t.Errorf("%s: the measured begin at %d", z, at)
 		}
-		if got := len(plan[at].Backends); got != z.backends {
+		if got := len(plan[at].Slice.Endpoints); got != z.backends {
 			t.Errorf("%s: http has %d endpoints", z, got)
 		}
-		if got := len(plan[at+3].Backends); got != 1 || plan[at+3].Name != "stream" {
-			t.Errorf("%s: %s has %d endpoints, want stream with one", z, plan[at+3].Name, got)
+		stream := plan[at+3]
+		if got := len(stream.Slice.Endpoints); got != 1 || stream.Service.Name.Name != "stream" {
+			t.Errorf("%s: %s has %d endpoints, want stream with one", z, stream.Service.Name, got)
 		}
 	}
 }
 
-// TestOursHasThePlanOfTheOthers checks that the table holds the plan that the rules are written
-// from.
+// TestOursHasThePlanOfTheOthers checks that the table holds the plan that kube-proxy reads.
 func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	z := size{50, 1000}
 	p, err := service.New("node", laneLimits)
@@ -99,16 +101,31 @@ func TestOursHasThePlanOfTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	fronts := 0
-	for _, s := range z.plan() {
-		put(p, s)
-		fronts++
-		if s.External.IsValid() {
-			fronts += 2 // from inside and from outside
-		}
+	for _, o := range z.plan() {
+		put(p, o)
+		fronts += 1 + 2*len(o.Service.LoadBalancerIPs) // from inside and from outside
 	}
 	c := p.Plan()
 	if len(p.Problems()) > 0 || len(c.Frontends.Keys) != fronts {
 		t.Errorf("%d frontends, want %d; %v", len(c.Frontends.Keys), fronts, p.Problems())
+	}
+}
+
+// TestLateSizes checks which tables are larger than one that kube-proxy did not write.
+func TestLateSizes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		late, other size
+		want        bool
+	}{
+		"the same":                         {size{1000, 3}, size{1000, 3}, true},
+		"more services":                    {size{1000, 3}, size{10000, 3}, true},
+		"fewer services":                   {size{1000, 3}, size{10, 3}, false},
+		"fewer services of more endpoints": {size{1000, 3}, size{10, 1000}, false},
+		"more services of fewer endpoints": {size{10, 1000}, size{1000, 3}, false},
+	} {
+		if got := tt.late.within(tt.other); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 
@@ -258,7 +275,7 @@ func TestOptions(t *testing.T) {
 // for this suite.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
-	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true,
+	known := map[string]bool{caseRead + toNFTables: true, caseEntry: true, caseFill: true,
 		caseChange + suffixP99 + toNFTables: true}
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {

@@ -1,23 +1,23 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// Names of sides.
+// Names of sides. Sides of kube-proxy have the names of its modes.
 const (
 	sideOurs     = "ours"
 	sideRouted   = "routed"
@@ -38,14 +38,10 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 	}
 	switch side {
 	case sideDirect:
-	case sideNFTables:
-		err = l.load(ctx, rules.NFTables, "nft", "-f", "-")
-	case sideIPTables:
-		err = l.load(ctx, rules.IPTables, "iptables-restore")
+	case sideNFTables, sideIPTables, sideIPVS:
+		err = g.kubeProxy(ctx, l)
 	case sideHAProxy:
 		err = g.haproxy(ctx, l)
-	case sideIPVS:
-		err = l.ipvs(ctx)
 	case sideGuarded:
 		err = g.ourNode(ctx, l, r)
 	case sideOurs, sideRouted:
@@ -59,39 +55,63 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 	return l, nil
 }
 
-// load feeds rules to a program on the node.
-func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error,
-	name string, args ...string) error {
-	var b bytes.Buffer
-	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {
+// syncLimit is the time within which kube-proxy must write the rules of a lane. The kernel looks
+// for a free name for the map of each service among all others, so the time grows with their
+// square.
+const syncLimit = 2 * time.Minute
+
+// kubeProxy has kube-proxy write the rules of a lane, and ends it: they stay, and connections meet
+// only them.
+func (g *ground) kubeProxy(ctx context.Context, l *lane) error {
+	p, err := g.proxyOf(l.side, nodeAddr(l.number), g.file(l, "kube-proxy")).Start(ctx, l.node,
+		l.size.plan())
+	if err != nil {
 		return err
 	}
-	cmd := l.node.Command(ctx, nil, name, args...)
-	cmd.Stdin = &b
-	if _, err := suite.Output(cmd); err != nil {
-		return err
-	}
-	// Closed connections are forgotten soon, so that conntrack has as many as in a cluster with
-	// less load. Their number is bounded for the whole machine, and more of them slow down rules.
+	p.Close()
+	return l.forgetSoon()
+}
+
+// leftOut notes what is left out because kube-proxy did not write it within its limit.
+func (s *run) leftOut(what string, err error) {
+	s.Notes = append(s.Notes, fmt.Sprintf("Left out: %s. kube-proxy did not sync within %v.", what,
+		syncLimit))
+	s.Progress("left out: %s: %v", what, err)
+}
+
+// proxyOf is kube-proxy of a mode on a node with that address, with its files in dir.
+func (g *ground) proxyOf(mode string, node netip.Addr, dir string) peer.KubeProxy {
+	return peer.KubeProxy{Path: g.kubeProxyPath, Mode: mode, Node: node, Pods: clients, Dir: dir,
+		Limit: syncLimit}
+}
+
+// forgetSoon has the node forget closed connections soon, so that conntrack has as many as in a
+// cluster with less load. Their number is bounded for the whole machine, and more of them slow down
+// rules.
+func (l *lane) forgetSoon() error {
 	return l.node.Sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
 		"net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }
 
 // haproxy serves the addresses of balancers from a proxy in the node.
 func (g *ground) haproxy(ctx context.Context, l *lane) error {
-	var b bytes.Buffer
-	if err := rules.HAProxy(&b, l.size.plan(), runtime.NumCPU()); err != nil {
-		return err
-	}
-	config := g.file(l, "haproxy.cfg")
-	if err := os.WriteFile(config, b.Bytes(), 0o644); err != nil {
-		return err
-	}
+	var fronts []peer.Frontend
 	var lines []string
 	var ports []uint16
-	for i, m := range measured {
-		lines = append(lines, fmt.Sprintf("address add %s/32 dev lo", externalAddr(i)))
-		ports = append(ports, m.port)
+	for _, o := range l.size.measured() {
+		at, port := o.Service.LoadBalancerIPs[0], o.Service.Ports[0].Port
+		f := peer.Frontend{Name: o.Service.Name.Name, At: netip.AddrPortFrom(at, port)}
+		for _, e := range o.Slice.Endpoints {
+			f.Servers = append(f.Servers, netip.AddrPortFrom(e.Addr, o.Slice.Ports[0].Port))
+		}
+		fronts, ports = append(fronts, f), append(ports, port)
+		lines = append(lines, fmt.Sprintf("address add %s/32 dev lo", at))
+	}
+
+	config := g.file(l, "haproxy.cfg")
+	text := peer.HAProxy(runtime.NumCPU(), fronts...)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return err
 	}
 	if err := l.node.IP(ctx, lines...); err != nil {
 		return err
@@ -129,10 +149,9 @@ func openTable(c bpfmaps.Config) (*bpfmaps.Table, error) {
 	return bpfmaps.Open(c)
 }
 
-func put(p *service.Planner, s rules.Service) {
-	svc, slice := decoded(s)
-	p.PutService(svc)
-	p.PutSlice(slice)
+func put(p *service.Planner, o peer.Object) {
+	p.PutService(o.Service)
+	p.PutSlice(o.Slice)
 }
 
 // apply brings a table to what was put.

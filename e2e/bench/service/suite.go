@@ -49,6 +49,8 @@ type run struct {
 	ground *ground
 	// built are lanes by side, size and number.
 	built map[string]*lane
+	// late are sizes of tables that kube-proxy did not write within its limit, by side.
+	late map[string]size
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside
@@ -57,14 +59,18 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	if err := findPrograms(o.HAProxy); err != nil {
+	if err := findPrograms(o); err != nil {
 		return nil, err
 	}
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, built: map[string]*lane{}}
+		s := &run{Options: o, Run: r, built: map[string]*lane{}, late: map[string]size{}}
 		s.Labels = ownLabels()
+		if !ipvsHere() {
+			s.Notes = append(s.Notes, "IPVS is not a side, and its gates are not judged: the kernel "+
+				"has no ip_vs, or the machine no ipset.")
+		}
 		var err error
-		s.ground, err = newGround(ctx, o.HAProxy)
+		s.ground, err = newGround(ctx, o)
 		return s, err
 	})
 }

@@ -171,7 +171,7 @@ var needed = [][2]string{
 }
 
 // findPrograms returns an error that lists the missing programs.
-func findPrograms(haproxy string) error {
+func findPrograms(o Options) error {
 	var errs []error
 	for _, n := range needed {
 		if _, err := exec.LookPath(n[0]); err != nil {
@@ -179,8 +179,11 @@ func findPrograms(haproxy string) error {
 				n[1]))
 		}
 	}
-	if _, err := exec.LookPath(haproxy); err != nil {
-		errs = append(errs, fmt.Errorf("no haproxy at %s: run hack/service/deps.sh", haproxy))
+	if _, err := exec.LookPath(o.HAProxy); err != nil {
+		errs = append(errs, fmt.Errorf("no haproxy at %s: run hack/service/deps.sh", o.HAProxy))
+	}
+	if _, err := exec.LookPath(o.KubeProxy); err != nil {
+		errs = append(errs, fmt.Errorf("no kube-proxy at %s: run `make kubernetes`", o.KubeProxy))
 	}
 	return errors.Join(errs...)
 }

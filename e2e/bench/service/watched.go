@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
@@ -17,15 +17,15 @@ import (
 // watched is a table that is kept as veild keeps it: its client reads a feed, its keeper plans and
 // writes.
 type watched struct {
-	feed   *feed
+	feed   *peer.Feed
 	table  *bpfmaps.Table
 	keeper *keeper.Keeper
 	// writes holds the writes, in their order.
 	writes chan written
-	// began is the time of the request for the lists, listed the end of their decoding.
-	began, listed time.Time
-	end           func()
-	ended         sync.WaitGroup
+	// listed is the time at which the lists were decoded.
+	listed time.Time
+	end    func()
+	ended  sync.WaitGroup
 }
 
 // written is one round of writes.
@@ -41,23 +41,23 @@ type written struct {
 // newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its
 // credentials. It is to be closed also after an error.
 func newWatched(ctx context.Context, dir, config string,
-	plan []rules.Service) (w *watched, err error) {
+	plan []peer.Object) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
 	if w.table, err = openTable(bpfmaps.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
 		return w, err
 	}
-	if w.feed, err = newFeed(plan); err != nil {
+	if w.feed, err = peer.NewFeed(nodeAddr(0), plan); err != nil {
 		return w, err
 	}
-	if err := w.feed.writeConfig(config); err != nil {
+	if err := w.feed.WriteConfig(config); err != nil {
 		return w, err
 	}
-	client, err := kube.New(kube.Options{Node: "node", Kubeconfig: config})
+	client, err := kube.New(kube.Options{Node: peer.NodeName, Kubeconfig: config})
 	if err != nil {
 		return w, err
 	}
 
-	if w.keeper, err = keeper.New(keeper.Options{Node: "node", Limits: service.DefaultLimits,
+	if w.keeper, err = keeper.New(keeper.Options{Node: peer.NodeName, Limits: service.DefaultLimits,
 		Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
@@ -68,7 +68,6 @@ func newWatched(ctx context.Context, dir, config string,
 	w.keeper.SetNodeAddrs(nil)
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.keeper.Run(ctx) })
-	w.began = time.Now()
 	// It returns the error of ctx.
 	w.ended.Go(func() {
 		_ = client.RunServices(ctx, service.DefaultLimits, sink{w.keeper, &w.listed})
@@ -80,7 +79,7 @@ func newWatched(ctx context.Context, dir, config string,
 func (w *watched) close(dir string) error {
 	w.end()
 	if w.feed != nil {
-		w.feed.close()
+		w.feed.Close()
 	}
 	w.ended.Wait()
 	if w.table == nil {

@@ -39,9 +39,9 @@ func (s *Space) Start(ctx context.Context, p Program) (*Daemon, error) {
 		close(d.done)
 	}()
 	for _, port := range p.Ports {
-		if err := s.listening(ctx, port, d.done); err != nil {
+		if err := s.listening(ctx, port, d); err != nil {
 			d.Close()
-			return nil, fmt.Errorf("%s: %s: %w: %s", s.Name, name, err, Tail(d.out.String(), 500))
+			return nil, fmt.Errorf("%s: %s: %w: %s", s.Name, name, err, d.Output())
 		}
 	}
 	return d, nil
@@ -49,14 +49,12 @@ func (s *Space) Start(ctx context.Context, p Program) (*Daemon, error) {
 
 // listening waits until the port has a listener, without connecting to it: some serve one
 // connection at a time.
-func (s *Space) listening(ctx context.Context, port uint16, ended <-chan struct{}) error {
-	deadline := time.After(10 * time.Second)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-
-	for {
-		var inUse bool
-		err := s.Do(func() error {
+func (s *Space) listening(ctx context.Context, port uint16, d *Daemon) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second,
+		fmt.Errorf("no process listens on port %d", port))
+	defer cancel()
+	return d.Await(ctx, 20*time.Millisecond, func() (inUse bool, err error) {
+		err = s.Do(func() error {
 			l, err := net.Listen("tcp4", fmt.Sprintf(":%d", port))
 			if err == nil {
 				return l.Close()
@@ -64,24 +62,40 @@ func (s *Space) listening(ctx context.Context, port uint16, ended <-chan struct{
 			inUse = errors.Is(err, syscall.EADDRINUSE)
 			return nil
 		})
-		if err != nil || inUse {
+		return inUse, err
+	})
+}
+
+// Await calls ready, with pauses of that length, until it returns true or an error, the program
+// ends, or ctx does. It returns that error, or the cause of ctx.
+func (d *Daemon) Await(ctx context.Context, pause time.Duration,
+	ready func() (bool, error)) error {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+
+	for {
+		if is, err := ready(); is || err != nil {
 			return err
 		}
-
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-ended:
+		case <-d.done:
 			return errors.New("it has ended")
-		case <-deadline:
-			return fmt.Errorf("no process listens on port %d", port)
 		case <-tick.C:
 		}
 	}
 }
 
-// Close ends the program and waits.
+// Close ends the program and the programs that it started, and waits for the program.
 func (d *Daemon) Close() {
-	_ = d.cmd.Process.Kill()
+	select {
+	case <-d.done: // its number may have another process by now
+	default:
+		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
+	}
 	<-d.done
 }
+
+// Output returns the end of what the program wrote to its standard error, once it is closed.
+func (d *Daemon) Output() string { return Tail(d.out.String(), 500) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -41,6 +42,15 @@ func (s *Space) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid()
 
 // Do runs fn on a thread in the namespace.
 func (s *Space) Do(fn func() error) error { return netns.DoFd(int(s.f.Fd()), s.Name, fn) }
+
+// Dial connects to an address, whose host is a number, from within the namespace.
+func (s *Space) Dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
+	err = s.Do(func() (err error) {
+		c, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+		return err
+	})
+	return c, err
+}
 
 // Command prepares a program in the namespace, and in a cgroup unless that is nil. The program ends
 // with this process: Go does not end threads that start programs, so the parent-death signal comes

@@ -60,7 +60,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	}()
 
 	m := c.Machines[0]
-	if err := equip(ctx, m, program.HAProxy(root)); err != nil {
+	if err := equip(ctx, m, program.HAProxy(root), program.KubeProxy(root)); err != nil {
 		return err
 	}
 
@@ -94,7 +94,7 @@ func flagsOf(o service.Options) []string {
 
 // equip copies this program to a machine, and the programs of this machine that it needs and the
 // image lacks, with their libraries: both have the same release.
-func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
+func equip(ctx context.Context, m *vm.Machine, haproxy, kubeProxy string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -106,6 +106,10 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 		return err
 	}
 	if err := m.PutFile(ctx, onMachineFolder+"/kvlab", self); err != nil {
+		return err
+	}
+
+	if err := m.PutFile(ctx, onMachineFolder+"/out/bin/kube-proxy", kubeProxy); err != nil {
 		return err
 	}
 

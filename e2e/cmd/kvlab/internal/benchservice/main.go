@@ -20,10 +20,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure how services are reached: by Kubeveil's table, by the rules of kube-proxy
-(nftables, iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the
-tables are written. Needs root. An interrupt ends it, with the report of what was measured until
-then.
+const usage = `Measure how services are reached: by Kubeveil's table, by kube-proxy (nftables,
+iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the tables are
+written. Tables that kube-proxy does not write within two minutes are left out of part scale. Needs
+root, and kube-proxy of make kubernetes. An interrupt ends it, with the report of what was measured
+until then.
 
 Usage: kvlab bench service [flags]
 
@@ -94,7 +95,7 @@ func Command() *cobra.Command {
 
 func run(ctx context.Context, out string, o service.Options) error {
 	return program.Measure(out, func(root, folder string) (*report.Report, error) {
-		o.Root, o.HAProxy = root, program.HAProxy(root)
+		o.Root, o.HAProxy, o.KubeProxy = root, program.HAProxy(root), program.KubeProxy(root)
 		o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
 		return service.Run(ctx, o)
 	})

@@ -23,6 +23,9 @@ func HAProxy(root string) string {
 	return own
 }
 
+// KubeProxy returns the path of the kube-proxy that hack/build-kubernetes.sh puts below root.
+func KubeProxy(root string) string { return filepath.Join(root, "out/bin/kube-proxy") }
+
 // Numbers reads a list with commas, and sorts it.
 func Numbers(list string) ([]int, error) {
 	var out []int

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -39,14 +40,14 @@ func (s *told) is(so func() bool) func() bool {
 // each change.
 func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	plan := manyServices(20, 10)
-	f, err := newFeed(plan)
+	f, err := peer.NewFeed(nodeAddr(0), plan)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.close()
+	defer f.Close()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	errtest.Must(t, f.writeConfig(config))
-	client, err := kube.New(kube.Options{Node: "node", Kubeconfig: config})
+	errtest.Must(t, f.WriteConfig(config))
+	client, err := kube.New(kube.Options{Node: peer.NodeName, Kubeconfig: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,14 +62,11 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 		t.Errorf("%d services, %d backends, want 20 and 200; problems %v", s.services, s.backends,
 			client.Problems())
 	}
-	event, err := changeEvent(changed(plan[7], 100), feedVersion+1)
-	if err != nil {
+	if _, err := f.Change(ctx, changed(plan[7], 100)); err != nil {
 		t.Fatal(err)
 	}
 
-	errtest.Must(t, f.send(ctx, event))
-
-	want := service.Name{Namespace: plan[7].Namespace, Name: plan[7].Name}
+	want := plan[7].Service.Name
 	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
 		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) &&
 			s.last.Endpoints[0].Ready
@@ -97,15 +95,14 @@ func TestTableFollowsTheFeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, err := w.next(t.Context())
+	began := w.feed.Began()
 	if err != nil || first.fronts != len(plan) || !first.at.After(w.listed) ||
-		!w.listed.After(w.began) {
-		t.Fatalf("written %+v, began %v, listed %v: %v", first, w.began, w.listed, err)
+		began.IsZero() || !w.listed.After(began) {
+		t.Fatalf("written %+v, began %v, listed %v: %v", first, began, w.listed, err)
 	}
-	event, err := changeEvent(changed(plan[3], 100), feedVersion+1)
-	if err != nil {
+	if _, err := w.feed.Change(t.Context(), changed(plan[3], 100)); err != nil {
 		t.Fatal(err)
 	}
-	errtest.Must(t, w.feed.send(t.Context(), event))
 
 	if wr, err := w.next(t.Context()); err != nil || wr.fronts != 1 {
 		t.Errorf("a change wrote %+v: %v", wr, err)
