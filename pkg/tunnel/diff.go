@@ -202,5 +202,5 @@ func resetEndpoint(p Peer, st PeerState, underlay cluster.Families, now time.Tim
 	case underlay.V4 != underlay.V6 && st.Endpoint.Addr().Unmap().Is4() != underlay.V4:
 		return true
 	}
-	return !now.IsZero() && HealthAt(st.LastHandshake, now) != Up
+	return !now.IsZero() && now.Sub(st.LastHandshake) >= SessionLifetime
 }

@@ -88,6 +88,14 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 			nil},
 		{"a peer that moved and fell silent is set back", moved(time.Hour, endpoint), first,
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
+		{"a peer that moved and whose session has just expired is set back",
+			moved(tunnel.SessionLifetime, endpoint), first,
+			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
+		{"a peer that moved before the clock was set back is left there",
+			moved(-time.Hour, endpoint), first, nil},
+		{"a peer that moved and never shook hands is set back", func(f *tunneltest.Fake) {
+			f.Edit("veil0", func(d *tunnel.DeviceState) { d.Peers[0].Endpoint = endpoint })
+		}, first, []tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
 		{"a peer that moved to another of its addresses is left there",
 			moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr(), endpoint.Addr()), nil},
 		{"an endpoint that is none of the peer's addresses is set back",
@@ -372,24 +380,5 @@ func TestPlan(t *testing.T) {
 	}
 	if e := tunnel.Plan(in).Devices[0].Peers[0].Endpoint; e != ep(1) {
 		t.Errorf("endpoint %s, want %s", e, ep(1))
-	}
-}
-
-func TestHealth(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		last time.Time
-		want tunnel.Health
-	}{
-		{"no handshake", time.Time{}, tunnel.Never},
-		{"a fresh one", now.Add(-time.Second), tunnel.Up},
-		{"one in the future, the clock was set back", now.Add(time.Hour), tunnel.Up},
-		{"one that has expired", now.Add(-tunnel.SessionLifetime), tunnel.Stale},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			if got := tunnel.HealthAt(tc.last, now); got != tc.want {
-				t.Errorf("health %s, want %s", got, tc.want)
-			}
-		})
 	}
 }

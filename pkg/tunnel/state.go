@@ -146,29 +146,6 @@ func peersAfter(st DeviceState, want Device, prune bool,
 	return out
 }
 
-// Health is a class of the age of a peer's last handshake.
-type Health string
-
-// Healths of a peer.
-const (
-	Up Health = "up"
-	// Stale: the session has expired, because nothing was sent or the peer is away.
-	Stale Health = "stale"
-	// Never: no handshake with the peer has succeeded.
-	Never Health = "never"
-)
-
 // SessionLifetime is how long a session may be used (WireGuard whitepaper,
 // section 6.1, Reject-After-Time).
 const SessionLifetime = 180 * time.Second
-
-// HealthAt returns a peer's Health by the age of its last handshake.
-func HealthAt(lastHandshake, now time.Time) Health {
-	switch {
-	case lastHandshake.IsZero():
-		return Never
-	case now.Sub(lastHandshake) >= SessionLifetime:
-		return Stale
-	}
-	return Up
-}
