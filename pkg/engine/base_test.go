@@ -45,7 +45,7 @@ func giveSession(t testing.TB, d *Device, p *peer, at **session, local uint32) {
 	d.retire(*at)
 	d.zeroRetired()
 	*at = &session{peer: p, keys: keys, local: local, remote: local + 1, born: d.now()}
-	d.sessions[local] = *at
+	d.state.sessions[local] = *at
 }
 
 // crowd adds peers to a device, each with a session.
@@ -62,11 +62,11 @@ func crowd(t testing.TB, d *Device, peers int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.peers[key] = p
-		d.order = append(d.order, p)
+		d.mu.peers[key] = p
+		d.mu.order = append(d.mu.order, p)
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
 		p.allowed[prefix] = struct{}{}
-		d.routes.insert(prefix, p)
+		d.state.routes.insert(prefix, p)
 		p.endpoint.Store(&sock.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")})
 		giveSession(t, d, p, &p.current, uint32(i+1000))
 		for c := range uint64(3000) {
@@ -154,7 +154,7 @@ func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			for i := range n {
-				p := d.order[r.IntN(peers)]
+				p := d.mu.order[r.IntN(peers)]
 				happenings[names[r.IntN(len(names))]](t, d, p, uint32(100000*(seed+1))+uint32(n*100+i))
 			}
 		}
@@ -183,9 +183,10 @@ func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 		if size := len(counted(rest.Bytes)); n == 0 && size > 200+4000*waiting(d) {
 			t.Errorf("seed %d: %d bytes for no change", seed, size)
 		}
-		if len(other.sessions) != len(d.sessions) || other.stagedBytes.Load() != d.stagedBytes.Load() {
+		have, staged := len(other.state.sessions), other.stagedBytes.Load()
+		if want := len(d.state.sessions); have != want || staged != d.stagedBytes.Load() {
 			t.Errorf("seed %d: %d sessions and %d bytes that wait, want %d and %d", seed,
-				len(other.sessions), other.stagedBytes.Load(), len(d.sessions), d.stagedBytes.Load())
+				have, staged, want, d.stagedBytes.Load())
 		}
 		other.Close()
 		rest.Close()
@@ -195,7 +196,7 @@ func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 
 // waiting returns how many peers have packets that wait: a base has none.
 func waiting(d *Device) (n int) {
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		n += min(1, len(p.staged.packets))
 	}
 	return n
@@ -213,7 +214,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	defer b.Close()
 
 	d.mu.Lock()
-	for i, p := range d.order {
+	for i, p := range d.mu.order {
 		for j := range p.former {
 			giveSession(t, d, p, &p.former[j], uint32(1<<20+i*10+j))
 		}
@@ -230,7 +231,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	}
 
 	other := imported(t, images{b.Image.Bytes, rest.Bytes})
-	if other == nil || len(other.sessions) != len(d.sessions) {
+	if other == nil || len(other.state.sessions) != len(d.state.sessions) {
 		t.Fatal("the successor differs")
 	}
 	other.Close()
@@ -277,7 +278,7 @@ func BenchmarkStandStill(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for _, p := range d.order {
+				for _, p := range d.mu.order {
 					if all {
 						p.current.sent.Add(1)
 					}

@@ -25,8 +25,8 @@ func (d *Device) IpcGetOperation(w io.Writer) error {
 		d.mu.Unlock()
 		return errClosed
 	}
-	state := uapi.State{PrivateKey: *d.id.Private(), ListenPort: d.port, Mark: d.mark}
-	for _, p := range d.order {
+	state := uapi.State{PrivateKey: *d.mu.id.Private(), ListenPort: d.mu.port, Mark: d.mu.mark}
+	for _, p := range d.mu.order {
 		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
 			LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
 			Sent: p.sentBytes.Load(), Received: p.rxBytes.Load()}
@@ -87,18 +87,18 @@ func (d *Device) apply(set *uapi.Set) error {
 	}
 
 	// Nothing below can fail.
-	d.configured++
+	d.mu.configured++
 	if set.PrivateKey != nil {
 		d.setPrivate(set.PrivateKey, now)
 	}
 
 	for _, p := range plan.made {
-		d.id.Precompute(p.secrets, &p.public)
+		d.mu.id.Precompute(p.secrets, &p.public)
 	}
 
 	d.state.Lock()
 	if set.ReplacePeers {
-		for _, p := range slices.Clone(d.order) {
+		for _, p := range slices.Clone(d.mu.order) {
 			d.remove(p)
 		}
 	}
@@ -109,7 +109,7 @@ func (d *Device) apply(set *uapi.Set) error {
 
 	d.state.Unlock()
 	d.bury()
-	if d.up {
+	if d.mu.up {
 		for _, c := range plan.changes {
 			if p := c.peer; p != nil && !p.removed {
 				d.welcome(p, now)
@@ -125,22 +125,22 @@ func (d *Device) apply(set *uapi.Set) error {
 
 // applyDevice applies the settings that can fail.
 func (d *Device) applyDevice(set *uapi.Set) error {
-	oldPort, oldMark := d.port, d.mark
+	oldPort, oldMark := d.mu.port, d.mu.mark
 	if set.Mark != nil {
-		d.mark = *set.Mark
+		d.mu.mark = *set.Mark
 	}
-	if set.ListenPort != nil && (*set.ListenPort != d.port || d.port == 0) {
-		if !d.up {
-			d.port = *set.ListenPort
+	if set.ListenPort != nil && (*set.ListenPort != d.mu.port || d.mu.port == 0) {
+		if !d.mu.up {
+			d.mu.port = *set.ListenPort
 		} else if err := d.bind(*set.ListenPort); err != nil {
-			d.port, d.mark = oldPort, oldMark
+			d.mu.port, d.mu.mark = oldPort, oldMark
 			return &uapi.Error{Code: -int64(unix.EADDRINUSE),
 				Err: fmt.Errorf("listen on port %d: %w", *set.ListenPort, err)}
 		}
-	} else if d.mark != oldMark {
-		if err := d.remark(d.mark); err != nil {
+	} else if d.mu.mark != oldMark {
+		if err := d.remark(d.mu.mark); err != nil {
 			err = errors.Join(err, d.remark(oldMark))
-			d.mark = oldMark
+			d.mu.mark = oldMark
 			return &uapi.Error{Code: -int64(unix.EADDRINUSE), Err: err}
 		}
 		d.changes.add(sock.Change{}) // The mark may choose other routes.
@@ -149,12 +149,12 @@ func (d *Device) applyDevice(set *uapi.Set) error {
 }
 
 func (d *Device) remark(mark uint32) error {
-	if d.bound == nil {
+	if d.state.bound == nil {
 		return nil
 	}
-	err := d.bound.v4.SetMark(mark)
-	if d.bound.v6 != nil {
-		err = errors.Join(err, d.bound.v6.SetMark(mark))
+	err := d.state.bound.v4.SetMark(mark)
+	if d.state.bound.v6 != nil {
+		err = errors.Join(err, d.state.bound.v6.SetMark(mark))
 	}
 	return err
 }
@@ -162,16 +162,16 @@ func (d *Device) remark(mark uint32) error {
 // setPrivate changes the static key: sessions under the former one end, all peers are greeted, and a
 // peer with this key goes.
 func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
-	before := d.id.Public
-	d.id.SetPrivate(key)
+	before := d.mu.id.Public
+	d.mu.id.SetPrivate(key)
 	clear(key[:])
-	if d.id.Public == before {
+	if d.mu.id.Public == before {
 		return
 	}
 	d.state.Lock()
 	d.useKey()
-	for _, p := range slices.Clone(d.order) {
-		if p.public == d.id.Public {
+	for _, p := range slices.Clone(d.mu.order) {
+		if p.public == d.mu.id.Public {
 			d.remove(p)
 			continue
 		}
@@ -179,11 +179,11 @@ func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	}
 	d.state.Unlock()
 	d.bury()
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		d.forgetInitiation(p)
-		d.id.Precompute(p.secrets, &p.public)
+		d.mu.id.Precompute(p.secrets, &p.public)
 	}
-	if d.up {
+	if d.mu.up {
 		d.greetAll(now)
 	}
 }
@@ -191,9 +191,9 @@ func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 // useKey sets up the checks of messages for the static key. The caller holds state for writing, or
 // no thread runs.
 func (d *Device) useKey() {
-	d.checker = noise.NewChecker(d.id.Public)
+	d.mu.checker = noise.NewChecker(d.mu.id.Public)
 	for _, s := range d.shards {
-		s.rx.filter = noise.NewFilter(d.id.Public)
+		s.rx.filter = noise.NewFilter(d.mu.id.Public)
 	}
 }
 
@@ -205,8 +205,8 @@ func (d *Device) applyPeer(c change) {
 	}
 
 	if c.made {
-		d.peers[p.public] = p
-		d.order = append(d.order, p)
+		d.mu.peers[p.public] = p
+		d.mu.order = append(d.mu.order, p)
 	}
 
 	if s.Remove {
@@ -237,14 +237,14 @@ func (d *Device) applyPeer(c change) {
 		switch {
 		case a.Clear:
 			for prefix := range p.allowed {
-				d.routes.remove(prefix, p)
+				d.state.routes.remove(prefix, p)
 			}
 			clear(p.allowed)
 		case a.Remove:
-			d.routes.remove(a.Prefix, p)
+			d.state.routes.remove(a.Prefix, p)
 			delete(p.allowed, a.Prefix)
 		default:
-			if from := d.routes.insert(a.Prefix, p); from != nil && from != p {
+			if from := d.state.routes.insert(a.Prefix, p); from != nil && from != p {
 				delete(from.allowed, a.Prefix)
 			}
 			p.allowed[a.Prefix] = struct{}{}
@@ -260,20 +260,20 @@ func (d *Device) remove(p *peer) {
 	}
 	p.removed = true
 	for prefix := range p.allowed {
-		d.routes.remove(prefix, p)
+		d.state.routes.remove(prefix, p)
 	}
 	d.endSessions(p)
-	delete(d.peers, p.public)
-	d.dead = append(d.dead, p)
+	delete(d.mu.peers, p.public)
+	d.mu.dead = append(d.mu.dead, p)
 }
 
 // bury ends the sessions that no thread can reach any more, and the removed peers.
 func (d *Device) bury() {
 	d.zeroRetired()
-	if len(d.dead) == 0 {
+	if len(d.mu.dead) == 0 {
 		return
 	}
-	for _, p := range d.dead {
+	for _, p := range d.mu.dead {
 		if p.secrets == nil {
 			continue // The Set that made it removed it.
 		}
@@ -283,9 +283,9 @@ func (d *Device) bury() {
 		d.unstage(p)
 		secret.Free(d.arena, p.secrets)
 	}
-	clear(d.dead)
-	d.dead = d.dead[:0]
-	d.order = slices.DeleteFunc(d.order, func(p *peer) bool { return p.removed })
+	clear(d.mu.dead)
+	d.mu.dead = d.mu.dead[:0]
+	d.mu.order = slices.DeleteFunc(d.mu.order, func(p *peer) bool { return p.removed })
 }
 
 // welcome greets a peer with an endpoint that never had a handshake there.
@@ -300,7 +300,7 @@ func (d *Device) welcome(p *peer, now time.Duration) {
 // greetAll greets all peers with an endpoint: their sessions have ended here, and a peer that only
 // sends would not find out for 15 s.
 func (d *Device) greetAll(now time.Duration) {
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		if ep := p.endpoint.Load(); ep != nil {
 			d.greet(p, ep, now)
 		}
@@ -311,6 +311,6 @@ func (d *Device) greet(p *peer, ep *sock.Endpoint, now time.Duration) {
 	p.greetedAt = ep.Addr
 	p.timers.greetings = 0
 	p.timers.greet = now
-	d.nextWalk = now
+	d.mu.nextWalk = now
 	d.wakeControl()
 }

@@ -43,9 +43,9 @@ const messagesPerStep = 32
 // step does the due work and returns how long control may wait. If that is not positive, control
 // must not wait.
 func (d *Device) step(now time.Duration) time.Duration {
-	d.handled = d.takePending(d.handled)
-	for i, p := range d.handled {
-		d.handled[i] = nil
+	d.mu.handled = d.takePending(d.mu.handled)
+	for i, p := range d.mu.handled {
+		d.mu.handled[i] = nil
 		e := p.events.Swap(0)
 		if p.removed {
 			continue
@@ -63,21 +63,21 @@ func (d *Device) step(now time.Duration) time.Duration {
 
 	more := false
 	for range messagesPerStep {
-		waiting, ok := d.ring.take(&d.msg)
+		waiting, ok := d.ring.take(&d.mu.msg)
 		if !ok {
 			break
 		}
 		more = true
-		if d.msg.data[0] != noise.TypeCookie {
-			d.load.note(waiting, now)
+		if d.mu.msg.data[0] != noise.TypeCookie {
+			d.mu.load.note(waiting, now)
 		}
-		d.handle(&d.msg, now)
+		d.handle(&d.mu.msg, now)
 	}
 
-	if now >= d.nextWalk {
-		d.nextWalk = now + walkInterval
+	if now >= d.mu.nextWalk {
+		d.mu.nextWalk = now + walkInterval
 		d.checkLink(now)
-		if d.up {
+		if d.mu.up {
 			d.walk(now)
 		}
 	}
@@ -85,37 +85,19 @@ func (d *Device) step(now time.Duration) time.Duration {
 	if more {
 		return 0
 	}
-	return d.nextWalk - now
-}
-
-// checkLink follows the state of the TUN's link.
-func (d *Device) checkLink(now time.Duration) {
-	l, err := d.link()
-	if err != nil {
-		return // The TUN is gone or about to be; its thread reports it.
-	}
-	d.mtu.Store(int64(l.MTU))
-	switch {
-	case l.Up && !d.up:
-		if err := d.setUp(now); err != nil {
-			d.log.Warn("sockets cannot be opened, trying again", "port", d.port, "err", err)
-			d.nextWalk = now + time.Second
-		}
-	case !l.Up && d.up:
-		d.setDown()
-	}
+	return d.mu.nextWalk - now
 }
 
 // walk does the due actions of the peers' timers. It begins at the first peer for which the last
 // walk had no budget, so that each peer gets its turn.
 func (d *Device) walk(now time.Duration) {
-	d.refused, d.judgements = false, 0
+	d.mu.refused, d.mu.judgements = false, 0
 	d.noteChanges()
 	d.retryOffloads(now)
-	n := len(d.order)
-	start := d.turn
+	n := len(d.mu.order)
+	start := d.mu.turn
 	for i := range n {
-		p := d.order[(start+i)%n]
+		p := d.mu.order[(start+i)%n]
 		d.expire(p, now)
 		d.judge(p, now)
 		d.retrySegments(p, now)
@@ -189,9 +171,9 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 		return
 	}
 	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
-	if !d.budget.take(first, now) {
-		if !d.refused {
-			d.refused, d.turn = true, place
+	if !d.mu.budget.take(first, now) {
+		if !d.mu.refused {
+			d.mu.refused, d.mu.turn = true, place
 		}
 		return
 	}
@@ -206,7 +188,7 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 
 // want begins a handshake if none was begun in the last 5 s. It is a greeting if one is due.
 func (d *Device) want(p *peer, now time.Duration) {
-	if !d.up {
+	if !d.mu.up {
 		return
 	}
 	if p.timers.retransmit != 0 {
@@ -221,7 +203,7 @@ func (d *Device) want(p *peer, now time.Duration) {
 		return
 	}
 	p.timers.attempts = 0
-	if !d.budget.take(!p.dead.Load(), now) {
+	if !d.mu.budget.take(!p.dead.Load(), now) {
 		p.wanted = true
 		return
 	}
@@ -258,7 +240,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.lastStamp = d.stamp(p)
 	var msg [noise.InitiationSize]byte
 	d.forgetInitiation(p)
-	if err := d.id.Initiate(p.secrets, &p.public, index, p.lastStamp, &msg); err != nil {
+	if err := d.mu.id.Initiate(p.secrets, &p.public, index, p.lastStamp, &msg); err != nil {
 		p.timers.retransmit, p.timers.greet = 0, 0
 		d.drops.add(badHandshake, 1)
 		return false
@@ -271,7 +253,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.timers.began(now, randomJitter())
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(msg)))
-	d.out.message(d.bound, ep, msg[:])
+	d.mu.out.message(d.state.bound, ep, msg[:])
 
 	return true
 }
@@ -291,7 +273,7 @@ func (d *Device) newIndex() uint32 {
 		var b [4]byte
 		rand.Read(b[:])
 		i := binary.LittleEndian.Uint32(b[:])
-		if i != 0 && d.sessions[i] == nil && d.waiting.get(i) == nil {
+		if i != 0 && d.state.sessions[i] == nil && d.waiting.get(i) == nil {
 			return i
 		}
 	}

@@ -19,16 +19,16 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.keepalive = time.Second
-	d.up = true
+	d.mu.up = true
 	now := d.now()
-	full := d.budget
+	full := d.mu.budget
 	p.wanted = true
 	for _, a := range []action{doInitiate, doRetry, doGreet, doKeepalive, doConfirm} {
 		d.act(p, a, now, 0)
 	}
 	d.want(p, now)
-	if d.budget != full {
-		t.Errorf("the budget is %+v, before %+v", d.budget, full)
+	if d.mu.budget != full {
+		t.Errorf("the budget is %+v, before %+v", d.mu.budget, full)
 	}
 	if p.wanted || p.timers.retransmit != 0 {
 		t.Error("it waits for a handshake that cannot begin")
@@ -36,7 +36,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 
 	p.endpoint.Store(&sock.Endpoint{Addr: netip.MustParseAddrPort("198.18.0.9:9")})
 	d.want(p, now)
-	if d.budget == full {
+	if d.mu.budget == full {
 		t.Error("a peer with an endpoint takes nothing from the budget")
 	}
 }

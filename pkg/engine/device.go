@@ -31,72 +31,109 @@ type Options struct {
 	Clock func() time.Duration
 }
 
-// Device is a WireGuard device.
+// Device is a WireGuard device. Its fields are grouped by owner. A group with a lock embeds it, so a
+// field names its lock: d.state.routes needs d.state, and d.mu.order needs d.mu. No thread takes
+// d.mu; control and configuration take d.state while they hold d.mu.
 type Device struct {
-	log          *slog.Logger
-	arena        *secret.Arena
-	tier         *aead.Tier
-	shards       []*shard
-	udpOffload   bool
-	link         func() (sock.Link, error)
-	now          func() time.Duration
+	parts
+	atomics
+	state shared
+	mu    owned
+	inbox
+	life
+}
+
+// parts does not change while threads run.
+type parts struct {
+	log        *slog.Logger
+	arena      *secret.Arena
+	tier       *aead.Tier
+	shards     []*shard
+	udpOffload bool
+	link       func() (sock.Link, error)
+	now        func() time.Duration
+	turns      *turns
+	paths      *sock.Paths // nil without netlink
+}
+
+// atomics needs no lock: threads and control use it at any time.
+type atomics struct {
 	mtu          atomic.Int64
 	drops        drops
 	noTCP, noUDP refusal
+	stagedBytes  atomic.Int64
+}
 
-	// state is held for reading by the threads, for a batch.
-	state    sync.RWMutex
+// shared is what the threads read. A thread holds the lock for reading, for a batch. Control and
+// configuration hold it to write; they alone write, so they read without it.
+type shared struct {
+	sync.RWMutex
 	routes   routes
 	sessions map[uint32]*session
 	bound    *binding // the sockets, nil while the device is down
+}
 
-	// mu is held by control and by configuration.
-	mu      sync.Mutex
+// owned is what control and configuration share. No thread uses it.
+type owned struct {
+	sync.Mutex
+	settings
+	walk
+	// lastStamp is the latest timestamp of an initiation; see StampsAfter.
+	lastStamp, stampsAfter noise.Timestamp
+	budget                 budget
+	load                   load
+	limits                 limiter
+	up                     bool // the link is up, and there are sockets
+	out                    *outbox
+	msg                    message    // the one that is handled
+	handled                []*peer    // those with events, of this step
+	retired                []*session // of which the keys are zeroed next
+	dead                   []*peer    // those that were removed, until bury
+}
+
+// settings is what configuration changes.
+type settings struct {
 	id      *noise.Identity
 	checker *noise.Checker
+	port    uint16
+	mark    uint32
 	peers   map[noise.PublicKey]*peer
 	order   []*peer // all of peers, in the order of configuration
 	// configured is how often configuration changed, see Base.
 	configured uint64
-	// lastStamp is the latest timestamp of an initiation; see StampsAfter.
-	lastStamp, stampsAfter noise.Timestamp
-	waiting                exchanges
-	port                   uint16
-	mark                   uint32
-	up                     bool
-	out                    *outbox
+}
+
+// walk is the state of control's walks over the peers.
+type walk struct {
+	nextWalk time.Duration
+	turn     int  // where the next walk over order begins
+	refused  bool // this walk has found no budget for a peer
 	// route returns the link by which datagrams leave for an endpoint. With a nil route, no source
 	// is judged.
 	route      func(e *sock.Endpoint, mark uint32) (link int32, err error)
-	judgements int  // of this walk
-	turn       int  // where the next walk over order begins
-	refused    bool // this walk has found no budget for a peer
-	budget     budget
-	load       load
-	limits     limiter
-	msg        message
-	handled    []*peer
-	retired    []*session
-	dead       []*peer
-	nextWalk   time.Duration
+	judgements int // of this walk
+}
 
-	paths   *sock.Paths // nil without netlink
-	changes changes
+// inbox is what threads and control pass to each other. Each part has its own lock.
+type inbox struct {
+	ring     ring
+	pending  pending
+	waiting  exchanges
+	changes  changes
+	wake     *sock.Waker
+	wakeFile *os.File
+	awake    atomic.Bool
+}
 
-	turns       *turns
-	ring        ring
-	pending     pending
-	stagedBytes atomic.Int64
-	wake        *sock.Waker
-	wakeFile    *os.File
-	awake       atomic.Bool
-	closing     atomic.Bool
-	halted      atomic.Bool // the sending threads end
-	stopping    atomic.Bool // the receiving threads end
-	gone        chan struct{}
-	goneOnce    sync.Once
-	tx          sync.WaitGroup // the sending threads
-	threads     sync.WaitGroup // control
+// life is the beginning and the end of the threads.
+type life struct {
+	closing  atomic.Bool
+	halted   atomic.Bool // the sending threads end
+	stopping atomic.Bool // the receiving threads end
+	gone     chan struct{}
+	goneOnce sync.Once
+	tx       sync.WaitGroup // the sending threads
+	threads  sync.WaitGroup // control
 }
 
 // New makes a device and starts its threads. It has no key and no peer yet.
@@ -111,10 +148,10 @@ func New(o Options) (*Device, error) {
 
 // build makes a device without threads.
 func build(o Options) (*Device, error) {
-	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload,
-		link: o.Link, now: o.Clock,
-		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{},
-		gone: make(chan struct{}), turns: newTurns()}
+	d := &Device{parts: parts{log: o.Log, arena: new(secret.Arena), tier: o.Tier,
+		udpOffload: o.UDPOffload, link: o.Link, now: o.Clock, turns: newTurns()}}
+	d.state.sessions, d.mu.peers = map[uint32]*session{}, map[noise.PublicKey]*peer{}
+	d.gone = make(chan struct{})
 	if d.now == nil {
 		d.now = bootTime
 	}
@@ -148,7 +185,7 @@ func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
 
 // Start starts the threads of a device that was imported.
 func (d *Device) Start() {
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		p.unjudged.Store(true)
 		if p.events.Load() != 0 {
 			d.pending.peers = append(d.pending.peers, p)
@@ -172,8 +209,8 @@ func (d *Device) Start() {
 func (d *Device) run() {
 	d.halted.Store(false)
 	for _, s := range d.shards {
-		if d.bound != nil {
-			s.rx.start(d.bound)
+		if d.state.bound != nil {
+			s.rx.start(d.state.bound)
 		}
 		s.stop.Clear()
 		d.tx.Go(s.runTX)
@@ -207,12 +244,12 @@ func (d *Device) stopReceiving() {
 }
 
 func (d *Device) prepare(o Options) (err error) {
-	if d.id, err = noise.NewIdentity(d.arena); err != nil {
+	if d.mu.id, err = noise.NewIdentity(d.arena); err != nil {
 		return err
 	}
-	d.checker = noise.NewChecker(d.id.Public)
+	d.mu.checker = noise.NewChecker(d.mu.id.Public)
 
-	if d.out, err = newOutbox(d); err != nil {
+	if d.mu.out, err = newOutbox(d); err != nil {
 		return err
 	}
 	if d.wake, err = sock.NewWaker(); err != nil {
@@ -221,7 +258,7 @@ func (d *Device) prepare(o Options) (err error) {
 	if d.paths, err = sock.NewPaths(); err != nil {
 		d.log.Warn("routes are not followed: source addresses of peers may not suit them", "err", err)
 	} else {
-		d.route = d.paths.Link
+		d.mu.route = d.paths.Link
 	}
 	// The runtime's poller lets control wait without a thread.
 	d.wakeFile = os.NewFile(uintptr(d.wake.FD), "eventfd")
@@ -285,73 +322,11 @@ func (d *Device) finish() {
 	for _, s := range d.shards {
 		s.close()
 	}
-	d.out.close()
+	d.mu.out.close()
 	d.paths.Close()
 	d.wakeFile.Close()
 	if err := d.arena.Close(); err != nil {
 		d.log.Warn("memory of keys was not given back", "err", err)
-	}
-}
-
-// bind opens sockets on a port, and hands them to the threads in place of the former ones.
-func (d *Device) bind(port uint16) error {
-	v4, v6, actual, err := sock.Open(port, d.mark)
-	if err != nil {
-		return err
-	}
-	d.exchange(&binding{v4, v6})
-	d.port = actual
-	return nil
-}
-
-// exchange hands the threads other sockets and closes the former ones. With nil the threads have no
-// sockets.
-func (d *Device) exchange(fresh *binding) {
-	d.stopReceiving()
-	d.state.Lock()
-	old := d.bound
-	d.bound = fresh
-	d.state.Unlock()
-	if old != nil {
-		old.close()
-	}
-	if fresh != nil {
-		for _, s := range d.shards {
-			s.rx.start(fresh)
-		}
-	}
-}
-
-// setUp opens the sockets and greets the peers.
-func (d *Device) setUp(now time.Duration) error {
-	if d.up {
-		return nil
-	}
-	if err := d.bind(d.port); err != nil {
-		return err
-	}
-	d.up = true
-	d.greetAll(now)
-	return nil
-}
-
-// setDown closes the sockets and ends all sessions.
-func (d *Device) setDown() {
-	d.up = false
-	d.exchange(nil)
-	d.state.Lock()
-	for _, p := range d.order {
-		d.endSessions(p)
-	}
-	d.state.Unlock()
-	d.zeroRetired()
-	for _, p := range d.order {
-		d.forgetInitiation(p)
-		p.timers = timers{}
-		p.wanted = false
-		p.unanswered.Store(0)
-		p.owed.Store(0)
-		d.dropStaged(p)
 	}
 }
 
@@ -370,8 +345,8 @@ func (d *Device) endSessions(p *peer) {
 // retire takes a session from the threads, as endSessions does. A nil session is allowed.
 func (d *Device) retire(s *session) {
 	if s != nil {
-		delete(d.sessions, s.local)
-		d.retired = append(d.retired, s)
+		delete(d.state.sessions, s.local)
+		d.mu.retired = append(d.mu.retired, s)
 	}
 }
 
@@ -388,10 +363,10 @@ func (d *Device) shelve(p *peer, s *session) {
 
 // zeroRetired zeroes the keys of sessions that no thread can reach.
 func (d *Device) zeroRetired() {
-	for i, s := range d.retired {
+	for i, s := range d.mu.retired {
 		secret.Free(d.arena, s.keys)
 		s.keys = nil
-		d.retired[i] = nil
+		d.mu.retired[i] = nil
 	}
-	d.retired = d.retired[:0]
+	d.mu.retired = d.mu.retired[:0]
 }

@@ -15,7 +15,7 @@ func (d *Device) LastWalk() time.Duration {
 	d.wakeControl()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.nextWalk - walkInterval
+	return d.mu.nextWalk - walkInterval
 }
 
 // StagedBytes returns how many bytes wait for sessions.
@@ -25,7 +25,7 @@ func (d *Device) StagedBytes() int64 { return d.stagedBytes.Load() }
 func (d *Device) Sessions() (sum uint64) {
 	d.state.RLock()
 	defer d.state.RUnlock()
-	for i := range d.sessions {
+	for i := range d.state.sessions {
 		sum += uint64(i)
 	}
 	return sum
@@ -35,7 +35,7 @@ func (d *Device) Sessions() (sum uint64) {
 func (d *Device) SessionKeys() (out [][]byte) {
 	d.state.RLock()
 	defer d.state.RUnlock()
-	for _, s := range d.sessions {
+	for _, s := range d.state.sessions {
 		out = append(out, append([]byte(nil), s.keys.Send[:]...),
 			append([]byte(nil), s.keys.Receive[:]...))
 	}
@@ -46,14 +46,14 @@ func (d *Device) SessionKeys() (out [][]byte) {
 func (d *Device) IsUp() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.up
+	return d.mu.up
 }
 
 // SetRoute sets f as the function that returns by which link datagrams leave for an endpoint.
 func (d *Device) SetRoute(f func(e *sock.Endpoint, mark uint32) (link int32, err error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.route = f
+	d.mu.route = f
 }
 
 // ChangePaths makes the device look at the paths that changed.
@@ -63,7 +63,7 @@ func (d *Device) ChangePaths(c ...sock.Change) { d.changes.add(c...) }
 func (d *Device) Endpoint(peer noise.PublicKey) sock.Endpoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return *d.peers[peer].endpoint.Load()
+	return *d.mu.peers[peer].endpoint.Load()
 }
 
 // RefuseSuperpackets makes the device believe that the TUN refused superpackets.
@@ -76,5 +76,5 @@ func (d *Device) RefuseSuperpackets() {
 func (d *Device) SocketFD() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.bound.v4.FD
+	return d.state.bound.v4.FD
 }

@@ -23,7 +23,7 @@ func garbage(r *rand.Rand, kind byte) []byte {
 // stamped returns an initiation with a right MAC1 for a device; everything else in it is wrong.
 func stamped(r *rand.Rand, d *Device) []byte {
 	b := garbage(r, noise.TypeInitiation)
-	noise.NewStamper(d.id.Public).Stamp(b, 0)
+	noise.NewStamper(d.mu.id.Public).Stamp(b, 0)
 	return b
 }
 
@@ -69,7 +69,7 @@ func TestGarbageCostsControlNothing(t *testing.T) {
 	if d.ring.n != 1 || !d.awake.Load() {
 		t.Errorf("%d messages wait for control, want the one for this device", d.ring.n)
 	}
-	if d.load.high(now) {
+	if d.mu.load.high(now) {
 		t.Error("garbage is load")
 	}
 }

@@ -54,7 +54,7 @@ func (d *Device) Base() (_ *Base, err error) {
 	if d.closing.Load() {
 		return nil, errClosed
 	}
-	b := &Base{d: d, configured: d.configured, live: make([]span, 0, len(d.order))}
+	b := &Base{d: d, configured: d.mu.configured, live: make([]span, 0, len(d.mu.order))}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -148,7 +148,7 @@ func (d *Device) Export(b *Base) (*Handover, error) {
 		d.mu.Unlock()
 		return nil, errClosed
 	}
-	if b.d != d || b.configured != d.configured || b.room == nil {
+	if b.d != d || b.configured != d.mu.configured || b.room == nil {
 		d.mu.Unlock()
 		return nil, errConfigured
 	}
@@ -171,7 +171,7 @@ func (h *Handover) close() {
 // Sockets returns the descriptors of the UDP sockets, in the order that Import needs. The device
 // closes its own when it commits.
 func (h *Handover) Sockets() (fds []int) {
-	if b := h.d.bound; b != nil {
+	if b := h.d.state.bound; b != nil {
 		fds = append(fds, b.v4.FD)
 		if b.v6 != nil {
 			fds = append(fds, b.v6.FD)
@@ -225,6 +225,6 @@ func (d *Device) Import(image []byte, sockets []int) error {
 // Abandon zeroes and closes a device that was prepared and not started. It leaves the sockets open,
 // which belong to the device that was exported.
 func (d *Device) Abandon() {
-	d.bound = nil
+	d.state.bound = nil
 	d.Close()
 }

@@ -17,14 +17,14 @@ func (d *Device) handle(m *message, now time.Duration) {
 		return
 	}
 
-	if d.load.high(now) {
-		if !d.checker.MAC2(msg, m.from.Addr, now) {
+	if d.mu.load.high(now) {
+		if !d.mu.checker.MAC2(msg, m.from.Addr, now) {
 			d.drops.add(cookieDemanded, 1)
-			reply := d.checker.Reply(msg, m.from.Addr, now)
-			d.out.message(d.bound, &m.from, reply[:])
+			reply := d.mu.checker.Reply(msg, m.from.Addr, now)
+			d.mu.out.message(d.state.bound, &m.from, reply[:])
 			return
 		}
-		if !d.limits.allow(m.from.Addr.Addr(), now) {
+		if !d.mu.limits.allow(m.from.Addr.Addr(), now) {
 			d.drops.add(rateLimited, 1)
 			return
 		}
@@ -40,7 +40,7 @@ func (d *Device) handle(m *message, now time.Duration) {
 func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
 	i := noise.CookieReceiver(msg)
 	p := d.waiting.get(i)
-	if s := d.sessions[i]; p == nil && s != nil {
+	if s := d.state.sessions[i]; p == nil && s != nil {
 		p = s.peer
 	}
 	if p == nil || !p.stamper.Take(msg, now) {
@@ -50,19 +50,19 @@ func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
 
 func (d *Device) takeInitiation(m *message, now time.Duration) {
 	msg := &m.data
-	key, err := d.id.Open(msg)
+	key, err := d.mu.id.Open(msg)
 	if err != nil {
 		d.drops.add(badHandshake, 1)
 		return
 	}
 
-	p := d.peers[key]
+	p := d.mu.peers[key]
 	if p == nil {
 		d.drops.add(unknownPeer, 1)
 		return
 	}
 
-	stamp, err := d.id.Verify(p.secrets, msg)
+	stamp, err := d.mu.id.Verify(p.secrets, msg)
 	switch {
 	case err != nil:
 		d.drops.add(badHandshake, 1)
@@ -84,7 +84,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	}
 
 	var answer [noise.ResponseSize]byte
-	if err := d.id.Respond(p.secrets, &p.public, msg, s.local, &answer, s.keys); err != nil {
+	if err := d.mu.id.Respond(p.secrets, &p.public, msg, s.local, &answer, s.keys); err != nil {
 		secret.Free(d.arena, s.keys)
 		d.drops.add(badHandshake, 1)
 		return
@@ -104,7 +104,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	d.state.Lock()
 	d.shelve(p, p.next)
 	p.next = s
-	d.sessions[s.local] = s
+	d.state.sessions[s.local] = s
 	d.state.Unlock()
 	d.zeroRetired()
 	p.timers.derived(now)
@@ -112,7 +112,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(answer)))
-	d.out.message(d.bound, &m.from, answer[:])
+	d.mu.out.message(d.state.bound, &m.from, answer[:])
 }
 
 func (d *Device) takeResponse(m *message, now time.Duration) {
@@ -130,7 +130,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 		return
 	}
 
-	if err := d.id.Finish(p.secrets, msg, s.keys); err != nil {
+	if err := d.mu.id.Finish(p.secrets, msg, s.keys); err != nil {
 		secret.Free(d.arena, s.keys)
 		d.drops.add(badHandshake, 1)
 		return
@@ -148,7 +148,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 	d.shelve(p, p.next)
 	p.next = nil
 	p.current = s
-	d.sessions[s.local] = s
+	d.state.sessions[s.local] = s
 	d.state.Unlock()
 	d.zeroRetired()
 	p.timers.derived(now)
@@ -183,7 +183,7 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 	}
 	c := p.current
 	keep := c != nil && p.next.crossed && p.next.born-c.born < crossing &&
-		bytes.Compare(d.id.Public[:], p.public[:]) > 0
+		bytes.Compare(d.mu.id.Public[:], p.public[:]) > 0
 	d.state.Lock()
 	if keep {
 		p.next.rival = c
@@ -232,9 +232,9 @@ func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 	packets := d.unstage(p)
 	for _, b := range packets {
-		copy(d.out.room(d.bound, p.current, packet.ECN(b), len(b), now), b)
+		copy(d.mu.out.room(d.state.bound, p.current, packet.ECN(b), len(b), now), b)
 	}
-	d.out.flush(d.bound, now)
+	d.mu.out.flush(d.state.bound, now)
 	return len(packets) > 0
 }
 
@@ -244,6 +244,6 @@ func (d *Device) sendEmpty(p *peer, now time.Duration) {
 		d.want(p, now)
 		return
 	}
-	d.out.room(d.bound, p.current, 0, 0, now)
-	d.out.flush(d.bound, now)
+	d.mu.out.room(d.state.bound, p.current, 0, 0, now)
+	d.mu.out.flush(d.state.bound, now)
 }

@@ -56,7 +56,7 @@ const headSize = 3 * 8
 func (d *Device) visitBase(c *codec, b *Base) error {
 	c.visitHead(baseMagic)
 	d.visitIdentity(c)
-	n := c.count(len(d.order), len(noise.PublicKey{}))
+	n := c.count(len(d.mu.order), len(noise.PublicKey{}))
 	if n > maxPeers {
 		c.fail("too many peers")
 	}
@@ -67,9 +67,9 @@ func (d *Device) visitBase(c *codec, b *Base) error {
 				c.err = err
 				break
 			}
-			d.order = append(d.order, p)
+			d.mu.order = append(d.mu.order, p)
 		}
-		p := d.order[i]
+		p := d.mu.order[i]
 		p.visitFixed(c, d)
 		from := c.n
 		p.visitLive(c, d)
@@ -83,13 +83,13 @@ func (d *Device) visitBase(c *codec, b *Base) error {
 // visitRest is the layout of a rest. The caller holds mu, and no thread runs.
 func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 	c.visitHead(restMagic)
-	number(c, &d.port, 0, 1<<16-1)
-	number(c, &d.mark, 0, 1<<32-1)
+	number(c, &d.mu.port, 0, 1<<16-1)
+	number(c, &d.mu.mark, 0, 1<<32-1)
 	c.Flag(&d.udpOffload)
 	d.visitSockets(c, sockets)
-	d.checker.Visit(c)
-	c.Raw(d.lastStamp[:])
-	c.Raw(d.stampsAfter[:])
+	d.mu.checker.Visit(c)
+	c.Raw(d.mu.lastStamp[:])
+	c.Raw(d.mu.stampsAfter[:])
 	d.visitChanged(c, b)
 	d.ring.visit(c)
 	return c.finish()
@@ -98,20 +98,20 @@ func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 // visitChanged takes the peers that differ from the base, each behind its place in order, which
 // grows; len(order) ends them.
 func (d *Device) visitChanged(c *codec, b *Base) {
-	n := len(d.order)
+	n := len(d.mu.order)
 	if c.way == reading {
 		for i := 0; c.err == nil; i++ {
 			number(c, &i, i, n)
 			if i == n || c.err != nil {
 				return
 			}
-			d.forget(d.order[i])
-			d.order[i].visitLive(c, d)
+			d.forget(d.mu.order[i])
+			d.mu.order[i].visitLive(c, d)
 		}
 		return
 	}
 
-	for i, p := range d.order {
+	for i, p := range d.mu.order {
 		start := c.n
 		number(c, &i, 0, n)
 		from := c.n
@@ -128,7 +128,7 @@ func (d *Device) visitChanged(c *codec, b *Base) {
 func (d *Device) forget(p *peer) {
 	for _, s := range p.sessions() {
 		if *s != nil {
-			delete(d.sessions, (*s).local)
+			delete(d.state.sessions, (*s).local)
 			secret.Free(d.arena, (*s).keys)
 			*s = nil
 		}
@@ -143,17 +143,17 @@ func (d *Device) forget(p *peer) {
 
 // visitSockets takes whether the device is up, and the features of its sockets.
 func (d *Device) visitSockets(c *codec, sockets []int) {
-	c.Flag(&d.up)
+	c.Flag(&d.mu.up)
 	shards := len(d.shards)
 	number(c, &shards, len(d.shards), len(d.shards))
-	if !d.up || c.err != nil {
+	if !d.mu.up || c.err != nil {
 		if c.way == reading && len(sockets) > 0 {
 			c.fail("there are sockets of a device that has none")
 		}
 		return
 	}
 
-	b := d.bound
+	b := d.state.bound
 	if c.way == reading {
 		b = new(binding)
 	}
@@ -190,15 +190,15 @@ func (d *Device) visitSockets(c *codec, sockets []int) {
 		c.fail("there are more sockets than the device has")
 		return
 	}
-	d.bound = b
+	d.state.bound = b
 }
 
 func (d *Device) visitIdentity(c *codec) {
 	const size = 32
 	if c.way != reading {
-		c.Raw(d.id.Private()[:])
+		c.Raw(d.mu.id.Private()[:])
 	} else if key := c.take(size); key != nil {
-		d.id.SetPrivate((*[size]byte)(key))
+		d.mu.id.SetPrivate((*[size]byte)(key))
 		d.useKey()
 	}
 }

@@ -37,11 +37,11 @@ func full(t testing.TB, d *Device) images {
 			t.Fatal(err)
 		}
 		p.public = noise.PublicKey{9, i}
-		d.peers[p.public] = p
-		d.order = append(d.order, p)
+		d.mu.peers[p.public] = p
+		d.mu.order = append(d.mu.order, p)
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, i, 0}), 24)
 		p.allowed[prefix] = struct{}{}
-		d.routes.insert(prefix, p)
+		d.state.routes.insert(prefix, p)
 		if i == 0 {
 			p.endpoint.Store(&from)
 			p.index = 77
@@ -51,7 +51,7 @@ func full(t testing.TB, d *Device) images {
 			p.events.Store(wantSession)
 			p.current = &session{peer: p, keys: keys, local: 5, remote: 6, born: d.now()}
 			p.current.window.accept(1000)
-			d.sessions[5] = p.current
+			d.state.sessions[5] = p.current
 		}
 	}
 	d.mu.Unlock()
@@ -60,7 +60,7 @@ func full(t testing.TB, d *Device) images {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	d.sessions[5].sent.Store(12345)
+	d.state.sessions[5].sent.Store(12345)
 	d.mu.Unlock()
 	msg := make([]byte, noise.CookieSize)
 	msg[0] = noise.TypeCookie
@@ -111,8 +111,8 @@ func imported(t testing.TB, of images) *Device {
 func emptyDevice(t testing.TB) *Device {
 	d, s := quiet(t)
 	d.mu.Lock()
-	delete(d.sessions, s.local)
-	d.routes = routes{}
+	delete(d.state.sessions, s.local)
+	d.state.routes = routes{}
 	d.mu.Unlock()
 	return d
 }
@@ -124,7 +124,7 @@ func TestTruncatedImageIsRefused(t *testing.T) {
 	if d := imported(t, whole); d == nil {
 		t.Fatal("the images themselves are refused")
 	} else {
-		if p := d.order[0]; d.sessions[5] != p.current || p.current.sent.Load() != 12345 ||
+		if p := d.mu.order[0]; d.state.sessions[5] != p.current || p.current.sent.Load() != 12345 ||
 			p.current.window.accept(1000) || len(p.staged.packets) != 2 || d.ring.n != 1 {
 			t.Error("the device differs")
 		}

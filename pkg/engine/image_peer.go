@@ -15,12 +15,12 @@ import (
 func (p *peer) visitFixed(c *codec, d *Device) {
 	c.Raw(p.public[:])
 	if c.way == reading && c.err == nil {
-		own := p.public == d.id.Public && *d.id.Private() != [32]byte{}
-		if own || d.peers[p.public] != nil {
+		own := p.public == d.mu.id.Public && *d.mu.id.Private() != [32]byte{}
+		if own || d.mu.peers[p.public] != nil {
 			c.fail("a peer occurs twice")
 			return
 		}
-		d.peers[p.public] = p
+		d.mu.peers[p.public] = p
 		p.stamper = noise.NewStamper(p.public)
 	}
 	p.visitAllowed(c, d)
@@ -125,7 +125,7 @@ func (p *peer) visitControl(c *codec, d *Device) {
 
 // claim refuses an index that is in use.
 func (d *Device) claim(c *codec, index uint32) {
-	if index == 0 || d.sessions[index] != nil || d.waiting.get(index) != nil {
+	if index == 0 || d.state.sessions[index] != nil || d.waiting.get(index) != nil {
 		c.fail("an index is not free")
 	}
 }
@@ -152,7 +152,7 @@ func (p *peer) visitAllowed(c *codec, d *Device) {
 			c.fail("an allowed IP is none")
 			return
 		}
-		if d.routes.insert(prefix, p) != nil {
+		if d.state.routes.insert(prefix, p) != nil {
 			c.fail("an allowed IP occurs twice")
 			return
 		}
@@ -242,7 +242,7 @@ func (d *Device) visitSession(c *codec, p *peer, at **session) {
 
 	if c.way == reading && c.err == nil {
 		d.claim(c, s.local)
-		d.sessions[s.local] = s
+		d.state.sessions[s.local] = s
 		if s.born > d.now() {
 			c.fail("a session is of the future")
 		}

@@ -28,14 +28,14 @@ func (d *Device) Offloads() Offloads {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o := Offloads{TCP: !d.noTCP.off.Load(), UDP: d.udpOffload && !d.noUDP.off.Load()}
-	if b := d.bound; b != nil {
+	if b := d.state.bound; b != nil {
 		o.Segment, o.Receive = b.v4.Offloads()
 		if b.v6 != nil {
 			segment, receive := b.v6.Offloads()
 			o.Segment, o.Receive = o.Segment && segment, o.Receive && receive
 		}
 	}
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		if p.singly.Load() {
 			o.Singly = append(o.Singly, p.public)
 		}
@@ -101,7 +101,7 @@ func (d *Device) retrySegments(p *peer, now time.Duration) {
 func (d *Device) SendSingly(peer noise.PublicKey) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.peers[peer]
+	p := d.mu.peers[peer]
 	if p == nil {
 		return fs.ErrNotExist
 	}

@@ -60,7 +60,7 @@ func (d *Device) noteChanges() {
 	if len(list) == 0 {
 		return
 	}
-	for _, p := range d.order {
+	for _, p := range d.mu.order {
 		at, refused := p.endpoint.Load(), p.refused.Load()
 		for _, c := range list {
 			if at != nil && c.Affects(at) || refused != nil && c.Affects(refused) {
@@ -75,7 +75,7 @@ func (d *Device) noteChanges() {
 // judge forgets the source address of a peer if the route to it leaves by another link than the
 // link on which the peer came in.
 func (d *Device) judge(p *peer, now time.Duration) {
-	if d.route == nil || !p.unjudged.Load() || d.judgements == judgementsPerWalk {
+	if d.mu.route == nil || !p.unjudged.Load() || d.mu.judgements == judgementsPerWalk {
 		return
 	}
 	p.unjudged.Store(false)
@@ -84,8 +84,8 @@ func (d *Device) judge(p *peer, now time.Duration) {
 		return
 	}
 
-	d.judgements++
-	link, err := d.route(at, d.mark)
+	d.mu.judgements++
+	link, err := d.mu.route(at, d.mu.mark)
 	if err == nil && link == at.Interface || err != nil && !isRefusal(err) {
 		return
 	}

@@ -45,8 +45,8 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 		return out, err
 	}
 
-	n := len(d.peers)
-	if own != (noise.PublicKey{}) && d.peers[own] != nil {
+	n := len(d.mu.peers)
+	if own != (noise.PublicKey{}) && d.mu.peers[own] != nil {
 		n-- // It goes with the key.
 	}
 	if set.ReplacePeers {
@@ -63,7 +63,7 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 		}
 		p, known := latest[key]
 		if !known && !set.ReplacePeers {
-			p = d.peers[key]
+			p = d.mu.peers[key]
 		}
 
 		switch {
@@ -89,7 +89,7 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 // nextKey returns the public key that the device has once the Set is applied.
 func (d *Device) nextKey(set *uapi.Set) (noise.PublicKey, error) {
 	if set.PrivateKey == nil {
-		return d.id.Public, nil
+		return d.mu.id.Public, nil
 	}
 	other, err := noise.NewIdentity(d.arena)
 	if err != nil {

@@ -44,9 +44,9 @@ func quiet(t testing.TB) (*Device, *session) {
 	s := &session{peer: p, keys: keys, local: 1, born: d.now()}
 	p.current = s
 	d.state.Lock()
-	d.sessions[1] = s
-	d.routes.insert(netip.MustParsePrefix("10.0.0.0/8"), p)
-	d.routes.insert(netip.MustParsePrefix("fd00::/8"), p)
+	d.state.sessions[1] = s
+	d.state.routes.insert(netip.MustParsePrefix("10.0.0.0/8"), p)
+	d.state.routes.insert(netip.MustParsePrefix("fd00::/8"), p)
 	d.state.Unlock()
 
 	return d, s

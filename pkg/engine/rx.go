@@ -83,7 +83,7 @@ func newReceiver(s *shard) (*receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{s: s, in: in, worker: w, stop: stop, filter: noise.NewFilter(s.d.id.Public)}
+	r := &receiver{s: s, in: in, worker: w, stop: stop, filter: noise.NewFilter(s.d.mu.id.Public)}
 	r.join = packet.NewCoalescer(r.write)
 	return r, nil
 }
@@ -210,7 +210,7 @@ func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 	index := binary.LittleEndian.Uint32(b[4:])
 	s := r.last
 	if s == nil || s.local != index {
-		if s = d.sessions[index]; s == nil {
+		if s = d.state.sessions[index]; s == nil {
 			d.drops.add(unknownIndex, 1)
 			return
 		}
@@ -343,7 +343,7 @@ func (r *receiver) deliver(p *peer, b []byte, ecn uint8) {
 		return
 	}
 	if r.lastPeer == nil || from != r.lastFrom {
-		r.lastPeer, r.lastFrom = d.routes.lookup(from), from
+		r.lastPeer, r.lastFrom = d.state.routes.lookup(from), from
 	}
 	if r.lastPeer != p {
 		d.drops.add(wrongSource, 1)

@@ -30,7 +30,7 @@ func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Du
 
 // awaits reports whether an index belongs to this device. The caller holds state.
 func (d *Device) awaits(index uint32) bool {
-	return d.sessions[index] != nil || d.waiting.get(index) != nil
+	return d.state.sessions[index] != nil || d.waiting.get(index) != nil
 }
 
 // handshakeSize returns the size of handshake messages of a type, or 0 for another type.

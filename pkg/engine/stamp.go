@@ -14,21 +14,21 @@ import (
 func (d *Device) LastStamp() noise.Timestamp {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return later(d.lastStamp, d.stampsAfter)
+	return later(d.mu.lastStamp, d.mu.stampsAfter)
 }
 
 // StampsAfter makes the timestamps of initiations from now on later than t.
 func (d *Device) StampsAfter(t noise.Timestamp) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stampsAfter = later(d.stampsAfter, t)
+	d.mu.stampsAfter = later(d.mu.stampsAfter, t)
 }
 
 // stamp returns the timestamp of the next initiation to a peer. It need not be later than those to
 // other peers: else a thousand of them would run ahead of the clock.
 func (d *Device) stamp(p *peer) noise.Timestamp {
-	t := noise.Stamp(time.Now(), later(p.lastStamp, d.stampsAfter))
-	d.lastStamp = later(d.lastStamp, t)
+	t := noise.Stamp(time.Now(), later(p.lastStamp, d.mu.stampsAfter))
+	d.mu.lastStamp = later(d.mu.lastStamp, t)
 	return t
 }
 

@@ -114,7 +114,7 @@ func (s *shard) transmit() (more bool, err error) {
 			break
 		}
 	}
-	s.out.flush(d.bound, now)
+	s.out.flush(d.state.bound, now)
 	return err == nil, ignorable(err)
 }
 
@@ -144,14 +144,14 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 	to := super.Destination()
 	p := s.lastPeer
 	if p == nil || to != s.lastTo {
-		if p = d.routes.lookup(to); p == nil {
+		if p = d.state.routes.lookup(to); p == nil {
 			d.drops.add(noRoute, super.Segments)
 			return
 		}
 		s.lastPeer, s.lastTo = p, to
 	}
 
-	if d.bound == nil {
+	if d.state.bound == nil {
 		d.drops.add(deviceDown, super.Segments)
 		return
 	}
@@ -175,7 +175,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 
 	ecn := super.ECN()
 	for i := range super.Segments {
-		super.Segment(i, s.out.room(d.bound, session, ecn, super.SegmentLen(i), now))
+		super.Segment(i, s.out.room(d.state.bound, session, ecn, super.SegmentLen(i), now))
 	}
 }
 
