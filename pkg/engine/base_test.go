@@ -34,18 +34,17 @@ func imagesOf(t testing.TB, d *Device) images {
 	return images{counted(b.Image.Bytes), counted(rest.Bytes)}
 }
 
-// giveSession adds a session with an index to a peer.
-func giveSession(t testing.TB, d *Device, p *peer, at **session, local uint32) {
+// giveSession makes a session with an index that has begun by an event.
+func giveSession(t testing.TB, d *Device, p *peer, e sessionEvent, local uint32) {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
 	if err != nil {
 		t.Fatal(err)
 	}
 	keys.Send[0], keys.Receive[0] = byte(local), byte(local>>8)
-	d.retire(*at)
+	d.changeSessionsLocked(p, e, &session{peer: p, keys: keys, local: local, remote: local + 1,
+		born: d.now()}, d.now())
 	d.zeroRetired()
-	*at = &session{peer: p, keys: keys, local: local, remote: local + 1, born: d.now()}
-	d.state.sessions[local] = *at
 }
 
 // crowd adds peers to a device, each with a session.
@@ -68,7 +67,7 @@ func crowd(t testing.TB, d *Device, peers int) {
 		p.allowed[prefix] = struct{}{}
 		d.state.routes.insert(prefix, p)
 		p.endpoint.Store(&sock.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")})
-		giveSession(t, d, p, &p.current, uint32(i+1000))
+		giveSession(t, d, p, answered, uint32(i+1000))
 		for c := range uint64(3000) {
 			p.current.window.accept(c)
 		}
@@ -96,15 +95,13 @@ var happenings = map[string]func(t testing.TB, d *Device, p *peer, next uint32){
 		}
 	},
 	"has another session": func(t testing.TB, d *Device, p *peer, next uint32) {
-		d.shelve(p, p.current)
-		p.current = nil
-		giveSession(t, d, p, &p.current, next)
+		giveSession(t, d, p, answered, next)
 	},
 	"has a session that waits": func(t testing.TB, d *Device, p *peer, next uint32) {
-		giveSession(t, d, p, &p.next, next)
+		giveSession(t, d, p, accepted, next)
 	},
 	"has no session": func(_ testing.TB, d *Device, p *peer, _ uint32) {
-		d.endSessions(p)
+		d.changeSessionsLocked(p, over, nil, d.now())
 		d.zeroRetired()
 	},
 	"begins a handshake": func(_ testing.TB, d *Device, p *peer, next uint32) {
@@ -216,7 +213,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	d.mu.Lock()
 	for i, p := range d.mu.order {
 		for j := range p.former {
-			giveSession(t, d, p, &p.former[j], uint32(1<<20+i*10+j))
+			giveSession(t, d, p, answered, uint32(1<<20+i*10+j))
 		}
 	}
 	room := len(b.room.Bytes)

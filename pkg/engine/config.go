@@ -175,7 +175,7 @@ func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 			d.remove(p)
 			continue
 		}
-		d.endSessions(p)
+		d.changeSessionsLocked(p, over, nil, now)
 	}
 	d.state.Unlock()
 	d.bury()
@@ -262,7 +262,7 @@ func (d *Device) remove(p *peer) {
 	for prefix := range p.allowed {
 		d.state.routes.remove(prefix, p)
 	}
-	d.endSessions(p)
+	d.changeSessionsLocked(p, over, nil, 0)
 	delete(d.mu.peers, p.public)
 	d.mu.dead = append(d.mu.dead, p)
 }

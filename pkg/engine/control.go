@@ -6,7 +6,6 @@ import (
 	"errors"
 	mathrand "math/rand/v2"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -54,7 +53,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 			d.confirm(p, now)
 		}
 		if e&insisted != 0 {
-			d.yield(p)
+			d.changeSessions(p, preferred, nil, now)
 		}
 		if e&wantSession != 0 {
 			d.want(p, now)
@@ -98,7 +97,9 @@ func (d *Device) walk(now time.Duration) {
 	start := d.mu.turn
 	for i := range n {
 		p := d.mu.order[(start+i)%n]
-		d.expire(p, now)
+		if p.hasAged(now) {
+			d.changeSessions(p, aged, nil, now)
+		}
 		d.judge(p, now)
 		d.retrySegments(p, now)
 		a := p.timers.due(p.view(now))
@@ -106,23 +107,6 @@ func (d *Device) walk(now time.Duration) {
 			d.act(p, a, now, (start+i)%n)
 		}
 	}
-}
-
-// expire zeroes the keys of former sessions under which no packet may be received any more.
-func (d *Device) expire(p *peer, now time.Duration) {
-	old := func(s *session) bool { return s != nil && now-s.born >= rejectAfterTime }
-	if !slices.ContainsFunc(p.former[:], old) {
-		return
-	}
-	d.state.Lock()
-	for i, s := range p.former {
-		if old(s) {
-			d.retire(s)
-			p.former[i] = nil
-		}
-	}
-	d.state.Unlock()
-	d.zeroRetired()
 }
 
 // act does the actions of a peer, which is at place in order.
@@ -137,10 +121,7 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	}
 
 	if a&doZero != 0 {
-		d.state.Lock()
-		d.endSessions(p)
-		d.state.Unlock()
-		d.zeroRetired()
+		d.changeSessions(p, over, nil, now)
 		d.forgetInitiation(p)
 		d.dropStaged(p)
 	}

@@ -28,5 +28,6 @@
 // It is larger than most packages: sessions, timers, peers and batches share the locks above, and
 // another package could not hold them.
 //
-// Start reading at New, then at shard.runTX, shard.runRX and Device.step.
+// Start reading at New, then at shard.runTX, receiver.runRX and Device.step; the life of a session
+// is in transitions.
 package engine

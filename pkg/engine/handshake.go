@@ -101,13 +101,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	p.receivedAt(now, false)
 
 	// The session is used when its first packet proves that the peer has the keys.
-	d.state.Lock()
-	d.shelve(p, p.next)
-	p.next = s
-	d.state.sessions[s.local] = s
-	d.state.Unlock()
-	d.zeroRetired()
-	p.timers.derived(now)
+	d.changeSessions(p, accepted, s, now)
 	p.stamper.Stamp(answer[:], now)
 
 	p.sentAt(now, false)
@@ -143,16 +137,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
-	d.state.Lock()
-	d.shelve(p, p.current)
-	d.shelve(p, p.next)
-	p.next = nil
-	p.current = s
-	d.state.sessions[s.local] = s
-	d.state.Unlock()
-	d.zeroRetired()
-	p.timers.derived(now)
-	d.complete(p, true, now)
+	d.changeSessions(p, answered, s, now)
 }
 
 // newSession makes a session with an index that is not in use; its keys are not set yet.
@@ -166,53 +151,14 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 		born: now}, nil
 }
 
-const (
-	// crossing is the time between two sessions that both sides began at once.
-	crossing = rekeyTimeout
-	// patience is the time for which a peer may send under a session that gave way.
-	patience = 400 * time.Millisecond
-)
-
-// confirm begins to use the session that the peer has proven to have. Where the handshakes of both
-// sides crossed there are two sessions; then the one whose initiator has the greater public key is
-// kept. Else each side might send under the other's session, and neither would renew its own. They
-// did not cross if the peer had used ours before it began its own.
+// confirm begins to use the session that the peer has proven to have, if it does.
 func (d *Device) confirm(p *peer, now time.Duration) {
-	if p.next == nil || !p.next.used.Load() {
-		return
-	}
-	c := p.current
-	keep := c != nil && p.next.crossed && p.next.born-c.born < crossing &&
-		bytes.Compare(d.mu.id.Public[:], p.public[:]) > 0
-	d.state.Lock()
-	if keep {
-		p.next.rival = c
+	e := p.proof(bytes.Compare(d.mu.id.Public[:], p.public[:]) > 0)
+	if e == declined {
+		p.next.rival = p.current.local
 		p.next.declined.Store(int64(now))
-		d.shelve(p, p.next)
-	} else {
-		d.shelve(p, p.current)
-		p.current = p.next
 	}
-	p.next = nil
-	d.state.Unlock()
-	d.zeroRetired()
-	d.complete(p, false, now)
-}
-
-// yield returns to a session that gave way in confirm, because the peer continues to use it: the
-// peer does not have the other one. This happens when a handshake looked like a crossed one, but
-// came from a process that had restarted.
-func (d *Device) yield(p *peer) {
-	for i, s := range p.former {
-		if s == nil || s.rival == nil || s.rival != p.current || s.declined.Load() != 0 {
-			continue
-		}
-		d.state.Lock()
-		s.rival = nil
-		p.former[i], p.current = p.current, s
-		d.state.Unlock()
-		return
-	}
+	d.changeSessions(p, e, nil, now)
 }
 
 // complete records that a handshake is complete, and sends the packets that wait for it. The
@@ -240,7 +186,7 @@ func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 
 // sendEmpty sends an empty packet, or begins a handshake if there is no session.
 func (d *Device) sendEmpty(p *peer, now time.Duration) {
-	if s := p.current; s == nil || now-s.born >= rejectAfterTime {
+	if s := p.current; s == nil || s.expired(now) {
 		d.want(p, now)
 		return
 	}

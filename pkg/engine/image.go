@@ -126,7 +126,7 @@ func (d *Device) visitChanged(c *codec, b *Base) {
 
 // forget removes from a peer that was read the parts that are read again.
 func (d *Device) forget(p *peer) {
-	for _, s := range p.sessions() {
+	for _, s := range p.all() {
 		if *s != nil {
 			delete(d.state.sessions, (*s).local)
 			secret.Free(d.arena, (*s).keys)

@@ -34,7 +34,7 @@ func (p *peer) visitLive(c *codec, d *Device) {
 	p.visitShared(c)
 	p.visitControl(c, d)
 	p.visitStaged(c, d)
-	for _, s := range p.sessions() {
+	for _, s := range p.all() {
 		d.visitSession(c, p, s)
 	}
 }
@@ -67,7 +67,7 @@ func (p *peer) visitShared(c *codec) {
 		}
 	}
 
-	// A session does not remember its rival, see yield.
+	// A session does not remember its rival, see preferred.
 	events := p.events.Load() & (wantSession | confirmed)
 	number(c, &events, 0, wantSession|confirmed)
 	if c.way == reading {
@@ -191,15 +191,6 @@ func (p *peer) visitStaged(c *codec, d *Device) {
 	if d.stagedBytes.Load() > maxStagedBytes {
 		c.fail("too many bytes wait")
 	}
-}
-
-// sessions returns the places for the sessions of a peer.
-func (p *peer) sessions() (out [2 + maxFormer]**session) {
-	out[0], out[1] = &p.current, &p.next
-	for i := range p.former {
-		out[2+i] = &p.former[i]
-	}
-	return out
 }
 
 // visitSession takes a session, which may be nil. The counter is the counter of the next packet. In

@@ -72,7 +72,7 @@ func (d *Device) setDown() {
 	d.exchange(nil)
 	d.state.Lock()
 	for _, p := range d.mu.order {
-		d.endSessions(p)
+		d.changeSessionsLocked(p, over, nil, 0)
 	}
 	d.state.Unlock()
 	d.zeroRetired()

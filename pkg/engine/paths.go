@@ -91,7 +91,7 @@ func (d *Device) judge(p *peer, now time.Duration) {
 	}
 	p.refused.Store(at)
 	if p.endpoint.CompareAndSwap(at, &sock.Endpoint{Addr: at.Addr}) {
-		if s := p.current; s != nil && now-s.born < rejectAfterTime {
+		if s := p.current; s != nil && !s.expired(now) {
 			d.sendEmpty(p, now)
 		}
 	}

@@ -11,39 +11,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// session is a pair of keys with a peer.
-type session struct {
-	peer          *peer
-	keys          *noise.Keys
-	local, remote uint32
-	initiator     bool
-	born          time.Duration
-	// used reports that a packet came under these keys.
-	used atomic.Bool
-	// sent is the next counter.
-	sent atomic.Uint64
-	// crossed reports whether the peer began this session possibly without knowledge of ours.
-	crossed bool
-	// rival is the session to which this session gave way, see confirm. declined is the time, in ns
-	// since boot. When declined is 0 there is no rival, or the peer was seen to prefer this
-	// session.
-	rival    *session
-	declined atomic.Int64
-
-	mu     sync.Mutex // taken once a batch
-	window window
-}
-
-// take reserves n counters and returns the first; ok is false when the session has no more. A batch
-// has at most maxBatch packets, so threads that pass the check together stay below the protocol's
-// limit.
-func (s *session) take(n int) (first uint64, ok bool) {
-	if s.sent.Load() >= rejectAfterMessages-64*maxBatch {
-		return 0, false
-	}
-	return s.sent.Add(uint64(n)) - uint64(n), true
-}
-
 // event is a set of bits by which threads notify control about a peer.
 type event = uint32
 
@@ -62,13 +29,9 @@ type peer struct {
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock. Packets are
-	// sent under current. next waits for the peer's first packet under it. Each of former was one
-	// of both: packets under them may be on their way for as long as they may be used. Where both
-	// sides' handshakes cross there are more sessions than the one of the protocol.
-	current, next *session
-	former        [maxFormer]*session
-	removed       bool
+	// Read by the threads under Device.state; changed by control under its write lock.
+	sessions
+	removed bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
 	moved    atomic.Int64 // when endpoint last followed a packet
@@ -105,9 +68,6 @@ type peer struct {
 	lastSeenStamp  noise.Timestamp // of the peer
 	greetedAt      netip.AddrPort
 }
-
-// maxFormer bounds the sessions of a peer that only receive.
-const maxFormer = 6
 
 // sentAt records that an authentic packet was sent; data reports that it was not empty.
 func (p *peer) sentAt(now time.Duration, data bool) {

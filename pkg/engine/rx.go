@@ -216,7 +216,7 @@ func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 		}
 		r.last = s
 	}
-	if now-s.born >= rejectAfterTime {
+	if s.expired(now) {
 		d.drops.add(expiredSession, 1)
 		return
 	}
@@ -326,7 +326,7 @@ func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration)
 		s.declined.CompareAndSwap(at, 0) {
 		r.s.d.post(p, insisted)
 	}
-	// The session that the peer sends under need not be ours, see confirm.
+	// The session that the peer sends under need not be ours, see proof.
 	if s.initiator && now-s.born > refreshOnReceive && p.current != nil &&
 		p.current.born-s.born < crossing && !p.refreshed.Load() {
 		p.refreshed.Store(true)

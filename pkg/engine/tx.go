@@ -162,8 +162,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 	}
 
 	session := p.current
-	if session == nil || now-session.born >= rejectAfterTime ||
-		session.sent.Load() >= rejectAfterMessages-64*maxBatch {
+	if session == nil || session.expired(now) || session.exhausted() {
 		for i := range super.Segments {
 			seg := make([]byte, super.SegmentLen(i))
 			super.Segment(i, seg)
