@@ -62,7 +62,9 @@ func fromNow(ctx context.Context, client *http.Client, address string) (*http.Re
 		return nil, err
 	}
 	defer list.Body.Close()
-	var head struct{ Metadata struct{ ResourceVersion string } }
+	var head struct {
+		Metadata struct{ ResourceVersion string }
+	}
 	if err := json.NewDecoder(list.Body).Decode(&head); err != nil {
 		return nil, err
 	}
