@@ -56,6 +56,7 @@ type options struct {
 	dir       string
 	trustDisk bool
 	level     slog.Level
+	format    commandline.LogFormat
 	mtu       int
 	engine    string
 	locked    bool
@@ -93,6 +94,7 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&o.engine, "engine", worker.EngineKubeveil,
 		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "`level` debug, info, warn or error")
+	fs.TextVar(&o.format, "log-format", commandline.LogText, commandline.LogFormatUsage)
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
 	fs.BoolVar(&o.takeOver, "takeover", false,
@@ -121,9 +123,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	lines := worker.NewLogWriter(os.Stderr)
+	lines := worker.NewLogWriter(os.Stderr, o.format.Handler(os.Stderr, slog.LevelWarn))
 	defer lines.Close()
-	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: o.level}))
+	log := slog.New(o.format.Handler(lines, o.level))
 	if verb == "device" {
 		return serveDevice(ctx, o, fs.Args(), log)
 	}
@@ -138,7 +140,8 @@ func run(ctx context.Context, args []string) error {
 	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Instance: o.instance, Log: log}
 	command := func(r worker.Request, how string) []string {
 		return []string{exe, "device", "--dir", o.dir, "--mtu", strconv.Itoa(r.MTU),
-			"--engine", o.engine, "--log-level", o.level.String(), how, r.Device}
+			"--engine", o.engine, "--log-level", o.level.String(), "--log-format", string(o.format),
+			how, r.Device}
 	}
 	s.Command = func(r worker.Request) []string { return command(r, "--locked") }
 	if worker.HandsOver(o.engine) {

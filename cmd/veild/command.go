@@ -17,7 +17,7 @@ func closeNode(flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 			"veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
 		cfg = config.Default()
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")
+	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ var calls = map[string][][]string{
 		{"nonsense"}, {"--nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/x"},
 		{"--config", "/nonexistent"},
 	},
-	"veil-wg":  {{"nonsense"}, {"--nonsense"}, {"-dir", "/x"}, {"device"}},
+	"veil-wg":  {{"nonsense"}, {"--nonsense"}, {"-dir", "/x"}, {"device"}, {"--log-format", "xml"}},
 	"veil-csi": {{"nonsense"}, {"--nonsense"}, {"make-key"}, {"--store", "nonsense"}},
 	"veilctl": {
 		{}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},

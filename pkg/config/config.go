@@ -68,6 +68,8 @@ type Config struct {
 	MetricsPeers bool `json:"metricsPeers,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel"`
+	// LogFormat is text or json.
+	LogFormat string `json:"logFormat"`
 }
 
 // Source selects the source of the table.
@@ -201,6 +203,7 @@ func Default() Config {
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,
 		LogLevel:       "info",
+		LogFormat:      "text",
 	}
 }
 
@@ -267,6 +270,7 @@ var flags = []struct{ name, path, usage string }{
 		"`address` of /metrics, /healthz and /readyz; empty serves none"},
 	{"metrics-peers", "metricsPeers", "add series of each peer to /metrics"},
 	{"log-level", "logLevel", "`level` debug, info, warn or error"},
+	{"log-format", "logFormat", "`format` text or json"},
 }
 
 // Rules returns the rules by which cluster.Resolve judges claims. gateways are the next

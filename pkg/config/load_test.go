@@ -190,6 +190,9 @@ func TestLoadReports(t *testing.T) {
 			[]string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
 		"log level": {good + "logLevel: loud",
 			[]string{`logLevel: "loud" is unknown`}},
+		"log format": {good + "logFormat: xml",
+			[]string{`logFormat: "xml" is unknown; write one of [text json]`}},
+		"log format json": {good + "logFormat: json", nil},
 		"health address": {good +
 			"serviceProxy: ebpf\nservices: {healthAddress: '10256'}",
 			[]string{

@@ -33,6 +33,7 @@ func (c Config) problems() []error {
 		p.checkListen("metricsAddress", c.MetricsAddress, abi.MetricsAddress)
 	}
 	p.oneOf("logLevel", c.LogLevel, "debug", "info", "warn", "error")
+	p.oneOf("logFormat", c.LogFormat, "text", "json")
 	return p
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
 // NewLogger makes a logger that writes to w. level is debug, info, warn or
@@ -15,12 +17,9 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	if !ok {
 		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
 	}
-	o := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "", "text":
-		return slog.New(slog.NewTextHandler(w, o)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, o)), nil
+	var f commandline.LogFormat
+	if err := f.UnmarshalText([]byte(format)); err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("log format %q: want text or json", format)
+	return slog.New(f.Handler(w, l)), nil
 }

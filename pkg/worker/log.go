@@ -1,19 +1,20 @@
 package worker
 
 import (
-	"fmt"
 	"io"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
 
 // LogWriter passes lines on to another writer and does not wait for it. Where no process reads the
-// log, lines are lost and their number is written later. A device logs with its lock held, and a log that is
-// stuck must not end its sessions. It is safe for concurrent use.
+// log, lines are lost and their number is written later. A device logs with its lock held, and a
+// log that is stuck must not end its sessions. It is safe for concurrent use.
 type LogWriter struct {
 	lines   chan []byte
 	dropped atomic.Int64
 	out     io.Writer
+	direct  *slog.Logger
 	stop    chan struct{}
 	done    chan struct{}
 }
@@ -25,10 +26,11 @@ const (
 	logPatience = time.Second
 )
 
-// NewLogWriter returns a writer to w. Close has to be called.
-func NewLogWriter(w io.Writer) *LogWriter {
-	l := &LogWriter{lines: make(chan []byte, logLines), out: w, stop: make(chan struct{}),
-		done: make(chan struct{})}
+// NewLogWriter returns a writer to w. direct writes to w in the format of the lines: it reports how
+// many of them are lost. Close has to be called.
+func NewLogWriter(w io.Writer, direct slog.Handler) *LogWriter {
+	l := &LogWriter{lines: make(chan []byte, logLines), out: w, direct: slog.New(direct),
+		stop: make(chan struct{}), done: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -55,7 +57,7 @@ func (l *LogWriter) run() {
 
 func (l *LogWriter) write(line []byte) {
 	if n := l.dropped.Swap(0); n > 0 {
-		fmt.Fprintf(l.out, "level=WARN msg=\"log lines are lost: no process read them\" lines=%d\n", n)
+		l.direct.Warn("log lines are lost: no process read them", "lines", n)
 	}
 	_, _ = l.out.Write(line)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 // A log that no process reads holds no writer up; what was lost is counted once one does.
 func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 	r, w := io.Pipe() // A write waits for its reader.
-	l := NewLogWriter(w)
+	l := NewLogWriter(w, slog.NewJSONHandler(w, nil))
 	const lost = 7
 	// One line is being written, so many wait.
 	for i := range 1 + logLines + lost {
@@ -34,7 +35,7 @@ func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 	if n := strings.Count(got.String(), "line "); n != 1+logLines {
 		t.Errorf("%d lines, want %d", n, 1+logLines)
 	}
-	if !strings.Contains(got.String(), fmt.Sprintf("lines=%d\n", lost)) {
+	if !strings.Contains(got.String(), fmt.Sprintf("\"lines\":%d}\n", lost)) {
 		t.Errorf("it does not say that %d lines are lost", lost)
 	}
 }
@@ -42,7 +43,7 @@ func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 // A log that is read has every line, in order.
 func TestLogKeepsLines(t *testing.T) {
 	var got, want bytes.Buffer
-	l := NewLogWriter(&got)
+	l := NewLogWriter(&got, slog.DiscardHandler)
 	for i := range logLines {
 		fmt.Fprintf(&want, "line %d\n", i)
 		fmt.Fprintf(l, "line %d\n", i)
