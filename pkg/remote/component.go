@@ -3,10 +3,13 @@ package remote
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/exec"
 )
 
 // SystemNamespace is the namespace of all namespaced objects of the manifests
@@ -36,24 +39,111 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 	return out, nil
 }
 
+// VeildPods returns the name of veild's pod on each Linux node, and "" for one that lacks its pod.
+func (c *Cluster) VeildPods(ctx context.Context) (map[string]string, error) {
+	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes of %s: %w", c.Server, err)
+	}
+	pods, err := c.Pods(ctx, "veild")
+	if err != nil {
+		return nil, err
+	}
+
+	names := map[string]string{}
+	for _, n := range nodes.Items {
+		if pod, ok := pods[n.Name]; ok || n.Labels[corev1.LabelOSStable] == "linux" {
+			names[n.Name] = pod.Name
+		}
+	}
+	return names, nil
+}
+
+// CommandError is the error of a command that ran in a pod and ended with another status than 0.
+type CommandError struct {
+	Pod    string
+	Status int
+	// Stderr is what the command wrote to standard error.
+	Stderr string
+}
+
+func (e *CommandError) Error() string {
+	text := fmt.Sprintf("exec in %s: command terminated with exit code %d", e.Pod, e.Status)
+	if e.Stderr != "" {
+		text += ": " + e.Stderr
+	}
+	return text
+}
+
+// outputLimit bounds the bytes of each output of a command: the node may have been taken over.
+const outputLimit = 32 << 20
+
+// bounded keeps what is written to it, up to outputLimit.
+type bounded struct {
+	kept bytes.Buffer
+	full bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.full = b.full || b.kept.Len()+len(p) > outputLimit; b.full {
+		return 0, errTooLong
+	}
+	return b.kept.Write(p)
+}
+
+var errTooLong = fmt.Errorf("the output is longer than %d MiB", outputLimit>>20)
+
+// veilctl is the path of the program in veild's image.
+const veilctl = "/usr/local/bin/veilctl"
+
+// ExecVeilctl runs veilctl in a pod of veild, as Exec does.
+func (c *Cluster) ExecVeilctl(ctx context.Context, pod string, args ...string) ([]byte, error) {
+	return c.Exec(ctx, pod, "veild", append([]string{veilctl}, args...)...)
+}
+
+// ExecVeilctlTo is ExecVeilctl with the output to out as it comes, of any length. The standard
+// input of veilctl ends when ctx does.
+func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
+	args ...string) error {
+	in, end := io.Pipe()
+	defer end.Close()
+	return c.execTo(ctx, in, out, pod, "veild", append([]string{veilctl}, args...)...)
+}
+
 // Exec runs a command in a container of SystemNamespace and returns its standard output, also
-// beside an error, which ends with what the command wrote to standard error. When ctx ends Exec
-// returns; the command may go on.
+// beside an error, which ends with what the command wrote to standard error. errors.As finds a
+// *CommandError in the error of a command that ended. When ctx ends Exec returns; the command may
+// go on.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
 	[]byte, error) {
-	var out, stderr bytes.Buffer
+	var out bounded
+	err := c.execTo(ctx, nil, &out, pod, container, command...)
+	if out.full {
+		return nil, fmt.Errorf("exec in %s: %w", pod, errTooLong)
+	}
+	return out.kept.Bytes(), err
+}
+
+// execTo is Exec with the standard output to out, as it comes. in may be nil.
+func (c *Cluster) execTo(ctx context.Context, in io.Reader, out io.Writer, pod, container string,
+	command ...string) error {
+	var stderr bounded
 	err := c.stream(ctx, execIn{
 		namespace: SystemNamespace, pod: pod, container: container, command: command,
-		stdout: &out, stderr: &stderr,
+		stdin: in, stdout: out, stderr: &stderr,
 	})
 
-	switch text := bytes.TrimSpace(stderr.Bytes()); {
+	var ended exec.CodeExitError
+	text := string(bytes.TrimSpace(stderr.kept.Bytes()))
+	switch {
 	case err == nil:
-		return out.Bytes(), nil
+		return nil
+	case errors.As(err, &ended):
+		return &CommandError{Pod: pod, Status: ended.Code, Stderr: text}
 	case ctx.Err() != nil:
-		return out.Bytes(), fmt.Errorf("exec in %s: no answer in time", pod)
-	case len(text) > 0:
-		return out.Bytes(), fmt.Errorf("exec in %s: %w: %s", pod, err, text)
+		return fmt.Errorf("exec in %s: no answer in time", pod)
+	case text != "":
+		return fmt.Errorf("exec in %s: %w: %s", pod, err, text)
 	}
-	return out.Bytes(), fmt.Errorf("exec in %s: %w", pod, err)
+	return fmt.Errorf("exec in %s: %w", pod, err)
 }

@@ -162,8 +162,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *NodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
 	defer cancel()
 	// If the node is not well, veilctl exits with its own status. Only the printed status counts.
-	out, err := cluster.Exec(ctx, n.Pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
-		"--socket", abi.AdminSocket)
+	out, err := cluster.ExecVeilctl(ctx, n.Pod, "status", "-o", "json", "--socket", abi.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
 		n.status = &s

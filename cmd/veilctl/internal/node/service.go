@@ -19,7 +19,7 @@ import (
 // Service returns the parent of the verbs about services.
 func Service() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "service", Short: "Show services of this node, with serviceProxy ebpf",
+		Use: "service", Short: "Show services of nodes, with serviceProxy ebpf",
 		Example: "  veilctl service trace 10.96.0.10:53 --udp",
 	}
 	cmd.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())
@@ -203,8 +203,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 		"ask for clients outside the cluster, and for pods of other nodes\n"+
 			"that use an address of this node")
 	host := fs.Bool("host", false, "ask for programs on the host's network")
-	socket := verb.SocketFlag(cmd)
-	return verb.Reporting(cmd, func(c verb.Call) error {
+	return verb.OnNode(cmd, func(c verb.Call, socket string) error {
 		if *host && *outside {
 			return fmt.Errorf("give --host or --outside, not both: %w", verb.ErrUsage)
 		}
@@ -228,7 +227,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 			query.Set("scope", "host")
 		}
 		var f service.FrontendView
-		if err := verb.FetchPage(c.Ctx, *socket, telemetry.TracePath+"?"+query.Encode(),
+		if err := verb.FetchPage(c.Ctx, socket, telemetry.TracePath+"?"+query.Encode(),
 			&f); err != nil {
 			return err
 		}

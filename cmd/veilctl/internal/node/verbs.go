@@ -16,7 +16,8 @@ import (
 func Peers() *cobra.Command {
 	return verb.OnNode(&cobra.Command{
 		Use: "peers", Short: "Show other nodes: state, endpoint, handshake, bytes",
-		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'`,
+		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'
+veilctl peers --cluster -o json | jq '.nodes[] | select(.error)'`,
 	}, peers)
 }
 
@@ -58,7 +59,7 @@ func orDevice(mtu, device int) int {
 func MTU() *cobra.Command {
 	return verb.OnNode(&cobra.Command{
 		Use: "mtu", Short: "Show where the MTU of pods comes from, number by number",
-		Example: "veilctl mtu",
+		Example: "veilctl mtu\nveilctl mtu --node worker-1",
 	}, mtu)
 }
 
@@ -85,7 +86,7 @@ func mtu(c verb.Call, socket string) error {
 func Guard() *cobra.Command {
 	return verb.OnNode(&cobra.Command{
 		Use: "guard", Short: "Show where the guard is attached and what it dropped, by reason",
-		Example: "veilctl guard",
+		Example: "veilctl guard\nveilctl guard --cluster",
 	}, guardDrops)
 }
 

@@ -20,7 +20,7 @@ import (
 // Command returns the parent of the verbs about NetworkPolicy.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Show NetworkPolicy on this node, with policy kubernetes",
+		Use: "policy", Short: "Show NetworkPolicy on nodes, with policy kubernetes",
 		Example: "  veilctl policy show shop/web",
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
@@ -44,7 +44,7 @@ veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
 }
 
 func policyShowCommand() *cobra.Command {
-	return verb.NamesOnNode(verb.OnNode(&cobra.Command{
+	return verb.NamesOnNode(verb.OnNodesOf(&cobra.Command{
 		Use:   "show NAMESPACE/NAME",
 		Short: "Show in words what the policies of a pod of this node allow",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
@@ -55,8 +55,8 @@ whether the pod's packets go past netfilter, which only those of pods do that no
 Exit status 0 the pod's policies are in force as written, 1 they are not, the pod is mute or not on
 this node, or this node enforces no policies, 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `veilctl policy show shop/web
-kubectl -n kube-system exec ds/veild -c veild -- veilctl policy show shop/web`,
-	}, policyShow), 1, judgedPods)
+veilctl policy show shop/web --cluster      # finds its node`,
+	}, nodesOfPods, policyShow), 1, judgedPods)
 }
 
 func policyList(c verb.Call, socket string) error {

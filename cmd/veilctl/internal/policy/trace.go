@@ -23,7 +23,8 @@ func policyTraceCommand() *cobra.Command {
 		Short: "Show which policy allows a connection, and what the kernel decides",
 		Long: `FROM and TO are pods as NAMESPACE/NAME, or addresses. The egress of FROM is judged on its
 node and the ingress of TO on its own: a node answers for its own pods and says which node judges
-the other side. A connection is allowed if both sides allow it.
+the other side. A connection is allowed if both sides allow it. With --cluster it asks the nodes of
+both pods, which it reads from the API server.
 
 It asks the plan in force, and interprets the rules and sets that the kernel returns. A difference
 between the two is an error of Kubeveil, or a table that another program changed. It asks for the
@@ -48,10 +49,8 @@ veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] |
 		"protocol and destination `port`: tcp/8080, udp/53, sctp/9, or icmp")
 	about := cmd.Flags().String("error-about", "",
 		"ask for an ICMP error about a packet of TO to this `end`")
-	socket := verb.SocketFlag(cmd)
-	return verb.NamesOnNode(verb.Reporting(cmd, func(c verb.Call) error {
-		return policyTrace(c, *socket, *port, *about)
-	}), 2, judgedPods)
+	trace := func(c verb.Call, socket string) error { return policyTrace(c, socket, *port, *about) }
+	return verb.NamesOnNode(verb.OnNodesOf(cmd, nodesOfPods, trace), 2, judgedPods)
 }
 
 func policyTrace(c verb.Call, socket, port, about string) error {

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -52,15 +50,15 @@ type clusterWait struct {
 
 func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Duration) error {
 	w := clusterWait{
-		pods: func(ctx context.Context) (map[string]string, error) { return veildPods(ctx, cluster) },
+		pods: cluster.VeildPods,
 		ask: func(ctx context.Context, pod string, patience time.Duration,
 			revision string) ([]byte, error) {
-			command := []string{"/usr/local/bin/veilctl", "policy", "wait", "-o", "json",
-				"--timeout", patience.String(), "--socket", abi.AdminSocket}
+			args := []string{"policy", "wait", "-o", "json", "--timeout", patience.String(),
+				"--socket", abi.AdminSocket}
 			if revision != "" {
-				command = append(command, "--revision", revision)
+				args = append(args, "--revision", revision)
 			}
-			return cluster.Exec(ctx, pod, "veild", command...)
+			return cluster.ExecVeilctl(ctx, pod, args...)
 		},
 	}
 	r, err := w.run(c.Ctx, timeout)
@@ -68,26 +66,6 @@ func policyWaitCluster(c verb.Call, cluster *remote.Cluster, timeout time.Durati
 		return err
 	}
 	return c.Print(r, !r.Enforced, func() error { return showClusterProgress(c.Out, r, timeout) })
-}
-
-// veildPods returns veild's pod of each node, and "" for a node that lacks its pod.
-func veildPods(ctx context.Context, cluster *remote.Cluster) (map[string]string, error) {
-	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list the nodes of %s: %w", cluster.Server, err)
-	}
-	pods, err := cluster.Pods(ctx, "veild")
-	if err != nil {
-		return nil, err
-	}
-
-	names := map[string]string{}
-	for _, n := range nodes.Items {
-		if pod, ok := pods[n.Name]; ok || n.Labels[corev1.LabelOSStable] == "linux" {
-			names[n.Name] = pod.Name
-		}
-	}
-	return names, nil
 }
 
 // run asks until all nodes have answered that they enforce the policies, or until the timeout.

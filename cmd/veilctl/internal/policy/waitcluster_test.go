@@ -174,7 +174,7 @@ func TestPolicyWaitOfAClusterCountsNodesWithoutAPod(t *testing.T) {
 			"app.kubernetes.io/name": "kubeveil"}}, Spec: corev1.PodSpec{NodeName: "node-1"}}
 	cluster := &remote.Cluster{Client: fake.NewClientset(node("node-1", "linux"),
 		node("node-2", "linux"), node("node-3", "windows"), pod)}
-	got, err := veildPods(t.Context(), cluster)
+	got, err := cluster.VeildPods(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -270,7 +270,7 @@ func (d *dump) inPod(ctx context.Context, n cluster.NodeSeen, what string) bool 
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()
 	name := "nodes/" + n.Name + "/" + what + ".txt"
-	out, err := d.cluster.Exec(ctx, n.Pod, "veild", "/usr/local/bin/veilctl", what)
+	out, err := d.cluster.ExecVeilctl(ctx, n.Pod, what)
 	// If the node is not well, veilctl exits with 1 after it printed the status.
 	if len(out) > 0 {
 		d.text(name, "veilctl "+what+" in "+n.Pod, out)

@@ -23,12 +23,6 @@ const (
 	statusLimit = 5 * time.Second
 )
 
-// OnNode makes cmd a verb for the veild of this node, without flags of its own.
-func OnNode(cmd *cobra.Command, run func(c Call, socket string) error) *cobra.Command {
-	socket := SocketFlag(cmd)
-	return Reporting(cmd, func(c Call) error { return run(c, *socket) })
-}
-
 // SocketFlag adds the flag that names veild's socket.
 func SocketFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("socket", abi.AdminSocket, "veild's `socket`")
