@@ -13,9 +13,16 @@ cd "$(dirname "$0")/.."
 what=${1:-all}
 
 # A cipher or a hash shares nothing. With the race detector in it the header of a volume takes twice
-# as long, and tests of volumes make thousands.
-unwatched="-gcflags=golang.org/x/crypto/xts=-race=false
-	-gcflags=crypto/internal/fips140/...=-race=false"
+# as long, and tests of volumes make thousands. Nor do decoders of BPF objects, of which each table
+# of services reads megabytes, decoders of YAML, and libraries that draw and compare values of
+# tests.
+unwatched=
+for package in golang.org/x/crypto/... crypto/internal/fips140/... crypto/{aes,cipher,hkdf,hmac} \
+	crypto/{pbkdf2,sha256,subtle} debug/elf github.com/cilium/ebpf/{asm,btf,internal} \
+	github.com/google/go-cmp/... go.yaml.in/yaml/... pgregory.net/rapid \
+	sigs.k8s.io/structured-merge-diff/...; do
+	unwatched+=" -gcflags=$package=-race=false"
+done
 # A program with the race detector sleeps before it ends, by default a second, and there are a
 # hundred. The detector watches whatever still runs in that time: some of it stays.
 export GORACE=${GORACE-atexit_sleep_ms=20}
@@ -24,20 +31,29 @@ export GORACE=${GORACE-atexit_sleep_ms=20}
 patience=20m
 [ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
 
+# A test by random cases draws others in each run. The long part draws ten times as many.
+export RAPID_CHECKS=${RAPID_CHECKS-30}
+
 # watched reports whether the tests of a package in a folder run with the race detector, which takes
 # four times the CPU. They do where something starts a goroutine, except tools and packages whose
-# goroutines are those of their tests: tests of the keeper of policies run its table so.
+# goroutines are those of their tests: tests of the keeper of policies run its table so. Goroutines
+# of the tests in the last line share files and processes, and no memory.
 watched() {
 	case $1 in
 	*/bpf | */e2e | */e2e/* | */hack/* | */pkg/policy/nftables) return 1 ;;
+	*/pkg/bench/* | */cmd/veil-tools/*) return 1 ;;
+	*/internal/atomicfile | */pkg/wgkey | */plugins/veil | */csi/kerneltest) return 1 ;;
 	esac
 	grep -qE '\bgo (func|[a-z]+[.(])|\.Go\(|\.Parallel\(' "$1"/*.go
 }
 
+# A linker lives for seconds, and a hundred of them run: collecting their garbage saves nothing.
+tools="env GOGC=off GOMEMLIMIT=1GiB"
+
 # events runs go test. The last event has its status: there may be no other, if it did not start.
 events() {
 	local status=0
-	go test -json -vet=off "$@" || status=$?
+	go test -json -vet=off -toolexec="$tools" "$@" || status=$?
 	((status == 0)) || echo "hack/test.sh: go test ended with status $status (see above)" >&2
 	printf '{"Action":"exit","Status":%d}\n' "$status"
 }
@@ -54,6 +70,15 @@ if [ "$what" = again ]; then
 	exit
 fi
 
+# packages prints all packages with their folders. Those with the longest tests come first, so that
+# none of them runs alone in the end.
+packages() {
+	local package folder
+	go list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r package folder; do
+		echo "$(cat "$folder"/*_test.go 2>/dev/null | wc -c) $package $folder"
+	done | sort -rn | cut -d ' ' -f 2-
+}
+
 lab=$(go list ./... | grep '/e2e/node/' | sort -r || true)
 unit= raced=
 while read -r package folder; do
@@ -61,7 +86,7 @@ while read -r package folder; do
 	*/e2e/node/*) continue ;;
 	esac
 	if watched "$folder"; then raced+=" $package"; else unit+=" $package"; fi
-done < <(go list -f '{{.ImportPath}} {{.Dir}}' ./...)
+done < <(packages)
 
 run() { # events on standard output, errors of the tool itself on standard error
 	# Four packages at a time: they share two cores, and many wait for the kernel. Without go vet,
@@ -85,6 +110,9 @@ run() { # events on standard output, errors of the tool itself on standard error
 	lab-long)
 		events -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper
 		events -timeout 20m -run '^TestNodesFollowTheirRoutes$' ./e2e/bench/engine
+		events -timeout 20m -run '^TestManyBackends$' ./pkg/service/bpfmaps
+		RAPID_CHECKS=300 events -timeout 40m -p 2 $(
+			git grep -l 'rapid\.Check(' -- '*_test.go' | sed 's|^|./|; s|/[^/]*$||' | sort -u)
 		;;
 	esac
 }

@@ -43,7 +43,8 @@ echo '{"Action":"fail","Package":"x/a"}'; exit 1`
 func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 	script := filetest.Read(t, "../test.sh")
 	program := filepath.Join(t.TempDir(), "testsummary")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program,
+		".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 
