@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Until waits until cond returns true, and calls it every few milliseconds. It fails the test if
-// that takes longer than patience.
+// Until waits until cond returns true, and calls it with pauses that grow from one to twenty
+// milliseconds. It fails the test if that takes longer than patience.
 func Until(t testing.TB, patience time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for !cond() {
+	for pause := time.Millisecond; !cond(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
