@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
@@ -12,19 +13,37 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestAMillionBackends fills maps of DefaultLimits: 65,536 services with 16 endpoints each, every
-// other one of UDP. It takes 0.8 GB beside the maps, 2.7 GB with the race detector.
-func TestAMillionBackends(t *testing.T) {
+// longEnv names the environment variable that, when set, makes a million backends.
+const longEnv = "KUBEVEIL_LAB_LONG"
+
+// portion returns by how much TestManyBackends is smaller than DefaultLimits.
+func portion() int {
+	if os.Getenv(longEnv) != "" {
+		return 1
+	}
+	return 16
+}
+
+// TestManyBackends fills maps of a sixteenth of DefaultLimits, or of all of them in the long part
+// of the lab: 65,536 services with 16 endpoints each, every other one of UDP. That takes 0.8 GB
+// beside the maps, 2.7 GB with the race detector.
+func TestManyBackends(t *testing.T) {
 	nettest.NeedBPF(t)
-	services, lists := many(1<<16, 16, service.TCP)
+	portion := portion()
+	limits := service.DefaultLimits
+	for _, n := range []*uint32{&limits.Frontends, &limits.BackendSlots, &limits.Members,
+		&limits.SourceRanges} {
+		*n /= uint32(portion)
+	}
+	services, lists := many(1<<16/portion, 16, service.TCP)
 	for i := range services {
 		if i%2 == 1 {
 			services[i].Ports[0].Protocol, lists[i].Ports[0].Protocol = service.UDP, service.UDP
 		}
 	}
-	n := startFull(t, services, lists)
+	n := startFull(t, limits, services, lists)
 	was := expectHeld(t, n, services, lists)
-	if want := 1 << 19; len(was.Members) != want || len(was.SourceRanges) != 0 {
+	if want := 1 << 19 / portion; len(was.Members) != want || len(was.SourceRanges) != 0 {
 		t.Errorf("%d members and %d sources, want %d and none", len(was.Members),
 			len(was.SourceRanges),
 			want)
@@ -34,43 +53,45 @@ func TestAMillionBackends(t *testing.T) {
 	}
 
 	// A service that outgrows the room keeps its entries, and so do all others.
-	const which = 40_000
+	which, addrs := len(services)/2, 100_000/portion
 	for limit, grow := range map[service.FullError]func(*service.Service){
-		{Limit: "frontends", Size: service.DefaultLimits.Frontends,
-			Want: 2 * 100_000}: func(s *service.Service) {
+		{Limit: "frontends", Size: limits.Frontends, Want: 2 * addrs}: func(s *service.Service) {
 			s.ClusterIPs = nil // else it would be of IPv4 alone
-			for a := netip.MustParseAddr("fd42::"); len(s.ExternalIPs) < 100_000; {
+			for a := netip.MustParseAddr("fd42::"); len(s.ExternalIPs) < addrs; {
 				a = a.Next()
 				s.ExternalIPs = append(s.ExternalIPs, a)
 			}
 		},
-		{Limit: "sourceRanges", Size: service.DefaultLimits.SourceRanges,
-			Want: int(service.DefaultLimits.SourceRanges) + 1}: func(s *service.Service) {
+		{Limit: "sourceRanges", Size: limits.SourceRanges,
+			Want: int(limits.SourceRanges) + 1}: func(s *service.Service) {
 			s.ClusterIPs, s.LoadBalancerIPs = nil, nettest.Addrs("fd42::1")
-			for a := netip.MustParseAddr("fd42:9::"); len(s.SourceRanges) <= int(
-				service.DefaultLimits.SourceRanges); {
+			for a := netip.MustParseAddr("fd42:9::"); len(
+				s.SourceRanges) <= int(limits.SourceRanges); {
 				a = a.Next()
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, a.BitLen()))
 			}
 		},
 	} {
-		large := services[which]
-		grow(&large)
-		n.PutService(large)
-		if writes := n.apply(t); writes > 0 {
-			t.Errorf("a service beyond limit %s: %d writes", limit.Limit, writes)
-		}
-		limit.Service = large.Name
-		var full *service.FullError
-		if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) ||
-			*full != limit {
-			t.Errorf("problems are %v, want %v", problems, &limit)
-		}
-		expectSame(t, n, was)
-		n.PutService(services[which])
-		if writes, problems := n.apply(t), n.Problems(); writes > 0 || len(problems) > 0 {
-			t.Errorf("back within limit %s: %d writes, problems %v", limit.Limit, writes, problems)
-		}
+		t.Run("beyond "+limit.Limit, func(t *testing.T) {
+			large := services[which]
+			grow(&large)
+			n.PutService(large)
+			if writes := n.apply(t); writes > 0 {
+				t.Errorf("a service beyond limit %s: %d writes", limit.Limit, writes)
+			}
+			limit.Service = large.Name
+			var full *service.FullError
+			if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) ||
+				*full != limit {
+				t.Errorf("problems are %v, want %v", problems, &limit)
+			}
+			expectSame(t, n, was)
+			n.PutService(services[which])
+			if writes, problems := n.apply(t), n.Problems(); writes > 0 || len(problems) > 0 {
+				t.Errorf("back within limit %s: %d writes, problems %v", limit.Limit, writes,
+					problems)
+			}
+		})
 	}
 }
 
@@ -86,7 +107,9 @@ func TestAServiceOf76500(t *testing.T) {
 		s.Name, s.Endpoints = fmt.Sprint(len(lists)), part
 		lists = append(lists, s)
 	}
-	n := startFull(t, services, lists)
+	limits := service.DefaultLimits
+	limits.BackendSlots = 1 << 19
+	n := startFull(t, limits, services, lists)
 	expectHeld(t, n, services, whole)
 	expectRead(t, n, services[0], whole[0])
 
@@ -101,11 +124,12 @@ func TestAServiceOf76500(t *testing.T) {
 	expectHeld(t, n, services, whole)
 }
 
-// startFull starts a table of DefaultLimits with services.
-func startFull(t *testing.T, services []service.Service, lists []service.Slice) node {
+// startFull starts a table of these limits with services.
+func startFull(t *testing.T, limits service.Limits, services []service.Service,
+	lists []service.Slice) node {
 	t.Helper()
 	c := config(t)
-	c.Limits = service.DefaultLimits
+	c.Limits = limits
 	n := start(t, c, func(p *service.Planner) {
 		for _, s := range services {
 			p.PutService(s)
