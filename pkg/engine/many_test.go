@@ -50,11 +50,11 @@ func initiations(t *testing.T, n *enginetest.Node) (each []int, sum int) {
 	return each, sum
 }
 
-// Ten thousand peers that do not answer get a bounded number of initiations a second, in turn, and a
-// live peer among them gets its own within a second.
+// Two thousand peers that do not answer get a bounded number of initiations a second, in turn, and
+// a live peer among them gets its own within a second.
 func TestUnreachablePeersHaveABudget(t *testing.T) {
 	const (
-		peers = 10000
+		peers = 2000
 		burst = 51 // of repeated initiations
 	)
 	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

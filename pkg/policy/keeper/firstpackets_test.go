@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// longEnv names the environment variable that, when set, makes five times as many pods.
+// longEnv names the environment variable that, when set, makes a thousand pods.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
 // TestFirstPackets attaches many pods that send a forbidden packet as soon as their link takes one,
@@ -32,7 +32,7 @@ const longEnv = "KUBEVEIL_LAB_LONG"
 // control has no policies and receives all.
 func TestFirstPackets(t *testing.T) {
 	nettest.NeedBPF(t)
-	pods := 200
+	pods := 60
 	if os.Getenv(longEnv) != "" {
 		pods = 1000
 	} else if testing.Short() { // emulated machines
