@@ -40,6 +40,14 @@ type linked struct {
 
 func newLinked(t *testing.T, withTCX bool) *linked {
 	t.Helper()
+	l := newGuarded(t)
+	l.open(t, withTCX)
+	return l
+}
+
+// newGuarded is newLinked without a table, whose programs take the longest to load.
+func newGuarded(t *testing.T) *linked {
+	t.Helper()
 	nettest.NeedProgram(t, "nft")
 	l := &linked{host: nettest.NewNS(t), client: nettest.NewNS(t), pod: nettest.NewNS(t),
 		dir: nettest.BPFFS(t) + "/kubeveil"}
@@ -75,7 +83,6 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 
 	t.Cleanup(func() { l.g.Close() })
 	podAddrs(t, l.host, "vpod1", "198.18.1.5", "fd42:1::5", linkLocal(t, l.pod, "p0"))
-	l.open(t, withTCX)
 	return l
 }
 

@@ -43,7 +43,7 @@ var (
 // newRouted attaches the programs, with host routing if hostRouting is set.
 func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	t.Helper()
-	r := &routed{newLinked(t, withTCX), nettest.NewNS(t)}
+	r := &routed{newGuarded(t), nettest.NewNS(t)}
 	nettest.Sysctl(t, r.other, "ipv6/conf/default/accept_dad", "0")
 	nettest.Veth(t, nettest.End{NS: r.other, Name: "p0",
 		Addrs: nettest.Prefixes("198.18.3.6/24", "fd42:1:0:3::6/64")},
@@ -63,7 +63,13 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	tellSource(t, r.pod)
 	tellSource(t, r.other)
 	r.meet(t)
-	r.reload(t, hostRouting)
+
+	c := r.config()
+	c.HostRouting = hostRouting
+	r.openWith(t, c, withTCX)
+	t.Cleanup(func() { r.Table.Close() })
+	r.setSelf(t)
+	r.attachRouted(t, hostRouting)
 	r.put(t, otherAt...)
 	return r
 }
@@ -90,6 +96,12 @@ func (r *routed) again(t *testing.T, hostRouting bool) {
 func (r *routed) reload(t *testing.T, hostRouting bool) {
 	t.Helper()
 	r.again(t, hostRouting)
+	r.attachRouted(t, hostRouting)
+}
+
+// attachRouted attaches the programs of the table.
+func (r *routed) attachRouted(t *testing.T, hostRouting bool) {
+	t.Helper()
 	r.linked.attach(t)
 	if hostRouting && !r.tcx {
 		// The guard is at tcx wherever the kernel has it. Without tcx, services do not see it
