@@ -15,12 +15,26 @@ const testPayload = 8 << 20
 
 var testWant = Want{Epoch: 1, Payload: testPayload}
 
-// formatted returns a disk with the volume, made with the key of bytes c.
+// made holds the disks that formatted has made, by its arguments.
+var made = map[struct {
+	key byte
+	id  Identity
+}]*blktest.Disk{}
+
+// formatted returns a disk with the volume, made with the key of bytes c. It formats each once:
+// tests take thousands.
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
-	d := blktest.New(DeviceSize(testPayload))
-	errtest.Must(t, Format(d, dataKey(t, c), id, testPayload))
-	return d
+	of := struct {
+		key byte
+		id  Identity
+	}{c, id}
+	if made[of] == nil {
+		d := blktest.New(DeviceSize(testPayload))
+		errtest.Must(t, Format(d, dataKey(t, c), id, testPayload))
+		made[of] = d
+	}
+	return made[of].Clone()
 }
 
 func read(t testing.TB, d blk.Disk) *Metadata {
@@ -278,24 +292,26 @@ func TestSizeIsTheStates(t *testing.T) {
 func TestChangedBetweenTwoReads(t *testing.T) {
 	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7,
 		"record": recordA + 60, "between": headerEnd + 1} {
-		d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
-		m := read(t, d)
-		r, err := m.Verify(keys, testID, testWant)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Tamper = func(_ int, off int64, p []byte) {
-			if i := at - off; i >= 0 && i < int64(len(p)) {
-				p[i] ^= 1
+		t.Run(name, func(t *testing.T) {
+			d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
+			m := read(t, d)
+			r, err := m.Verify(keys, testID, testWant)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		before := d.Writes()
-		if err := m.Reread(d); !errors.Is(err, Changed) || d.Writes() != before {
-			t.Errorf("%s: read again: %v, %d writes", name, err, d.Writes()-before)
-		}
-		if err := m.Seal(d, keys, r.Next(2, testPayload)); !errors.Is(err, Changed) {
-			t.Errorf("%s: %v", name, err)
-		}
+			d.Tamper = func(_ int, off int64, p []byte) {
+				if i := at - off; i >= 0 && i < int64(len(p)) {
+					p[i] ^= 1
+				}
+			}
+			before := d.Writes()
+			if err := m.Reread(d); !errors.Is(err, Changed) || d.Writes() != before {
+				t.Errorf("read again: %v, %d writes", err, d.Writes()-before)
+			}
+			if err := m.Seal(d, keys, r.Next(2, testPayload)); !errors.Is(err, Changed) {
+				t.Error(err)
+			}
+		})
 	}
 
 	// What was read first is all that counts for Verify.
@@ -314,12 +330,14 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 func TestFormatWritesOverNothingElse(t *testing.T) {
 	for name, at := range map[string]int64{"first byte": 0, "keyslot": keyslotOffset + 600,
 		"between": headerEnd + 513, "record": recordB + 5, "last before the data": DataOffset - 1} {
-		d := blktest.New(DeviceSize(testPayload))
-		d.Flip(at, 1)
-		if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, NotEmpty) ||
-			d.Writes() != 0 {
-			t.Errorf("%s: %v, %d writes", name, err, d.Writes())
-		}
+		t.Run(name, func(t *testing.T) {
+			d := blktest.New(DeviceSize(testPayload))
+			d.Flip(at, 1)
+			if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, NotEmpty) ||
+				d.Writes() != 0 {
+				t.Errorf("%v, %d writes", err, d.Writes())
+			}
+		})
 	}
 	if d := formatted(t, 2, testID); !errors.Is(Format(d, dataKey(t, 1), testID, testPayload),
 		NotEmpty) {
@@ -340,7 +358,7 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 // A power failure ends formatting at each operation, with any part of the unflushed data on the
 // disk. Formatting is then repeated.
 func TestFormatIsRepeated(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(4) {
 		for cut := 1; ; cut++ {
 			d := blktest.New(DeviceSize(testPayload))
 			n := 0
@@ -369,7 +387,7 @@ func TestFormatIsRepeated(t *testing.T) {
 // A seal is cut short at each operation. The disk still opens, with the old epoch or the new one.
 func TestInterruptedSealLeavesOldOrNewEpoch(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	for seed := range uint64(8) {
+	for seed := range uint64(4) {
 		for cut := 1; ; cut++ {
 			d := formatted(t, 1, testID)
 			m := read(t, d)
@@ -416,14 +434,16 @@ func TestCheckBlank(t *testing.T) {
 		"nothing": {-1, ""}, "first": {0, NotEmpty}, "before the data": {DataOffset - 1, NotEmpty},
 		"last": {size - 1, NotEmpty}, "sample": {32 << 20, NotEmpty},
 	} {
-		d := blktest.New(size)
-		if c.at >= 0 {
-			d.Flip(c.at, 1)
-		}
-		if err := CheckBlank(d, size); c.want == "" && err != nil ||
-			c.want != "" && !errors.Is(err, c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			d := blktest.New(size)
+			if c.at >= 0 {
+				d.Flip(c.at, 1)
+			}
+			if err := CheckBlank(d, size); c.want == "" && err != nil ||
+				c.want != "" && !errors.Is(err, c.want) {
+				t.Error(err)
+			}
+		})
 	}
 	if err := CheckBlank(blktest.New(size-4096), size); !errors.Is(err, Truncated) {
 		t.Errorf("too small: %v", err)

@@ -13,7 +13,7 @@ import (
 // overwritten.
 func TestInterruptedShredContinues(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	for seed := range uint64(8) {
+	for seed := range uint64(4) {
 		for cut := 1; ; cut++ {
 			d := formatted(t, 1, testID)
 			n := 0

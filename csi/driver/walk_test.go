@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -90,11 +91,36 @@ func staged(m *machine, d *Driver) error {
 	return errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "target", false))
 }
 
-// closed returns a machine with a volume that a pod has written to, and whose pod is gone.
+// used is the machine that closed returns copies of, once it is there.
+var used *machine
+
+// closed returns a machine with a volume that a pod has written to, and whose pod is gone. It makes
+// the volume once: walks begin with hundreds.
 func closed(t *testing.T) (*machine, *Driver) {
 	t.Helper()
-	m, d := running(t, mounted(""), nil)
-	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
+	if used == nil {
+		m, d := running(t, mounted(""), nil)
+		errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
+		used = m
+	}
+
+	m := newMachine(t)
+	maps.Copy(m.store.byVolume, used.store.byVolume)
+	maps.Copy(m.store.revision, used.store.revision)
+	for v, d := range used.disks {
+		memory{m}.put(v, d.Clone())
+	}
+	engine, mounts := used.engine.Clone(), used.mounts.Clone()
+	engine.Hook, mounts.Hook, mounts.Open = m.engine.Hook, m.mounts.Hook, m.mounts.Open
+	m.engine, m.mounts = engine, mounts
+	return m, m.process(0)
+}
+
+// again returns a machine with a volume that one pod has written to, and another pod has.
+func again(t *testing.T) (*machine, *Driver) {
+	t.Helper()
+	m, d := closed(t)
+	errtest.Must(t, staged(m, d))
 	return m, d
 }
 
@@ -161,7 +187,7 @@ func TestKilledWhileStagingWhatHasData(t *testing.T) {
 
 func TestKilledWhileUnstaging(t *testing.T) {
 	walk{
-		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		prepare: again,
 		call: func(m *machine, d *Driver) error {
 			return errors.Join(m.unpublish(d, "target"), m.unstage(d))
 		},
@@ -179,7 +205,7 @@ func TestKilledWhileUnstaging(t *testing.T) {
 
 func TestKilledWhileExpanding(t *testing.T) {
 	walk{
-		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		prepare: again,
 		call: func(m *machine, d *Driver) error {
 			// Where there was a reboot the volume is staged again first, as kubelet does.
 			if err := staged(m, d); err != nil {
@@ -243,7 +269,7 @@ func shows(m *machine, d *Driver) {
 
 func TestKilledWhileMakingASnapshot(t *testing.T) {
 	walk{
-		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
+		prepare: again,
 		call:    snapshotted,
 		check: func(m *machine, d *Driver) {
 			for _, name := range m.engine.Live() {
@@ -263,7 +289,7 @@ func TestKilledWhileMakingASnapshot(t *testing.T) {
 func TestKilledWhileRestoring(t *testing.T) {
 	walk{
 		prepare: func(t *testing.T) (*machine, *Driver) {
-			m, d := running(t, mounted(""), nil)
+			m, d := again(t)
 			errtest.Must(t, snapshotted(m, d))
 			return m, d
 		},

@@ -155,6 +155,14 @@ func (s *System) Made() int {
 	return s.made
 }
 
+// Clone returns a system that counts the same file systems as made, and has no mount. Its Open and
+// Hook must be set.
+func (s *System) Clone() *System {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &System{made: s.made, Private: s.Private}
+}
+
 // Damage makes Check refuse the file system on the device.
 func (s *System) Damage(device string) error {
 	dev, err := s.Open(device)
