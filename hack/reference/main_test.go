@@ -19,11 +19,14 @@ func TestMain(m *testing.M) {
 	os.Exit(withPrograms(m))
 }
 
-// withPrograms builds the programs once for all tests.
+// withPrograms builds the programs once for all tests. They stay, and the next run links those that
+// have changed.
 func withPrograms(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "kubeveil-reference")
+	dir, err := filepath.Abs(filepath.Join(root, "out/reference"))
 	if err == nil {
-		defer os.RemoveAll(dir)
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err == nil {
 		bin = programs(dir)
 		err = bin.build()
 	}

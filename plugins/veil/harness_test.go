@@ -27,19 +27,18 @@ import (
 // leaves its thread in another mount namespace must not get it.
 func init() { runtime.LockOSThread() }
 
-// binDir has the plugins, built once for the package.
+// binDir has the plugins, built once for the package. They stay, and the next process links them
+// only after a change.
 var binDir string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "veil-test-")
-	if err != nil {
+	dir, err := filepath.Abs("../../out/plugin")
+	if err = errors.Join(err, os.MkdirAll(dir, 0o755)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	binDir = dir
-	code := nettest.Run(m)
-	os.RemoveAll(dir)
-	os.Exit(code)
+	os.Exit(nettest.Run(m))
 }
 
 const reference = "github.com/containernetworking/plugins/plugins/"
@@ -51,7 +50,7 @@ func build(t testing.TB, packages ...string) {
 	t.Helper()
 	for _, pkg := range packages {
 		once, _ := builds.LoadOrStore(pkg, sync.OnceValue(func() error {
-			cmd := exec.Command("go", "build", "-o", binDir+"/", pkg)
+			cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binDir+"/", pkg)
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := cmd.CombinedOutput(); err != nil {
 				return fmt.Errorf("build %s: %w\n%s", pkg, err, out)

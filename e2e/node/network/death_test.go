@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -252,8 +253,9 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 // An upgrade is SIGTERM and another program: no flow is lost, and nothing changes.
 func TestVeildUpgradedUnderLoad(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
-	other := filepath.Join(t.TempDir(), "veild")
-	// Others measure meanwhile.
+	// It stays, and is linked again only after a change. Others measure meanwhile.
+	other := filepath.Join(nodetest.Root(t), "out/next/veild")
+	errtest.Must(t, os.MkdirAll(filepath.Dir(other), 0o755))
 	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags=-s -w -X github.com/kubeveil/kubeveil/pkg/version.stamped=next", "-o", other,
 		"./cmd/veild")

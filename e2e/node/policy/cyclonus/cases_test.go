@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -48,14 +49,16 @@ var families = []struct {
 	flags []string
 }{{"IPv4", nil}, {"IPv6", []string{"-6"}}}
 
-// programDir is where the program is built, once for all tests; TestMain makes and removes it.
-var programDir string
+// built reports whether the program was built by this process.
+var built bool
 
-// program builds hack/tools/cyclonus, and returns its path.
+// program builds hack/tools/cyclonus, and returns its path. The program stays, and the next process
+// links it only after a change.
 func program(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(programDir, "cyclonus")
-	if _, err := os.Stat(path); err == nil {
+	path, err := filepath.Abs("../../../../out/cyclonus/cyclonus")
+	errtest.Must(t, err, os.MkdirAll(filepath.Dir(path), 0o755))
+	if built {
 		return path
 	}
 	goTool := nettest.NeedProgram(t, "go")
@@ -69,9 +72,11 @@ func program(t *testing.T) string {
 	if out, err := run("list", "-deps", "."); err != nil {
 		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
 	}
-	if out, err := run("build", "-buildvcs=false", "-o", path, "."); err != nil {
+	if out, err := run("build", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
+		"."); err != nil {
 		t.Fatalf("build hack/tools/cyclonus: %v\n%s", err, out)
 	}
+	built = true
 	return path
 }
 
