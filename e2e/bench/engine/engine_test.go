@@ -69,11 +69,11 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 // streamBothWays transfers over several streams each way, and looks for segments that were altered.
 func streamBothWays(t *testing.T, w *world) {
 	t.Helper()
-	const streams = 3
+	const streams, size = 3, 4 << 20
 	done := make(chan error, 2*streams)
 	for range streams {
-		go func() { done <- transfer(w, podA, podB, 15<<20) }()
-		go func() { done <- transfer(w, podB, podA, 15<<20) }()
+		go func() { done <- transfer(w, podA, podB, size) }()
+		go func() { done <- transfer(w, podB, podA, size) }()
 	}
 
 	for range 2 * streams {
