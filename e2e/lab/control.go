@@ -41,54 +41,69 @@ type Control struct {
 	host  *Host
 	lab   *Lab
 	certs *authority.Authority
+	// given is what it had before the lab's first node.
+	given given
 	// account is the service account of veild, as the manifests have it.
 	account struct{ namespace, name string }
 }
 
-// newControl starts a control plane and waits until the API server is ready.
-func (l *Lab) newControl(ctx context.Context) (*Control, error) {
+// newControl takes a control plane from the pool, or else starts one, and waits until the API
+// server is ready.
+func (l *Lab) newControl(ctx context.Context) error {
+	if c := l.opts.Pool.take(l); c != nil {
+		l.Control = c // so that Close ends it after a later failure
+		return c.join(ctx)
+	}
 	root, err := Root()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := findKubernetes(root); err != nil {
-		return nil, err
+		return err
 	}
 	h, err := l.newHost(ctx, "control")
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	c := &Control{host: h, lab: l}
-	l.Control = c // so that Close ends it after a later failure
+	l.Control = c // as above
 	if err := l.plug(ctx, h, "control", "eth0", l.opts.Family.Underlay(controlHost)); err != nil {
-		return nil, err
+		return err
 	}
+	return c.start(ctx)
+}
+
+// start starts the programs and waits until the API servers are ready.
+func (c *Control) start(ctx context.Context) error {
 	if err := c.makeCerts(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.startEtcd(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.startAPIServer(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	c.Servers = []*Server{{Host: h, Process: c.APIServer}}
+	c.Servers = []*Server{{Host: c.host, Process: c.APIServer}}
 
 	if err := c.connect(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.WaitReady(ctx); err != nil {
-		return nil, err
+		return err
 	}
 
-	for i := 1; i < l.opts.APIServers; i++ {
+	for i := 1; i < c.lab.opts.APIServers; i++ {
 		if err := c.addServer(ctx, i); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
-	return c, c.applyManifests(ctx)
+	if err := c.applyManifests(ctx); err != nil {
+		return err
+	}
+	return c.remember(ctx)
 }
 
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
@@ -114,8 +129,11 @@ func (c *Control) URL() string {
 	return "https://" + netip.AddrPortFrom(c.Addrs()[0], apiPort).String()
 }
 
-// Host is where the control plane runs.
-func (c *Control) Host() *Host { return c.host }
+// Host is where the control plane runs. No later lab gets it.
+func (c *Control) Host() *Host {
+	c.host.shown.Store(true)
+	return c.host
+}
 
 func (c *Control) pki(name string) string { return filepath.Join(c.host.Dir, "pki", name) }
 

@@ -18,6 +18,9 @@
 // file system included, does not. The leak oracle (pkg/leak) watches the network from before the
 // first node exists until after the last is gone. Finish ends the oracle and returns its result.
 //
+// Labs of one process may use the same API server one after the other, which saves starts: see
+// Pool. A lab then finds no object of the lab before.
+//
 // Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan.
 //
 // It is larger than most packages: nodes, pods, the control plane and their processes belong to one

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
 // ServerHost returns the host on which an API server runs.
@@ -42,6 +46,21 @@ func (c *Control) ReplaceServer(ctx context.Context, i int, flags ...string) err
 	return c.waitListed(ctx, i)
 }
 
+// RefuseNodes ends the nodes' connections to the API server and refuses new ones, as if it had been
+// killed, or ends that. The clients of Control go on. It spares the start after StopAPIServer.
+func (c *Control) RefuseNodes(ctx context.Context, begin bool) error {
+	in := fmt.Sprintf(`iifname "eth0" tcp dport %d reject with tcp reset`, apiPort)
+	err := c.host.filter(ctx, begin, in, "")
+	if err != nil || !begin {
+		return err
+	}
+	return c.host.Do(func() error {
+		_, err := sockdiag.CloseIf(unix.IPPROTO_TCP,
+			func(s sockdiag.Socket) bool { return !s.Remote.Addr().IsLoopback() })
+		return err
+	})
+}
+
 // Blackhole drops what the host sends and receives over TCP on the underlay, or ends that. Its link
 // stays up, and its neighbours still resolve its address.
 func (h *Host) Blackhole(ctx context.Context, begin bool) error {
@@ -70,6 +89,7 @@ func (h *Host) filter(ctx context.Context, begin bool, in, out string) error {
 			}
 		}
 	}
+	h.filtered.Store(begin)
 	_, err := h.Exec(ctx, "nft", text)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,9 @@ type Host struct {
 	started   []*Process
 	// that its processes are in; nil where the machine has none of the second version
 	cgroup *os.File
+	// shown reports whether a test has had it by Control.Host, and filtered whether filter drops
+	// packets.
+	shown, filtered atomic.Bool
 }
 
 // etcFiles are copied from the machine into a host's /etc: what programs of the
@@ -72,21 +76,21 @@ func (h *Host) makeDisk(ctx context.Context) error {
 		return err
 	}
 
+	files := []string{"-aL"}
 	for _, name := range etcFiles {
 		from := filepath.Join("/etc", name)
 		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if out, err := exec.CommandContext(ctx, "cp", "-aL", from,
-			etc).CombinedOutput(); err != nil {
-			return fmt.Errorf("copy %s: %w: %s", from, err, out)
-		}
+		files = append(files, from)
 	}
-
 	// Links, not their targets: programs look at their own name.
-	if out, err := exec.CommandContext(ctx, "cp", "-a", "/etc/alternatives",
-		etc).CombinedOutput(); err != nil {
-		return fmt.Errorf("copy /etc/alternatives: %w: %s", err, out)
+	links := []string{"-a", "/etc/alternatives"}
+	for _, args := range [][]string{files, links} {
+		out, err := exec.CommandContext(ctx, "cp", append(args, etc)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("copy %q: %w: %s", args, err, out)
+		}
 	}
 
 	hosts := "127.0.0.1 localhost\n::1 localhost\n"
@@ -159,9 +163,14 @@ func (h *Host) stop() error {
 			return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
 		}
 	}
+	return errors.Join(h.removeCgroup(), h.unplug())
+}
+
+// unplug removes the host's links to the bridge.
+func (h *Host) unplug() error {
 	ports := h.ports
 	h.ports = nil
-	return errors.Join(h.removeCgroup(), h.lab.unplug(ports))
+	return h.lab.unplug(ports)
 }
 
 // proc is a path below /proc of the holder.

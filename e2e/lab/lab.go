@@ -50,6 +50,9 @@ type Options struct {
 	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
 	// Clear lab has no API server anyway.
 	NoAPIServer bool
+	// Pool lends the lab a control plane, and takes it back at the end. Nil means that the lab
+	// starts one of its own.
+	Pool *Pool
 	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. The oracle
 	// then sees frames larger than on a real wire, and does not see fragments.
 	Offloads bool
@@ -185,7 +188,7 @@ func (l *Lab) make(ctx context.Context) error {
 	}
 
 	if l.opts.Network == Veil && !l.opts.NoAPIServer {
-		if l.Control, err = l.newControl(ctx); err != nil {
+		if err := l.newControl(ctx); err != nil {
 			return fmt.Errorf("control plane: %w", err)
 		}
 		l.log.Info("API server is ready", "after", time.Since(start).Round(time.Millisecond))
@@ -302,7 +305,11 @@ func (l *Lab) Finish() (leak.Result, error) {
 		return l.result, nil
 	}
 	l.done = true
-	errs := l.stopHosts()
+	returns := l.Control.returns()
+	errs := l.stopHosts(!returns)
+	if returns {
+		errs = append(errs, l.Control.host.unplug())
+	}
 	if l.Oracle != nil {
 		var err error
 		l.result, err = l.Oracle.Stop()
@@ -311,21 +318,30 @@ func (l *Lab) Finish() (leak.Result, error) {
 	if l.bridge != nil {
 		errs = append(errs, l.bridge.stop())
 	}
+	if returns {
+		errs = append(errs, l.opts.Pool.put(l.Control))
+	}
 	return l.result, errors.Join(errs...)
 }
 
-// stopHosts stops all hosts but the bridge, at once: each mostly waits for the kernel.
-func (l *Lab) stopHosts() []error {
+// stopHosts stops all hosts but the bridge, at once: each mostly waits for the kernel. The control
+// plane is among them if control is set.
+func (l *Lab) stopHosts(control bool) []error {
 	hosts := slices.Clone(l.hosts)
 	for _, n := range l.Nodes() {
 		hosts = append(hosts, n.Host)
 	}
-	if l.Control != nil {
+	if control && l.Control != nil {
 		hosts = append(hosts, l.Control.host)
 	}
 	if l.Outside != nil {
 		hosts = append(hosts, l.Outside)
 	}
+	return stopAll(hosts)
+}
+
+// stopAll ends the processes of hosts, and then the hosts.
+func stopAll(hosts []*Host) []error {
 	reaping.Lock()
 	for _, h := range hosts {
 		h.killAll()

@@ -15,12 +15,19 @@ import (
 
 // Run runs the tests of a package and then fails it when they left goroutines,
 // file descriptors (open network namespaces are such), mounts of namespaces
-// or child processes behind. Its result is for os.Exit:
+// or child processes behind. Before it looks it calls ends, which close what the tests share; an
+// error of theirs fails the package too. Its result is for os.Exit:
 //
 //	func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
-func Run(m *testing.M) int {
+func Run(m *testing.M, ends ...func() error) int {
 	before := holdings()
 	code := m.Run()
+	for _, end := range ends {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
 	if code != 0 {
 		return code
 	}

@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,12 +13,28 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A node whose firewall drops its pods' packets into the tunnel is not ready and names the chain
-// that may do it. It becomes ready when the firewall lets pods through.
-func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
+// What other programs do to a node is named by its status, and forgotten when they undo it. The
+// parts share a lab, which each leaves as it was, except for what is counted.
+func TestWhatOtherProgramsDoIsNamed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
-	nodetest.Meet(ctx, t, a, b)
+	for _, part := range []struct {
+		name string
+		run  func(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod)
+	}{
+		{"another CNI configuration", anotherConflist},
+		{"a firewall that comes later", firewallLater},
+		{"a firewall that was there before", firewallBefore},
+		{"a link inside a cluster range", linkInsideARange},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(ctx, t, l, a, b) })
+	}
+	nodetest.NoLeaks(t, l)
+}
+
+// firewallBefore: a node whose firewall drops its pods' packets into the tunnel is not ready and
+// names the chain that may do it. It becomes ready when the firewall lets pods through.
+func firewallBefore(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	nodetest.Run(ctx, t, n, "nft",
 		"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
@@ -41,15 +58,11 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 		return nil
 	})
 	nodetest.Meet(ctx, t, a, b)
-	nodetest.NoLeaks(t, l)
 }
 
-// A filter that appears after the node was ready is named within a minute. The node is not ready
-// until pods' packets pass again.
-func TestAFirewallThatComesLaterIsNamed(t *testing.T) {
-	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
-	a, b := pair(ctx, t, l)
-	nodetest.Meet(ctx, t, a, b)
+// firewallLater: a filter that appears after the node was ready is named within a minute. The node
+// is not ready until pods' packets pass again.
+func firewallLater(ctx context.Context, t *testing.T, l *lab.Lab, a, b *lab.Pod) {
 	n := l.Nodes()[0]
 	for i, tt := range []struct{ add, remove, names string }{
 		{"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }",
@@ -82,5 +95,4 @@ func TestAFirewallThatComesLaterIsNamed(t *testing.T) {
 			nodetest.Meet(ctx, t, a, b)
 		})
 	}
-	nodetest.NoLeaks(t, l)
 }

@@ -12,6 +12,9 @@ import (
 // limit is how long a test may use its lab.
 const limit = 6 * time.Minute
 
+// controls has the control planes that labs of this process use one after the other.
+var controls lab.Pool
+
 // NewLab makes a lab that is removed at the end of the test, and a context for it. From here on the
 // test runs beside others: labs cannot see each other, and most of their time is waiting. It waits
 // for its turn, see WaitTurn.
@@ -48,7 +51,7 @@ func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Contex
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	opts.Log, opts.Pool = slog.New(slog.NewTextHandler(t.Output(), nil)), &controls
 
 	l, err := lab.New(ctx, opts)
 	if err != nil {

@@ -54,7 +54,7 @@ func Main(m *testing.M) int {
 		return 1
 	}
 	defer labs.gate.Close()
-	return nettest.Run(m)
+	return nettest.Run(m, controls.Close)
 }
 
 // Alone makes a test run while no lab of another test does, in this process or another one. It must
