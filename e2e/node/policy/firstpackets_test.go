@@ -123,12 +123,12 @@ func (w *visits) whileVeildIsDead(ctx context.Context, t *testing.T, pods int) {
 func (w *visits) whileTheAPIServerIsAway(ctx context.Context, t *testing.T, pods int) {
 	list := w.bind(ctx, t, pods)
 	w.waitReserved(ctx, t, list)
-	errtest.Must(t, w.l.Control.StopAPIServer(ctx))
+	errtest.Must(t, w.l.Control.RefuseNodes(ctx, true))
 	w.each(t, list, func(v *visitor) error {
 		return inTurn(func() error { return w.attach(ctx, v) },
 			func() error { return w.allowed(v) }, func() error { return v.leave(ctx) })
 	})
-	errtest.Must(t, w.l.Control.StartAPIServer(ctx))
+	errtest.Must(t, w.l.Control.RefuseNodes(ctx, false))
 	w.wantEarly(t, list)
 }
 

@@ -79,12 +79,12 @@ func TestNetworkPolicies(t *testing.T) {
 		})
 	}
 
-	errtest.Must(t, l.Control.StopAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, true))
 	held("the API server is away")
 	nodetest.KillProgram(ctx, t, n1, "veild")
 	nodetest.StartProgram(ctx, t, n1, "veild")
 	held("veild starts without the API server")
-	errtest.Must(t, l.Control.StartAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, false))
 
 	nodetest.WaitMembers(ctx, t, n1, 3)
 	nodetest.NoneAnswered(ctx, t, tries)

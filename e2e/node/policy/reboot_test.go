@@ -48,7 +48,7 @@ func TestRebootOpensNothing(t *testing.T) {
 	nodetest.StartProgram(ctx, t, n2, "veil-wg")
 	w.refused(ctx, t, "only the worker runs", list)
 
-	errtest.Must(t, l.Control.StopAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, true))
 	nodetest.StartProgram(ctx, t, n2, "veild")
 	nodetest.WaitStatus(ctx, t, n2, 20*time.Second, func(s telemetry.Status) error {
 		if s.Policy == nil || s.Policy.Listed {
@@ -57,7 +57,7 @@ func TestRebootOpensNothing(t *testing.T) {
 		return nil
 	})
 	w.refused(ctx, t, "veild runs and knows no policy", list)
-	errtest.Must(t, l.Control.StartAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, false))
 
 	back.again(ctx, t)
 	w.each(t, list, func(v *visitor) error {

@@ -364,7 +364,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	nodetest.KillProgram(ctx, t, n, "veild")
 
 	once("while veild is dead")
-	errtest.Must(t, l.Control.StopAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, true))
 	nodetest.StartProgram(ctx, t, n, "veild")
 
 	listed := func(wanted bool) {
@@ -379,7 +379,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 
 	listed(false)
 	once("after a start without an API server")
-	errtest.Must(t, l.Control.StartAPIServer(ctx))
+	errtest.Must(t, l.Control.RefuseNodes(ctx, false))
 
 	listed(true)
 	once("after the lists have come")
