@@ -25,25 +25,25 @@ var (
 // LoadGuardIngress returns the programs and maps of progs/guard_ingress.c. The caller may change
 // them: each call returns new ones.
 func LoadGuardIngress() (*ebpf.CollectionSpec, error) {
-	return load("guard_ingress", guardIngress)
+	return read("guard_ingress", guardIngress)
 }
 
 // LoadGuardEgress returns the programs and maps of progs/guard_egress.c.
 func LoadGuardEgress() (*ebpf.CollectionSpec, error) {
-	return load("guard_egress", guardEgress)
+	return read("guard_egress", guardEgress)
 }
 
 // LoadServiceSocket returns the programs and maps of progs/service_socket.c.
 func LoadServiceSocket() (*ebpf.CollectionSpec, error) {
-	return load("service_socket", serviceSocket)
+	return read("service_socket", serviceSocket)
 }
 
 // LoadServicePacket returns the programs and maps of progs/service_packet.c.
 func LoadServicePacket() (*ebpf.CollectionSpec, error) {
-	return load("service_packet", servicePacket)
+	return read("service_packet", servicePacket)
 }
 
-func load(name string, object []byte) (*ebpf.CollectionSpec, error) {
+func read(name string, object []byte) (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read object %s: %w", name, err)
