@@ -81,6 +81,7 @@ func TestVerbsOnOtherNodes(t *testing.T) {
 			var out bytes.Buffer
 			args := append(strings.Fields(tt.args), "--kubeconfig", kubeconfig)
 			err := run(t.Context(), args, &out, io.Discard)
+
 			said := out.String()
 			if err != nil {
 				said += "error: " + err.Error()

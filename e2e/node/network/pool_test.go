@@ -69,7 +69,7 @@ func TestNextLabHasNoObjectsOfTheLabBefore(t *testing.T) {
 	}
 	// The name is free again, and veild's own account is there.
 	errtest.Must(t, second.Control.AddNamespace(ctx, nodetest.Shop))
-	_, err = second.Control.Client.CoreV1().ServiceAccounts(nodetest.DaemonNamespace).Get(ctx,
+	_, err = second.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).Get(ctx,
 		nodetest.DaemonAccount, metav1.GetOptions{})
 	errtest.Must(t, err)
 

@@ -96,6 +96,7 @@ func TestAnswersOfNodes(t *testing.T) {
 			}
 		})
 	}
+
 	if _, err := printed(t, nil, false, nil); !errors.Is(err, ErrWrong) {
 		t.Errorf("a cluster without nodes: %v", err)
 	}
