@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
@@ -25,19 +23,19 @@ var crowds = []int{1000, 10000}
 // crowdUpgrades is how often each is.
 const crowdUpgrades = 10
 
-// measureCrowds measures for how long a device with many peers stands still.
-func (o Options) measureCrowds(ctx context.Context, dir string) (out []bench.Case, err error) {
+// crowds measures for how long a device with many peers stands still.
+func (s *run) crowds(ctx context.Context) error {
 	for _, n := range crowds {
-		still, err := measureCrowd(ctx, dir, n, crowdUpgrades)
+		still, err := measureCrowd(ctx, s.dir, n, crowdUpgrades)
 		if err != nil {
-			return out, fmt.Errorf("upgrade of %d peers: %w", n, err)
+			return fmt.Errorf("upgrade of %d peers: %w", n, err)
 		}
-		o.Progress("%d peers with sessions: stood still for %s, %s at most", n,
+		s.Progress("%d peers with sessions: stood still for %s, %s at most", n,
 			bench.Millisecond.Format(still.Median), bench.Millisecond.Format(still.Max))
-		out = append(out, bench.Case{Name: fmt.Sprintf("upgrade_stood_still_%d", n), MTU: 1500,
+		s.keep(bench.Case{Name: fmt.Sprintf("upgrade_stood_still_%d", n), MTU: 1500,
 			Unit: bench.Millisecond, Ours: still})
 	}
-	return out, nil
+	return nil
 }
 
 // measureCrowd upgrades a device that has a session with each of n peers.
@@ -84,10 +82,7 @@ func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat,
 // crowd starts a device process and makes a session of it with each of n peers, whose far ends are
 // one socket on loopback of the device's namespace.
 func (w *world) crowd(ctx context.Context, n int) error {
-	if err := run(ctx, "", "netns add "+w.names[nodeA]); err != nil {
-		return err
-	}
-	if err := run(ctx, w.names[nodeA], "link set lo up"); err != nil {
+	if err := w.add(nodeA); err != nil {
 		return err
 	}
 	if err := w.start(nodeA, w.mtu-overhead); err != nil {
@@ -134,7 +129,7 @@ func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgk
 	if err != nil {
 		return err
 	}
-	if err := netns.Do(w.path(nodeA), func() (err error) {
+	if err := w.spaces[nodeA].Do(func() (err error) {
 		p.conn, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		return err
 	}); err != nil {
@@ -157,23 +152,15 @@ func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgk
 
 // sessions checks that the device of node a had a handshake with so many peers.
 func (w *world) sessions(want int) error {
-	c, err := net.Dial("unix", w.socket(nodeA))
+	lines, err := get(w.socket(nodeA))
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
-		return err
-	}
 	got := 0
-	in := bufio.NewScanner(c)
-	for in.Scan() && in.Text() != "" {
-		if text, ok := strings.CutPrefix(in.Text(), "last_handshake_time_sec="); ok && text != "0" {
+	for _, line := range lines {
+		if text, ok := strings.CutPrefix(line, "last_handshake_time_sec="); ok && text != "0" {
 			got++
 		}
-	}
-	if err := in.Err(); err != nil {
-		return err
 	}
 	if got < want*99/100 {
 		return fmt.Errorf("the device had a handshake with %d peers, want %d", got, want)

@@ -5,7 +5,14 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
+
+// aRun is a run whose device processes have their files in dir.
+func aRun(t *testing.T, dir string) *run {
+	t.Helper()
+	return &run{Options: Options{Choice: suite.Choice{Progress: t.Logf}, Upgrades: 2}, dir: dir}
+}
 
 // The first packet to a peer is measured beside garbage and without.
 func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
@@ -16,14 +23,12 @@ func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	o := Options{Progress: t.Logf}
-	cases, err := o.measureGarbage(t.Context(), dir, 2)
+	c, err := aRun(t, dir).measureGarbage(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := cases[0]; len(cases) != 1 || c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 ||
-		c.Ratio == nil {
-		t.Errorf("cases %+v, want one with 2 values each", cases)
+	if c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 || c.Ratio == nil {
+		t.Errorf("case %+v, want 2 values each", c)
 	}
 }
 

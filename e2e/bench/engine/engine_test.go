@@ -8,12 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -31,7 +29,7 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	own, library := worker.EngineKubeveil, worker.EngineWireGuardGo
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		name    string
 		engines [2]string
 		shards  int
@@ -49,12 +47,8 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer os.RemoveAll(dir)
-				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i),
-					engine: tc.engines[0]},
+				w := &world{side: side{name: "test", engine: tc.engines[0]},
 					engines: tc.engines, shards: tc.shards, mtu: mtu, dir: dir}
-				for j, n := range []string{"a", "b", "pa", "pb"} {
-					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
-				}
 				defer w.close()
 
 				if err := w.build(t.Context()); err != nil {
@@ -88,9 +82,11 @@ func streamBothWays(t *testing.T, w *world) {
 
 	// TCP hides loss; a corrupt segment would be counted by the pods.
 	for _, pod := range []int{podA, podB} {
-		out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat",
-			"/proc/net/snmp").CombinedOutput()
-		if err != nil {
+		var out []byte
+		if err := w.spaces[pod].Do(func() (err error) {
+			out, err = os.ReadFile("/proc/thread-self/net/snmp")
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if n := tcpErrors(out); n != 0 {
@@ -114,14 +110,14 @@ func tcpErrors(b []byte) (n int) {
 func transfer(w *world, from, to, size int) error {
 	var l net.Listener
 	var c net.Conn
-	if err := netns.Do(w.path(to), func() (err error) {
+	if err := w.spaces[to].Do(func() (err error) {
 		l, err = net.Listen("tcp4", podAddr(to)+":0")
 		return err
 	}); err != nil {
 		return err
 	}
 	defer l.Close()
-	if err := netns.Do(w.path(from), func() (err error) {
+	if err := w.spaces[from].Do(func() (err error) {
 		c, err = net.DialTimeout("tcp4", l.Addr().String(), 20*time.Second)
 		return err
 	}); err != nil {
@@ -168,7 +164,7 @@ func transfer(w *world, from, to, size int) error {
 // The lanes of many flows and of the TLS proxies measure what their names say.
 func TestFlowsAndProxiesAreMeasured(t *testing.T) {
 	nettest.NeedProgram(t, "haproxy")
-	w := newWorld(t, "f", 0, [2]string{})
+	w := newWorld(t, 0, [2]string{})
 	for _, flows := range []int{1, 64} {
 		s, err := w.turns(t.Context(), flows, 200*time.Millisecond)
 		if err != nil || s.Value <= 0 {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -27,18 +26,18 @@ var flowCounts = []int{64, 256}
 //
 // With many streams, TCP itself sends smaller superpackets and more acknowledgements. To show what
 // that costs any engine, many flows of wireguard-go are compared with one of wireguard-go.
-func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
+func (s *run) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 	ours, reference := worlds[sides[0].name], worlds[sides[2].name]
 	group := func(name string, unit bench.Unit, measure func(context.Context, *world,
 		int) (bench.Sample, error)) bench.Group {
 		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
 		side := func(w *world, flows int) string {
-			s := fmt.Sprintf("%s, %d flows", w.side.name, flows)
-			g.Sides = append(g.Sides, bench.Side{Name: s,
+			name := fmt.Sprintf("%s, %d flows", w.side.name, flows)
+			g.Sides = append(g.Sides, bench.Side{Name: name,
 				Measure: func(ctx context.Context) (bench.Sample, error) {
 					return measure(ctx, w, flows)
 				}})
-			return s
+			return name
 		}
 
 		one, otherOne := side(ours, 1), side(reference, 1)
@@ -54,11 +53,11 @@ func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 
 	return []bench.Group{
 		group("flows_tcp", bench.Mbps, func(ctx context.Context, w *world, n int) (bench.Sample, error) {
-			return w.throughput(ctx, n, o.Sample)
+			return w.throughput(ctx, n, s.Sample)
 		}),
 		group("flows_in_turn", bench.Microsecond,
 			func(ctx context.Context, w *world, n int) (bench.Sample, error) {
-				return w.turns(ctx, n, o.Sample)
+				return w.turns(ctx, n, s.Sample)
 			}),
 	}
 }
@@ -67,7 +66,7 @@ func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 // in turn.
 func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sample, error) {
 	var server *net.UDPConn
-	if err := netns.Do(w.path(podB), func() (err error) {
+	if err := w.spaces[podB].Do(func() (err error) {
 		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
 		return err
 	}); err != nil {
@@ -84,7 +83,7 @@ func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sa
 			c.Close()
 		}
 	}()
-	if err := netns.Do(w.path(podA), func() error {
+	if err := w.spaces[podA].Do(func() error {
 		for range flows {
 			c, err := net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
 			if err != nil {

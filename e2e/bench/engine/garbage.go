@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
@@ -24,43 +22,51 @@ const (
 	garbageWindow = 6 * time.Second
 )
 
-// measureGarbage measures how long the first packet to a peer without a session takes beside
-// messages that have the size of handshakes and are random.
-func (o Options) measureGarbage(ctx context.Context, dir string, rounds int) ([]bench.Case, error) {
-	w, err := build(ctx, side{name: sides[0].name, file: "g", engine: sides[0].engine}, 1500, dir)
+// garbage measures how long the first packet to a peer without a session takes beside messages that
+// have the size of handshakes and are random.
+func (s *run) garbage(ctx context.Context) error {
+	c, err := s.measureGarbage(ctx, garbageRounds)
+	if err == nil {
+		s.keep(c)
+	}
+	return err
+}
+
+func (s *run) measureGarbage(ctx context.Context, rounds int) (c bench.Case, err error) {
+	w, err := build(ctx, side{name: sides[0].name, file: "g", engine: sides[0].engine}, 1500, s.dir)
 	defer w.close()
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	s, err := w.steadyLoad(ctx, podA, podB, 0)
+	load, err := w.steadyLoad(ctx, podA, podB, 0)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	defer s.lost()
+	defer load.lost()
 
 	var beside, quiet []float64
 	for n := range rounds {
-		free, err := w.firstPacket(ctx, s)
+		free, err := w.firstPacket(ctx, load)
 		if err != nil {
-			return nil, err
+			return c, err
 		}
 		flooded, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- w.flood(flooded) }()
-		took, err := w.firstPacket(ctx, s)
+		took, err := w.firstPacket(ctx, load)
 		cancel()
 		if e := <-ended; err == nil {
 			err = e
 		}
 		if err != nil {
-			return nil, err
+			return c, err
 		}
 		quiet, beside = append(quiet, free), append(beside, took)
-		o.Progress("first packet %d/%d: %s beside garbage, %s without", n+1, rounds,
+		s.Progress("first packet %d/%d: %s beside garbage, %s without", n+1, rounds,
 			bench.Millisecond.Format(took), bench.Millisecond.Format(free))
 	}
-	c, err := bench.NewCase("garbage_first_packet", 1500, bench.Millisecond, beside, quiet, "no garbage")
-	return []bench.Case{c}, err
+	return bench.NewCase("garbage_first_packet", 1500, bench.Millisecond, beside, quiet,
+		"no garbage")
 }
 
 // firstPacket removes node b from node a and adds it again. It returns how long the first datagram
@@ -94,27 +100,22 @@ func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 
 // peerOf returns the line that names the peer of a node.
 func (w *world) peerOf(i int) (string, error) {
-	c, err := net.Dial("unix", w.socket(i))
+	lines, err := get(w.socket(i))
 	if err != nil {
 		return "", err
 	}
-	defer c.Close()
-	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
-		return "", err
-	}
-	in := bufio.NewScanner(c)
-	for in.Scan() && in.Text() != "" {
-		if strings.HasPrefix(in.Text(), "public_key=") {
-			return in.Text() + "\n", nil
+	for _, line := range lines {
+		if strings.HasPrefix(line, "public_key=") {
+			return line + "\n", nil
 		}
 	}
-	return "", fmt.Errorf("node %d has no peer: %w", i, in.Err())
+	return "", fmt.Errorf("node %d has no peer", i)
 }
 
 // flood sends garbage to node b until ctx ends, from a socket of node a's namespace.
 func (w *world) flood(ctx context.Context) error {
 	var c *net.UDPConn
-	if err := netns.Do(w.path(nodeA), func() (err error) {
+	if err := w.spaces[nodeA].Do(func() (err error) {
 		c, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(198, 18, 0, 2), Port: port})
 		return err
 	}); err != nil {

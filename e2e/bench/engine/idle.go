@@ -1,21 +1,17 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -44,9 +40,9 @@ type idler struct {
 	keys    *noise.Keys
 }
 
-// measureIdle measures what a device process costs that has a session with each of idlePeers. Both
-// engines are measured at the same time: neither does anything else.
-func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, error) {
+// idle measures what a device process costs that has a session with each of idlePeers. Both engines
+// are measured at the same time: neither does anything else.
+func (s *run) idle(ctx context.Context) error {
 	var worlds []*world
 	defer func() {
 		for _, w := range worlds {
@@ -55,28 +51,28 @@ func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, err
 	}()
 
 	measured := []side{sides[0], sides[2]}
-	for _, s := range measured {
-		s.file = "i" + s.file
-		w := unbuilt(s, 1500, dir)
+	for _, m := range measured {
+		m.file = "i" + m.file
+		w := unbuilt(m, 1500, s.dir)
 		worlds = append(worlds, w)
-		end, err := w.idle(ctx, filepath.Join(o.Root, "out", "bin", "veil-wg"))
+		end, err := w.idle(ctx, filepath.Join(s.Root, "out", "bin", "veil-wg"))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
+			return fmt.Errorf("%s: %w", m.name, err)
 		}
 		defer end()
-		o.Progress("%s has sessions with %d peers", s.name, idlePeers)
+		s.Progress("%s has sessions with %d peers", m.name, idlePeers)
 	}
 
 	before, err := costs(worlds)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := sleep(ctx, idleWindow); err != nil {
-		return nil, err
+		return err
 	}
 	after, err := costs(worlds)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	var memory, share []float64
@@ -84,7 +80,7 @@ func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, err
 		sent := after[i].sent - before[i].sent
 		// A keepalive message has 32 bytes.
 		if least := int64(2 * idlePeers * 32 * 9 / 10); sent < least {
-			return nil, fmt.Errorf("%s sent %d bytes of keepalives, want %d", w.side.name, sent, least)
+			return fmt.Errorf("%s sent %d bytes of keepalives, want %d", w.side.name, sent, least)
 		}
 		memory = append(memory, after[i].resident)
 		share = append(share, 100*(after[i].cpu-before[i].cpu).Seconds()/idleWindow.Seconds())
@@ -93,10 +89,14 @@ func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, err
 	base := measured[1].name
 	m, err := bench.NewCase("idle_memory", 1500, bench.MiB, memory[:1], memory[1:], base)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c, err := bench.NewCase("idle_cpu", 1500, bench.Percent, share[:1], share[1:], base)
-	return []bench.Case{m, c}, err
+	if err != nil {
+		return err
+	}
+	s.keep(m, c)
+	return nil
 }
 
 // cost holds the CPU time and memory of a device process.
@@ -140,17 +140,12 @@ func resident(pid int) (float64, error) {
 
 // sentBytes returns what a device sent to all its peers, bytes.
 func (w *world) sentBytes() (sum int64, err error) {
-	c, err := net.Dial("unix", w.idleSocket())
+	lines, err := get(w.idleSocket())
 	if err != nil {
 		return 0, err
 	}
-	defer c.Close()
-	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
-		return 0, err
-	}
-	in := bufio.NewScanner(c)
-	for in.Scan() && in.Text() != "" {
-		if text, ok := strings.CutPrefix(in.Text(), "tx_bytes="); ok {
+	for _, line := range lines {
+		if text, ok := strings.CutPrefix(line, "tx_bytes="); ok {
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
 				return 0, err
@@ -158,7 +153,7 @@ func (w *world) sentBytes() (sum int64, err error) {
 			sum += n
 		}
 	}
-	return sum, in.Err()
+	return sum, nil
 }
 
 // idleDevice returns the name of the device of a veil-wg process. wg(8) finds its socket by the
@@ -180,7 +175,7 @@ func (w *world) startIdle(program string) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.Command("ip", "netns", "exec", w.names[nodeA], program, "device", "--dir", w.dir,
+	cmd := w.spaces[nodeA].Command(context.Background(), nil, program, "device", "--dir", w.dir,
 		"--mtu", strconv.Itoa(w.mtu-overhead), "--engine", w.side.engine, w.idleDevice())
 	log, err := os.Create(filepath.Join(w.dir, "log"))
 	if err != nil {
@@ -188,7 +183,6 @@ func (w *world) startIdle(program string) error {
 	}
 	w.logs = append(w.logs, log)
 	cmd.Stderr = log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -214,10 +208,7 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 		}
 	}()
 
-	if err := run(ctx, "", "netns add "+w.names[nodeA]); err != nil {
-		return nil, err
-	}
-	if err := run(ctx, w.names[nodeA], "link set lo up"); err != nil {
+	if err := w.add(nodeA); err != nil {
 		return nil, err
 	}
 	if err := w.startIdle(program); err != nil {
@@ -278,7 +269,7 @@ func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
 	if p.keys, err = secret.Alloc[noise.Keys](arena); err != nil {
 		return nil, err
 	}
-	return p, netns.Do(w.path(nodeA), func() (err error) {
+	return p, w.spaces[nodeA].Do(func() (err error) {
 		p.conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))},
 			&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 		return err

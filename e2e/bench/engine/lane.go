@@ -48,11 +48,20 @@ type upgrades struct {
 	last        [2]string // handshake of each node
 }
 
+// upgrades measures upgrades at all MTUs.
+func (s *run) upgrades(ctx context.Context) error {
+	return s.eachMTU(ctx, func(ctx context.Context, mtu int) error {
+		cases, tables, err := s.measureUpgrades(ctx, mtu)
+		s.keep(cases...)
+		s.tables = append(s.tables, tables...)
+		return err
+	})
+}
+
 // measureUpgrades measures upgrades, each beside a control: the same load for the same time without
 // one.
-func (o Options) measureUpgrades(ctx context.Context, mtu int, dir string) ([]bench.Case,
-	[]report.Table, error) {
-	w, err := build(ctx, side{name: sides[0].name, file: "u", engine: sides[0].engine}, mtu, dir)
+func (s *run) measureUpgrades(ctx context.Context, mtu int) ([]bench.Case, []report.Table, error) {
+	w, err := build(ctx, side{name: sides[0].name, file: "u", engine: sides[0].engine}, mtu, s.dir)
 	defer w.close()
 	if err != nil {
 		return nil, nil, err
@@ -64,13 +73,13 @@ func (o Options) measureUpgrades(ctx context.Context, mtu int, dir string) ([]be
 		return nil, nil, err
 	}
 
-	for n := range o.Upgrades {
+	for n := range s.Upgrades {
 		if err := u.one(ctx, n%2); err != nil {
 			return nil, nil, fmt.Errorf("upgrade %d at MTU %d: %w", n+1, mtu, err)
 		}
 		a, b := u.up[n], u.control[n]
-		o.Progress("mtu %d: upgrade %d/%d: pause %s, without a handover %s; stream %s", mtu, n+1,
-			o.Upgrades, a.pause, b.pause, bench.Mbps.Format(a.rate))
+		s.Progress("mtu %d: upgrade %d/%d: pause %s, without a handover %s; stream %s", mtu, n+1,
+			s.Upgrades, a.pause, b.pause, bench.Mbps.Format(a.rate))
 	}
 
 	sent := u.there.count() + u.back.count()
@@ -79,7 +88,7 @@ func (o Options) measureUpgrades(ctx context.Context, mtu int, dir string) ([]be
 		return nil, nil, fmt.Errorf("upgrades at MTU %d took %s: after %s sessions are renewed by "+
 			"age; request fewer upgrades", mtu, time.Since(began).Round(time.Second), youngest)
 	}
-	o.Progress("mtu %d: %d of %d datagrams were lost, %d new handshakes", mtu, lost, sent,
+	s.Progress("mtu %d: %d of %d datagrams were lost, %d new handshakes", mtu, lost, sent,
 		u.handshakes)
 	cases, err := u.cases(mtu, lost)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -84,7 +83,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		at = fmt.Sprintf("%s:%d", podAddr(podB), proxied)
 	}
 	var l net.Listener
-	if err := netns.Do(w.path(podB), func() (err error) {
+	if err := w.spaces[podB].Do(func() (err error) {
 		l, err = net.Listen("tcp4", at)
 		return err
 	}); err != nil {
@@ -98,7 +97,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 	}
 	for range n {
 		var c net.Conn
-		if err := netns.Do(w.path(podA), func() (err error) {
+		if err := w.spaces[podA].Do(func() (err error) {
 			d := net.Dialer{Timeout: 10 * time.Second}
 			c, err = d.DialContext(ctx, "tcp4", to)
 			return err
@@ -214,7 +213,7 @@ var lostAfter = unix.Timeval{Sec: 1}
 // blocking opens a datagram socket of a pod, on which a thread waits in the kernel. Go's poller
 // would add its own wake-ups to the tunnel's wake-ups.
 func (w *world) blocking(pod int) (fd int, err error) {
-	err = netns.Do(w.path(pod), func() (err error) {
+	err = w.spaces[pod].Do(func() (err error) {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return fmt.Errorf("open socket: %w", err)
 		}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 	"github.com/kubeveil/kubeveil/pkg/worker"
@@ -23,19 +22,19 @@ const longEnv = "KUBEVEIL_LAB_LONG"
 
 // outer are the addresses of node a, which has two links to a router, and of node b behind it.
 type outer struct {
-	name, anywhere       string
-	a0, a1               string // node a
-	r0, r1, r9           string // the router
-	b                    string
-	bits, all            int
-	forward, nodad, path string
+	name, anywhere string
+	a0, a1         string // node a
+	r0, r1, r9     string // the router
+	b              string
+	bits, all      int
+	forward, nodad string
 }
 
 var outers = []outer{
 	{"ipv4", "0.0.0.0/0", "198.18.0.1", "198.18.1.1", "198.18.0.254", "198.18.1.254", "198.18.9.254",
-		"198.18.9.2", 24, 32, "ipv4/ip_forward", "", "4"},
+		"198.18.9.2", 24, 32, "ipv4/ip_forward", ""},
 	{"ipv6", "::/0", "fd42:0:0:1::1", "fd42:0:0:2::1", "fd42:0:0:1::fe", "fd42:0:0:2::fe",
-		"fd42:0:0:9::fe", "fd42:0:0:9::2", 64, 128, "ipv6/conf/all/forwarding", "nodad", "6"},
+		"fd42:0:0:9::fe", "fd42:0:0:9::2", 64, 128, "ipv6/conf/all/forwarding", "nodad"},
 }
 
 const (
@@ -45,17 +44,14 @@ const (
 )
 
 // apart builds node a with two links to a router, and node b behind it, with tunnels.
-func apart(t *testing.T, name, engine string, o outer) *world {
+func apart(t *testing.T, engine string, o outer) *world {
 	t.Helper()
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
 	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
 	errtest.Must(t, err)
-	w := &world{side: side{name: "test", file: name, engine: engine},
-		engines: [2]string{engine, engine}, mtu: 1500, dir: dir}
-	for i, n := range []string{"a", "b", "r", "x"} {
-		w.names[i] = fmt.Sprintf("kvtest%d-%s%s%s", os.Getpid(), name, o.path, n)
-	}
+	w := &world{side: side{name: "test", engine: engine}, engines: [2]string{engine, engine},
+		mtu: 1500, dir: dir}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for k := range 2 {
@@ -69,19 +65,17 @@ func apart(t *testing.T, name, engine string, o outer) *world {
 
 	ip := func(i int, format string, args ...any) {
 		t.Helper()
-		errtest.Must(t, run(t.Context(), w.names[i], fmt.Sprintf(format, args...)))
+		errtest.Must(t, w.spaces[i].IP(t.Context(), fmt.Sprintf(format, args...)))
 	}
 	for i := range 3 {
-		errtest.Must(t, run(t.Context(), "", "netns add "+w.names[i]))
-		ip(i, "link set lo up")
+		errtest.Must(t, w.add(i))
 		// A link without a link-local address sends no neighbour solicitation.
-		errtest.Must(t, netns.Do(w.path(i), func() error {
-			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
-		}))
+		errtest.Must(t, w.spaces[i].Sysctl("net/ipv6/conf/default/accept_dad", "0"))
 	}
-	ip(nodeA, "link add eth0 type veth peer name a0 netns %s", w.names[router])
-	ip(nodeA, "link add eth1 type veth peer name a1 netns %s", w.names[router])
-	ip(nodeB, "link add eth0 type veth peer name b0 netns %s", w.names[router])
+	at := w.spaces[router].Path()
+	ip(nodeA, "link add eth0 type veth peer name a0 netns %s", at)
+	ip(nodeA, "link add eth1 type veth peer name a1 netns %s", at)
+	ip(nodeB, "link add eth0 type veth peer name b0 netns %s", at)
 	for _, l := range []struct {
 		node       int
 		link, addr string
@@ -89,20 +83,8 @@ func apart(t *testing.T, name, engine string, o outer) *world {
 		{router, "a1", o.r1}, {router, "b0", o.r9}} {
 		ip(l.node, "addr add %s/%d dev %s %s", l.addr, o.bits, l.link, o.nodad)
 		ip(l.node, "link set %s up", l.link)
-		errtest.Must(t, netns.Do(w.path(l.node), func() error {
-			// Strict filters are the administrator's choice against such paths.
-			for _, name := range []string{"all", l.link} {
-				if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/rp_filter", []byte("0"),
-					0o644); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
 	}
-	errtest.Must(t, netns.Do(w.path(router), func() error {
-		return os.WriteFile("/proc/sys/net/"+o.forward, []byte("1"), 0o644)
-	}))
+	errtest.Must(t, w.spaces[router].Sysctl("net/"+o.forward, "1"))
 	ip(nodeA, "route add default via %s", o.r0)
 	ip(nodeB, "route add default via %s", o.r9)
 
@@ -136,11 +118,11 @@ func (w *world) echoes(t *testing.T) *echoes {
 	t.Helper()
 	e := &echoes{from: time.Now()}
 	var server, client *net.UDPConn
-	errtest.Must(t, netns.Do(w.path(nodeB), func() (err error) {
+	errtest.Must(t, w.spaces[nodeB].Do(func() (err error) {
 		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(innerB)})
 		return err
 	}))
-	errtest.Must(t, netns.Do(w.path(nodeA), func() (err error) {
+	errtest.Must(t, w.spaces[nodeA].Do(func() (err error) {
 		client, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(innerA)},
 			server.LocalAddr().(*net.UDPAddr))
 		return err
@@ -203,7 +185,7 @@ func (e *echoes) flow(t *testing.T, n int64, patience time.Duration) {
 func TestNodesFollowTheirRoutes(t *testing.T) {
 	const patience = 12 * time.Second
 
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		name   string
 		change [2]func(o outer) string // of node a and of the router
 	}{
@@ -231,14 +213,14 @@ func TestNodesFollowTheirRoutes(t *testing.T) {
 							"=1 runs it")
 					}
 
-					w := apart(t, fmt.Sprintf("p%d%s", i, engine[:1]), engine, o)
+					w := apart(t, engine, o)
 					e := w.echoes(t)
 					e.flow(t, 50, 30*time.Second)
 					e.gap.Store(0)
 
 					for i, place := range []int{nodeA, router} {
 						if change := tc.change[i]; change != nil {
-							errtest.Must(t, run(t.Context(), w.names[place], change(o)))
+							errtest.Must(t, w.spaces[place].IP(t.Context(), change(o)))
 						}
 					}
 

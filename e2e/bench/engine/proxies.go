@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -11,12 +12,11 @@ import (
 	"fmt"
 	"math/big"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // A pair of proxies carries TCP like a service mesh: pod a connects to the proxy of its node, which
@@ -50,8 +50,8 @@ listen pods
 const tlsOptions = "ssl crt %[1]s/node.pem ca-file %[1]s/node.pem verify required " +
 	"ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256"
 
-// proxies starts the proxies of both nodes.
-func (w *world) proxies() error {
+// startProxies starts the proxies of both nodes.
+func (w *world) startProxies(ctx context.Context) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
 	}
@@ -70,37 +70,14 @@ func (w *world) proxies() error {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			return err
 		}
-		log, err := os.Create(filepath.Join(w.dir, strconv.Itoa(i)+".log"))
+		d, err := w.spaces[i].Start(ctx, suite.Program{Argv: []string{"haproxy", "-db", "-f", file},
+			Ports: []uint16{[]uint16{proxied, tlsPort}[i]}})
 		if err != nil {
 			return err
 		}
-		w.logs = append(w.logs, log)
-		cmd := exec.Command("ip", "netns", "exec", w.names[i], "haproxy", "-db", "-f", file)
-		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		w.procs[i] = cmd
-		if err := cmd.Start(); err != nil {
-			return fmt.Errorf("start haproxy: %w", err)
-		}
-		if err := w.listens(i, []int{proxied, tlsPort}[i]); err != nil {
-			return err
-		}
+		w.proxies = append(w.proxies, d)
 	}
 	return nil
-}
-
-// listens waits until a node has a listener on a port.
-func (w *world) listens(i, port int) error {
-	// A line of the table has the local address, and 0A for a listener (proc(5), /proc/net/tcp).
-	want := fmt.Sprintf(":%04X 00000000:0000 0A", port)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", w.procs[i].Process.Pid))
-		if err == nil && strings.Contains(string(table), want) {
-			return nil
-		}
-	}
-	log, _ := os.ReadFile(filepath.Join(w.dir, strconv.Itoa(i)+".log"))
-	return fmt.Errorf("haproxy does not listen: %s", log)
 }
 
 // writeCertificate writes a key and a certificate that signs itself, which both proxies have and

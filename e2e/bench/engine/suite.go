@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -31,108 +33,129 @@ const tlsPair = "TLS proxies"
 // Suite is the name of this suite in pkg/bench/gates.json.
 const Suite = "bench-engine"
 
+// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
+// a part.
+var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Parts: []suite.Part[*run]{
+	{Name: "sides", Run: (*run).compare},
+	{Name: "upgrades", Run: (*run).upgrades},
+	{Name: "crowds", Run: (*run).crowds},
+	{Name: "garbage", Run: (*run).garbage},
+	{Name: "idle", Run: (*run).idle},
+}}
+
+// Parts are the names of the parts, in the order in which they are run.
+func Parts() []string { return benchmark.Names() }
+
 // Options choose the measurements.
 type Options struct {
-	Root string
-	// Rounds is the number of measurements of each side; 0 measures upgrades only.
-	Rounds int
-	Seed   uint64
+	suite.Choice
+	// Sample is the duration of a sample of TCP. Others take half of it, or a quarter.
 	Sample time.Duration
-	MTUs   []int
-	// Upgrades is the number of upgrades that are measured at each MTU; 0 leaves them out.
+	// MTUs are the MTUs of the wire.
+	MTUs []int
+	// Upgrades is the number of upgrades that are measured at each MTU.
 	Upgrades int
-	// Idle reports whether idle peers are measured.
-	Idle     bool
-	Progress func(format string, args ...any)
 }
 
-// Run measures, and returns a report also of a run that was ended early.
+// Check returns what is wrong with the options.
+func (o Options) Check() error {
+	if o.Upgrades < 1 || o.Sample <= 0 || len(o.MTUs) == 0 {
+		return fmt.Errorf("%d upgrades, samples of %v, MTUs %v: want at least one of each",
+			o.Upgrades, o.Sample, o.MTUs)
+	}
+	for _, n := range o.MTUs {
+		if n < 1280 || n > 65535 {
+			return fmt.Errorf("MTU %d: want 1280 to 65535", n)
+		}
+	}
+	return benchmark.Check(o.Choice)
+}
+
+// run is one run of the suite.
+type run struct {
+	Options
+	*suite.Run
+	// dir has the files of device processes.
+	dir    string
+	tables []report.Table
+}
+
+// Run measures. It returns a report with the results so far whenever measuring began, also beside
+// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
-	result, err := bench.New(bench.Namespaces, o.Root)
-	if err != nil {
+	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
+		s := &run{Options: o, Run: r}
+		tier, err := aead.Choose()
+		if tier == nil {
+			return s, err
+		}
+		r.Result.AEAD = tier.Name
+		// In memory, as on a node. The path of a socket has at most 107 bytes.
+		s.dir, err = os.MkdirTemp("/dev/shm", "kvbench-")
+		return s, err
+	})
+}
 
-	dir, err := os.MkdirTemp("/dev/shm", "kvbench-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	tier, err := aead.Choose()
-	if tier == nil {
-		return nil, err
-	}
+// Close removes the files.
+func (s *run) Close() error { return os.RemoveAll(s.dir) }
 
-	result.AEAD = tier.Name
-	var errs []error
-	var tables []report.Table
-	for _, mtu := range o.MTUs {
-		cases, more, err := o.measure(ctx, mtu, dir)
-		result.Cases, tables = append(result.Cases, cases...), append(tables, more...)
-		errs = append(errs, err)
-	}
-	if o.Upgrades > 0 && ctx.Err() == nil {
-		cases, err := o.measureCrowds(ctx, dir)
-		result.Cases, errs = append(result.Cases, cases...), append(errs, err)
-		cases, err = o.measureGarbage(ctx, dir, garbageRounds)
-		result.Cases, errs = append(result.Cases, cases...), append(errs, err)
-	}
-	if o.Idle && ctx.Err() == nil {
-		cases, err := o.measureIdle(ctx, dir)
-		result.Cases, errs = append(result.Cases, cases...), append(errs, err)
-	}
-	gates, err := bench.Judge(result, Suite)
-	result.Gates, errs = gates, append(errs, err)
+// keep adds cases to the result.
+func (s *run) keep(cases ...bench.Case) { s.Result.Cases = append(s.Result.Cases, cases...) }
 
+// Report has the notes of all parts.
+func (s *run) Report() *report.Report {
 	return &report.Report{
 		Title: "Engines of the userspace tunnel",
 		Lead: fmt.Sprintf("The engine of Kubeveil (AEAD: %s) beside itself with x/crypto, "+
-			"wireguard-go and the clear network, on %s.",
-			tier.Name, result.CPU),
-		Result: result,
-		Tables: tables,
-		Notes: []string{
-			"Pods, nodes and the wire between them are network namespaces of one machine.",
-			"All sides are measured in each round, in an order that is drawn; ratios are of " +
-				"one round.",
-			"CPU covers the two device processes, in core-seconds per 10^9 bytes.",
-			"udp is the highest rate of payload, datagrams of 1,300 bytes, at which at most 0.5 % " +
-				"are lost. The TUNs of all sides hold 10,000 packets. A system call sends one " +
-				"datagram; in udp_segmented it sends 32 (UDP_SEGMENT).",
-			"flows_tcp and flows_in_turn compare 64 and 256 inner flows with one. In turn, each flow " +
-				"sends one datagram after the other, 40,000 a second together; the value is CPU per " +
-				"datagram. _of_wireguard_go compares wireguard-go's many flows with its one.",
-			"The TLS proxies are two haproxy with mutual TLS 1.3 (AES-128-GCM) and two threads each. " +
-				"They carry TCP only, and pay for each connection.",
-			"Idle peers are 1,000 with a session and persistent keepalives of 25 s; CPU is of one core.",
-			"Latencies are round trips of 64-byte datagrams, in microseconds.",
-			"An upgrade replaces a device process under a stream that is to carry 1 Gbit/s and " +
-				"1,000 datagrams a second each way. upgrade_stream is what was carried.",
-			"A pause is the longest one-way time of a datagram while a process is replaced, or for " +
-				"the same time without a handover.",
-			"garbage_first_packet is from the configuration of a peer to its first datagram, beside " +
-				"10,000 random messages a second.",
-			"upgrade_stood_still_1000 and _10000 are upgrades of a device with so many peers that " +
-				"have sessions.",
-		},
-	}, errors.Join(errs...)
+			"wireguard-go and the clear network, on %s.", s.Result.AEAD, s.Result.CPU),
+		Tables: s.tables,
+		Notes:  append(slices.Clone(notes), s.Notes...),
+	}
 }
 
-// measure measures the sides, and then upgrades.
-func (o Options) measure(ctx context.Context, mtu int, dir string) (cases []bench.Case,
-	tables []report.Table, err error) {
-	if o.Rounds > 0 {
-		cases, err = o.compare(ctx, mtu, dir)
-	}
-	if o.Upgrades > 0 && ctx.Err() == nil {
-		more, phases, e := o.measureUpgrades(ctx, mtu, dir)
-		cases, tables, err = append(cases, more...), phases, errors.Join(err, e)
-	}
-	return cases, tables, err
+var notes = []string{
+	"Pods, nodes and the wire between them are network namespaces of one machine.",
+	"All sides are measured in each round, in an order that is drawn; ratios are of " +
+		"one round.",
+	"CPU covers the two device processes, in core-seconds per 10^9 bytes.",
+	"udp is the highest rate of payload, datagrams of 1,300 bytes, at which at most 0.5 % " +
+		"are lost. The TUNs of all sides hold 10,000 packets. A system call sends one " +
+		"datagram; in udp_segmented it sends 32 (UDP_SEGMENT).",
+	"flows_tcp and flows_in_turn compare 64 and 256 inner flows with one. In turn, each flow " +
+		"sends one datagram after the other, 40,000 a second together; the value is CPU per " +
+		"datagram. _of_wireguard_go compares wireguard-go's many flows with its one.",
+	"The TLS proxies are two haproxy with mutual TLS 1.3 (AES-128-GCM) and two threads each. " +
+		"They carry TCP only, and pay for each connection.",
+	"Idle peers are 1,000 with a session and persistent keepalives of 25 s; CPU is of one core.",
+	"Latencies are round trips of 64-byte datagrams, in microseconds.",
+	"An upgrade replaces a device process under a stream that is to carry 1 Gbit/s and " +
+		"1,000 datagrams a second each way. upgrade_stream is what was carried.",
+	"A pause is the longest one-way time of a datagram while a process is replaced, or for " +
+		"the same time without a handover.",
+	"garbage_first_packet is from the configuration of a peer to its first datagram, beside " +
+		"10,000 random messages a second.",
+	"upgrade_stood_still_1000 and _10000 are upgrades of a device with so many peers that " +
+		"have sessions.",
 }
 
-// compare measures all sides, and returns the cases also of a run that was ended early.
-func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case, error) {
+// eachMTU measures at one MTU after the other. One that fails does not end it.
+func (s *run) eachMTU(ctx context.Context, measure func(context.Context, int) error) error {
+	var errs []error
+	for _, mtu := range s.MTUs {
+		if ctx.Err() == nil {
+			errs = append(errs, measure(ctx, mtu))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare measures all sides.
+func (s *run) compare(ctx context.Context) error { return s.eachMTU(ctx, s.compareAt) }
+
+func (s *run) compareAt(ctx context.Context, mtu int) error {
 	worlds := map[string]*world{}
 	defer func() {
 		for _, w := range worlds {
@@ -140,24 +163,24 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 		}
 	}()
 
-	for _, s := range sides {
-		w, err := build(ctx, s, mtu, dir)
-		worlds[s.name] = w
+	for _, one := range sides {
+		w, err := build(ctx, one, mtu, s.dir)
+		worlds[one.name] = w
 		if err != nil {
-			return nil, err
+			return err
 		}
-		o.Progress("mtu %d: %s is ready", mtu, s.name)
+		s.Progress("mtu %d: %s is ready", mtu, one.name)
 	}
 
 	group := func(name string, unit bench.Unit, tcp bool,
 		m func(context.Context, *world) (bench.Sample, error)) bench.Group {
 		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
-		for _, s := range sides {
-			if s.name == tlsPair && !tcp {
+		for _, one := range sides {
+			if one.name == tlsPair && !tcp {
 				continue
 			}
-			w := worlds[s.name]
-			g.Sides = append(g.Sides, bench.Side{Name: s.name,
+			w := worlds[one.name]
+			g.Sides = append(g.Sides, bench.Side{Name: one.name,
 				Measure: func(ctx context.Context) (bench.Sample, error) { return m(ctx, w) }})
 		}
 		g.Pairs = []bench.Pair{{Name: name, Ours: sides[0].name, Base: sides[2].name},
@@ -172,12 +195,12 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 
 	tcp := func(n int) func(context.Context, *world) (bench.Sample, error) {
 		return func(ctx context.Context, w *world) (bench.Sample, error) {
-			return w.throughput(ctx, n, o.Sample)
+			return w.throughput(ctx, n, s.Sample)
 		}
 	}
 	ping := func(n int) func(context.Context, *world) (bench.Sample, error) {
 		return func(ctx context.Context, w *world) (bench.Sample, error) {
-			return w.latency(ctx, n, o.Sample/2)
+			return w.latency(ctx, n, s.Sample/2)
 		}
 	}
 
@@ -187,23 +210,22 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 		group("latency_beside_4", bench.Microsecond, false, ping(4)),
 	}
 	if mtu == udpMTU {
-		groups = append(groups, group("udp", bench.Mbps, false, o.highestUDP(1)),
-			group("udp_segmented", bench.Mbps, false, o.highestUDP(udpSegments)))
-		groups = append(groups, o.flowGroups(mtu, worlds)...)
+		groups = append(groups, group("udp", bench.Mbps, false, s.highestUDP(1)),
+			group("udp_segmented", bench.Mbps, false, s.highestUDP(udpSegments)))
+		groups = append(groups, s.flowGroups(mtu, worlds)...)
 	}
 
-	r := bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}
-	return r.RunGroups(ctx, groups)
+	return s.Interleave(ctx, groups)
 }
 
 // highestUDP returns a measure of the highest rate of UDP. Each side's search begins where the one
 // before ended.
-func (o Options) highestUDP(segments int) func(context.Context, *world) (bench.Sample, error) {
+func (s *run) highestUDP(segments int) func(context.Context, *world) (bench.Sample, error) {
 	hints := map[string]*float64{}
-	for _, s := range sides {
-		hints[s.name] = new(float64)
+	for _, one := range sides {
+		hints[one.name] = new(float64)
 	}
 	return func(ctx context.Context, w *world) (bench.Sample, error) {
-		return w.highestUDP(ctx, o.Sample/4, segments, hints[w.side.name])
+		return w.highestUDP(ctx, s.Sample/4, segments, hints[w.side.name])
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -63,7 +62,7 @@ func (w *world) highestUDP(ctx context.Context, d time.Duration, segments int,
 // setQueues sets how many packets the TUNs of both nodes hold, and returns how many they held.
 func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, err error) {
 	for i := range former {
-		err := netns.Do(w.path(i), func() error {
+		err := w.spaces[i].Do(func() error {
 			l, err := netlink.LinkByName("veil0")
 			if err != nil {
 				return err
@@ -82,7 +81,7 @@ func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, er
 func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 	segments int) (load.Datagrams, error) {
 	var server, client *net.UDPConn
-	if err := netns.Do(w.path(podB), func() (err error) {
+	if err := w.spaces[podB].Do(func() (err error) {
 		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
 		return err
 	}); err != nil {
@@ -92,7 +91,7 @@ func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 	if err := prepare(server); err != nil {
 		return load.Datagrams{}, err
 	}
-	if err := netns.Do(w.path(podA), func() (err error) {
+	if err := w.spaces[podA].Do(func() (err error) {
 		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
 		return err
 	}); err != nil {

@@ -1,18 +1,14 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 // steady is numbered datagrams from one pod to another at a steady rate, and optionally a stream
@@ -40,7 +36,7 @@ const burst = time.Millisecond
 func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady, error) {
 	s := &steady{interval: time.Second / perSecond, stop: make(chan struct{}), began: time.Now()}
 	var server, client *net.UDPConn
-	err := netns.Do(w.path(to), func() (err error) {
+	err := w.spaces[to].Do(func() (err error) {
 		if server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(to))}); err != nil {
 			return err
 		}
@@ -50,7 +46,7 @@ func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady
 		return nil, err
 	}
 	s.ends = append(s.ends, func() { server.Close() })
-	if err := netns.Do(w.path(from), func() (err error) {
+	if err := w.spaces[from].Do(func() (err error) {
 		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
 		return err
 	}); err != nil {
@@ -175,7 +171,7 @@ func (s *steady) close() {
 // paced streams bytes at a rate.
 func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error {
 	var l net.Listener
-	if err := netns.Do(w.path(to), func() (err error) {
+	if err := w.spaces[to].Do(func() (err error) {
 		l, err = net.Listen("tcp4", podAddr(to)+":0")
 		return err
 	}); err != nil {
@@ -183,7 +179,7 @@ func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error 
 	}
 	defer l.Close()
 	var c net.Conn
-	if err := netns.Do(w.path(from), func() (err error) {
+	if err := w.spaces[from].Do(func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		c, err = d.DialContext(ctx, "tcp4", l.Addr().String())
 		return err
@@ -225,26 +221,11 @@ func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error 
 
 // handshake returns the time of a node's last handshake, as the device reports it.
 func (w *world) handshake(i int) (string, error) {
-	c, err := net.Dial("unix", w.socket(i))
+	lines, err := get(w.socket(i))
 	if err != nil {
 		return "", err
 	}
-	defer c.Close()
-	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
-		return "", err
-	}
-	var out []string
-	r := bufio.NewReader(c)
-	for {
-		line, err := r.ReadString('\n')
-		if err != nil {
-			return "", err
-		}
-		if strings.HasPrefix(line, "last_handshake_time") {
-			out = append(out, strings.TrimSpace(line))
-		}
-		if strings.HasPrefix(line, "errno=") {
-			return strings.Join(out, " "), nil
-		}
-	}
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
+		return !strings.HasPrefix(line, "last_handshake_time")
+	}), " "), nil
 }

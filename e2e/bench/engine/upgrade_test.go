@@ -18,7 +18,7 @@ import (
 )
 
 // newWorld builds a world of two engines of ours.
-func newWorld(t *testing.T, name string, shards int, step [2]string) *world {
+func newWorld(t *testing.T, shards int, step [2]string) *world {
 	t.Helper()
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
@@ -27,11 +27,8 @@ func newWorld(t *testing.T, name string, shards int, step [2]string) *world {
 		t.Fatal(err)
 	}
 	own := worker.EngineKubeveil
-	w := &world{side: side{name: "test", file: name, engine: own}, engines: [2]string{own, own},
+	w := &world{side: side{name: "test", engine: own}, engines: [2]string{own, own},
 		shards: shards, mtu: 1500, dir: dir, step: step}
-	for j, n := range []string{"a", "b", "pa", "pb"} {
-		w.names[j] = fmt.Sprintf("kvtest%d-%s%s", os.Getpid(), name, n)
-	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for k := range 2 {
@@ -60,7 +57,7 @@ func flowing(t *testing.T, s *steady) {
 func TestUpgradeLosesNothing(t *testing.T) {
 	for shards, upgrades := range map[int]int{1: 20, 4: 6} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
-			w := newWorld(t, fmt.Sprintf("u%d", shards), shards, [2]string{})
+			w := newWorld(t, shards, [2]string{})
 			there := begin(t, w, podA, podB, 100e6)
 			back := begin(t, w, podB, podA, 0)
 
@@ -107,8 +104,7 @@ func TestUpgradesAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	o := Options{Upgrades: 2, Progress: t.Logf}
-	cases, tables, err := o.measureUpgrades(t.Context(), 1500, dir)
+	cases, tables, err := aRun(t, dir).measureUpgrades(t.Context(), 1500)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +182,7 @@ func begin(t *testing.T, w *world, from, to, bits int) *steady {
 // Either process may be killed at any step. Before the commit the other one, or the process that
 // was there, serves on without a handshake; after it, a new process begins.
 func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		step string
 		old  bool // the process that is replaced is killed
 		kept bool // the sessions live on
@@ -211,7 +207,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			if tc.old {
 				step[0], successor = tc.step, ""
 			}
-			w := newWorld(t, fmt.Sprintf("d%d", i), 0, step)
+			w := newWorld(t, 0, step)
 			s := begin(t, w, podA, podB, 0)
 			defer s.lost()
 			before, err := w.handshake(0)

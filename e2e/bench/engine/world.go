@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -27,7 +26,7 @@ const overhead = 20 + 8 + 32
 const port = 51820
 
 // world is one side of a comparison. It has four namespaces, joined in a row: pod a, node a, node b
-// and pod b. Each node has a device process.
+// and pod b. Each node has a device process, or a proxy.
 type world struct {
 	side side
 	// engines are the engines of nodes a and b; both are side.engine except in tests.
@@ -35,8 +34,9 @@ type world struct {
 	shards  int // of each device process; 0 follows the CPUs
 	mtu     int
 	dir     string
-	names   [4]string // node a, node b, pod a, pod b
+	spaces  [4]*suite.Space // node a, node b, pod a, pod b; nil does not exist
 	procs   [2]*exec.Cmd
+	proxies []*suite.Daemon
 	step    [2]string // the step of a handover at which the process that start starts is killed
 	logs    []*os.File
 }
@@ -51,23 +51,10 @@ const (
 // podAddr is the address of a pod.
 func podAddr(pod int) string { return fmt.Sprintf("198.19.%d.2", pod-podA+1) }
 
-func (w *world) path(i int) string { return "/run/netns/" + w.names[i] }
-
-// run runs ip(8) with each line of text.
-func run(ctx context.Context, netns, text string) error {
-	for line := range strings.Lines(text) {
-		args := strings.Fields(line)
-		if len(args) == 0 {
-			continue
-		}
-		if netns != "" {
-			args = append([]string{"-n", netns}, args...)
-		}
-		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-	}
-	return nil
+// unbuilt returns a world without namespaces.
+func unbuilt(s side, mtu int, dir string) *world {
+	return &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
+		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
 }
 
 // build makes a world. Call close also after an error.
@@ -76,22 +63,16 @@ func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
 	return w, w.build(ctx)
 }
 
-// unbuilt returns a world whose namespaces do not exist yet.
-func unbuilt(s side, mtu int, dir string) *world {
-	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
-		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
-	for i, n := range []string{"a", "b", "pa", "pb"} {
-		w.names[i] = fmt.Sprintf("kvbench%d-%s%d%s", os.Getpid(), s.file, mtu, n)
-	}
-	return w
+// add makes a namespace.
+func (w *world) add(i int) (err error) {
+	w.spaces[i], err = suite.NewSpace(fmt.Sprintf("%s of %s",
+		[]string{"node a", "node b", "pod a", "pod b"}[i], w.side.name))
+	return err
 }
 
 func (w *world) build(ctx context.Context) error {
-	for _, n := range w.names {
-		if err := run(ctx, "", "netns add "+n); err != nil {
-			return err
-		}
-		if err := run(ctx, n, "link set lo up"); err != nil {
+	for i := range w.spaces {
+		if err := w.add(i); err != nil {
 			return err
 		}
 	}
@@ -101,43 +82,31 @@ func (w *world) build(ctx context.Context) error {
 		inner -= overhead
 	}
 
-	if err := run(ctx, w.names[nodeA],
-		fmt.Sprintf(`link add eth0 mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
-		addr add 198.18.0.1/24 dev eth0
-		link set eth0 up`, w.mtu, w.names[nodeB])); err != nil {
-		return err
-	}
-
-	if err := run(ctx, w.names[nodeB], "addr add 198.18.0.2/24 dev eth0\nlink set eth0 up"); err !=
-		nil {
-		return err
-	}
-
+	err := errors.Join(w.spaces[nodeA].IP(ctx,
+		fmt.Sprintf("link add eth0 mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s",
+			w.mtu, w.spaces[nodeB].Path()),
+		"addr add 198.18.0.1/24 dev eth0", "link set eth0 up"),
+		w.spaces[nodeB].IP(ctx, "addr add 198.18.0.2/24 dev eth0", "link set eth0 up"))
 	for i := range 2 {
-		node, pod := w.names[nodeA+i], w.names[podA+i]
-		if err := run(ctx, node,
-			fmt.Sprintf(`link add pod mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
-			addr add 198.19.%[3]d.1/24 dev pod
-			link set pod up`, inner, pod, i+1)); err != nil {
-			return err
-		}
-		if err := run(ctx, pod, fmt.Sprintf(
-			"addr add %s/24 dev eth0\nlink set eth0 up\nroute add default via 198.19.%d.1",
-			podAddr(podA+i), i+1)); err != nil {
-			return err
-		}
-		if out, err := exec.CommandContext(ctx, "ip", "netns", "exec", node, "sh", "-c",
-			"echo 1 > /proc/sys/net/ipv4/ip_forward").CombinedOutput(); err != nil {
-			return fmt.Errorf("forward on %s: %w: %s", node, err, out)
-		}
+		node, pod := w.spaces[nodeA+i], w.spaces[podA+i]
+		err = errors.Join(err, node.IP(ctx,
+			fmt.Sprintf("link add pod mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s",
+				inner, pod.Path()),
+			fmt.Sprintf("addr add 198.19.%d.1/24 dev pod", i+1), "link set pod up"),
+			pod.IP(ctx, fmt.Sprintf("addr add %s/24 dev eth0", podAddr(podA+i)),
+				"link set eth0 up", fmt.Sprintf("route add default via 198.19.%d.1", i+1)),
+			node.Sysctl("net/ipv4/ip_forward", "1"))
+	}
+	if err != nil {
+		return err
 	}
 
 	if w.side.name == tlsPair {
-		return w.proxies()
+		return w.startProxies(ctx)
 	}
 	if w.side.engine == "" {
-		return errors.Join(run(ctx, w.names[nodeA], "route add 198.19.2.0/24 via 198.18.0.2"),
-			run(ctx, w.names[nodeB], "route add 198.19.1.0/24 via 198.18.0.1"))
+		return errors.Join(w.spaces[nodeA].IP(ctx, "route add 198.19.2.0/24 via 198.18.0.2"),
+			w.spaces[nodeB].IP(ctx, "route add 198.19.1.0/24 via 198.18.0.1"))
 	}
 
 	return w.tunnel(ctx, inner)
@@ -170,7 +139,7 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 		if err := configure(ctx, w.socket(i), text); err != nil {
 			return err
 		}
-		if err := run(ctx, w.names[i], fmt.Sprintf("route add 198.19.%d.0/24 dev veil0",
+		if err := w.spaces[i].IP(ctx, fmt.Sprintf("route add 198.19.%d.0/24 dev veil0",
 			2-i)); err != nil {
 			return err
 		}
@@ -234,12 +203,11 @@ func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, err
 		return nil, err
 	}
 	w.logs = append(w.logs, log)
-	cmd := exec.Command("ip", append([]string{"netns", "exec", w.names[i]},
-		self.Argv(w.engines[i], w.side.aead, dir, strconv.Itoa(mtu), strconv.Itoa(w.shards),
-			strconv.FormatBool(len(pipe) > 0), step)...)...)
+	argv := self.Argv(w.engines[i], w.side.aead, dir, strconv.Itoa(mtu), strconv.Itoa(w.shards),
+		strconv.FormatBool(len(pipe) > 0), step)
+	cmd := w.spaces[i].Command(context.Background(), nil, argv[0], argv[1:]...)
 	cmd.ExtraFiles = pipe
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd, nil
 }
 
@@ -271,14 +239,41 @@ func configure(ctx context.Context, socket, text string) error {
 	return nil
 }
 
-// cpu returns the time that the device processes used, from /proc/PID/stat.
+// get returns the lines of a device's answer to the request "get".
+func get(socket string) (lines []string, err error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
+		return nil, err
+	}
+	in := bufio.NewScanner(c)
+	for in.Scan() && in.Text() != "" {
+		lines = append(lines, in.Text())
+	}
+	if n := len(lines); n == 0 || lines[n-1] != "errno=0" {
+		return nil, errors.Join(errors.New("read device: the answer is not whole"), in.Err())
+	}
+	return lines, nil
+}
+
+// cpu returns the time that the device processes or proxies used, from /proc/PID/stat.
 func (w *world) cpu() (time.Duration, error) {
-	var sum time.Duration
+	var pids []int
 	for _, p := range w.procs {
-		if p == nil {
-			continue
+		if p != nil {
+			pids = append(pids, p.Process.Pid)
 		}
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+	}
+	for _, d := range w.proxies {
+		pids = append(pids, d.Pid())
+	}
+
+	var sum time.Duration
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
 			return 0, err
 		}
@@ -299,10 +294,15 @@ func (w *world) close() {
 			_ = p.Wait()
 		}
 	}
+	for _, d := range w.proxies {
+		d.Close()
+	}
 	for _, f := range w.logs {
 		f.Close()
 	}
-	for _, n := range w.names {
-		_ = exec.Command("ip", "netns", "del", n).Run()
+	for _, s := range w.spaces {
+		if s != nil {
+			s.Close()
+		}
 	}
 }

@@ -97,5 +97,8 @@ func (d *Daemon) Close() {
 	<-d.done
 }
 
+// Pid returns the number of its process.
+func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
+
 // Output returns the end of what the program wrote to its standard error, once it is closed.
 func (d *Daemon) Output() string { return Tail(d.out.String(), 500) }

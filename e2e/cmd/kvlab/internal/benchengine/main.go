@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `Measure the engines of veil-wg beside each other, beside the clear network and beside
@@ -29,7 +29,14 @@ Usage: kvlab bench engine [flags]
 Examples:
   kvlab bench engine                                                   all of it, 26 minutes
   kvlab bench engine --rounds 2 --sample 1s --mtus 1500 --upgrades 2   a look, in three minutes
-  kvlab bench engine --rounds 0 --mtus 1500 --idle=false               upgrades only
+  kvlab bench engine --parts upgrades --mtus 1500                      upgrades only
+
+Parts:
+  sides     throughput, CPU and latency of all engines
+  upgrades  handovers under load
+  crowds    handovers of devices with 1,000 and 10,000 peers
+  garbage   the first packet to a peer beside random messages
+  idle      a thousand idle peers, two minutes
 
 Flags:
 `
@@ -40,29 +47,27 @@ func Command() *cobra.Command {
 	out := flags.String("out", "out/bench-engine",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 55*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 7, "how often each side is measured; 0 leaves the comparison out")
+	rounds := flags.Int("rounds", 7, "how often each side is measured")
+	parts := flags.String("parts", strings.Join(engine.Parts(), ","), "`parts` to measure")
 	upgrades := flags.Int("upgrades", 20, "how many upgrades are measured at each MTU")
-	idle := flags.Bool("idle", true, "measures a thousand idle peers, too: two minutes")
 	sample := flags.Duration("sample", 3*time.Second, "how long a sample of TCP takes; others half")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
 
 	return program.Command("Measure the engines of veil-wg beside each other",
 		flags, usage, func() (program.Run, error) {
-			o := engine.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
-				Upgrades: *upgrades, Idle: *idle, Progress: program.Progress(os.Stdout)}
-			for text := range strings.SplitSeq(*mtus, ",") {
-				n, err := strconv.Atoi(text)
-				if err != nil || n < 1280 || n > 65535 {
-					return nil, fmt.Errorf("--mtus %s: want numbers from 1280 to 65535", *mtus)
-				}
-				o.MTUs = append(o.MTUs, n)
+			o := engine.Options{Choice: suite.Choice{Rounds: *rounds, Seed: *seed, Limit: *limit,
+				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
+				Sample: *sample, Upgrades: *upgrades}
+			var err error
+			if o.MTUs, err = program.Numbers(*mtus); err != nil {
+				return nil, fmt.Errorf("--mtus %s: %w", *mtus, err)
 			}
-			return program.Within(*limit, func(ctx context.Context) error {
+			return func(ctx context.Context) error {
 				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
 					o.Root = root
 					return engine.Run(ctx, o)
 				})
-			}), nil
+			}, o.Check()
 		})
 }
