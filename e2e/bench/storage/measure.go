@@ -25,8 +25,8 @@ type figure struct {
 	unit         bench.Unit
 }
 
-// run is a task on a disk with what was measured of it.
-type run struct {
+// taskRun is a task on a disk with what was measured of it.
+type taskRun struct {
 	task
 	disk *sideDisk
 	// values are by figure and side, one for each turn of a round. The values of one turn are
@@ -36,7 +36,7 @@ type run struct {
 
 // group returns the run for the runner, which keeps the order. The figures are kept here, because
 // one run of fio returns several.
-func (s *suite) group(r *run) bench.Group {
+func (s *run) group(r *taskRun) bench.Group {
 	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit,
 		Turns: r.turns(r.disk.name)}
 	for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
@@ -49,7 +49,7 @@ func (s *suite) group(r *run) bench.Group {
 }
 
 // measure runs the task on a side's device.
-func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample, error) {
+func (s *run) measure(ctx context.Context, r *taskRun, side string) (bench.Sample, error) {
 	const stat = "head -n 1 /proc/stat\n"
 	jobs := r.jobs(s.Options, r.disk.deviceBySide[side], r.disk.room)
 	out, err := s.machine.Exec(ctx, stat+fio.Command(jobs)+stat)
@@ -90,7 +90,7 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 	return bench.Sample{Value: r.quantities[0].value(measured[0])}, nil
 }
 
-func (r *run) keep(f figure, side string, v float64) {
+func (r *taskRun) keep(f figure, side string, v float64) {
 	if r.values[f] == nil {
 		r.values[f] = map[string][]float64{}
 	}
@@ -118,7 +118,7 @@ func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err erro
 }
 
 // whole is how many turns of all sides were measured: one that was cut short counts for nothing.
-func (r *run) whole() int {
+func (r *taskRun) whole() int {
 	first := figure{r.quantities[0].job, "", r.quantities[0].unit}
 	n := len(r.values[first][sideOurs])
 	for _, side := range []string{sidePlain, sideCrypt} {
@@ -128,7 +128,7 @@ func (r *run) whole() int {
 }
 
 // cases are the figures of a run: each against the plain mapping, and against cryptsetup.
-func (r *run) cases() ([]bench.Case, error) {
+func (r *taskRun) cases() ([]bench.Case, error) {
 	var out []bench.Case
 	whole := r.whole()
 	for _, q := range r.quantities {

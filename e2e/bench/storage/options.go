@@ -7,17 +7,16 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-storage"
 
-// Options choose the measurements. Zero values mean the defaults, except Dir and Root.
+// Options choose the measurements. Zero values mean the defaults, except Dir and Root. All parts are
+// the default of Parts.
 type Options struct {
-	// Rounds is the number of measurements of each side. Seed determines the order; 0 means a seed
-	// from the clock.
-	Rounds int
-	Seed   uint64
+	suite.Choice
 	// Sample is how long a run of fio takes, whole seconds.
 	Sample time.Duration
 	// Room is how much of a disk each side has, bytes.
@@ -26,11 +25,10 @@ type Options struct {
 	Tuning crypt.Tuning
 	// Disks are the names of the disks; empty means all.
 	Disks []string
-	// Dir is the folder for the machine and its disks, Root the repository.
-	Dir, Root string
-	// Log receives the machine's steps, Progress each measurement.
-	Log      *slog.Logger
-	Progress func(format string, args ...any)
+	// Dir is the folder for the machine and its disks.
+	Dir string
+	// Log receives the machine's steps.
+	Log *slog.Logger
 }
 
 func (o *Options) setDefaults() {
@@ -39,6 +37,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Seed == 0 {
 		o.Seed = bench.NewSeed()
+	}
+	if len(o.Parts) == 0 {
+		o.Parts = Parts()
 	}
 	if o.Sample == 0 {
 		o.Sample = 3 * time.Second
@@ -56,6 +57,9 @@ func (o *Options) setDefaults() {
 		o.Progress = func(string, ...any) {}
 	}
 }
+
+// Check returns what is wrong with the choice.
+func (o Options) Check() error { return benchmark.Check(o.Choice) }
 
 // has reports whether the disk is measured.
 func (o *Options) has(disk string) bool {

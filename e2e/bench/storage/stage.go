@@ -40,7 +40,7 @@ func stageDisk(o Options) disk.Disk {
 
 // makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be
 // measured.
-func (s *suite) makeRoom(ctx context.Context) error {
+func (s *run) makeRoom(ctx context.Context) error {
 	_, err := s.machine.Exec(ctx,
 		fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir "+
 			"-p %s && mount -o noinit_itable %[1]s %[2]s",
@@ -51,7 +51,7 @@ func (s *suite) makeRoom(ctx context.Context) error {
 // stages measures how long it takes from the request to stage a volume of 10 GiB to its mounted
 // file system, beside what cryptsetup and mkfs.ext4 take on a loop device of a file of that size,
 // which is attached before their time begins.
-func (s *suite) stages(ctx context.Context) error {
+func (s *run) stages(ctx context.Context) error {
 	if err := s.makeRoom(ctx); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *suite) stages(ctx context.Context) error {
 	measured := func(took time.Duration, err error) (bench.Sample, error) {
 		return bench.Sample{Value: float64(took.Microseconds()) / 1000}, err
 	}
-	cases, err := s.runner.Run(ctx, []bench.Comparison{
+	err = s.Both(ctx, []bench.Comparison{
 		{Name: caseNew, Unit: bench.Millisecond, BaseName: sideCrypt,
 			Ours: func(ctx context.Context) (bench.Sample, error) {
 				n++
@@ -95,14 +95,13 @@ func (s *suite) stages(ctx context.Context) error {
 			}},
 	})
 
-	s.result.Cases = append(s.result.Cases, cases...)
 	_, end := s.machine.Do(ctx, "--dir", stageDir, "delete", existing)
 	return errors.Join(err, end)
 }
 
 // ours stages a volume in a file and unstages it again. It is made first when it is new, and
 // deleted when it is not to stay.
-func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.Duration, error) {
+func (s *run) ours(ctx context.Context, volume string, make, gone bool) (time.Duration, error) {
 	steps := [][]string{{"stage", volume, stageAt}, {"unstage", volume, stageAt}}
 	if make {
 		steps = append([][]string{{"provision", volume, fmt.Sprint(stageSize)}}, steps...)
@@ -126,7 +125,7 @@ func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.
 }
 
 // stock is the same by stock programs, on a device that stays.
-func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, error) {
+func (s *run) stock(ctx context.Context, what, device string) (time.Duration, error) {
 	a, err := s.machine.Do(ctx, "--tuning", string(s.Tuning), "reference", what, device, stageAt)
 	if err != nil {
 		return 0, err

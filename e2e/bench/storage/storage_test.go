@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -19,34 +20,36 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 // written.
 func TestEveryGateIsMeasured(t *testing.T) {
 	for _, platform := range []string{bench.Emulated, bench.VM} {
-		s := &suite{Options: Options{Dir: t.TempDir()}}
+		s := &run{Options: Options{Dir: t.TempDir()}, Run: &suite.Run{Result: &bench.Result{
+			Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2,
+			Started: time.Unix(1, 0)}}}
 		s.setDefaults()
 		s.disks = newDisks(s.Options)
-		s.result = &bench.Result{Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2,
-			Started: time.Unix(1, 0)}
-		s.result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
+		s.Result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
 		var err error
-		if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
+		if s.Result.Gates, err = bench.Judge(s.Result, Suite); err != nil {
 			t.Fatal(err)
 		}
-		if len(s.result.Gates) < 10 {
-			t.Errorf("%s: %d gates", platform, len(s.result.Gates))
+		if len(s.Result.Gates) < 10 {
+			t.Errorf("%s: %d gates", platform, len(s.Result.Gates))
 		}
 
-		for _, g := range s.result.Missed() {
+		for _, g := range s.Result.Missed() {
 			t.Errorf("%s: %s: %s", platform, g.Name, g.Got)
 		}
 
-		if err := s.result.Validate(); err != nil {
+		if err := s.Result.Validate(); err != nil {
 			t.Error(err)
 		}
 		var md strings.Builder
-		if err := s.report().Markdown(&md); err != nil {
+		rep := s.Report()
+		rep.Result, rep.Labels = s.Result, labels()
+		if err := rep.Markdown(&md); err != nil {
 			t.Error(err)
 		}
 
-		for _, c := range s.result.Cases {
-			if _, ok := s.report().Labels[c.Name]; !ok {
+		for _, c := range s.Result.Cases {
+			if _, ok := rep.Labels[c.Name]; !ok {
 				t.Errorf("case %s has no label", c.Name)
 			}
 		}
@@ -58,7 +61,7 @@ func madeUp(t *testing.T, disks []*sideDisk) []bench.Case {
 	var out []bench.Case
 	for _, d := range disks {
 		for _, task := range tasks() {
-			r := &run{task: task, disk: d, values: map[figure]map[string][]float64{}}
+			r := &taskRun{task: task, disk: d, values: map[figure]map[string][]float64{}}
 			for _, q := range task.quantities {
 				for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
 					for range 3 {
@@ -147,7 +150,7 @@ func TestAlike(t *testing.T) {
 // A round that was cut short is left out, and what was measured before it is kept.
 func TestCutShort(t *testing.T) {
 	q := quantity{"a", bench.IOPS, "a"}
-	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &sideDisk{name: free},
+	r := &taskRun{task: task{name: "a", quantities: []quantity{q}}, disk: &sideDisk{name: free},
 		values: map[figure]map[string][]float64{}}
 	if cases, err := r.cases(); err != nil || len(cases) != 0 {
 		t.Errorf("nothing measured: %v, %v", cases, err)

@@ -28,23 +28,23 @@ func labels() map[string]string {
 	return out
 }
 
-func (s *suite) report() *report.Report {
+// Report has the tables and notes of all parts.
+func (s *run) Report() *report.Report {
 	banner := "Virtual machine"
-	if s.result.Platform == bench.Emulated {
+	if s.Result.Platform == bench.Emulated {
 		banner = "Emulated machine"
 	}
 	return &report.Report{
 		Title: "Kubeveil's volumes beside a plain device and stock cryptsetup",
 		Lead: fmt.Sprintf("One machine, kernel %s, %d CPUs; one disk for each limit, with a "+
-			"partition for each side.", s.result.Kernel, s.result.CPUs),
-		Banner: banner, Result: s.result, Labels: labels(),
-		Tables: []report.Table{s.matrix(), published()},
-		Notes:  s.notes(),
+			"partition for each side.", s.Result.Kernel, s.Result.CPUs),
+		Banner: banner, Tables: []report.Table{s.matrix(), published()},
+		Notes: s.notes(),
 	}
 }
 
 // matrix is a line for each disk and job, the sides beside one another.
-func (s *suite) matrix() report.Table {
+func (s *run) matrix() report.Table {
 	t := report.Table{
 		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain",
 			"cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
@@ -55,12 +55,12 @@ func (s *suite) matrix() report.Table {
 		for _, task := range tasks() {
 			for _, q := range task.quantities {
 				name := d.name + "_" + q.job
-				plain, stock := s.result.Find(name, 0), s.result.Find(name+toCrypt, 0)
+				plain, stock := s.Result.Find(name, 0), s.Result.Find(name+toCrypt, 0)
 				if plain == nil || stock == nil {
 					continue
 				}
 				cpu := "–"
-				if c := s.result.Find(name+cpuSuffix, 0); c != nil {
+				if c := s.Result.Find(name+cpuSuffix, 0); c != nil {
 					cpu = fmt.Sprintf("%.2f to %.2f", c.Ours.Median, c.Base.Median)
 				}
 				t.Rows = append(t.Rows, []string{
@@ -97,7 +97,7 @@ func published() report.Table {
 	}
 }
 
-func (s *suite) notes() []string {
+func (s *run) notes() []string {
 	out := []string{
 		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, "+
 			"which begins 4 MiB into it, so they share the disk's limits; fio runs on the "+
@@ -125,7 +125,7 @@ func (s *suite) notes() []string {
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
 	}
 
-	if s.result.Platform == bench.Emulated {
+	if s.Result.Platform == bench.Emulated {
 		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that "+
 			"of the emulator's AES: it is shown without a gate. On real processors the profile "+
 			"`hardware` gates it.")

@@ -28,14 +28,14 @@ var caps = []struct {
 const fillShare = 0.85
 
 // capped measures ours against clear over a link of limited rate.
-func (s *suite) capped(ctx context.Context) (err error) {
+func (s *run) capped(ctx context.Context) (err error) {
 	const name = "link of limited rate"
 	switch {
 	case s.noClear != "":
-		s.skip(name, "there is no network in clear to compare with")
+		s.Skip(name, "there is no network in clear to compare with")
 		return nil
 	case s.Cap == nil:
-		s.skip(name, "only the VM lab can limit the link; here it is what the hardware gives")
+		s.Skip(name, "only the VM lab can limit the link; here it is what the hardware gives")
 		return nil
 	}
 	defer func() { err = errors.Join(err, s.Cap(context.WithoutCancel(ctx), 0)) }()
@@ -43,10 +43,10 @@ func (s *suite) capped(ctx context.Context) (err error) {
 	for _, c := range caps {
 		fits := false
 		for _, p := range c.platforms {
-			fits = fits || p == s.result.Platform
+			fits = fits || p == s.Result.Platform
 		}
 		if !fits {
-			s.skip(name+" "+c.name, "not for the platform "+s.result.Platform+
+			s.Skip(name+" "+c.name, "not for the platform "+s.Result.Platform+
 				", which cannot fill it or is not limited by it")
 			continue
 		}
@@ -63,7 +63,7 @@ func (s *suite) capped(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
+func (s *run) cappedAt(ctx context.Context, name string, mbps float64) error {
 	if err := s.Cap(ctx, mbps); err != nil {
 		return fmt.Errorf("limit the link to %v Mbit/s: %w", mbps, err)
 	}
@@ -75,7 +75,7 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 	}
 
 	if fills.Value < fillShare*mbps {
-		s.skip("link of limited rate "+name,
+		s.Skip("link of limited rate "+name,
 			fmt.Sprintf("this machine does not fill it: %.0f Mbit/s in clear", fills.Value))
 		return nil
 	}
@@ -100,7 +100,5 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 		})
 	}
 
-	cases, err := s.runner.RunGroups(ctx, groups)
-	s.result.Cases = append(s.result.Cases, cases...)
-	return err
+	return s.Interleave(ctx, groups)
 }

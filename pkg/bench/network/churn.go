@@ -33,9 +33,9 @@ func inFlight(platform string) int {
 
 // churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and
 // measures veild meanwhile.
-func (s *suite) churn(ctx context.Context) error {
+func (s *run) churn(ctx context.Context) error {
 	if s.Churn < 0 {
-		s.skip(caseChurnCPU, "left out by the caller")
+		s.Skip(caseChurnCPU, "left out by the caller")
 		return nil
 	}
 
@@ -43,7 +43,7 @@ func (s *suite) churn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience,
 		errors.New("the nodes do not answer any more"))
 	defer cancel()
-	pods := newChurner(ctx, s.ground, inFlight(s.result.Platform))
+	pods := newChurner(ctx, s.ground, inFlight(s.Result.Platform))
 	defer pods.end()
 	var cpu, memory []float64
 
@@ -82,7 +82,7 @@ func (s *suite) churn(ctx context.Context) error {
 	}
 
 	rate := float64(ready) / s.Churn.Minutes()
-	s.result.Cases = append(s.result.Cases,
+	s.Result.Cases = append(s.Result.Cases,
 		bench.Case{Name: caseChurnCPU, Unit: bench.Percent, Ours: bench.Summarize(cpu)},
 		bench.Case{Name: caseChurnMemory, Unit: bench.MiB, Ours: bench.Summarize(memory)},
 		bench.Case{Name: caseChurnRate, Unit: bench.Count, Ours: bench.Summarize([]float64{rate})})

@@ -19,11 +19,11 @@ const costTime = 2 * time.Second
 
 // guardCost measures the time of the guard's programs per packet and their share of a processor,
 // while datagrams go through ours at a rate that it carried.
-func (s *suite) guardCost(ctx context.Context) error {
+func (s *run) guardCost(ctx context.Context) error {
 	ours := s.podTarget(sideOurs)
-	c := s.result.Find("pod_udp", s.at.underlay)
+	c := s.Result.Find("pod_udp", s.at.underlay)
 	if c == nil {
-		s.skip(caseGuardCost, "no rate of ours is known")
+		s.Skip(caseGuardCost, "no rate of ours is known")
 		return nil
 	}
 	var nanos, shares []float64
@@ -38,7 +38,7 @@ func (s *suite) guardCost(ctx context.Context) error {
 	}
 	s.Progress("the guard's programs take %v a packet",
 		bench.Nanosecond.Format(bench.Summarize(nanos).Median))
-	s.result.Cases = append(s.result.Cases,
+	s.Result.Cases = append(s.Result.Cases,
 		bench.Case{Name: caseGuardCost, MTU: s.at.underlay, Unit: bench.Nanosecond,
 			Ours: bench.Summarize(nanos)},
 		bench.Case{Name: caseGuardShare, MTU: s.at.underlay, Unit: bench.Percent,
@@ -47,7 +47,7 @@ func (s *suite) guardCost(ctx context.Context) error {
 }
 
 // guardSample counts the runs of the guard's programs on both nodes for costTime.
-func (s *suite) guardSample(ctx context.Context, t target,
+func (s *run) guardSample(ctx context.Context, t target,
 	rate float64) (all session.Ran, err error) {
 	flow := make(chan error, 1)
 	go func() {

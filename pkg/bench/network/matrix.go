@@ -39,9 +39,9 @@ const (
 	tripsTurns = 2
 )
 
-func (s *suite) quantities() []quantity {
+func (s *run) quantities() []quantity {
 	begin := float64(firstRate)
-	if s.result.Platform == bench.Emulated {
+	if s.Result.Platform == bench.Emulated {
 		begin = firstRateEmulated
 	}
 	hints := map[bool]*float64{}
@@ -62,7 +62,7 @@ func (s *suite) quantities() []quantity {
 }
 
 // matrices measures at every MTU.
-func (s *suite) matrices(ctx context.Context) error {
+func (s *run) matrices(ctx context.Context) error {
 	if len(s.MTUs) == 0 || s.SetMTU == nil {
 		return s.matrix(ctx)
 	}
@@ -81,7 +81,7 @@ func (s *suite) matrices(ctx context.Context) error {
 }
 
 // setMTU changes the underlay, waits until pods have followed, and makes the other two sides again.
-func (s *suite) setMTU(ctx context.Context, mtu int) error {
+func (s *run) setMTU(ctx context.Context, mtu int) error {
 	if s.at.underlay == mtu {
 		return nil
 	}
@@ -107,21 +107,19 @@ func (s *suite) setMTU(ctx context.Context, mtu int) error {
 
 // matrix measures every quantity of every side to pod and service, all sides of one quantity
 // directly after one another.
-func (s *suite) matrix(ctx context.Context) error {
+func (s *run) matrix(ctx context.Context) error {
 	var groups []bench.Group
 	for _, q := range s.quantities() {
 		groups = append(groups, s.group(q))
 	}
-	cases, err := s.runner.RunGroups(ctx, groups)
-	s.result.Cases = append(s.result.Cases, cases...)
-	return err
+	return s.Interleave(ctx, groups)
 }
 
 // Names of sides in a group.
 func toPod(side string) string     { return side + " to pod" }
 func toService(side string) string { return side + " to service" }
 
-func (s *suite) group(q quantity) bench.Group {
+func (s *run) group(q quantity) bench.Group {
 	g := bench.Group{Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns}
 	pod, service := "pod_"+q.name, "service_"+q.name
 	var targets []target

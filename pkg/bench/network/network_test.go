@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -132,13 +133,18 @@ func measuredCase(name string, mtu int, ours, base float64, baseName string) ben
 		Base: &b, BaseName: baseName, Ratio: &r}
 }
 
+// withCases returns a run on emulated machines that has measured cases.
+func withCases(cases ...bench.Case) *run {
+	return &run{Run: &suite.Run{Result: &bench.Result{Platform: bench.Emulated, CPUs: 2,
+		Cases: cases}}}
+}
+
 func TestMatrixTable(t *testing.T) {
-	s := &suite{result: &bench.Result{Platform: bench.Emulated, CPUs: 2, Cases: []bench.Case{
+	s := withCases(
 		measuredCase("pod_tcp_8", 1500, 33, 34, baseBare),
 		measuredCase("pod_tcp_8_cpu", 1500, 300, 310, baseBare),
 		measuredCase("pod_tcp_8_to_clear", 1500, 33, 330, baseClear),
-		measuredCase("pod_tcp_8_to_clear_cpu", 1500, 300, 30, baseClear),
-	}}}
+		measuredCase("pod_tcp_8_to_clear_cpu", 1500, 300, 30, baseClear))
 	table := s.matrixTable()
 	var eight, cpu []string
 	for _, row := range table.Rows[:3] {
@@ -161,10 +167,9 @@ func TestMatrixTable(t *testing.T) {
 }
 
 func TestPublishedTable(t *testing.T) {
-	s := &suite{result: &bench.Result{Platform: bench.Emulated, CPUs: 2, Cases: []bench.Case{
+	s := withCases(
 		measuredCase("pod_tcp_1_link_15_mbit_to_clear", 1500, 13.7, 14.3, baseClear),
-		measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear),
-	}}}
+		measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear))
 	table := s.publishedTable()
 	if want := []string{"Kubeveil here, link of 15 Mbit/s", "1500", "−4.2\u00a0%",
 		"−4.2\u00a0%"}; !slices.Equal(table.Rows[0], want) {
@@ -177,21 +182,20 @@ func TestPublishedTable(t *testing.T) {
 	}
 }
 
-// invented returns a suite on two nodes that do not exist.
-func invented() *suite {
+// invented returns a run on two nodes that do not exist.
+func invented() *run {
 	p := session.Platform{Name: bench.Emulated,
 		Why: "the machine is QEMU without KVM's clock", Kernel: "6.1.0", CPUs: 2,
 		Processor: "Nehalem", Machine: "QEMU Standard PC"}
-	s := &suite{
+	s := &run{
 		ground: &ground{nodes: [2]*place{{platform: p}, {platform: p}}},
 		wiring: &wiring{services: serviceAddrs(DefaultPrefix)},
-		result: &bench.Result{Schema: bench.Schema, Platform: bench.Emulated, CPUs: 2,
-			Kernel: "6.1.0", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-			Leaks: &bench.Leaks{Frames: 9000, ControlPlaintext: 800}},
+		Run: &suite.Run{Result: &bench.Result{Schema: bench.Schema, Platform: bench.Emulated,
+			CPUs: 2, Kernel: "6.1.0", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+			Leaks: &bench.Leaks{Frames: 9000, ControlPlaintext: 800}}},
 	}
 	s.setDefaults()
 	s.ground.nodes[0].Name, s.ground.nodes[1].Name = "node-1", "node-2"
-	s.runner = bench.Runner{Rounds: 5, Seed: 1}
 	return s
 }
 
@@ -221,25 +225,25 @@ func TestReport(t *testing.T) {
 			}
 			groups = append(groups, s.group(q))
 		}
-		cases, err := s.runner.RunGroups(t.Context(), groups)
+		cases, err := (&bench.Runner{Rounds: 5, Seed: 1}).RunGroups(t.Context(), groups)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.result.Cases = append(s.result.Cases, cases...)
+		s.Result.Cases = append(s.Result.Cases, cases...)
 	}
 
-	s.result.Cases = append(s.result.Cases,
+	s.Result.Cases = append(s.Result.Cases,
 		measuredCase("pod_tcp_1_link_15_mbit_to_clear", 1500, 13.7, 14.3, baseClear),
 		measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear))
 	var err error
-	if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
+	if s.Result.Gates, err = bench.Judge(s.Result, Suite); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.result.Validate(); err != nil {
+	if err := s.Result.Validate(); err != nil {
 		t.Error(err)
 	}
 
-	for _, g := range s.result.Gates {
+	for _, g := range s.Result.Gates {
 		if strings.HasPrefix(g.Got, "not measured") {
 			t.Errorf("the gate %q finds nothing", g.Name)
 		}
@@ -249,7 +253,8 @@ func TestReport(t *testing.T) {
 	if *sampleDir != "" {
 		dir = *sampleDir
 	}
-	rep := s.report()
+	rep := s.Report()
+	rep.Result, rep.Labels = s.Result, labels()
 	if err := rep.WriteHTML(filepath.Join(dir, "report.html")); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +269,7 @@ func TestReport(t *testing.T) {
 }
 
 func TestEstimate(t *testing.T) {
-	short := Options{Rounds: 1, TCP: time.Second, Churn: -1}.Estimate()
+	short := Options{Choice: suite.Choice{Rounds: 1}, TCP: time.Second, Churn: -1}.Estimate()
 	if usual := (Options{MTUs: []int{8896, 1500}}).Estimate(); usual < 20*time.Minute ||
 		usual > 60*time.Minute || short > 7*time.Minute {
 		t.Errorf("the usual run takes %v, a short one %v", usual, short)

@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 // Options set durations and counts. Zero values are replaced by the default that each comment
 // names.
 type Options struct {
-	// Rounds is how often each side is measured; 0 means 5.
-	Rounds int
-	// Seed determines the order; 0 means a seed from the clock.
-	Seed uint64
+	// Choice has defaults, too: 5 rounds, a seed from the clock, all parts, and the current folder
+	// as Root. Nil drops the progress.
+	suite.Choice
 	// TCP is the duration of a TCP sample in whole seconds, the first excluded; 0 means 2 s. Probe
 	// is the duration of one rate of UDP; 0 means 1 s.
 	TCP, Probe time.Duration
@@ -45,11 +45,6 @@ type Options struct {
 	// Churn is the time for which pods come and go; 0 means a minute, and a negative time leaves it
 	// out.
 	Churn time.Duration
-	// Root is the folder of the source tree, for the commit in the result; "" means the current
-	// folder.
-	Root string
-	// Progress receives each step; nil drops them.
-	Progress func(format string, args ...any)
 }
 
 // Defaults.
@@ -74,11 +69,15 @@ func (o *Options) setDefaults() {
 	def(&o.Probe, defaultProbe)
 	def(&o.RoundTrips, defaultRoundTrips)
 	def(&o.Churn, defaultChurn)
+
 	if o.Rounds == 0 {
 		o.Rounds = defaultRounds
 	}
 	if o.Seed == 0 {
 		o.Seed = bench.NewSeed()
+	}
+	if len(o.Parts) == 0 {
+		o.Parts = Parts()
 	}
 	if !o.Prefix.IsValid() {
 		o.Prefix = DefaultPrefix
@@ -90,6 +89,9 @@ func (o *Options) setDefaults() {
 		o.Progress = func(string, ...any) {}
 	}
 }
+
+// Check returns what is wrong with the choice.
+func (o Options) Check() error { return benchmark.Check(o.Choice) }
 
 // Costs of a sample beyond its time, on emulated machines. They are the reading of counters, the
 // start of iperf3, and the number of rates in a search that begins at the last one's answer.

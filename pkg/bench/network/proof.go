@@ -16,11 +16,11 @@ const proofTrips = 200
 
 // prove watches the links of both nodes while the pods exchange messages that hold a canary. By
 // ours nothing may be seen; in clear it must be seen.
-func (s *suite) prove(ctx context.Context) (err error) {
+func (s *run) prove(ctx context.Context) (err error) {
 	defer func() {
 		// Half a proof proves nothing.
 		if err != nil {
-			s.result.Leaks = nil
+			s.Result.Leaks = nil
 		}
 	}()
 	ours, err := s.watched(ctx, sideOurs)
@@ -28,17 +28,17 @@ func (s *suite) prove(ctx context.Context) (err error) {
 		return err
 	}
 
-	s.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext}
+	s.Result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext}
 	if s.noClear == "" {
 		control, err := s.watched(ctx, sideClear)
 		if err != nil {
 			return err
 		}
-		s.result.Leaks.ControlPlaintext = control.Plaintext
+		s.Result.Leaks.ControlPlaintext = control.Plaintext
 	}
 
 	s.Progress("on the nodes' links: %d frames, %d with plaintext by ours, %d in clear",
-		ours.Frames, ours.Plaintext, s.result.Leaks.ControlPlaintext)
+		ours.Frames, ours.Plaintext, s.Result.Leaks.ControlPlaintext)
 	for _, e := range ours.Examples {
 		s.Progress("LEAK %s", e)
 	}
@@ -53,15 +53,15 @@ func (s *suite) prove(ctx context.Context) (err error) {
 
 	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control",
 		outside.Frames, outside.Plaintext, outside.ControlPlaintext)
-	s.result.Leaks.Frames += outside.Frames
-	s.result.Leaks.Plaintext += outside.Plaintext
-	s.result.Leaks.ControlPlaintext += outside.ControlPlaintext
+	s.Result.Leaks.Frames += outside.Frames
+	s.Result.Leaks.Plaintext += outside.Plaintext
+	s.Result.Leaks.ControlPlaintext += outside.ControlPlaintext
 	return nil
 }
 
 // watched exchanges messages of a side while the oracles of both nodes watch. Each has a canary of
 // its own.
-func (s *suite) watched(ctx context.Context, side string) (sum session.Judgement, err error) {
+func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, err error) {
 	canary := remote.NewCanary()
 	ranges, nodes, err := s.known(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *suite) watched(ctx context.Context, side string) (sum session.Judgement
 }
 
 // known returns the cluster's ranges, which must not be seen, and the addresses of its nodes.
-func (s *suite) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.Addr, err error) {
+func (s *run) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.Addr, err error) {
 	all, err := s.cluster.Nodes(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -78,7 +78,7 @@ func (c carried) check(side string, least uint64) error {
 }
 
 // flow is iperf3 from the client to the target.
-func (s *suite) flow(t target, d time.Duration) load.Flow {
+func (s *run) flow(t target, d time.Duration) load.Flow {
 	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy,
 		Run: func(ctx context.Context, args ...string) ([]byte, error) {
 			var done session.IperfDone
@@ -109,7 +109,7 @@ func (c carried) checkAll(least map[string]uint64) error {
 }
 
 // checked measures, and verifies that the target's side carried the traffic.
-func (s *suite) checked(t target, m bench.Measure) bench.Measure {
+func (s *run) checked(t target, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
 		if err != nil {
@@ -128,11 +128,11 @@ func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 }
 
 // leastBytes is the number of bytes that a measurement must have moved: three quarters of a second.
-func (s *suite) leastBytes(sample bench.Sample) uint64 {
+func (s *run) leastBytes(sample bench.Sample) uint64 {
 	return uint64(sample.Value * 1e6 / 8 * 0.75)
 }
 
-func (s *suite) tcp(t target, streams int) bench.Measure {
+func (s *run) tcp(t target, streams int) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
 		return s.flow(t, s.TCP+time.Second).TCP(ctx, streams)
 	})
@@ -140,7 +140,7 @@ func (s *suite) tcp(t target, streams int) bench.Measure {
 
 // udp searches for the highest rate without more loss than maxLoss. The hint is the last one's
 // answer.
-func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
+func (s *run) udp(t target, search load.Search, hint *float64) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
 		search := search
 		search.Hint = *hint
@@ -164,7 +164,7 @@ const (
 
 // trips measures request and response with all targets, one transaction with each in turn. It
 // verifies that each side carried its own.
-func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
+func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
 	return func(ctx context.Context) ([]bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
 		if err != nil {
@@ -204,7 +204,7 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 }
 
 // tripsTo measures round trips to one target alone, which must take the path of its side.
-func (s *suite) tripsTo(t target) bench.Measure {
+func (s *run) tripsTo(t target) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
 		if err != nil {

@@ -87,12 +87,12 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 }
 
 // starts measures single events: a cluster that becomes ready, a pod that starts.
-func (s *suite) starts(ctx context.Context) error {
+func (s *run) starts(ctx context.Context) error {
 	if len(s.Ready) > 0 {
-		s.result.Cases = append(s.result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,
+		s.Result.Cases = append(s.Result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,
 			Ours: bench.Summarize(inMillis(s.Ready))})
 	} else {
-		s.skip(caseReady, "Kubeveil was installed already")
+		s.Skip(caseReady, "Kubeveil was installed already")
 	}
 	s.Progress("new pods to their first bytes across nodes")
 	ours, err := s.ground.firstBytes(ctx)
@@ -108,9 +108,9 @@ func (s *suite) starts(ctx context.Context) error {
 		}
 		c.Base, c.BaseName, c.Ratio = &base, baseRef, &ratio
 	} else {
-		s.skip(caseFirst+" of the reference plugins", "the cluster never had them")
+		s.Skip(caseFirst+" of the reference plugins", "the cluster never had them")
 	}
-	s.result.Cases = append(s.result.Cases, c)
+	s.Result.Cases = append(s.Result.Cases, c)
 	return nil
 }
 

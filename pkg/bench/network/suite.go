@@ -2,14 +2,13 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -19,14 +18,28 @@ const Suite = "bench-cluster"
 // tunnelPrefix is the prefix of the names of Kubeveil's tunnel devices.
 const tunnelPrefix = abi.TunnelDevicePrefix
 
-// suite is one run.
-type suite struct {
+// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
+// a part.
+var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Elsewhere: true,
+	Parts: []suite.Part[*run]{
+		{Name: "plaintext", Run: (*run).prove},
+		{Name: "matrix", Run: (*run).matrices},
+		{Name: "guard", Run: (*run).guardCost},
+		{Name: "capped", Run: (*run).capped},
+		{Name: "starts", Run: (*run).starts},
+		{Name: "churn", Run: (*run).churn},
+	}}
+
+// Parts are the names of the parts, in the order in which they are run.
+func Parts() []string { return benchmark.Names() }
+
+// run is one run of the suite.
+type run struct {
 	Options
+	*suite.Run
 	cluster *remote.Cluster
 	ground  *ground
 	wiring  *wiring
-	runner  bench.Runner
-	result  *bench.Result
 	// at are the present MTUs.
 	at mtus
 	// noClear is the reason why there is no network in clear; "" means that there is one.
@@ -37,56 +50,33 @@ type suite struct {
 // judge its result. It takes about o.Estimate. If a part fails or ctx ends, Run returns an error
 // beside the report. The report then has what was measured until then and lists the part as
 // skipped. The error also names what could not be removed from the cluster.
-func Run(ctx context.Context, c *remote.Cluster, o Options) (rep *report.Report, err error) {
+func Run(ctx context.Context, c *remote.Cluster, o Options) (*report.Report, error) {
 	o.setDefaults()
-	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed,
-		Progress: o.Progress}}
-	s.Progress("about %v", o.Estimate().Round(time.Minute))
-	if s.ground, err = newGround(ctx, c, o.Nodes); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.ground.close(context.WithoutCancel(ctx))) }()
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	if err := s.connect(ctx); err != nil {
-		return nil, err
-	}
-	wrong := s.measure(ctx)
-	gates, err := bench.Judge(s.result, Suite)
-	if err != nil {
-		return nil, err
-	}
-	s.result.Gates = gates
-	return s.report(), wrong
+	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
+		s := &run{Options: o, Run: r, cluster: c}
+		s.Labels = labels()
+		s.Progress("about %v", o.Estimate().Round(time.Minute))
+		var err error
+		if s.ground, err = newGround(ctx, c, o.Nodes); err != nil {
+			return s, err
+		}
+		if err := s.begin(); err != nil {
+			return s, err
+		}
+		return s, s.connect(ctx)
+	})
 }
 
-// measure runs all parts. If one fails, the figures of all are kept.
-func (s *suite) measure(ctx context.Context) error {
-	var errs []error
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost},
-		{"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
-		if ctx.Err() != nil {
-			s.skip(part.name, "it was not begun: "+context.Cause(ctx).Error())
-			continue
-		}
-		if err := part.run(ctx); err != nil {
-			err = fmt.Errorf("%s: %w", part.name, err)
-			if ctx.Err() != nil {
-				err = errors.Join(context.Cause(ctx), err)
-			}
-			s.skip(part.name, "not all of it was measured: "+err.Error())
-			errs = append(errs, err)
-		}
+// Close removes what the run has made on the cluster.
+func (s *run) Close() error {
+	if s.ground == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return s.ground.close(context.Background())
 }
 
 // begin starts the result with the properties of the nodes.
-func (s *suite) begin() (err error) {
+func (s *run) begin() error {
 	a, b := s.ground.client().platform, s.ground.server().platform
 	for _, p := range s.ground.nodes {
 		s.Progress("%s is %s (%s): %s, %s, %d CPUs, kernel %s", p.Name, p.platform.Name,
@@ -102,22 +92,15 @@ func (s *suite) begin() (err error) {
 			"`kubectl -n kube-system get pods` shows it",
 			s.ground.client().Name, s.ground.server().Name, a.Tunnels, b.Tunnels)
 	}
-	s.result, err = bench.New(a.Name, s.Root)
-	if err != nil {
+	if err := s.On(a.Name); err != nil {
 		return err
 	}
-	s.result.Kernel, s.result.CPUs = a.Kernel, a.CPUs
+	s.Result.Kernel, s.Result.CPUs = a.Kernel, a.CPUs
 	return nil
 }
 
-// skip lists the quantities that are not measured.
-func (s *suite) skip(name, reason string) {
-	s.Progress("skipped: %s: %s", name, reason)
-	s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
-}
-
 // connect adds the pods' other interfaces and detects which of the paths exist.
-func (s *suite) connect(ctx context.Context) (err error) {
+func (s *run) connect(ctx context.Context) (err error) {
 	if s.wiring, err = s.ground.serve(ctx, s.Prefix); err != nil {
 		return err
 	}
@@ -128,11 +111,11 @@ func (s *suite) connect(ctx context.Context) (err error) {
 		return err
 	}
 	if s.wiring.noBare != "" {
-		s.skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
+		s.Skip("bare WireGuard", "the nodes' kernels cannot: "+s.wiring.noBare)
 	}
 
 	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
-		s.skip("ours by the kernel's WireGuard",
+		s.Skip("ours by the kernel's WireGuard",
 			"a node tunnels in userspace; ours is measured as it is")
 	}
 
@@ -142,7 +125,7 @@ func (s *suite) connect(ctx context.Context) (err error) {
 		case err == nil:
 		case t.side == sideClear && ctx.Err() == nil:
 			s.noClear = err.Error()
-			s.skip("the network in clear",
+			s.Skip("the network in clear",
 				fmt.Sprintf("the network between the nodes does not carry addresses of %v "+
 					"(docs/how-to/benchmark.md has the setting): %v", s.Prefix, err))
 		default:
@@ -157,7 +140,7 @@ func (s *suite) connect(ctx context.Context) (err error) {
 const reachPatience = 30 * time.Second
 
 // reach waits until round trips to the target take the target's path.
-func (s *suite) reach(ctx context.Context, t target) error {
+func (s *run) reach(ctx context.Context, t target) error {
 	short := *s
 	short.RoundTrips = 100 * time.Millisecond
 	return remote.Until(ctx, fmt.Sprintf("%s to %s", t.side, t.addr), reachPatience,
@@ -168,7 +151,7 @@ func (s *suite) reach(ctx context.Context, t target) error {
 }
 
 // sides returns the existing sides, ours first.
-func (s *suite) sides() []string {
+func (s *run) sides() []string {
 	sides := []string{sideOurs, sideBare, sideClear}
 	return slices.DeleteFunc(sides, func(side string) bool {
 		return side == sideBare && s.wiring.noBare != "" || side == sideClear && s.noClear != ""
@@ -176,7 +159,7 @@ func (s *suite) sides() []string {
 }
 
 // targets returns all destinations of all sides.
-func (s *suite) targets() []target {
+func (s *run) targets() []target {
 	var all []target
 	for _, side := range s.sides() {
 		all = append(all, s.podTarget(side), s.serviceTarget(side))
@@ -184,7 +167,7 @@ func (s *suite) targets() []target {
 	return all
 }
 
-func (s *suite) podTarget(side string) target {
+func (s *run) podTarget(side string) target {
 	server := s.wiring.plans[1]
 	switch side {
 	case sideBare:
@@ -195,7 +178,7 @@ func (s *suite) podTarget(side string) target {
 	return target{sideOurs, s.ground.server().podAddr, s.at.pod}
 }
 
-func (s *suite) serviceTarget(side string) target {
+func (s *run) serviceTarget(side string) target {
 	t := s.podTarget(side)
 	t.addr = s.wiring.services[side]
 	return t

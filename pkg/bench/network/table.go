@@ -61,15 +61,15 @@ var banners = map[string]string{
 	bench.TDX:    "Confidential VMs: Intel TDX", bench.Metal: "Real machines",
 }
 
-func (s *suite) report() *report.Report {
+// Report has the tables and notes of all parts.
+func (s *run) Report() *report.Report {
 	p := s.ground.client().platform
 	return &report.Report{
 		Title: "Kubeveil on a cluster: pod to pod and pod to service across two nodes",
 		Lead: fmt.Sprintf("%s and %s: %s, %s, %d CPUs, kernel %s. Concluded from: %s.",
 			s.ground.client().Name, s.ground.server().Name, p.Machine, p.Processor, p.CPUs,
 			p.Kernel, p.Why),
-		Banner: banners[s.result.Platform],
-		Result: s.result, Labels: labels(),
+		Banner: banners[s.Result.Platform],
 		Tables: []report.Table{s.matrixTable(), s.publishedTable()},
 		Notes: append(slices.Clone(notes), fmt.Sprintf("%d rounds, order drawn with seed %d.",
 			s.Rounds, s.Seed)),
@@ -78,7 +78,7 @@ func (s *suite) report() *report.Report {
 
 // matrixTable returns a table in the form of the published documents: a line for each destination
 // and MTU, the sides beside one another.
-func (s *suite) matrixTable() report.Table {
+func (s *run) matrixTable() report.Table {
 	t := report.Table{
 		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream",
 			"TCP, 8 streams", "UDP, ≤ 0.5 % loss", "round trip p50", "p99", "core-s/GB, TCP 8"},
@@ -96,7 +96,7 @@ func (s *suite) matrixTable() report.Table {
 	return t
 }
 
-func (s *suite) matrixRow(destination string, mtu int, side, suffix string) []string {
+func (s *run) matrixRow(destination string, mtu int, side, suffix string) []string {
 	row := []string{"pod to " + destination, fmt.Sprint(mtu),
 		map[string]string{sideOurs: "Kubeveil", sideBare: baseBare, sideClear: baseClear}[side]}
 	for _, name := range []string{"tcp_1", "tcp_8", "udp", "rr", "rr" + "%s_p99",
@@ -106,8 +106,8 @@ func (s *suite) matrixRow(destination string, mtu int, side, suffix string) []st
 		} else {
 			name += suffix
 		}
-		row = append(row, cellOf(s.result.Find(destination+"_"+name, mtu),
-			s.result.Find(destination+"_"+withClear(name), mtu), side))
+		row = append(row, cellOf(s.Result.Find(destination+"_"+name, mtu),
+			s.Result.Find(destination+"_"+withClear(name), mtu), side))
 	}
 	return row
 }
@@ -153,9 +153,9 @@ func change(ratio float64) string {
 }
 
 // measuredMTUs returns the MTUs of the matrix, ascending.
-func (s *suite) measuredMTUs() []int {
+func (s *run) measuredMTUs() []int {
 	var out []int
-	for _, c := range s.result.Cases {
+	for _, c := range s.Result.Cases {
 		if strings.HasPrefix(c.Name, "pod_tcp_8") && !slices.Contains(out, c.MTU) {
 			out = append(out, c.MTU)
 		}
@@ -177,17 +177,17 @@ var published = [][]string{
 }
 
 // publishedTable shows the published losses beside ours.
-func (s *suite) publishedTable() report.Table {
+func (s *run) publishedTable() report.Table {
 	t := report.Table{
 		Title: "Beside published figures: what encryption costs against the network in clear",
 		Head:  []string{"", "MTU", "TCP", "UDP"},
 		Note: "Published ones are from other machines and are to be read as such; " +
 			"Constellation's " +
-			"baselines are managed services. " + s.result.Caveat(),
+			"baselines are managed services. " + s.Result.Caveat(),
 	}
 	add := func(name string, mtu int, tcp, udp string) {
 		cells := []string{name, fmt.Sprint(mtu)}
-		for _, c := range []*bench.Case{s.result.Find(tcp, mtu), s.result.Find(udp, mtu)} {
+		for _, c := range []*bench.Case{s.Result.Find(tcp, mtu), s.Result.Find(udp, mtu)} {
 			text := "–"
 			if c != nil && c.Ratio != nil {
 				text = change(c.Ratio.Median)

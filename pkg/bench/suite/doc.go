@@ -1,5 +1,5 @@
-// Package suite is the frame of all benchmarks that measure in network namespaces of this machine.
-// It measures the parts that were chosen, judges them and makes the report, and it has the
+// Package suite is the frame of all benchmarks. It measures the parts that were chosen, judges them
+// and makes the report. For those that measure in network namespaces of this machine, it has the
 // namespaces, cgroups, folders and processes that parts measure in.
 //
 //	Suite.Run ── look around ── begin ── parts ── Close ── gates.json ── Report
@@ -9,7 +9,7 @@
 // # What it promises
 //
 // A part that cannot be measured is a missed gate with the reason, and the other parts are still
-// measured. An interrupted run, and one that did not end within its limit, has a report of what was
+// measured. On other machines (Suite.Elsewhere) it is a skip. An interrupted run, and one that did not end within its limit, has a report of what was
 // measured until then. Gates of parts that were not chosen are left out.
 //
 // What a run makes ends with this process: descriptors hold the namespaces, and programs die with

@@ -14,6 +14,7 @@ import (
 // Run is what the runs of all suites have. The struct of a suite's run embeds it, and so is a
 // Subject once it has a Report.
 type Run struct {
+	// Result is nil until On, if the suite measures elsewhere.
 	Result *bench.Result
 	// Labels name cases for people, by the name of the case.
 	Labels map[string]string
@@ -24,14 +25,23 @@ type Run struct {
 	runner bench.Runner
 }
 
-// newRun begins a run on this machine, whose nodes are namespaces.
-func newRun(c Choice) (*Run, error) {
-	result, err := bench.New(bench.Namespaces, c.Root)
-	if err != nil {
-		return nil, err
-	}
-	return &Run{Result: result, Labels: map[string]string{}, choice: c,
-		runner: bench.Runner{Rounds: c.Rounds, Seed: c.Seed, Progress: c.Progress}}, nil
+// newRun returns a run without a result.
+func newRun(c Choice) *Run {
+	return &Run{Labels: map[string]string{}, choice: c,
+		runner: bench.Runner{Rounds: c.Rounds, Seed: c.Seed, Progress: c.Progress}}
+}
+
+// On starts the result of a run on nodes of that platform. A suite that measures elsewhere calls it
+// once, before anything is added.
+func (r *Run) On(platform string) (err error) {
+	r.Result, err = bench.New(platform, r.choice.Root)
+	return err
+}
+
+// Skip lists a quantity that is not measured, with the reason.
+func (r *Run) Skip(name, reason string) {
+	r.choice.Progress("skipped: %s: %s", name, reason)
+	r.Result.Tests.Skipped = append(r.Result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
 }
 
 // Close removes nothing. The run of a suite whose parts share what they make has its own Close.

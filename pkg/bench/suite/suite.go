@@ -21,6 +21,10 @@ type Suite[R Subject] struct {
 	// Whole reports whether each run is judged by all gates, because the names of cases do not
 	// begin with a part. Otherwise gates of parts that were not chosen are left out.
 	Whole bool
+	// Elsewhere reports whether the suite measures other machines. Then begin starts the result with
+	// Run.On, and a part that fails is listed as skipped, with the reason, instead of a missed gate.
+	// The gates of what it did not measure are missed.
+	Elsewhere bool
 	// Look is for how long the other work of the machine is measured before a run. Zero means that
 	// it is not measured.
 	Look time.Duration
@@ -83,13 +87,14 @@ func (s Suite[R]) Check(c Choice) error {
 	return nil
 }
 
-// Run measures the chosen parts on this machine, judges the result by gates.json and returns the
-// report. A part that fails is a missed gate with the reason, and the others are still measured.
-// begin returns the subject that the parts get. It returns one beside an error, too; then no part
-// is measured, and the subject is closed.
+// Run measures the chosen parts, judges the result by gates.json and returns the report. A part that
+// fails is a missed gate with the reason, and the others are still measured. begin returns the
+// subject that the parts get. It returns one beside an error, too; then no part is measured, and
+// the subject is closed.
 //
 // Run returns a report whenever it called begin, also beside an error of begin, Close, ctx or the
-// limit. A missed gate is not an error.
+// limit. A missed gate is not an error. If the suite measures elsewhere, there is no report beside
+// an error of begin, and the error of a part is one of Run, too.
 func (s Suite[R]) Run(ctx context.Context, c Choice,
 	begin func(context.Context, *Run) (R, error)) (*report.Report, error) {
 	if err := s.Check(c); err != nil {
@@ -102,9 +107,11 @@ func (s Suite[R]) Run(ctx context.Context, c Choice,
 		ctx = limited
 	}
 
-	r, err := newRun(c)
-	if err != nil {
-		return nil, err
+	r := newRun(c)
+	if !s.Elsewhere {
+		if err := r.On(bench.Namespaces); err != nil {
+			return nil, err
+		}
 	}
 	if s.Look > 0 {
 		if err := r.lookAround(ctx, s.Look); err != nil {
@@ -113,6 +120,9 @@ func (s Suite[R]) Run(ctx context.Context, c Choice,
 	}
 
 	m, err := begin(ctx, r)
+	if err != nil && s.Elsewhere {
+		return nil, errors.Join(err, m.Close())
+	}
 	if err == nil {
 		err = s.measure(ctx, r, m)
 	}
@@ -123,8 +133,10 @@ func (s Suite[R]) Run(ctx context.Context, c Choice,
 	return rep, err
 }
 
-// measure measures the parts that were chosen. It returns an error only if ctx ends.
+// measure measures the parts that were chosen. It returns an error if ctx ends, and the errors of
+// parts that are measured elsewhere.
 func (s Suite[R]) measure(ctx context.Context, r *Run, m R) error {
+	var errs []error
 	for _, p := range s.Parts {
 		if !slices.Contains(r.choice.Parts, p.Name) {
 			continue
@@ -132,13 +144,25 @@ func (s Suite[R]) measure(ctx context.Context, r *Run, m R) error {
 		r.choice.Progress("part %s", p.Name)
 		err := p.Run(m, ctx)
 		if ctx.Err() != nil {
-			return fmt.Errorf("part %s: %w", p.Name, context.Cause(ctx))
+			err = context.Cause(ctx)
 		}
-		if err != nil {
+		if err == nil {
+			continue
+		}
+
+		if s.Elsewhere {
+			r.Skip(p.Name, "not all of it was measured: "+err.Error())
+		}
+		if s.Elsewhere || ctx.Err() != nil {
+			errs = append(errs, fmt.Errorf("part %s: %w", p.Name, err))
+		} else {
 			r.choice.Progress("part %s failed: %v", p.Name, err)
 			r.Result.Gates = append(r.Result.Gates,
 				bench.Gate{Name: "part " + p.Name, Want: "measured", Got: err.Error()})
 		}
+		if ctx.Err() != nil {
+			break
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

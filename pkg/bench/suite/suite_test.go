@@ -99,6 +99,46 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 	}
 }
 
+// A part that fails on other machines is a skip and an error, and the others are measured. A run
+// there that cannot begin has no report.
+func TestFailedPartElsewhereIsSkipped(t *testing.T) {
+	measure := func(began error) (*subject, *report.Report, error) {
+		s := &subject{}
+		rep, err := Suite[*subject]{Name: "bench-policy", Whole: true, Elsewhere: true,
+			Parts: []Part[*subject]{note("size", broken), note("change", good)}}.Run(t.Context(),
+			choice(t, "size", "change"), func(_ context.Context, r *Run) (*subject, error) {
+				s.Run = r
+				if began != nil {
+					return s, began
+				}
+				return s, r.On(bench.Namespaces)
+			})
+		return s, rep, err
+	}
+
+	s, rep, err := measure(nil)
+	if !errors.Is(err, errBroken) || rep == nil {
+		t.Fatalf("report %v, error %v", rep, err)
+	}
+	if len(s.measured) != 2 || s.closed != 1 {
+		t.Errorf("measured %q, closed %d times", s.measured, s.closed)
+	}
+	if skipped := rep.Result.Tests.Skipped; len(skipped) != 1 || skipped[0].Name != "size" ||
+		!strings.Contains(skipped[0].Reason, "broken") {
+		t.Errorf("skipped %+v", skipped)
+	}
+	for _, g := range rep.Result.Gates {
+		if strings.HasPrefix(g.Name, "part ") {
+			t.Errorf("gate %s, want the skip alone", g.Name)
+		}
+	}
+
+	s, rep, err = measure(errBroken)
+	if !errors.Is(err, errBroken) || rep != nil || s.closed != 1 {
+		t.Errorf("report %v, error %v, closed %d times", rep, err, s.closed)
+	}
+}
+
 // A run of a suite whose cases do not begin with its parts is judged by all gates, also by gates
 // that begin with a part.
 func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {

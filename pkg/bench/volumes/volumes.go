@@ -3,7 +3,6 @@ package volumes
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,26 +14,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Options choose the measurement. Class, Baseline and Platform (see pkg/bench) must be set.
+// Options choose the measurement. Class, Baseline, Platform (see pkg/bench) and Rounds must be set.
 type Options struct {
+	// Choice has defaults for the rest: a seed from the clock, and the one part. Nil drops the
+	// progress.
+	suite.Choice
 	// Class and Baseline are names of StorageClasses.
 	Class, Baseline string
 	// Node is the node on which the pods run; empty leaves the choice to the scheduler.
 	Node string
 	// Size is the size of each file in bytes. Its claim is larger by a quarter.
 	Size int64
-	// Rounds is how often each side is measured, Sample the duration of a measurement.
-	Rounds int
+	// Sample is the duration of a measurement.
 	Sample time.Duration
-	// Seed determines the order; 0 means a seed from the clock.
-	Seed uint64
 	// Platform is the platform of the nodes.
 	Platform string
-	// Progress receives each step; nil drops them.
-	Progress func(format string, args ...any)
 }
 
 // quantity is a figure with its name, its unit and its job.
@@ -92,37 +90,64 @@ const (
 	file = at + "/load"
 )
 
-// run is one run.
+// benchmark has one part. No gate judges its cases.
+var benchmark = suite.Suite[*run]{Name: "bench-volumes", Whole: true, Elsewhere: true,
+	Parts: []suite.Part[*run]{{Name: "claims", Run: (*run).measure}}}
+
+// run is one run of the suite.
 type run struct {
 	Options
+	*suite.Run
 	cluster   *remote.Cluster
 	namespace *remote.Namespace
 	sides     []*side
 }
 
-// Run makes a claim of each class, measures them, removes everything, and returns the report.
-func Run(ctx context.Context, k *remote.Cluster, o Options) (rep *report.Report, err error) {
+// Run makes a claim of each class, measures them, removes everything, and returns the report. If ctx
+// ends, the report has what was measured until then.
+func Run(ctx context.Context, k *remote.Cluster, o Options) (*report.Report, error) {
+	o.Parts = benchmark.Names()
 	if o.Seed == 0 {
 		o.Seed = bench.NewSeed()
 	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	r := &run{Options: o, cluster: k, sides: []*side{{name: ours, class: o.Class},
-		{name: baseline, class: o.Baseline}}}
+	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, frame *suite.Run) (*run, error) {
+		r := &run{Options: o, Run: frame, cluster: k, sides: []*side{{name: ours, class: o.Class},
+			{name: baseline, class: o.Baseline}}}
+		return r, r.begin(ctx)
+	})
+}
+
+// begin makes the claims, and starts the result with the node on which they are.
+func (r *run) begin(ctx context.Context) (err error) {
 	if err := r.checkClasses(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	if r.namespace, err = k.Namespace(ctx, "kubeveil-bench", remote.Baseline); err != nil {
-		return nil, err
+	if r.namespace, err = r.cluster.Namespace(ctx, "kubeveil-bench", remote.Baseline); err != nil {
+		return err
 	}
-	defer func() { err = errors.Join(err, r.namespace.Close(context.WithoutCancel(ctx))) }()
 	for _, s := range r.sides {
 		if err := r.start(ctx, s); err != nil {
-			return nil, fmt.Errorf("class %s: %w", s.class, err)
+			return fmt.Errorf("class %s: %w", s.class, err)
 		}
 	}
-	return r.measure(ctx)
+	for _, q := range quantities {
+		r.Labels[q.name], r.Labels[q.name+"_p99"] = q.title, q.title+", 99th percentile"
+	}
+	if err := r.On(r.Platform); err != nil {
+		return err
+	}
+	return r.describe(ctx)
+}
+
+// Close removes the claims.
+func (r *run) Close() error {
+	if r.namespace == nil {
+		return nil
+	}
+	return r.namespace.Close(context.Background())
 }
 
 // checkClasses returns an error unless both classes exist. A claim of a missing class would wait
@@ -207,14 +232,8 @@ func command(j disk.Job, size int64, sample time.Duration) []string {
 		"--for", sample.String(), "--rw", rw}
 }
 
-func (r *run) measure(ctx context.Context) (*report.Report, error) {
-	result, err := bench.New(r.Platform, "")
-	if err != nil {
-		return nil, err
-	}
-	if err := r.describe(ctx, result); err != nil {
-		return nil, err
-	}
+// measure measures all quantities of both claims.
+func (r *run) measure(ctx context.Context) error {
 	var all []bench.Comparison
 	for _, q := range quantities {
 		measure := func(s *side) bench.Measure {
@@ -223,36 +242,29 @@ func (r *run) measure(ctx context.Context) (*report.Report, error) {
 		all = append(all, bench.Comparison{Name: q.name, Unit: q.unit, Ours: measure(r.sides[0]),
 			Base: measure(r.sides[1]), BaseName: r.Baseline})
 	}
-	runner := bench.Runner{Rounds: r.Rounds, Seed: r.Seed, Progress: r.Progress}
-	if result.Cases, err = runner.Run(ctx, all); err != nil {
-		return nil, err
-	}
-	return r.report(result), nil
+	return r.Both(ctx, all)
 }
 
 // describe puts the node into the result.
-func (r *run) describe(ctx context.Context, result *bench.Result) error {
+func (r *run) describe(ctx context.Context) error {
 	node, err := r.cluster.Client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", r.Node, err)
 	}
-	result.Kernel = node.Status.NodeInfo.KernelVersion
+	r.Result.Kernel = node.Status.NodeInfo.KernelVersion
 	if n := node.Status.Capacity.Cpu().Value(); n > 0 {
-		result.CPUs = int(n)
+		r.Result.CPUs = int(n)
 	}
 	return nil
 }
 
-func (r *run) report(result *bench.Result) *report.Report {
-	labels := map[string]string{}
-	for _, q := range quantities {
-		labels[q.name], labels[q.name+"_p99"] = q.title, q.title+", 99th percentile"
-	}
+// Report has the notes about both claims.
+func (r *run) Report() *report.Report {
 	return &report.Report{
 		Title: fmt.Sprintf("Volumes of class %s beside class %s", r.Class, r.Baseline),
 		Lead: fmt.Sprintf("One node, %s, kernel %s, %d CPUs; a claim of each class with its pod.",
-			r.Node, result.Kernel, result.CPUs),
-		Banner: "Cluster", Result: result, Labels: labels,
+			r.Node, r.Result.Kernel, r.Result.CPUs),
+		Banner: "Cluster",
 		Notes: []string{
 			fmt.Sprintf("A file of %d MiB on each volume's file system, written first; random "+
 				"places of it, past the page cache (O_DIRECT), %v a sample.", r.Size/mib, r.Sample),

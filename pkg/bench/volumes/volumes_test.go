@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -36,12 +37,13 @@ func TestSample(t *testing.T) {
 
 // Each quantity runs what its name says, and a result of it is valid.
 func TestQuantities(t *testing.T) {
-	r := &run{Options: Options{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib, Rounds: 1,
-		Sample: time.Second, Platform: bench.VM}}
 	result, err := bench.New(bench.VM, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
+	r := &run{Options: Options{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib,
+		Choice: suite.Choice{Rounds: 1}, Sample: time.Second, Platform: bench.VM},
+		Run: &suite.Run{Result: result}}
 
 	seen := map[string]bool{}
 	for _, q := range quantities {
@@ -63,8 +65,10 @@ func TestQuantities(t *testing.T) {
 	}
 
 	var md strings.Builder
-	if err := r.report(result).Markdown(&md); err != nil ||
-		!strings.Contains(md.String(), "64 at once") {
+	rep := r.Report()
+	rep.Result = result
+	rep.Labels = map[string]string{quantities[0].name: quantities[0].title}
+	if err := rep.Markdown(&md); err != nil || !strings.Contains(md.String(), "64 at once") {
 		t.Errorf("%v: %s", err, &md)
 	}
 }
@@ -89,7 +93,8 @@ func TestNoSuchClass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Run(t.Context(), k, Options{Class: "mine", Baseline: "other"}); err == nil ||
+	if _, err := Run(t.Context(), k, Options{Class: "mine", Baseline: "other",
+		Choice: suite.Choice{Rounds: 1}}); err == nil ||
 		!strings.Contains(err.Error(), "class mine") || made {
 		t.Errorf("%v, made %v", err, made)
 	}

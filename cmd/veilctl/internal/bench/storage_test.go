@@ -7,12 +7,13 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/bench/volumes"
 )
 
 func TestBenchStorageFlags(t *testing.T) {
 	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b",
-		Platform: bench.VM, Rounds: 1}, measuring: measuring{seconds: 1}, size: 64}
+		Platform: bench.VM, Choice: suite.Choice{Rounds: 1}}, measuring: measuring{seconds: 1}, size: 64}
 	if o, err := good.parse(); err != nil || o.Size != 64<<20 || o.Sample.Seconds() != 1 {
 		t.Errorf("%+v, %v", o, err)
 	}
