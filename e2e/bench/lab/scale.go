@@ -178,7 +178,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func (s *scaled) changes(ctx context.Context) error {
 	var millis, whole []float64
 	most := 0
-	for round := range s.rounds {
+	for round := range s.Rounds {
 		before, err := s.quiet(ctx)
 		if err != nil {
 			return err
@@ -217,7 +217,7 @@ func (s *scaled) changes(ctx context.Context) error {
 		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean),
 			max(most, touched)
 		s.Progress("round %d/%d  one changed peer: %v from the table to the device, %d peers "+
-			"touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
+			"touched; %.1f ms a whole turn, %d turns", round+1, s.Rounds, took, touched, mean, n)
 	}
 
 	s.one(caseTurn, bench.Millisecond, whole...)
@@ -230,7 +230,7 @@ func (s *scaled) changes(ctx context.Context) error {
 // are the time from the table to the device, and the time of all turns of that veild together.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
-	for round := range min(3, s.rounds) {
+	for round := range min(3, s.Rounds) {
 		if err := s.node.Program("veild").Term(ctx); err != nil {
 			return fmt.Errorf("end veild: %w", err)
 		}

@@ -28,23 +28,22 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Look: 2 * time.Secon
 		{Name: partChurn, Run: (*run).churn},
 	}}
 
-// Options choose the measurements. NewOptions makes them.
-type Options struct {
-	suite.Choice
-	settings
+// Rounds is the number of rounds of a run, QuickRounds of a quick one.
+const (
+	Rounds      = 5
+	QuickRounds = 2
+)
+
+// Parts are the names of the parts of a whole run, in the order in which they are run.
+func Parts() []string {
+	return slices.DeleteFunc(benchmark.Names(), func(name string) bool { return name == partChurn })
 }
 
-// NewOptions returns the options of all parts, with fewer rounds and seconds if quick is set. The
-// caller sets the other fields of Choice.
-func NewOptions(quick bool) Options {
-	o := Options{settings: full}
-	if quick {
-		o.settings = short
-	}
-	o.Rounds = o.rounds
-	o.Parts = slices.DeleteFunc(benchmark.Names(),
-		func(name string) bool { return name == partChurn })
-	return o
+// Options choose the measurements.
+type Options struct {
+	suite.Choice
+	// Quick takes fewer seconds, for development.
+	Quick bool
 }
 
 // Check returns what is wrong with the options.
@@ -54,13 +53,13 @@ func (o Options) Check() error { return benchmark.Check(o.Choice) }
 type run struct {
 	Options
 	*suite.Run
+	settings
 	// bin is the folder of the built programs.
 	bin string
 }
 
 // settings are how long and how often.
 type settings struct {
-	rounds int
 	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
 	tcp, probe time.Duration
 	// adds is the number of ADDs whose median is one sample. pods is the number of pods that
@@ -75,10 +74,10 @@ type settings struct {
 }
 
 var (
-	full = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200,
+	full = settings{tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200,
 		nodes: 1000, idle: 30 * time.Second,
 		attached: 250, churned: 2 * time.Minute}
-	short = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24,
+	short = settings{tcp: time.Second, probe: time.Second, adds: 5, pods: 24,
 		nodes: 1000, idle: 10 * time.Second,
 		attached: 250, churned: 30 * time.Second}
 )
@@ -89,7 +88,11 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
 		o.Progress("%s", r.Result.Caveat())
 		r.Labels = labels
-		return &run{Options: o, Run: r, bin: filepath.Join(o.Root, "out/bin")}, nil
+		s := &run{Options: o, Run: r, settings: full, bin: filepath.Join(o.Root, "out/bin")}
+		if o.Quick {
+			s.settings = short
+		}
+		return s, nil
 	})
 }
 

@@ -4,17 +4,12 @@ package benchapi
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -51,41 +46,23 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := commandline.New("kvlab bench api")
-	out := flags.String("out", "out/bench-api",
-		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 2*time.Hour, "ends a run that hangs")
-	rounds := flags.Int("rounds", 7, "how often each side is measured at each rate")
-	sample := flags.Duration("sample", 4*time.Second, "how long a measurement takes")
-	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
-	parts := flags.String("parts", strings.Join(api.Parts(), ","), "`parts` to measure")
-	faults := flags.Int("faults", 10,
+	o := api.Options{Choice: suite.Choice{Rounds: 7, Limit: 2 * time.Hour, Parts: api.Parts()}}
+	b := program.NewBench("api", usage, &o.Choice)
+	b.Flags.DurationVar(&o.Sample, "sample", 4*time.Second, "how long a measurement takes")
+	b.Flags.IntVar(&o.Faults, "faults", 10,
 		"how often each fault of parts failure, failure6 and hang happens")
-	settle := flags.Duration("settle", 10*time.Minute,
+	b.Flags.DurationVar(&o.Settle, "settle", 10*time.Minute,
 		"how long after the restart of part restart connections are counted")
-	probers := flags.Int("probers", 10_000, "`nodes` that probe the server of part probers")
-	steady := flags.Duration("steady", 2*time.Minute, "how long that is measured")
-	rates := flags.String("rates", program.Joined(api.Rates), "`numbers` of GET/s")
+	b.Flags.IntVar(&o.Probers, "probers", 10_000, "`nodes` that probe the server of part probers")
+	b.Flags.DurationVar(&o.Steady, "steady", 2*time.Minute, "how long that is measured")
+	b.Flags.IntSliceVar(&o.Rates, "rates", api.Rates, "`numbers` of GET/s")
 
-	return program.Command("Measure requests to the API servers beside the direct way and proxies",
-		flags, usage, func() (program.Run, error) {
-			o := api.Options{Choice: suite.Choice{Rounds: *rounds, Seed: *seed, Limit: *limit,
-				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
-				Sample: *sample, Faults: *faults, Settle: *settle, Probers: *probers, Steady: *steady}
-			var err error
-			if o.Rates, err = program.Numbers(*rates); err != nil {
-				return nil, fmt.Errorf("--rates %s: %w", *rates, err)
-			}
-			if err := o.Check(); err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				return program.Measure(*out, func(root, folder string) (*report.Report, error) {
-					o.Root, o.HAProxy = root, program.HAProxy(root)
-					o.Progress("results go to %s; it takes about %v", folder,
-						o.Estimate().Round(time.Minute))
-					return api.Run(ctx, o)
-				})
-			}, nil
+	return b.Command("Measure requests to the API servers beside the direct way and proxies",
+		func() (program.Run, error) {
+			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+				o.HAProxy = program.HAProxy(o.Root)
+				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
+				return api.Run(ctx, o)
+			}), o.Check()
 		})
 }

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
@@ -21,22 +19,21 @@ import (
 // smallestMTU is the smallest MTU of IPv6.
 const smallestMTU = 1280
 
-// parseMTUs reads a list and refuses one that would have to grow: a machine's link cannot have more
-// than it began with.
-func parseMTUs(list string) ([]int, error) {
-	var mtus []int
-	for word := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(word))
-		if err != nil || n < smallestMTU || n > 9000 {
-			return nil, fmt.Errorf("--mtus %s: %q is not an MTU from %d to 9000", list, word,
-				smallestMTU)
-		}
-		if len(mtus) > 0 && n >= mtus[len(mtus)-1] {
-			return nil, fmt.Errorf("--mtus %s: write the largest first", list)
-		}
-		mtus = append(mtus, n)
+// checkMTUs refuses MTUs that would have to grow: a machine's link cannot have more than it began
+// with.
+func checkMTUs(mtus []int) error {
+	if len(mtus) == 0 {
+		return errors.New("--mtus: write at least one")
 	}
-	return mtus, nil
+	for i, n := range mtus {
+		if n < smallestMTU || n > 9000 {
+			return fmt.Errorf("--mtus %v: %d is not an MTU from %d to 9000", mtus, n, smallestMTU)
+		}
+		if i > 0 && n >= mtus[i-1] {
+			return fmt.Errorf("--mtus %v: write the largest first", mtus)
+		}
+	}
+	return nil
 }
 
 func estimate(o network.Options) time.Duration {
@@ -51,7 +48,7 @@ func measure(ctx context.Context, a arguments, log *slog.Logger,
 	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
-		Dir: filepath.Join(a.out, "machines"), Log: log})
+		Dir: filepath.Join(a.folder, "machines"), Log: log})
 	if err != nil {
 		return nil, err
 	}

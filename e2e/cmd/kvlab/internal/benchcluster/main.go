@@ -10,16 +10,15 @@ package benchcluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `Measure Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP,
@@ -38,67 +37,65 @@ Flags:
 
 // arguments are the values of the command line.
 type arguments struct {
-	out     string
-	mtus    string
-	limit   time.Duration
+	options network.Options
 	seconds int
 	// noReference begins with Kubeveil.
 	noReference bool
-	options     network.Options
+	// folder is for the machines.
+	folder string
 }
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	var a arguments
-	flags := commandline.New("kvlab bench cluster")
-	flags.StringVar(&a.out, "out", "out/bench-cluster",
-		"`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
-	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
-	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
-	flags.IntVar(&a.seconds, "seconds", 2,
+	a := arguments{options: network.Options{Choice: suite.Choice{Rounds: 5,
+		Limit: 75 * time.Minute, Parts: network.Parts()}}}
+	b := program.NewBench("cluster", usage, &a.options.Choice)
+	b.Flags.IntSliceVar(&a.options.MTUs, "mtus", []int{8896, 1500},
+		"`MTUs` of the underlay, the largest first")
+	b.Flags.IntVar(&a.seconds, "seconds", 2,
 		"how long a sample of TCP takes; a rate of UDP takes half of it, at least a second, and "+
 			"latency half of that or up to four times as long")
-	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
-	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	flags.DurationVar(&a.options.Churn, "churn", time.Minute,
+	b.Flags.DurationVar(&a.options.Churn, "churn", time.Minute,
 		"for how long pods come and go; negative leaves it out")
-	flags.BoolVar(&a.noReference, "no-reference", false,
+	b.Flags.BoolVar(&a.noReference, "no-reference", false,
 		"leave out the reference plugins and the time of the installation, which saves "+
 			"some minutes")
-	return program.Command("Measure two virtual machines against bare WireGuard and in clear",
-		flags, usage, func() (program.Run, error) {
+
+	return b.Command("Measure two virtual machines against bare WireGuard and in clear",
+		func() (program.Run, error) {
 			err := a.complete()
-			return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
+			return program.Within(a.options.Limit, b.Measure(
+				func(ctx context.Context, folder string) (*report.Report, error) {
+					a.folder = folder
+					return run(ctx, a)
+				})), err
 		})
 }
 
 // complete checks the command line and derives what follows from it.
-func (a *arguments) complete() (err error) {
-	if a.options.Rounds < 1 || a.seconds < 1 {
-		return fmt.Errorf("--rounds %d, --seconds %d: write at least 1", a.options.Rounds,
-			a.seconds)
+func (a *arguments) complete() error {
+	if a.seconds < 1 {
+		return fmt.Errorf("--seconds %d: write at least 1", a.seconds)
 	}
 	a.options.TCP = time.Duration(a.seconds) * time.Second
 	a.options.Probe = max(time.Second, (a.options.TCP / 2).Truncate(time.Second))
 	a.options.RoundTrips = a.options.Probe / 2
-	a.options.MTUs, err = parseMTUs(a.mtus)
-	return err
+	if err := checkMTUs(a.options.MTUs); err != nil {
+		return err
+	}
+	return a.options.Check()
 }
 
-func run(ctx context.Context, a arguments) error {
-	return program.Measure(a.out, func(root, folder string) (*report.Report, error) {
-		a.options.Root, a.out = root, folder
-		log, closeLog, err := program.Log(folder, "bench-cluster.log")
-		if err != nil {
-			return nil, err
-		}
-		defer closeLog()
-		say := program.Progress(os.Stdout)
-		a.options.Progress = say
-		say("results go to %s; the machines take three minutes to begin with, then it is about %v",
-			folder, estimate(a.options))
-		// The client libraries log each stream that ends.
-		klog.SetSlogLogger(log)
-		return measure(ctx, a, log, say)
-	})
+func run(ctx context.Context, a arguments) (*report.Report, error) {
+	log, closeLog, err := program.Log(a.folder, "bench-cluster.log")
+	if err != nil {
+		return nil, err
+	}
+	defer closeLog()
+	say := a.options.Progress
+	say("the machines take three minutes to begin with, then it is about %v",
+		estimate(a.options))
+	// The client libraries log each stream that ends.
+	klog.SetSlogLogger(log)
+	return measure(ctx, a, log, say)
 }

@@ -1,20 +1,15 @@
 // Package benchengine runs e2e/bench/engine in network namespaces of this machine. It writes
-// result.json, report.html and report.md into --out. Start reading at main.
+// result.json, report.html and report.md into --out. Start reading at Command.
 package benchengine
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -43,31 +38,18 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := commandline.New("kvlab bench engine")
-	out := flags.String("out", "out/bench-engine",
-		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 55*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 7, "how often each side is measured")
-	parts := flags.String("parts", strings.Join(engine.Parts(), ","), "`parts` to measure")
-	upgrades := flags.Int("upgrades", 20, "how many upgrades are measured at each MTU")
-	sample := flags.Duration("sample", 3*time.Second, "how long a sample of TCP takes; others half")
-	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
-	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
+	o := engine.Options{Choice: suite.Choice{Rounds: 7, Limit: 55 * time.Minute,
+		Parts: engine.Parts()}}
+	b := program.NewBench("engine", usage, &o.Choice)
+	b.Flags.IntVar(&o.Upgrades, "upgrades", 20, "how many upgrades are measured at each MTU")
+	b.Flags.DurationVar(&o.Sample, "sample", 3*time.Second,
+		"how long a sample of TCP takes; others half")
+	b.Flags.IntSliceVar(&o.MTUs, "mtus", []int{1500, 9000}, "`MTUs` of the wire")
 
-	return program.Command("Measure the engines of veil-wg beside each other",
-		flags, usage, func() (program.Run, error) {
-			o := engine.Options{Choice: suite.Choice{Rounds: *rounds, Seed: *seed, Limit: *limit,
-				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
-				Sample: *sample, Upgrades: *upgrades}
-			var err error
-			if o.MTUs, err = program.Numbers(*mtus); err != nil {
-				return nil, fmt.Errorf("--mtus %s: %w", *mtus, err)
-			}
-			return func(ctx context.Context) error {
-				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
-					o.Root = root
-					return engine.Run(ctx, o)
-				})
-			}, o.Check()
+	return b.Command("Measure the engines of veil-wg beside each other",
+		func() (program.Run, error) {
+			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+				return engine.Run(ctx, o)
+			}), o.Check()
 		})
 }

@@ -4,21 +4,15 @@ package benchlab
 
 import (
 	"context"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/lab"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
-
-// limit bounds a run that hangs.
-const limit = 30 * time.Minute
 
 const usage = `Measure Kubeveil in namespaces of this machine, and report which of its limits are
 kept.
@@ -34,26 +28,20 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := commandline.New("kvlab bench lab")
-	out := flags.String("out", "out/bench-lab",
-		"`folder` for result.json, report.html and report.md; emptied first")
-	quick := flags.Bool("quick", false,
+	o := lab.Options{Choice: suite.Choice{Rounds: lab.Rounds, Limit: 30 * time.Minute,
+		Parts: lab.Parts()}}
+	b := program.NewBench("lab", usage, &o.Choice)
+	b.Flags.BoolVar(&o.Quick, "quick", false,
 		"fewer rounds and seconds, for development; the gates are the same")
-	only := flags.String("only", "", "`parts` to run, separated by commas (default: all)")
-	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
-	return program.Command("Measure in namespaces against bare wireguard-go and in clear",
-		flags, usage, func() (program.Run, error) {
-			o := lab.NewOptions(*quick)
-			o.Seed, o.Limit, o.Progress = *seed, limit, program.Progress(os.Stdout)
-			if *only != "" {
-				o.Parts = strings.Split(*only, ",")
+	b.Flags.StringSliceVar(&o.Parts, "only", o.Parts, "another name of --`parts`")
+
+	return b.Command("Measure in namespaces against bare wireguard-go and in clear",
+		func() (program.Run, error) {
+			if o.Quick && !b.Flags.Changed("rounds") {
+				o.Rounds = lab.QuickRounds
 			}
-			return func(ctx context.Context) error {
-				return program.Measure(*out, func(root, folder string) (*report.Report, error) {
-					o.Root = root
-					o.Progress("results go to %s", folder)
-					return lab.Run(ctx, o)
-				})
-			}, o.Check()
+			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+				return lab.Run(ctx, o)
+			}), o.Check()
 		})
 }

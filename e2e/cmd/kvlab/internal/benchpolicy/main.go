@@ -4,15 +4,12 @@ package benchpolicy
 
 import (
 	"context"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -35,24 +32,12 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := commandline.New("kvlab bench policy")
-	out := flags.String("out", "out/bench-policy",
-		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 25*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 7, "how often each quantity is measured")
-	parts := flags.String("parts", strings.Join(policy.Parts(), ","), "`parts` to measure")
-	return program.Command("Measure what NetworkPolicy costs a node",
-		flags, usage, func() (program.Run, error) {
-			o := policy.Options{Choice: suite.Choice{Rounds: *rounds, Limit: *limit,
-				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)}}
-			if err := o.Check(); err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
-					o.Root = root
-					return policy.Run(ctx, o)
-				})
-			}, nil
-		})
+	o := policy.Options{Choice: suite.Choice{Rounds: 7, Limit: 25 * time.Minute,
+		Parts: policy.Parts()}}
+	b := program.NewBench("policy", usage, &o.Choice)
+	return b.Command("Measure what NetworkPolicy costs a node", func() (program.Run, error) {
+		return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+			return policy.Run(ctx, o)
+		}), o.Check()
+	})
 }

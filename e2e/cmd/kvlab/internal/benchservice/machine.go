@@ -23,12 +23,12 @@ import (
 const (
 	// onMachineFolder is where the machine has what is brought to it, and below it the results.
 	onMachineFolder, onMachineResults = "/root/bench", "results"
-	// onMachineParts are the parts that are measured there by default: the ones that compare with
-	// IPVS.
-	onMachineParts = "pod,outside"
 	// saving is how long a run that was interrupted has to write what it has measured.
 	saving = time.Minute
 )
+
+// onMachineParts are the parts that are measured there by default: the ones that compare with IPVS.
+var onMachineParts = []string{"pod", "outside"}
 
 // onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
 // which is one side more. Results come to the same folder, with the machine's logs beside them.
@@ -88,7 +88,8 @@ func flagsOf(o service.Options) []string {
 		"--out=" + onMachineResults, fmt.Sprintf("--rounds=%d", o.Rounds),
 		fmt.Sprintf("--turns=%d", o.Turns), fmt.Sprintf("--slower=%d", o.Slower),
 		fmt.Sprintf("--seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("--seed=%d", o.Seed),
-		"--parts=" + strings.Join(o.Parts, ","), "--sizes=" + program.Joined(o.Sizes),
+		"--parts=" + strings.Join(o.Parts, ","),
+		"--sizes=" + strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Sizes), " ", ","), "[]"),
 	}
 }
 

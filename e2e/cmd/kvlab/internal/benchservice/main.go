@@ -1,12 +1,10 @@
 // Package benchservice runs e2e/bench/service in network namespaces of this machine. It writes
 // result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or something
-// could not be measured. Start reading at main.
+// could not be measured. Start reading at Command.
 package benchservice
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -14,8 +12,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
-	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -46,57 +42,38 @@ Flags:
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	flags := commandline.New("kvlab bench service")
-	out := flags.String("out", "out/bench-service",
-		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 90*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 5, "how often each side is measured")
-	turns := flags.Int("turns", 1, "samples of each side in a round, whose mean counts")
-	seconds := flags.Int("seconds", 2, "how long a sample takes")
-	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that "+
-		"cannot do as many; 5 with --machine, which may be emulated, unless it is given")
-	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
-	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
-	sizes := flags.String("sizes", program.Joined(service.Sizes),
+	o := service.Options{Choice: suite.Choice{Rounds: 5, Limit: 90 * time.Minute,
+		Parts: service.Parts()}}
+	b := program.NewBench("service", usage, &o.Choice)
+	b.Flags.IntVar(&o.Turns, "turns", 1, "samples of each side in a round, whose mean counts")
+	seconds := b.Flags.Int("seconds", 2, "how long a sample takes")
+	b.Flags.IntVar(&o.Slower, "slower", 1, "divides the fixed rates of open loops, for a machine "+
+		"that cannot do as many; 5 with --machine, which may be emulated, unless it is given")
+	b.Flags.IntSliceVar(&o.Sizes, "sizes", service.Sizes,
 		"`numbers` of services that are loaded; the first is what others are compared with")
-
-	machine := flags.Bool("machine", false,
+	machine := b.Flags.Bool("machine", false,
 		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; --parts "+
-			"is "+onMachineParts+" then unless it is given")
-	return program.Command("Measure services beside kube-proxy, haproxy and the direct way",
-		flags, usage, func() (program.Run, error) {
-			if *machine && !flags.Changed("parts") {
-				*parts = onMachineParts
-			}
-			if *machine && !flags.Changed("slower") {
-				*slower = 5
-			}
+			"is "+strings.Join(onMachineParts, ",")+" then unless it is given")
 
-			o := service.Options{
-				Choice: suite.Choice{Rounds: *rounds, Seed: *seed,
-					Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)},
-				Turns: *turns, Slower: *slower, Sample: time.Duration(*seconds) * time.Second,
+	return b.Command("Measure services beside kube-proxy, haproxy and the direct way",
+		func() (program.Run, error) {
+			if *machine && !b.Flags.Changed("parts") {
+				o.Parts = onMachineParts
 			}
-			var err error
-			if o.Sizes, err = program.Numbers(*sizes); err != nil {
-				return nil, fmt.Errorf("--sizes %s: %w", *sizes, err)
+			if *machine && !b.Flags.Changed("slower") {
+				o.Slower = 5
 			}
+			o.Sample = time.Duration(*seconds) * time.Second
 
-			measure := run
 			if *machine {
-				measure = onMachine
+				return program.Within(o.Limit, func(ctx context.Context) error {
+					return onMachine(ctx, b.Out, o)
+				}), o.Check()
 			}
-
-			return program.Within(*limit, func(ctx context.Context) error {
-				return measure(ctx, *out, o)
+			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
+				o.HAProxy, o.KubeProxy = program.HAProxy(o.Root), program.KubeProxy(o.Root)
+				o.Progress("it takes about %v", o.Estimate().Round(time.Minute))
+				return service.Run(ctx, o)
 			}), o.Check()
 		})
-}
-
-func run(ctx context.Context, out string, o service.Options) error {
-	return program.Measure(out, func(root, folder string) (*report.Report, error) {
-		o.Root, o.HAProxy, o.KubeProxy = root, program.HAProxy(root), program.KubeProxy(root)
-		o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
-		return service.Run(ctx, o)
-	})
 }

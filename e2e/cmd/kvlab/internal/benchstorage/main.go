@@ -1,12 +1,11 @@
 // Package benchstorage runs e2e/bench/storage on a virtual machine that it makes and removes. It
 // writes result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or
-// something could not be measured. Start reading at run.
+// something could not be measured. Start reading at Command.
 package benchstorage
 
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/bench/storage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 const usage = `Measure Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU and
@@ -39,68 +38,57 @@ Flags:
 
 // arguments are the values of the command line.
 type arguments struct {
-	out           string
-	limit         time.Duration
-	seconds       int
-	size          int64
-	tuning, disks string
-	options       storage.Options
+	storage.Options
+	seconds int
+	size    int64
 }
 
 // Command returns the verb.
 func Command() *cobra.Command {
-	var a arguments
-	flags := commandline.New("kvlab bench storage")
-	flags.StringVar(&a.out, "out", "out/bench-storage",
-		"`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
-	flags.DurationVar(&a.limit, "limit", 90*time.Minute, "ends a run that hangs")
-	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
-	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
-	flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
-	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput),
+	a := arguments{Options: storage.Options{Choice: suite.Choice{Rounds: 5,
+		Limit: 90 * time.Minute, Parts: storage.Parts()}}}
+	b := program.NewBench("storage", usage, &a.Choice)
+	b.Flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
+	b.Flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
+	b.Flags.StringVar((*string)(&a.Tuning), "tuning", string(crypt.Throughput),
 		"`class` of our volumes and flags of cryptsetup: throughput or latency")
-	flags.StringVar(&a.disks, "disks", strings.Join(storage.Names(), ","), "which disks")
-	return program.Command("Measure volumes beside a plain device and stock cryptsetup",
-		flags, usage, func() (program.Run, error) {
+	b.Flags.StringSliceVar(&a.Disks, "disks", storage.Names(), "which disks")
+
+	return b.Command("Measure volumes beside a plain device and stock cryptsetup",
+		func() (program.Run, error) {
 			err := a.complete()
-			return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
+			return b.Measure(func(ctx context.Context, folder string) (*report.Report, error) {
+				return measure(ctx, folder, a.Options)
+			}), err
 		})
 }
 
 // complete checks the command line and derives what follows from it.
 func (a *arguments) complete() error {
-	if a.options.Rounds < 1 || a.seconds < 1 || a.size < 64 {
-		return fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least 1, 1 and 64",
-			a.options.Rounds, a.seconds, a.size)
+	if a.seconds < 1 || a.size < 64 {
+		return fmt.Errorf("--seconds %d, --size %d: write at least 1 and 64", a.seconds, a.size)
 	}
-	a.options.Tuning = crypt.Tuning(a.tuning)
-	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
-		return fmt.Errorf("--tuning %s: write throughput or latency", a.tuning)
+	if a.Tuning != crypt.Throughput && a.Tuning != crypt.Latency {
+		return fmt.Errorf("--tuning %s: write throughput or latency", a.Tuning)
 	}
-	a.options.Disks = strings.Split(a.disks, ",")
-	for _, name := range a.options.Disks {
+	for _, name := range a.Disks {
 		if !slices.Contains(storage.Names(), name) {
-			return fmt.Errorf("--disks %s: %q is none of %s", a.disks, name,
+			return fmt.Errorf("--disks %s: %q is none of %s", strings.Join(a.Disks, ","), name,
 				strings.Join(storage.Names(), ", "))
 		}
 	}
-	a.options.Sample, a.options.Room = time.Duration(a.seconds)*time.Second, a.size<<20
-	return nil
+	a.Sample, a.Room = time.Duration(a.seconds)*time.Second, a.size<<20
+	return a.Check()
 }
 
-func run(ctx context.Context, a arguments) error {
-	return program.Measure(a.out, func(root, folder string) (*report.Report, error) {
-		log, closeLog, err := program.Log(folder, "bench-storage.log")
-		if err != nil {
-			return nil, err
-		}
-		defer closeLog()
-		o := a.options
-		o.Root, o.Dir, o.Log = root, filepath.Join(folder, "machine"), log
-		o.Progress = program.Progress(os.Stdout)
-		o.Progress("results go to %s; the machine takes two minutes to begin with, then it is "+
-			"about %v", folder, o.Estimate().Round(time.Minute))
-		return storage.Run(ctx, o)
-	})
+func measure(ctx context.Context, folder string, o storage.Options) (*report.Report, error) {
+	log, closeLog, err := program.Log(folder, "bench-storage.log")
+	if err != nil {
+		return nil, err
+	}
+	defer closeLog()
+	o.Dir, o.Log = filepath.Join(folder, "machine"), log
+	o.Progress("the machine takes two minutes to begin with, then it is about %v",
+		o.Estimate().Round(time.Minute))
+	return storage.Run(ctx, o)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
 func TestCommand(t *testing.T) {
@@ -64,6 +65,23 @@ func TestCommand(t *testing.T) {
 				t.Errorf("status %d, out %q, problems %q", status, &out, &problems)
 			}
 		})
+	}
+}
+
+// The flags of a benchmark fill its choice, whose values are their defaults.
+func TestBenchFillsItsChoice(t *testing.T) {
+	c := suite.Choice{Rounds: 3, Limit: time.Hour, Parts: []string{"first", "second"}}
+	b := program.NewBench("x", "Usage: x\n", &c)
+	cmd := b.Command("Do it", func() (program.Run, error) {
+		return func(context.Context) error { return nil }, nil
+	})
+	if err := program.Execute(cmd, []string{"--parts=second,first", "--seed", "7",
+		"--out", "there"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.Rounds != 3 || c.Limit != time.Hour || c.Seed != 7 || c.Progress == nil ||
+		strings.Join(c.Parts, " ") != "second first" || b.Out != "there" {
+		t.Errorf("%+v, results go to %s", c, b.Out)
 	}
 }
 
