@@ -15,13 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/api"
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchapi"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchcluster"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchengine"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchlab"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchpolicy"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchservice"
-	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchstorage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/cluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/conformance"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/demo"
@@ -68,8 +62,7 @@ func root() *cobra.Command {
 	tests := group("test", "Run the cases of a suite on a cluster")
 	tests.AddCommand(testnetwork.Command(), teststorage.Command())
 	benches := group("bench", "Measure, both sides in one run")
-	benches.AddCommand(benchapi.Command(), benchcluster.Command(), benchengine.Command(),
-		benchlab.Command(), benchpolicy.Command(), benchservice.Command(), benchstorage.Command())
+	benches.AddCommand(bench.Commands()...)
 	root.AddCommand(tests, benches)
 	return root
 }

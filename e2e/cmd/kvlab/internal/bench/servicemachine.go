@@ -1,4 +1,4 @@
-package benchservice
+package bench
 
 import (
 	"archive/tar"

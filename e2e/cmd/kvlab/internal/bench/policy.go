@@ -1,6 +1,4 @@
-// Package benchpolicy runs e2e/bench/policy in network namespaces of this machine. It writes
-// result.json, report.html and report.md into --out. Start reading at Command.
-package benchpolicy
+package bench
 
 import (
 	"context"
@@ -14,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure what NetworkPolicy costs a node: to plan 100,000 rules and write them to the
-kernel, to change a pod or a policy, to revoke connections, what an ADD writes more, what
+const policyUsage = `Measure what NetworkPolicy costs a node: to plan 100,000 rules and write them
+to the kernel, to change a pod or a policy, to revoke connections, what an ADD writes more, what
 connections cost more, and the memory of veild beside the largest objects. Needs root, and for part
 read the programs and tools of make build.
 
@@ -30,11 +28,10 @@ Examples:
 Flags:
 `
 
-// Command returns the verb.
-func Command() *cobra.Command {
+func policyCommand() *cobra.Command {
 	o := policy.Options{Choice: suite.Choice{Rounds: 7, Limit: 25 * time.Minute,
 		Parts: policy.Parts()}}
-	b := program.NewBench("policy", usage, &o.Choice)
+	b := program.NewBench("policy", policyUsage, &o.Choice)
 	return b.Command("Measure what NetworkPolicy costs a node", func() (program.Run, error) {
 		return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
 			return policy.Run(ctx, o)

@@ -1,7 +1,4 @@
-// Package benchservice runs e2e/bench/service in network namespaces of this machine. It writes
-// result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or something
-// could not be measured. Start reading at Command.
-package benchservice
+package bench
 
 import (
 	"context"
@@ -16,11 +13,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure how services are reached: by Kubeveil's table, by kube-proxy (nftables,
-iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the tables are
-written. Tables that kube-proxy does not write within two minutes are left out of part scale. Needs
-root, and kube-proxy of make kubernetes. An interrupt ends it, with the report of what was measured
-until then.
+const serviceUsage = `Measure how services are reached: by Kubeveil's table, by kube-proxy
+(nftables, iptables), by haproxy and directly, with up to 30,000 services loaded; and how fast the
+tables are written. Tables that kube-proxy does not write within two minutes are left out of part
+scale. Needs root, and kube-proxy of make kubernetes. An interrupt ends it, with the report of what
+was measured until then.
 
 Usage: kvlab bench service [flags]
 
@@ -40,11 +37,10 @@ program).
 Flags:
 `
 
-// Command returns the verb.
-func Command() *cobra.Command {
+func serviceCommand() *cobra.Command {
 	o := service.Options{Choice: suite.Choice{Rounds: 5, Limit: 90 * time.Minute,
 		Parts: service.Parts()}}
-	b := program.NewBench("service", usage, &o.Choice)
+	b := program.NewBench("service", serviceUsage, &o.Choice)
 	b.Flags.IntVar(&o.Turns, "turns", 1, "samples of each side in a round, whose mean counts")
 	seconds := b.Flags.Int("seconds", 2, "how long a sample takes")
 	b.Flags.IntVar(&o.Slower, "slower", 1, "divides the fixed rates of open loops, for a machine "+

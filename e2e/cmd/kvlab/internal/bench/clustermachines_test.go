@@ -1,4 +1,4 @@
-package benchcluster
+package bench
 
 import (
 	"os"

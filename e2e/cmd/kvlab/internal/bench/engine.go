@@ -1,6 +1,4 @@
-// Package benchengine runs e2e/bench/engine in network namespaces of this machine. It writes
-// result.json, report.html and report.md into --out. Start reading at Command.
-package benchengine
+package bench
 
 import (
 	"context"
@@ -14,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure the engines of veil-wg beside each other, beside the clear network and beside
-a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes, many flows,
+const engineUsage = `Measure the engines of veil-wg beside each other, beside the clear network and
+beside a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes, many flows,
 latency, a thousand idle peers. It also replaces device processes under load and counts what that
 loses and how long it takes. Needs root.
 
@@ -36,11 +34,10 @@ Parts:
 Flags:
 `
 
-// Command returns the verb.
-func Command() *cobra.Command {
+func engineCommand() *cobra.Command {
 	o := engine.Options{Choice: suite.Choice{Rounds: 7, Limit: 55 * time.Minute,
 		Parts: engine.Parts()}}
-	b := program.NewBench("engine", usage, &o.Choice)
+	b := program.NewBench("engine", engineUsage, &o.Choice)
 	b.Flags.IntVar(&o.Upgrades, "upgrades", 20, "how many upgrades are measured at each MTU")
 	b.Flags.DurationVar(&o.Sample, "sample", 3*time.Second,
 		"how long a sample of TCP takes; others half")

@@ -1,6 +1,4 @@
-// Package benchapi runs e2e/bench/api in network namespaces of this machine. It writes result.json,
-// report.html and report.md into --out. Start reading at Command.
-package benchapi
+package bench
 
 import (
 	"context"
@@ -14,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure what a request to the API servers costs by entry 0 of the service table:
+const apiUsage = `Measure what a request to the API servers costs by entry 0 of the service table:
 beside the direct way, which is measured twice, TCP proxies on loopback, and a proxy that
 re-encrypts and impersonates, the shape of KubeGateway. Three API servers in memory answer over TLS
 and HTTP/2. The other parts have a lab with two real API servers and the whole veild. They need the
@@ -44,10 +42,9 @@ Parts:
 Flags:
 `
 
-// Command returns the verb.
-func Command() *cobra.Command {
+func apiCommand() *cobra.Command {
 	o := api.Options{Choice: suite.Choice{Rounds: 7, Limit: 2 * time.Hour, Parts: api.Parts()}}
-	b := program.NewBench("api", usage, &o.Choice)
+	b := program.NewBench("api", apiUsage, &o.Choice)
 	b.Flags.DurationVar(&o.Sample, "sample", 4*time.Second, "how long a measurement takes")
 	b.Flags.IntVar(&o.Faults, "faults", 10,
 		"how often each fault of parts failure, failure6 and hang happens")

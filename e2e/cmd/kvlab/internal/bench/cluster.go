@@ -1,11 +1,4 @@
-// Package benchcluster runs the performance suite (pkg/bench/network) on virtual machines that it
-// makes and removes, on which it can do what a kubeconfig cannot: change the link's MTU and rate,
-// watch the wire from outside, and measure the reference plugins and the installation before
-// Kubeveil is there. `veilctl bench` is the same suite on any cluster.
-//
-// It writes result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or
-// something could not be measured. Start reading at measure.
-package benchcluster
+package bench
 
 import (
 	"context"
@@ -21,9 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP,
-latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a
-link of limited rate.
+const clusterUsage = `Measure Kubeveil on two virtual machines: pod to pod and pod to service, TCP,
+UDP, latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over
+a link of limited rate.
 
 Usage: kvlab bench cluster [flags]
 
@@ -35,8 +28,8 @@ Examples:
 Flags:
 `
 
-// arguments are the values of the command line.
-type arguments struct {
+// clusterArguments are the values of the command line.
+type clusterArguments struct {
 	options network.Options
 	seconds int
 	// noReference begins with Kubeveil.
@@ -45,11 +38,10 @@ type arguments struct {
 	folder string
 }
 
-// Command returns the verb.
-func Command() *cobra.Command {
-	a := arguments{options: network.Options{Choice: suite.Choice{Rounds: 5,
+func clusterCommand() *cobra.Command {
+	a := clusterArguments{options: network.Options{Choice: suite.Choice{Rounds: 5,
 		Limit: 75 * time.Minute, Parts: network.Parts()}}}
-	b := program.NewBench("cluster", usage, &a.options.Choice)
+	b := program.NewBench("cluster", clusterUsage, &a.options.Choice)
 	b.Flags.IntSliceVar(&a.options.MTUs, "mtus", []int{8896, 1500},
 		"`MTUs` of the underlay, the largest first")
 	b.Flags.IntVar(&a.seconds, "seconds", 2,
@@ -67,13 +59,13 @@ func Command() *cobra.Command {
 			return program.Within(a.options.Limit, b.Measure(
 				func(ctx context.Context, folder string) (*report.Report, error) {
 					a.folder = folder
-					return run(ctx, a)
+					return measureCluster(ctx, a)
 				})), err
 		})
 }
 
 // complete checks the command line and derives what follows from it.
-func (a *arguments) complete() error {
+func (a *clusterArguments) complete() error {
 	if a.seconds < 1 {
 		return fmt.Errorf("--seconds %d: write at least 1", a.seconds)
 	}
@@ -86,7 +78,7 @@ func (a *arguments) complete() error {
 	return a.options.Check()
 }
 
-func run(ctx context.Context, a arguments) (*report.Report, error) {
+func measureCluster(ctx context.Context, a clusterArguments) (*report.Report, error) {
 	log, closeLog, err := program.Log(a.folder, "bench-cluster.log")
 	if err != nil {
 		return nil, err
@@ -97,5 +89,5 @@ func run(ctx context.Context, a arguments) (*report.Report, error) {
 		estimate(a.options))
 	// The client libraries log each stream that ends.
 	klog.SetSlogLogger(log)
-	return measure(ctx, a, log, say)
+	return onMachines(ctx, a, log, say)
 }

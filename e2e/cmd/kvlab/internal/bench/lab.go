@@ -1,6 +1,4 @@
-// Package benchlab runs e2e/bench/lab in namespaces of this machine. It writes result.json,
-// report.html and report.md into --out. Start reading at Command.
-package benchlab
+package bench
 
 import (
 	"context"
@@ -14,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure Kubeveil in namespaces of this machine, and report which of its limits are
+const labUsage = `Measure Kubeveil in namespaces of this machine, and report which of its limits are
 kept.
 
 Usage: kvlab bench lab [flags]
@@ -26,11 +24,10 @@ Examples:
 Flags:
 `
 
-// Command returns the verb.
-func Command() *cobra.Command {
+func labCommand() *cobra.Command {
 	o := lab.Options{Choice: suite.Choice{Rounds: lab.Rounds, Limit: 30 * time.Minute,
 		Parts: lab.Parts()}}
-	b := program.NewBench("lab", usage, &o.Choice)
+	b := program.NewBench("lab", labUsage, &o.Choice)
 	b.Flags.BoolVar(&o.Quick, "quick", false,
 		"fewer rounds and seconds, for development; the gates are the same")
 	b.Flags.StringSliceVar(&o.Parts, "only", o.Parts, "another name of --`parts`")

@@ -1,4 +1,4 @@
-package benchcluster
+package bench
 
 import (
 	"context"
@@ -42,9 +42,9 @@ func estimate(o network.Options) time.Duration {
 	return o.Estimate().Round(time.Minute)
 }
 
-// measure makes the machines, measures the reference network first, then Kubeveil, and ends the
+// onMachines makes the machines, measures the reference network first, then Kubeveil, and ends the
 // machines.
-func measure(ctx context.Context, a arguments, log *slog.Logger,
+func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,

@@ -1,7 +1,4 @@
-// Package benchstorage runs e2e/bench/storage on a virtual machine that it makes and removes. It
-// writes result.json, report.html and report.md into --out. Exit status 1: a gate was missed, or
-// something could not be measured. Start reading at Command.
-package benchstorage
+package bench
 
 import (
 	"context"
@@ -20,9 +17,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-const usage = `Measure Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU and
-the time to stage, beside a plain device and stock cryptsetup on the same disk, with disks limited
-to what cloud disks are sold as.
+const storageUsage = `Measure Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU
+and the time to stage, beside a plain device and stock cryptsetup on the same disk, with disks
+limited to what cloud disks are sold as.
 
 Usage: kvlab bench storage [flags]
 
@@ -36,18 +33,17 @@ Examples:
 Flags:
 `
 
-// arguments are the values of the command line.
-type arguments struct {
+// storageArguments are the values of the command line.
+type storageArguments struct {
 	storage.Options
 	seconds int
 	size    int64
 }
 
-// Command returns the verb.
-func Command() *cobra.Command {
-	a := arguments{Options: storage.Options{Choice: suite.Choice{Rounds: 5,
+func storageCommand() *cobra.Command {
+	a := storageArguments{Options: storage.Options{Choice: suite.Choice{Rounds: 5,
 		Limit: 90 * time.Minute, Parts: storage.Parts()}}}
-	b := program.NewBench("storage", usage, &a.Choice)
+	b := program.NewBench("storage", storageUsage, &a.Choice)
 	b.Flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
 	b.Flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
 	b.Flags.StringVar((*string)(&a.Tuning), "tuning", string(crypt.Throughput),
@@ -58,13 +54,13 @@ func Command() *cobra.Command {
 		func() (program.Run, error) {
 			err := a.complete()
 			return b.Measure(func(ctx context.Context, folder string) (*report.Report, error) {
-				return measure(ctx, folder, a.Options)
+				return measureStorage(ctx, folder, a.Options)
 			}), err
 		})
 }
 
 // complete checks the command line and derives what follows from it.
-func (a *arguments) complete() error {
+func (a *storageArguments) complete() error {
 	if a.seconds < 1 || a.size < 64 {
 		return fmt.Errorf("--seconds %d, --size %d: write at least 1 and 64", a.seconds, a.size)
 	}
@@ -81,7 +77,7 @@ func (a *arguments) complete() error {
 	return a.Check()
 }
 
-func measure(ctx context.Context, folder string, o storage.Options) (*report.Report, error) {
+func measureStorage(ctx context.Context, folder string, o storage.Options) (*report.Report, error) {
 	log, closeLog, err := program.Log(folder, "bench-storage.log")
 	if err != nil {
 		return nil, err
