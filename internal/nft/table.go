@@ -46,7 +46,7 @@ func Target(name string, rules ...Rule) Chain { return Chain{nftables.Chain{Name
 // Set is a set or a map. The Table of the embedded set is not used.
 type Set struct {
 	nftables.Set
-	// Shared reports whether another program adds and removes the elements.
+	// Shared reports whether another program, or a rule, adds and removes the elements.
 	Shared   bool
 	Elements []Element
 }
@@ -170,6 +170,12 @@ func writeExpr(b *strings.Builder, e expr.Any) {
 	v := reflect.ValueOf(e).Elem()
 	fmt.Fprintf(b, " %s{", v.Type().Name())
 	for i := range v.NumField() {
+		if v.Field(i).Type() == reflect.TypeFor[[]expr.Any]() {
+			for j := range v.Field(i).Len() {
+				writeExpr(b, v.Field(i).Index(j).Interface().(expr.Any))
+			}
+			continue
+		}
 		verb := "%s:%v "
 		if v.Field(i).Kind() == reflect.Slice {
 			verb = "%s:%x "

@@ -87,6 +87,24 @@ func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
+// Try makes a table of this content and deletes it, in one transaction. So no packet sees it. The
+// error is the kernel's, if it refuses the content.
+func (t *Table) Try() error {
+	return writing(t.Name, func(c *nftables.Conn) error {
+		kernel := kernelTable(t.Name)
+		c.AddTable(kernel)
+		for _, s := range t.Sets {
+			s.Table = kernel
+			if err := c.AddSet(&s.Set, nil); err != nil {
+				return fmt.Errorf("set %s: %w", s.Name, err)
+			}
+		}
+		(&Difference{want: t, replace: true}).writeChains(c, kernel)
+		c.DelTable(kernel)
+		return nil
+	})
+}
+
 // Replace writes the whole table, and replaces the table in the kernel. Its counters keep their
 // counts.
 func (t *Table) Replace() error { return Diff(nil, t).Write() }

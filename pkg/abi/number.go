@@ -119,6 +119,13 @@ const (
 	NFTFlowTableUDP = "kubeveil_flows_udp"
 )
 
+// Groups of nflog, to which rules log samples of the packets that they drop.
+const (
+	// NFLogPolicy is the group of the tables of policies, NFLogGuard the group of all others.
+	NFLogPolicy = 118
+	NFLogGuard  = 119
+)
+
 // Parts of NFTPodTable that veild makes and the plugin checks or fills.
 const (
 	// NFTPodChain is its one chain, at prerouting.

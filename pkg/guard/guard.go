@@ -44,6 +44,9 @@ type Guard struct {
 	ids   map[ebpf.ProgramID]string
 	hooks hooks
 
+	// unsampled reports whether the kernel cannot sample drops.
+	unsampled bool
+
 	mu       sync.Mutex // held while the kernel is changed
 	settings *Settings  // last given to Apply
 	// unguarded maps the indexes of links to what is wrong with their programs.
@@ -66,7 +69,16 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open guard: %w", err)
 	}
-	return openWith(dir, log, hooks, all)
+	g, err := openWith(dir, log, hooks, all)
+	if err != nil {
+		return nil, err
+	}
+	if err := chains.SampleProbe().Try(); err != nil {
+		g.unsampled = true
+		log.Warn("the kernel cannot sample dropped packets, so they are only counted; load the "+
+			"modules nft_log and nfnetlink_log", "error", err)
+	}
+	return g, nil
 }
 
 // openWith opens a guard of these programs in an existing directory.
@@ -102,6 +114,7 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	s.Unsampled = g.unsampled
 	g.settings = &s
 	h, err := nl.Open()
 	if err != nil {

@@ -95,6 +95,10 @@ func Plan(s Settings, links []Link) *State {
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
 	want.Table, want.Pods = s.Table(), chains.Pods()
+	if s.Unsampled {
+		chains.Unsampled(want.Table)
+		chains.Unsampled(want.Pods)
+	}
 	return want
 }
 

@@ -15,5 +15,5 @@ const loopback4 = 127
 
 // dropLoopback drops packets of pods and tunnels to the node's loopback addresses.
 func dropLoopback() nft.Rule {
-	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), nft.CountDrop(ToLoopback))
+	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), drop(ToLoopback))
 }

@@ -45,8 +45,8 @@ func midstreamChain() nft.Chain {
 		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
 		nft.All(opening(nft.Eq), nft.Return),
 		passServed(),
-		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.CountDrop(Midstream)),
-		nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), nft.CountDrop(Midstream)))
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), drop(Midstream)),
+		nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), drop(Midstream)))
 }
 
 // refuseMidstreamChain answers such a segment of a pod with a reset if no rule translates it. It
@@ -65,7 +65,7 @@ func refuseMidstreamChain() nft.Chain {
 	}
 	return nft.Base("refuse_midstream", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
 		*nftables.ChainPriorityFilter, append(rules, nft.All(toLocal(), nft.Return),
-			nft.All(nft.Count(Midstream), nft.Reset))...)
+			nft.Jump(countPrefix+Midstream), nft.Reset)...)
 }
 
 // opening matches TCP segments that open a connection, or with nft.Neq all others.

@@ -17,6 +17,6 @@ func dropOutside() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.Direction(nft.Eq, ctReply), nft.Return),
 		nft.All(nft.Status(ctDstNAT, nft.Neq), nft.Return),
-		nft.CountDrop(TunnelToOutside),
+		drop(TunnelToOutside),
 	}
 }

@@ -41,7 +41,7 @@ func Pods() *nft.Table {
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
 		nft.SetMark(abi.TunnelMark, abi.PodMark),
 	}
-	t := &nft.Table{Name: abi.NFTPodTable, Counters: []string{PodLinkLocal, Spoofed}}
+	t := &nft.Table{Name: abi.NFTPodTable}
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))
 		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: s.name,
@@ -53,9 +53,10 @@ func Pods() *nft.Table {
 		nft.Target(forgedChain,
 			nft.All(nft.Source6.Begins(0xfe, 0x80, 0, 0, 0, 0, 0, 0), nft.Jump(linkLocalChain)),
 			nft.All(nft.Source6.Begins(make([]byte, 16)...), nft.Jump(linkLocalChain)),
-			nft.CountDrop(Spoofed)),
+			drop(Spoofed)),
 		nft.Target(linkLocalChain, dropLinkLocal()...),
 	}
+	addDrops(t, PodLinkLocal, Spoofed)
 	return t
 }
 
@@ -73,7 +74,7 @@ func dropLinkLocal() (rules []nft.Rule) {
 			nft.Load(nft.Transport, 0, 1),
 			&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: types[:1]},
 			&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: types[1:]},
-		}, nft.CountDrop(PodLinkLocal)))
+		}, drop(PodLinkLocal)))
 	}
 	return rules
 }
@@ -93,6 +94,6 @@ func dropForged(saddr nft.Field, set string) nft.Rule {
 func passMarked() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), marked(), nft.Return),
-		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.CountDrop(Unmarked)),
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), drop(Unmarked)),
 	}
 }

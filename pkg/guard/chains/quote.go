@@ -34,15 +34,15 @@ func (i icmp) dropQuotes() []nft.Rule {
 	port := binary.BigEndian.AppendUint16(nil, abi.ProbePort)
 	var rules []nft.Rule
 	for _, t := range i.types {
-		drop := func(quotes ...nft.Rule) {
+		dropIf := func(quotes ...nft.Rule) {
 			rules = append(rules, nft.All(typed(t), nft.All(quotes...),
-				nft.CountDrop(QuotedInError)))
+				drop(QuotedInError)))
 		}
 		for _, addr := range []uint32{i.src, i.dst} {
-			drop(nft.Rule{nft.Load(nft.Transport, addr, i.len), nft.In(i.set)})
+			dropIf(nft.Rule{nft.Load(nft.Transport, addr, i.len), nft.In(i.set)})
 		}
 		for _, at := range []uint32{i.ports, i.ports + 2} {
-			drop(nft.Bytes(nft.Transport, i.proto, unix.IPPROTO_UDP),
+			dropIf(nft.Bytes(nft.Transport, i.proto, unix.IPPROTO_UDP),
 				nft.Bytes(nft.Transport, at, port...))
 		}
 	}

@@ -33,6 +33,8 @@ type Settings struct {
 	// Datagrams sets which sources of tunnel datagrams are accepted (datagram.go). Nil keeps the
 	// setting in force.
 	Datagrams *Datagrams
+	// Unsampled reports whether dropped packets are only counted: the kernel cannot sample them.
+	Unsampled bool
 }
 
 // Validate returns what is wrong with the settings, joined.
@@ -59,7 +61,8 @@ func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() ==
 
 // Table plans the table of the guard. It is pure.
 func (s Settings) Table() *nft.Table {
-	t := &nft.Table{Name: abi.NFTGuardTable, Chains: chains(), Counters: tableCounters}
+	t := &nft.Table{Name: abi.NFTGuardTable, Chains: chains(), Counters: []string{MarksRestored}}
+	addDrops(t, dropReasons...)
 	for _, name := range setNames {
 		t.Sets = append(t.Sets, newSet(name))
 	}

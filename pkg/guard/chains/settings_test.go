@@ -86,19 +86,21 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 }
 
 func TestTablesCountReasons(t *testing.T) {
-	for _, name := range append(slices.Clone(tableCounters), Spoofed) {
-		if name != MarksRestored &&
-			!slices.ContainsFunc(bpf.Reasons, func(r bpf.Reason) bool { return r.Name == name }) {
-			t.Errorf("bpf/reasons.go has no %s", name)
+	for _, table := range []*nft.Table{Settings{}.Table(), Pods()} {
+		for _, name := range table.Counters {
+			if name != MarksRestored && !slices.ContainsFunc(bpf.Reasons,
+				func(r bpf.Reason) bool { return r.Name == name }) {
+				t.Errorf("bpf/reasons.go has no %s", name)
+			}
 		}
 	}
 }
 
 func TestRulesCountWhatTheCountersHave(t *testing.T) {
-	for _, c := range chains() {
-		for _, r := range c.Rules {
-			for _, e := range r {
-				if o, ok := e.(*expr.Objref); ok && !slices.Contains(tableCounters, o.Name) {
+	for _, table := range []*nft.Table{Settings{}.Table(), Pods()} {
+		for _, c := range table.Chains {
+			for _, e := range slices.Concat(c.Rules...) {
+				if o, ok := e.(*expr.Objref); ok && !slices.Contains(table.Counters, o.Name) {
 					t.Errorf("chain %s counts on %s", c.Name, o.Name)
 				}
 			}

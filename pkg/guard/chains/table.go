@@ -49,10 +49,10 @@ var setNames = []string{
 // mapNames are the sets that are maps, from the group of tunnels to an address.
 var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, setOuter6}
 
-// tableCounters are the drop reasons of the table, and MarksRestored.
-var tableCounters = []string{
+// dropReasons are the drop reasons of the table.
+var dropReasons = []string{
 	SrcInRange, DstInRange, PodToRange, PodToNode, QuotedInError, Translated, Unmarked,
-	Untranslated, Midstream, TunnelToOutside, TunnelUnknownSource, ToLoopback, MarksRestored,
+	Untranslated, Midstream, TunnelToOutside, TunnelUnknownSource, ToLoopback,
 }
 
 // Names of chains that are jump targets.
@@ -134,7 +134,7 @@ func encrypted() nft.Rule {
 // dropSources drops packets from the ranges, of those that match before.
 func dropSources(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), nft.CountDrop(SrcInRange)))
+		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), drop(SrcInRange)))
 	}
 	return rules
 }
@@ -142,7 +142,7 @@ func dropSources(before nft.Rule) (rules []nft.Rule) {
 // dropDestinations drops packets to the ranges, of those that match before.
 func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), nft.CountDrop(DstInRange)))
+		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), drop(DstInRange)))
 	}
 	return rules
 }
@@ -151,8 +151,8 @@ func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 func dropMarked() []nft.Rule {
 	var toRanges, toNodes []nft.Rule
 	for _, f := range families {
-		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), nft.CountDrop(PodToRange)))
-		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), nft.CountDrop(PodToNode)))
+		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), drop(PodToRange)))
+		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), drop(PodToNode)))
 	}
 	return append(toRanges, toNodes...)
 }

@@ -69,7 +69,9 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 
 // elements returns the elements of the sets of pods. Without their table there are none.
 func elements() ([]string, error) {
-	sets, err := nft.Sets(abi.NFTPodTable, func(string) bool { return true })
+	sets, err := nft.Sets(abi.NFTPodTable, func(name string) bool {
+		return name == abi.NFTPodSet4 || name == abi.NFTPodSet6
+	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

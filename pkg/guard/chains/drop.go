@@ -1,0 +1,96 @@
+package chains
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// Each reason has a chain in which packets end. It counts all of them and sends the headers of some
+// to nflog:
+//
+//	a rule that drops ─► drop_REASON: count ─► share of the link? ─► limit of the reason? ─► nflog
+//	                                  └─► drop
+//
+// A packet that is not dropped meets no rule more. The share is per link by which packets come in,
+// so a pod that is often dropped does not hide others, with any addresses that it forges.
+
+// Prefixes of the names of those chains, and of the sets of shares.
+const dropPrefix, countPrefix, sharePrefix = "drop_", "count_", "share_"
+
+// Bounds of samples. A bucket that is full and refilled gives twice its rate within a second, so
+// the limit of a reason is 200 in any second.
+const (
+	sampleRate, sampleBurst = 100, 100 // per second of a reason
+	shareRate, shareBurst   = 2, 10    // per second of a reason and a link
+	shareFor                = 10 * time.Second
+	shareRoom               = 1 << 12 // links
+)
+
+// SampleBytes is how much of a sampled packet is sent: two IPv6 headers with options, and ports.
+const SampleBytes = 128
+
+// drop drops packets for a reason of dropReasons.
+func drop(reason string) nft.Rule { return nft.Goto(dropPrefix + reason) }
+
+// addDrops adds the chains in which packets end to a table, their counters, and their sets of
+// shares.
+func addDrops(t *nft.Table, reasons ...string) {
+	t.Counters = append(slices.Clone(t.Counters), reasons...)
+	for _, r := range reasons {
+		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: sharePrefix + r,
+			KeyType: nftables.TypeIFIndex, KeyByteOrder: binaryutil.NativeEndian, Dynamic: true,
+			HasTimeout: true, Timeout: shareFor, Size: shareRoom}})
+		count := []nft.Rule{nft.Count(r), sample(r)}
+		if r == Midstream { // Such a packet is dropped, or answered with a reset.
+			t.Chains = append(t.Chains, nft.Target(countPrefix+r, count...))
+			count = []nft.Rule{nft.Jump(countPrefix + r)}
+		}
+		t.Chains = append(t.Chains, nft.Target(dropPrefix+r, append(count, nft.Drop)...))
+	}
+}
+
+// sample sends packets to nflog, within the share of their link and the limit of the reason.
+func sample(reason string) nft.Rule {
+	limit := func(rate uint64, burst uint32) expr.Any {
+		return &expr.Limit{Type: expr.LimitTypePkts, Rate: rate, Unit: expr.LimitTimeSecond,
+			Burst: burst}
+	}
+	return nft.Rule{
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: unix.NFT_REG_1},
+		&expr.Dynset{SrcRegKey: unix.NFT_REG_1, SetName: sharePrefix + reason,
+			Operation: unix.NFT_DYNSET_OP_UPDATE,
+			Exprs:     []expr.Any{limit(shareRate, shareBurst)}},
+		limit(sampleRate, sampleBurst),
+		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+			Group: abi.NFLogGuard, Snaplen: SampleBytes, Data: []byte(reason)},
+	}
+}
+
+// isSample reports whether a rule is one of sample.
+func isSample(rule nft.Rule) bool {
+	return slices.ContainsFunc(rule, func(e expr.Any) bool { _, ok := e.(*expr.Log); return ok })
+}
+
+// Unsampled removes from a planned table what samples drops. They are still counted.
+func Unsampled(t *nft.Table) {
+	t.Sets = slices.DeleteFunc(t.Sets, func(s nft.Set) bool { return s.Dynamic })
+	for i := range t.Chains {
+		t.Chains[i].Rules = slices.DeleteFunc(t.Chains[i].Rules, isSample)
+	}
+}
+
+// SampleProbe returns a table with all that samples a drop, to try on the kernel.
+func SampleProbe() *nft.Table {
+	t := &nft.Table{Name: abi.NFTPrefix + "_sample"}
+	addDrops(t, Spoofed)
+	t.Chains[0].Rules = []nft.Rule{sample(Spoofed)} // Without the counter, which Try does not make.
+	return t
+}
