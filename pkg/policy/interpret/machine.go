@@ -2,13 +2,16 @@ package interpret
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
 // machine judges one packet as nft_do_chain (net/netfilter/nf_tables_core.c) does, with the
@@ -22,8 +25,10 @@ type machine struct {
 	// mark is the packet's mark. It begins at 0: the table of the stamp has cleared our bit.
 	mark uint32
 	// added holds the keys that rules added to sets, each after the name of its set.
-	added    map[string]bool
-	depth    int
+	added map[string]bool
+	depth int
+	// denial is the rule that sent the packet to a chain that drops.
+	denial   string
 	decision Decision
 }
 
@@ -62,9 +67,12 @@ func (m *machine) chain(name string) (final bool, err error) {
 			}
 			continue
 		case expr.VerdictGoto:
+			if slices.Contains(policy.DropReasons, verdict.Chain) {
+				m.denial = name + ": " + text
+			}
 			return m.chain(verdict.Chain)
 		}
-		m.decision.Rule = name + ": " + text
+		m.decision.Rule = cmp.Or(m.denial, name+": "+text)
 		switch verdict.Kind {
 		case expr.VerdictReturn:
 			return false, nil

@@ -34,8 +34,14 @@ type dropLimit struct {
 // senderLimit is the account of one sender.
 type senderLimit struct {
 	bucket
-	known   map[nftables.Dropped]time.Time
+	known   map[sameDrop]time.Time
 	skipped int
+}
+
+// sameDrop is what drops have in common that count as the same: all but the source port.
+type sameDrop struct {
+	policy.Flow
+	reason string
 }
 
 // bucket is a token bucket. full is when all tokens are there; the zero value is a full one.
@@ -55,8 +61,8 @@ func newDropLimit() *dropLimit { return &dropLimit{senders: map[policy.Name]*sen
 
 // accept reports whether a drop of what a sender sent is to be logged now.
 func (l *dropLimit) accept(d nftables.Dropped, sender policy.Name, now time.Time) bool {
-	s := l.sender(sender, now)
-	if last, known := s.known[d]; known && now.Sub(last) < dropRepeat {
+	s, same := l.sender(sender, now), sameDrop{d.Flow, d.Reason}
+	if last, known := s.known[same]; known && now.Sub(last) < dropRepeat {
 		return false
 	}
 	if !s.has(now, dropBurst, dropEvery) || !l.node.has(now, dropNodeBurst, dropNodeEvery) {
@@ -69,7 +75,7 @@ func (l *dropLimit) accept(d nftables.Dropped, sender policy.Name, now time.Time
 	if len(s.known) >= dropKnown {
 		clear(s.known)
 	}
-	s.known[d] = now
+	s.known[same] = now
 	return true
 }
 
@@ -87,7 +93,7 @@ func (l *dropLimit) sender(name policy.Name, now time.Time) *senderLimit {
 			return l.sender(none, now)
 		}
 	}
-	s := &senderLimit{known: map[nftables.Dropped]time.Time{}}
+	s := &senderLimit{known: map[sameDrop]time.Time{}}
 	l.senders[name] = s
 	return s
 }

@@ -4,14 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// LogDrops logs which connections policies deny until ctx ends, with the policies and the rule.
-// While another program listens it tries again. Its thread is of the node's network namespace.
+// LogDrops passes the packets that policies deny to Options.Dropped until ctx ends, and logs which
+// connections they are, with the policies and the rule. While another program listens it tries
+// again. Its thread is of the node's network namespace.
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
 	for {
@@ -49,9 +52,14 @@ func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 			return err
 		}
 		for _, d := range drops {
-			sender := k.podAt(d.Src)
-			if limit.accept(d, sender, time.Now()) {
-				k.logDrop(d, limit.takeSkipped(sender))
+			by, sender := k.explain(d), k.podAt(d.Src)
+			if k.dropped != nil {
+				k.dropped(d.Packet, telemetry.DroppedPacket{Reason: d.Reason,
+					SrcPod: wordOf(sender), DstPod: wordOf(k.podAt(d.Dst)),
+					Policies: by.policies, Rule: by.rule})
+			}
+			if slices.Contains(logged, d.Reason) && limit.accept(d, sender, time.Now()) {
+				k.logDrop(d, by, limit.takeSkipped(sender))
 			}
 		}
 	}
@@ -67,25 +75,53 @@ func (k *Keeper) podAt(a netip.Addr) (name policy.Name) {
 	return name
 }
 
+// wordOf returns the name of a pod, or "" for the zero Name.
+func wordOf(name policy.Name) string {
+	if name == (policy.Name{}) {
+		return ""
+	}
+	return name.String()
+}
+
+// logged are the reasons for which a policy denied the packet.
+var logged = []string{policy.DenyIngress.String(), policy.DenyEgress.String(),
+	policy.DenyAdmin.String(), policy.DenyBaseline.String(), policy.DenyUnknownPeer.String()}
+
 // logDrop logs one drop as the plan in force explains it.
-func (k *Keeper) logDrop(d nftables.Dropped, skipped int) {
+func (k *Keeper) logDrop(d nftables.Dropped, by denier, skipped int) {
 	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", protoWord(d.Proto),
 		"port", d.Port}
-	k.mu.Lock()
-	fields = append(fields, k.explainLocked(d)...)
-	k.mu.Unlock()
+	if by.direction != "" {
+		fields = append(fields, "direction", by.direction)
+	}
+	if by.pod != "" {
+		fields = append(fields, "pod", by.pod)
+	}
+	if by.rule != "" {
+		fields = append(fields, "policies", by.policies, "rule", by.rule)
+	}
 	if skipped > 0 {
 		fields = append(fields, "skipped", skipped)
 	}
 	k.log.Info("a policy denied a connection", fields...)
 }
 
-// explainLocked returns log fields for the side that denies, its policies and the rule. It returns
-// none if the plan in force does not deny for the same reason, because it has changed since.
-func (k *Keeper) explainLocked(d nftables.Dropped) []any {
+// denier is the side that denies a packet, its policies and the rule. The zero value means that no
+// policy denied it, or that the plan in force would not for the same reason, because it has changed
+// since.
+type denier struct {
+	direction, pod string
+	policies       []string
+	rule           string
+}
+
+// explain returns who denied a packet, as the plan in force explains it.
+func (k *Keeper) explain(d nftables.Dropped) (by denier) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	plan := k.shown.Load().plan
-	if plan == nil {
-		return nil
+	if plan == nil || !slices.Contains(logged, d.Reason) {
+		return by
 	}
 	for _, direction := range []policy.Direction{policy.Egress, policy.Ingress} {
 		f, own := d.Flow, d.Dst
@@ -98,18 +134,19 @@ func (k *Keeper) explainLocked(d nftables.Dropped) []any {
 			continue
 		}
 
-		fields := []any{"direction", direction.String()}
+		by.direction = direction.String()
 		if whose := k.planner.Whose(own); len(whose) == 1 {
-			fields = append(fields, "pod", whose[0].Name.String())
+			by.pod = whose[0].Name.String()
 		}
 		if name, _ := k.planner.Decider(plan, direction, f); name != "" {
-			return append(fields, "policies", []string{name},
-				"rule", k.planner.DecidingRule(plan, direction, f))
+			by.policies, by.rule = []string{name}, k.planner.DecidingRule(plan, direction, f)
+			return by
 		}
-		isolating, _ := k.planner.Explain(plan, direction, f)
-		return append(fields, "policies", isolating, "rule", "no rule of these allows it")
+		by.policies, _ = k.planner.Explain(plan, direction, f)
+		by.rule = "no rule of these allows it"
+		return by
 	}
-	return nil
+	return by
 }
 
 // protoWord names a protocol.

@@ -76,8 +76,9 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	// Of a drop by rules that are no more, no policy is accused.
 	n.DeleteClusterPolicy("guests")
 	n.step()
-	n.logDrop(nftables.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
-		Dst: netip.MustParseAddr("192.0.2.1"), Proto: icmp}}, 7)
+	stale := nftables.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
+		Dst: netip.MustParseAddr("192.0.2.1"), Proto: icmp}}
+	n.logDrop(stale, n.explain(stale), 7)
 	if got := j.Lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
 		!strings.Contains(got[0], "proto=icmp") || !strings.Contains(got[0], "skipped=7") {
 		t.Errorf("%q", got)

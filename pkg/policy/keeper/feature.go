@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/pod"
@@ -47,7 +48,9 @@ type FeatureOptions struct {
 	}
 	// Programmed receives the time from a change of the source until it is in force.
 	Programmed func(time.Duration)
-	Log        *slog.Logger
+	// Dropped is Options.Dropped.
+	Dropped func(nflog.Packet, telemetry.DroppedPacket)
+	Log     *slog.Logger
 }
 
 // Feature is NetworkPolicy as the agent drives it. Make it with NewFeature.
@@ -64,7 +67,8 @@ func NewFeature(o FeatureOptions) *Feature {
 		return f
 	}
 	k := Options{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
-		Policy: policyOptions(o.Config), Denials: o.Source.Deny, Programmed: o.Programmed}
+		Policy: policyOptions(o.Config), Denials: o.Source.Deny, Programmed: o.Programmed,
+		Dropped: o.Dropped}
 	if o.Links != nil {
 		o.Links.Confine()
 		k.FastPath = o.Links

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/loop"
+	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -43,6 +44,9 @@ type Options struct {
 	Programmed func(time.Duration)
 	// FastPath takes pods' packets past the table. Nil means that there is no fast path.
 	FastPath FastPath
+	// Dropped receives samples of dropped packets. The second argument has the reason, the pods and
+	// what denied the packet. Nil means that no function receives them.
+	Dropped func(nflog.Packet, telemetry.DroppedPacket)
 }
 
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
@@ -58,6 +62,7 @@ type Keeper struct {
 	programmed func(time.Duration)
 	denials    func([]policy.Denial)
 	fast       FastPath
+	dropped    func(nflog.Packet, telemetry.DroppedPacket)
 	loop       *loop.Loop
 	revoker    revoker
 	// writes counts the beginnings and the ends of writing the kernel's table.
@@ -140,7 +145,7 @@ func (k *Keeper) publish(f func(*inForce)) {
 func New(o Options) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		denials: o.Denials, fast: o.FastPath,
+		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped,
 		loop: loop.New(loop.Options{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
 		revoker: revoker{wake: make(chan struct{}, 1)},

@@ -53,7 +53,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
-			return rules.with(c).isolating(lines, from.Name)
+			return rules.with(c).isolating(lines)
 		}}
 		if behind != name {
 			w.chains[name] = &chain{make: func(c *fragments) []rule {
@@ -63,7 +63,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 		}
 	}
 	if len(from.Admin)+len(from.Baseline) > 0 {
-		addDenials(w.chains)
+		addDrops(w.chains, admin, baseline, unknown)
 	}
 }
 
@@ -153,8 +153,8 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 	return m
 }
 
-// isolating returns the rules for the lines of NetworkPolicies in the plan's chain of that name.
-func (w *ruleWriter) isolating(lines policy.Arrangement, name string) (rules []rule) {
+// isolating returns the rules for the lines of NetworkPolicies.
+func (w *ruleWriter) isolating(lines policy.Arrangement) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
 	for _, grant := range lines.Grants {
 		g := group(grant)
@@ -176,7 +176,6 @@ func (w *ruleWriter) isolating(lines policy.Arrangement, name string) (rules []r
 	if w.options.AllowOwnNode && w.direction == policy.Egress {
 		passes(toNode())
 	}
-	rules = append(rules, logDrops(chainPrefix[w.direction]+name, w.family)...)
 	return append(rules, drop(denied[w.direction]))
 }
 
@@ -213,6 +212,7 @@ func (w *chainWriter) addHooks() {
 	)
 	w.chains[answers] = fixed(dropEnded()...)
 	addRelated(w.chains)
+	addDrops(w.chains, denied[policy.Ingress], denied[policy.Egress], pending, midstream, foreign)
 }
 
 // fixed returns a chain of these rules.

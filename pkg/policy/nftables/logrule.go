@@ -11,39 +11,71 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Log of drops: the group of nflog, the first bytes of a packet, and how many packets a second of
-// one source, or of all sources outside together, in one chain.
-const (
-	logGroup   = 118
-	logSnaplen = 96
-	logRate    = 10
+// LogBytes is how much of a packet is logged: two IPv6 headers with options, and ports.
+const LogBytes = 128
+
+// bucket is a limit of logged packets per second, and how many may come at once.
+type bucket struct{ rate, burst uint32 }
+
+// Limits of logged packets of one chain. The rates and bursts of all sources together are 200, so
+// no second has more. Each pod of the cluster has a share, for all chains together: a pod that is
+// often denied does not hide others. Sources outside are unbounded, so they share one limit.
+var (
+	logShare   = bucket{2, 10}
+	logFamily  = bucket{40, 40}
+	logOutside = bucket{20, 20}
 )
 
-// loggedFor and loggedRoom bound the elements of family.logged: sources with their limits.
+// loggedFor and loggedRoom bound the elements of family.logged: sources with their shares.
 const (
 	loggedFor  = 10 * time.Second
 	loggedRoom = 1 << 14
 )
 
-// logDrops returns rules that send packets of the families to a listener of nflog, if there is one,
-// just before they are dropped. Each pod of the cluster has its own limit, so that a pod that is
-// often denied does not hide others. Sources outside are unbounded, so they share one limit.
-func logDrops(prefix string, of ...family) (rules []rule) {
-	limit := &expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond,
-		Burst: logRate}
-	log := match{"log group 118 prefix " + prefix, encode(&expr.Log{
-		Key:   1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
-		Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)})}
-	for _, f := range of {
-		each := match{"update @" + f.logged + " { " + f.name + " saddr limit rate 10/second }", encode(
-			f.load(f.saddr, firstRegister),
-			&expr.Dynset{SrcRegKey: firstRegister, SetName: f.logged,
-				Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{limit}})}
-		rules = append(rules, rule(f.is().and(fromInside(expr.CmpOpEq)).and(each).and(log)))
+// addDrops adds the chains of reasons in which packets are dropped. Their names are the reasons.
+func addDrops(to map[string]*chain, reasons ...string) {
+	for _, reason := range reasons {
+		if to[reason] == nil {
+			to[reason] = fixed(append(logDrops(reason), countDrop(reason))...)
+		}
 	}
-	all := match{"limit rate 10/second", encode(limit)}
-	return append(rules, rule(fromInside(expr.CmpOpNeq).and(all).and(log)))
 }
+
+// logDrops returns rules that send packets to a listener of nflog, if there is one.
+func logDrops(reason string) (rules []rule) {
+	for _, f := range families {
+		share := match{"update @" + f.logged + " { " + f.name + " saddr " + logShare.text() + " }",
+			encode(f.load(f.saddr, firstRegister),
+				&expr.Dynset{SrcRegKey: firstRegister, SetName: f.logged,
+					Operation: unix.NFT_DYNSET_OP_UPDATE, Exprs: []expr.Any{logShare.limit()}})}
+		rules = append(rules, rule(f.is().and(fromInside(expr.CmpOpEq)).and(share).and(
+			logFamily.match()).and(log(reason))))
+	}
+	return append(rules, rule(fromInside(expr.CmpOpNeq).and(match(logDropsOfAll(reason)))))
+}
+
+// logDropsOfAll returns a rule that sends packets of all sources to a listener of nflog, without
+// shares.
+func logDropsOfAll(reason string) rule { return rule(logOutside.match().and(log(reason))) }
+
+// log sends packets to the listener of nflog.
+func log(reason string) match {
+	return match{fmt.Sprintf("log group %d prefix %s", abi.NFLogPolicy, reason), encode(&expr.Log{
+		Key:   1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+		Group: abi.NFLogPolicy, Snaplen: LogBytes, Data: []byte(reason)})}
+}
+
+func (b bucket) text() string {
+	return fmt.Sprintf("limit rate %d/second burst %d packets", b.rate, b.burst)
+}
+
+func (b bucket) limit() expr.Any {
+	return &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(b.rate), Unit: expr.LimitTimeSecond,
+		Burst: b.burst}
+}
+
+// match matches packets within the limit.
+func (b bucket) match() match { return match{b.text(), encode(b.limit())} }
 
 // fromInside matches packets that come in by a pod's link or out of a tunnel, or all others with
 // CmpOpNeq. The groups of the two differ in one bit.
@@ -62,7 +94,7 @@ func fromInside(op expr.CmpOp) match {
 	)}
 }
 
-// loggedSet returns the set of the sources with their limits.
+// loggedSet returns the set of the sources with their shares.
 func (f family) loggedSet() *set {
 	return &set{key: f.addr, elements: union{{}}, timeout: loggedFor, room: loggedRoom}
 }

@@ -36,8 +36,11 @@ func (m match) verdict(kind expr.VerdictKind, to string) rule {
 	return rule{text, slices.Concat(m.exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
 }
 
-// drop returns a rule that counts and drops.
-func drop(counter string) rule {
+// drop returns a rule that drops in the chain of a reason (logrule.go).
+func drop(reason string) rule { return match{}.verdict(expr.VerdictGoto, reason) }
+
+// countDrop returns a rule that counts and drops.
+func countDrop(counter string) rule {
 	return rule{"counter " + counter + " drop", encode(
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
 		&expr.Verdict{Kind: expr.VerdictDrop},

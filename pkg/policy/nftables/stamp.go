@@ -69,6 +69,7 @@ func stampChains() []stampChain {
 			make: fixed(rules...).make}}
 	}
 	return []stampChain{
+		{unstamped, *fixed(logDropsOfAll(unstamped), countDrop(unstamped))},
 		post("clear_post", priorityPost-1, clear),
 		post("check_post", priorityPost+1, byHostProcess().verdict(expr.VerdictReturn, ""), takes,
 			from, to),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -270,10 +271,13 @@ func Delete() error {
 	return nil
 }
 
+// DropReasons returns the names of all drop reasons of the tables.
+func DropReasons() []string { return append(slices.Clone(policy.DropReasons), unstamped) }
+
 // Drops returns the number of dropped packets by reason. All are 0 if there is no table.
 func Drops() (map[string]uint64, error) {
-	counts := map[string]uint64{unstamped: 0}
-	for _, name := range policy.DropReasons {
+	counts := map[string]uint64{}
+	for _, name := range DropReasons() {
 		counts[name] = 0
 	}
 	err := with(func(c *nfnl.Conn) error {

@@ -49,15 +49,6 @@ func (f family) unknownPeer(d policy.Direction) match {
 		encode(&expr.Lookup{SourceRegister: firstRegister, SetName: known, Invert: true}))}
 }
 
-// addDenials adds the chains in which tiers drop. Their names are the reasons.
-func addDenials(to map[string]*chain) {
-	for _, reason := range []string{admin, baseline, unknown} {
-		if to[reason] == nil {
-			to[reason] = fixed(append(logDrops(reason, families...), drop(reason))...)
-		}
-	}
-}
-
 // shrinks reports whether less may be allowed than before. Where a tier denies, a new element may
 // also cause that.
 func (d *difference) shrinks(want *content) bool {

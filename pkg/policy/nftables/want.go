@@ -13,8 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Names of counters. The names admin, baseline and unknown are also names of chains in which tiers
-// drop.
+// Names of counters, and of the chains in which packets are dropped.
 var (
 	pending   = policy.DenyPending.String()
 	midstream = policy.DenyMidstream.String()

@@ -1,0 +1,81 @@
+package telemetry
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// DropsPath is the admin socket's page of dropped packets. Its answer is a Drops. ?after=NUMBER,
+// ?reason=NAME, ?pod=NAMESPACE/NAME and ?since=TIME (RFC 3339) choose packets.
+const DropsPath = "/v1/drops"
+
+// Drops are samples of dropped packets, the oldest first.
+type Drops struct {
+	DropSamples
+	// Before counts the packets that were dropped before Since, which are only counted.
+	Before uint64 `json:"before"`
+	// Last is the number of the last packet of all. It is larger than each number of an earlier
+	// veild.
+	Last    uint64          `json:"last"`
+	Packets []DroppedPacket `json:"packets"`
+}
+
+// DroppedPacket is what is kept of a dropped packet: its headers, and whose it was.
+type DroppedPacket struct {
+	// Number grows from packet to packet.
+	Number uint64    `json:"number"`
+	Time   time.Time `json:"time"`
+	// Reason is the name of the drop reason.
+	Reason string `json:"reason"`
+	// In is the link by which the packet came in, Out the link by which it would have left. An
+	// empty name means that there was none.
+	In  string `json:"in,omitempty"`
+	Out string `json:"out,omitempty"`
+	// SrcPod and DstPod are the pods that sent the packet and would have received it, as
+	// NAMESPACE/NAME, or the link of a pod that the runtime did not name. They are empty where no
+	// pod is known.
+	SrcPod string `json:"srcPod,omitempty"`
+	DstPod string `json:"dstPod,omitempty"`
+	// Src and Dst are not valid if the packet had no IP header.
+	Src     netip.Addr `json:"src,omitzero"`
+	Dst     netip.Addr `json:"dst,omitzero"`
+	SrcPort uint16     `json:"srcPort,omitempty"`
+	DstPort uint16     `json:"dstPort,omitempty"`
+	// Protocol is a name such as tcp, or the number of the protocol.
+	Protocol string `json:"protocol,omitempty"`
+	// Length is the length in the packet's IP header, in bytes.
+	Length int `json:"length,omitempty"`
+	// Peer is the other node that the other end belongs to.
+	Peer string `json:"peer,omitempty"`
+	// Policies and Rule denied the packet, if policies did.
+	Policies []string `json:"policies,omitempty"`
+	Rule     string   `json:"rule,omitempty"`
+}
+
+// DropSamples describes the samples of dropped packets.
+type DropSamples struct {
+	// Since is when this veild began to receive samples. Zero means that it does not receive any,
+	// because of Problem.
+	Since   time.Time `json:"since,omitzero"`
+	Problem string    `json:"problem,omitempty"`
+	// Skipped counts the packets that were dropped since then and not sampled, by reason.
+	Skipped map[string]uint64 `json:"skipped,omitempty"`
+}
+
+var (
+	dropsSkippedDesc = desc("drop_samples_skipped_total",
+		"Dropped packets that veilctl drops does not show, because their reason or their pod had "+
+			"more than its share, by reason. A packet counts up to one scrape late.", "reason")
+	dropDescs = []*prometheus.Desc{dropsSkippedDesc}
+)
+
+func collectDrops(d *DropSamples, counter func(*prometheus.Desc, uint64, ...string)) {
+	if d == nil {
+		return
+	}
+	for reason, n := range d.Skipped {
+		counter(dropsSkippedDesc, n, reason)
+	}
+}
