@@ -207,8 +207,9 @@ func Document() string {
 		"label of\n")
 	b.WriteString("`kubeveil_plaintext_blocked_total`, and the name of the counter in the " +
 		"nftables tables\n")
-	b.WriteString("`kubeveil_guard` and `kubeveil_pods`. `veilctl guard` shows both. What to " +
-		"alert on:\n")
+	b.WriteString("`kubeveil_guard` and `kubeveil_pods`. `veilctl guard` shows both, and " +
+		"`veilctl drops` shows [single\n")
+	b.WriteString("packets](../operations.md#which-packets-were-dropped). What to alert on:\n")
 	b.WriteString("[operations](../operations.md#what-to-alert-on).\n\n")
 	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
 	for _, r := range Reasons {

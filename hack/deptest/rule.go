@@ -90,7 +90,7 @@ var Layers = map[string][]Layer{
 		{"the loop of the daemon", []string{"pkg/agent"}},
 		{"verbs on a node without a daemon", []string{"pkg/node"}},
 		{"what keeps a table in force",
-			[]string{"pkg/conntrack", "pkg/policy/keeper", "pkg/service/keeper"}},
+			[]string{"pkg/conntrack", "pkg/drop", "pkg/policy/keeper", "pkg/service/keeper"}},
 		{"the API server; checks and benchmarks of a cluster",
 			[]string{"pkg/bench", "pkg/connectivity", "pkg/kube", "pkg/passage"}},
 		{"what the agent drives", []string{"pkg/feature"}},

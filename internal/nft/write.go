@@ -87,8 +87,8 @@ func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Try makes a table of this content and deletes it, in one transaction. So no packet sees it. The
-// error is the kernel's, if it refuses the content.
+// Try makes a table of this content and deletes it, in one transaction. So no packet sees it. It
+// returns the error with which the kernel refuses the content.
 func (t *Table) Try() error {
 	return writing(t.Name, func(c *nftables.Conn) error {
 		kernel := kernelTable(t.Name)

@@ -9,9 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/conntrack"
+	"github.com/kubeveil/kubeveil/pkg/drop"
 	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -31,18 +34,40 @@ func (a *Agent) openFeatures() error {
 	if err != nil {
 		return err
 	}
+	d := drop.NewFeature(drop.Options{Reasons: dropReasons(), Counters: a.countDrops, Paths: paths,
+		Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
-		Programmed: a.metrics.ObservePolicy, Log: a.log}
+		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Log: a.log}
 	if links := s.Links(); links != nil {
 		p.Links = links
 	}
 
 	a.features = []feature.Feature{
+		d,
 		policies.NewFeature(p),
 		s,
 		conntrack.NewFeature(cfg.PodConnections, paths, a.log),
 	}
 	return nil
+}
+
+// dropReasons returns the names of the reasons for which packets are sampled.
+func dropReasons() (names []string) {
+	for _, r := range guard.Reasons() {
+		names = append(names, r.Name)
+	}
+	return append(names, nftables.DropReasons()...)
+}
+
+// countDrops returns how many packets were dropped, by reason.
+func (a *Agent) countDrops() (map[string]uint64, error) {
+	counts, err := a.guard.Counters()
+	if err != nil {
+		return nil, err
+	}
+	denied, err := nftables.Drops()
+	maps.Copy(counts, denied)
+	return counts, err
 }
 
 // beginFeatures puts in force what features know before any source has spoken.

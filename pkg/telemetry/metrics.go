@@ -121,7 +121,7 @@ var (
 // Describe sends the description of every possible metric.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs,
-		connectionDescs) {
+		connectionDescs, dropDescs) {
 		ch <- d
 	}
 }
@@ -197,6 +197,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	collectServices(s.Services, gauge, counter)
 	collectPolicy(s.Policy, gauge, counter)
 	collectConnections(s.Connections, gauge, counter)
+	collectDrops(s.DropSamples, counter)
 }
 
 func one(b bool) float64 {

@@ -24,6 +24,7 @@ const (
 	scrapeTimeout  = 10 * time.Second
 	requestTimeout = 15 * time.Second
 	maxStatus      = 64 << 20 // bytes of a status; 1,000 peers have about one MiB
+	maxReason      = 4 << 10  // bytes of the text of an error
 )
 
 // StatusPath is where the admin socket serves Status.
@@ -215,7 +216,7 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 		return nil, fmt.Errorf("ask veild: its answer has more than %d MiB", maxStatus>>20)
 	}
 
-	text := strings.TrimSpace(string(body[:min(len(body), 500)]))
+	text := strings.TrimSpace(string(body[:min(len(body), maxReason)]))
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return body, nil

@@ -42,6 +42,8 @@ func TestOwnNode(t *testing.T) {
 		10*time.Second); err != nil {
 		t.Error(err)
 	}
+	nodetest.VeilctlSays(ctx, t, l, n1, "drops --reason policy_egress", "shop/closed-",
+		"shop/closed: no rule of these allows it")
 
 	restartWith(ctx, t, n1, "policyOwnNode: allow\n")
 	nodetest.WaitMembers(ctx, t, n1, 2)

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// dropDaemon answers with d, and with what is wrong with a request.
+func dropDaemon(t *testing.T, d func(r *http.Request) (telemetry.Drops, error)) string {
+	t.Helper()
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+		telemetry.DropsPath: func(r *http.Request) (any, error) { return d(r) }})
+}
+
+func dropped() telemetry.Drops {
+	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.Local)
+	return telemetry.Drops{Before: 12, Last: 9, DropSamples: telemetry.DropSamples{Since: began,
+		Skipped: map[string]uint64{"policy_ingress": 40}},
+		Packets: []telemetry.DroppedPacket{
+			{Number: 7, Time: began.Add(time.Second), Reason: "policy_ingress", In: "veil0",
+				Out: "vpod0", SrcPod: "shop/far", DstPod: "shop/web-0",
+				Src: netip.MustParseAddr("fd42:1::9"), Dst: netip.MustParseAddr("fd42:1::5"),
+				SrcPort: 4000, DstPort: 80, Protocol: "tcp", Length: 80, Peer: "node-2",
+				Policies: []string{"shop/deny"}, Rule: "no rule of these allows it"},
+			{Number: 9, Time: began.Add(time.Minute), Reason: "ip_version", In: "eth0"},
+		}}
+}
+
+func TestDropsVerb(t *testing.T) {
+	var query atomic.Value
+	daemon := dropDaemon(t, func(r *http.Request) (telemetry.Drops, error) {
+		query.Store(r.URL.Query().Encode())
+		if r.FormValue("reason") == "spoofed" {
+			return telemetry.Drops{}, errors.New("no reason is called spoofed: write one of a, b")
+		}
+		return dropped(), nil
+	})
+	silent := dropDaemon(t, func(*http.Request) (telemetry.Drops, error) {
+		return telemetry.Drops{DropSamples: telemetry.DropSamples{Problem: "no module"}}, nil
+	})
+
+	for name, c := range map[string]struct {
+		socket string
+		args   []string
+		want   []string
+		query  string
+		status int
+	}{
+		"all": {daemon, nil, []string{
+			"Before 11-29 12:00:00.000, when veild began, 12 packets were dropped",
+			"11-29 12:00:01.000  policy_ingress  shop/far [fd42:1::9]:4000  shop/web-0 [",
+			"tcp", "veil0  vpod0  node-2  shop/deny: no rule of these allows it",
+			"ip_version      -",
+			"Skipped: 40 packets dropped for policy_ingress since 11-29 12:00:00.000"}, "after=0",
+			verb.ExitOK},
+		"chosen": {daemon, []string{"--pod", "shop/web-0", "--reason", "policy_ingress"}, nil,
+			"after=0&pod=shop%2Fweb-0&reason=policy_ingress", verb.ExitOK},
+		"a reason that does not exist": {daemon, []string{"--reason", "spoofed"}, nil,
+			"after=0&reason=spoofed", verb.ExitWrong},
+		"nothing is sampled":   {silent, nil, []string{"only counted: no module"}, "", verb.ExitOK},
+		"a time in the future": {daemon, []string{"--since=-1m"}, nil, "", verb.ExitUsage},
+		"no veild":             {"/nowhere/s", nil, nil, "", verb.ExitNoDaemon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			args := append([]string{"drops", "--socket", c.socket}, c.args...)
+			err := run(t.Context(), args, &out, io.Discard)
+			if got := verb.ExitStatus(err); got != c.status {
+				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("no %q in:\n%s", want, out.String())
+				}
+			}
+			if got, _ := query.Load().(string); c.query != "" && got != c.query {
+				t.Errorf("asked %s, want %s", got, c.query)
+			}
+		})
+	}
+
+	err := run(t.Context(), []string{"drops", "--reason", "spoofed", "--socket", daemon},
+		io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "write one of a, b") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Programs get a line for each packet and nothing else.
+func TestDropsAsLines(t *testing.T) {
+	daemon := dropDaemon(t, func(*http.Request) (telemetry.Drops, error) { return dropped(), nil })
+	var out, notes bytes.Buffer
+	if err := run(t.Context(), []string{"drops", "-o", "json", "--socket", daemon}, &out,
+		&notes); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	var p telemetry.DroppedPacket
+	if err := json.Unmarshal([]byte(lines[0]), &p); err != nil || len(lines) != 2 ||
+		p.DstPod != "shop/web-0" || p.Src != netip.MustParseAddr("fd42:1::9") {
+		t.Errorf("%v: %s", err, &out)
+	}
+	if !strings.Contains(notes.String(), "Skipped: 40") {
+		t.Errorf("notes: %s", &notes)
+	}
+}
+
+// Each packet is printed once, until the call is interrupted.
+func TestDropsAreFollowed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var count atomic.Int32
+	daemon := dropDaemon(t, func(r *http.Request) (telemetry.Drops, error) {
+		d := dropped()
+		d.Before = 0
+		calls := count.Add(1)
+		if calls == 1 {
+			d.Packets, d.Last = d.Packets[:1], 7
+			return d, nil
+		}
+		if after := r.FormValue("after"); calls == 2 && after != "7" || calls == 3 && after != "9" {
+			t.Errorf("call %d wants packets after %s", calls, after)
+		}
+		if d.Packets = d.Packets[1:]; calls == 3 {
+			d.Packets = nil
+			cancel()
+		}
+		return d, nil
+	})
+
+	var out bytes.Buffer
+	if err := run(ctx, []string{"drops", "--follow", "--socket", daemon}, &out,
+		io.Discard); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); strings.Count(got, "policy_ingress") != 1 ||
+		strings.Count(got, "ip_version") != 1 || strings.Count(got, "REASON") != 1 {
+		t.Errorf("%s", got)
+	}
+}

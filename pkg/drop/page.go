@@ -1,0 +1,84 @@
+package drop
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// Pages returns the page of dropped packets.
+func (f *Feature) Pages() map[string]telemetry.Page {
+	return map[string]telemetry.Page{telemetry.DropsPath: f.page}
+}
+
+// query chooses packets. Empty texts and the zero time choose all.
+type query struct {
+	after       uint64
+	reason, pod string
+	since       time.Time
+}
+
+func (q query) matches(p telemetry.DroppedPacket) bool {
+	return (q.reason == "" || p.Reason == q.reason) && !p.Time.Before(q.since) &&
+		(q.pod == "" || p.SrcPod == q.pod || p.DstPod == q.pod)
+}
+
+func (f *Feature) page(r *http.Request) (any, error) {
+	q, err := f.query(r)
+	if err != nil {
+		return nil, err
+	}
+	packets, last := f.ring.After(q.after, q.matches)
+	counts, err := f.counts()
+	if err != nil {
+		return nil, err
+	}
+	d := telemetry.Drops{DropSamples: f.samples(), Before: f.tally.before(), Last: last,
+		Packets: packets}
+	d.Skipped = f.tally.skipped(counts)
+	return d, nil
+}
+
+// query reads a query. A name that does not exist is an error that has those that do.
+func (f *Feature) query(r *http.Request) (q query, err error) {
+	q.reason, q.pod = r.FormValue("reason"), r.FormValue("pod")
+	if text := r.FormValue("after"); text != "" {
+		if q.after, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return q, fmt.Errorf("after: %w", err)
+		}
+	}
+	if text := r.FormValue("since"); text != "" {
+		if q.since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return q, fmt.Errorf("since: %w", err)
+		}
+	}
+	if q.reason != "" && !f.knows(q.reason) {
+		return q, fmt.Errorf("no drop reason is called %q: write one of %s", q.reason,
+			strings.Join(slices.Sorted(slices.Values(f.o.Reasons)), ", "))
+	}
+	if q.pod != "" {
+		return q, f.checkPod(q.pod)
+	}
+	return q, nil
+}
+
+// checkPod returns an error if no pod of this node and no kept packet has the name.
+func (f *Feature) checkPod(name string) error {
+	f.mu.Lock()
+	pods := f.names.pods(time.Now())
+	f.mu.Unlock()
+	kept, _ := f.ring.After(0, query{pod: name}.matches)
+	if slices.Contains(pods, name) || len(kept) > 0 {
+		return nil
+	}
+	if len(pods) == 0 {
+		return fmt.Errorf("no pod is called %q: this node has none", name)
+	}
+	return fmt.Errorf("no pod of this node is called %q, as NAMESPACE/NAME: its pods are %s", name,
+		strings.Join(pods, ", "))
+}
