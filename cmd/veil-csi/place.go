@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/kubestore/placement"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -37,7 +37,7 @@ func runPlace(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	p, err := kubestore.NewPlacer(*kubeconfig, log)
+	p, err := placement.New(*kubeconfig, log)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// driverName is the driver's name in Kubernetes.
-const driverName = "csi.kubeveil.io"
+// DriverName is the driver's name in Kubernetes.
+const DriverName = "csi.kubeveil.io"
 
 // owners are the kinds of objects that stand for a volume or a snapshot, and where they name driver
 // and handle.
@@ -47,7 +47,7 @@ func (s *Store) owner(ctx context.Context, name string, snapshot bool) (string, 
 			}
 
 			for _, o := range list.Items {
-				if by, _, _ := unstructured.NestedString(o.Object, of.driver...); by != driverName {
+				if by, _, _ := unstructured.NestedString(o.Object, of.driver...); by != DriverName {
 					continue
 				}
 				for _, path := range of.handles {

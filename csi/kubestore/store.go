@@ -49,7 +49,7 @@ var _ volume.Store = (*Store)(nil)
 
 // New reads the credentials. It does not yet talk to the API server.
 func New(o Options) (*Store, error) {
-	cfg, err := restConfig(o.Kubeconfig)
+	cfg, err := RESTConfig(o.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("volumes in kubernetes: %w", err)
 	}
@@ -75,7 +75,8 @@ func NewForClient(client dynamic.Interface, node string) *Store {
 	return &Store{node: node, client: client, volumes: client.Resource(VeilVolumes)}
 }
 
-func restConfig(path string) (*rest.Config, error) {
+// RESTConfig reads a kubeconfig file; an empty path means the pod's service account.
+func RESTConfig(path string) (*rest.Config, error) {
 	if path == "" {
 		cfg, err := rest.InClusterConfig()
 		if err != nil {

@@ -17,14 +17,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/csi/driver"
-	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/kubestore/placement"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// placement: with its own rights, the placement selects the node of the source for a copy, also
+// testPlacement: with its own rights, the placement selects the node of the source for a copy, also
 // again after the copy was returned, and changes no other claim.
-func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
+func testPlacement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:kube-system:veil-csi-placement",
@@ -120,7 +120,7 @@ func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 
 // place runs the placement until the returned function is called.
 func place(ctx context.Context, t *testing.T, d dynamic.Interface) (stop func()) {
-	p := kubestore.NewPlacerForClient(d, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	p := placement.NewForClient(d, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	running, end := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { defer close(done); p.Run(running) }()

@@ -71,7 +71,7 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
 	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own, other) })
-	t.Run("placement", func(t *testing.T) { placement(ctx, t, l, own, other) })
+	t.Run("placement", func(t *testing.T) { testPlacement(ctx, t, l, own, other) })
 	t.Run("binding", func(t *testing.T) { binding(ctx, t, l, own, other) })
 	t.Run("snapshots", func(t *testing.T) { snapshots(ctx, t, l, own, other) })
 	t.Run("snapshot controller", func(t *testing.T) { snapshotController(ctx, t, l) })

@@ -1,4 +1,4 @@
-package kubestore
+package placement
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/kubeveil/kubeveil/csi/kubestore"
 )
 
 // nodeOfSource returns the node of the volume or snapshot that the claim is to be a copy of.
@@ -28,7 +30,7 @@ func (p *Placer) nodeOfSource(ctx context.Context, claim copyOf) (string, error)
 	if err != nil {
 		return "", err
 	}
-	if text(pv, "spec", "csi", "driver") != driverName {
+	if text(pv, "spec", "csi", "driver") != kubestore.DriverName {
 		return "", fmt.Errorf("its source, claim %s, is of another driver", name)
 	}
 	return nodeOfVolume(pv)
@@ -49,7 +51,7 @@ func (p *Placer) nodeOfSnapshot(ctx context.Context, namespace, name string) (st
 		return "", err
 	}
 	node := content.GetLabels()[managedBy]
-	if text(content, "spec", "driver") != driverName || node == "" {
+	if text(content, "spec", "driver") != kubestore.DriverName || node == "" {
 		return "", fmt.Errorf("its source, snapshot %s, is of another driver, or its content %s has "+
 			"no label %s", name, bound, managedBy)
 	}

@@ -1,4 +1,4 @@
-package kubestore
+package placement
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
@@ -61,7 +62,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 			map[string]any{"spec": map[string]any{"volumeName": volume}})
 	}
 	content := objectOf(group, "VolumeSnapshotContent", "", "content",
-		map[string]any{"spec": map[string]any{"driver": driverName}})
+		map[string]any{"spec": map[string]any{"driver": kubestore.DriverName}})
 	content.SetLabels(map[string]string{managedBy: "node-2"})
 	chosen := copyClaim("chosen", "ours", "PersistentVolumeClaim", "source")
 	chosen.SetAnnotations(map[string]string{selectedNode: "node-9"})
@@ -70,9 +71,9 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		"kind": "PersistentVolumeClaim", "name": "source", "namespace": "b"}, "spec",
 		"dataSourceRef"))
 
-	objects := []runtime.Object{class("ours", driverName), class("theirs", "csi.example.com"),
-		pv("pv", driverName, "node-1"), pv("pv-theirs", "csi.example.com", "node-1"),
-		pv("pv-two", driverName, "node-1", "node-2"),
+	objects := []runtime.Object{class("ours", kubestore.DriverName), class("theirs", "csi.example.com"),
+		pv("pv", kubestore.DriverName, "node-1"), pv("pv-theirs", "csi.example.com", "node-1"),
+		pv("pv-two", kubestore.DriverName, "node-1", "node-2"),
 		bound("source", "pv"), bound("source-theirs", "pv-theirs"), bound("source-two", "pv-two"),
 		bound("source-new", ""), content,
 		objectOf(group, "VolumeSnapshot", "a", "snap", map[string]any{
@@ -104,7 +105,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		claims := client.Resource(claimResource).Namespace("a")
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		p := NewPlacerForClient(client, slog.New(slog.DiscardHandler))
+		p := NewForClient(client, slog.New(slog.DiscardHandler))
 		go func() { defer close(done); p.Run(ctx) }()
 		// The reflector's own goroutine ends with ctx, before the bubble does.
 		defer func() { cancel(); <-done; synctest.Wait() }()
@@ -144,7 +145,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 
 // One tenant's claims for copies take only that tenant's share.
 func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
-	p := NewPlacerForClient(nil, slog.New(slog.DiscardHandler))
+	p := NewForClient(nil, slog.New(slog.DiscardHandler))
 	store := placing{p}
 	claim := func(namespace string, i int) *unstructured.Unstructured {
 		o := copyClaim(fmt.Sprint("copy-", i), "ours", "PersistentVolumeClaim", "source")

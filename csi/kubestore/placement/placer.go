@@ -1,4 +1,4 @@
-package kubestore
+package placement
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/internal/tokenfile"
 )
@@ -42,6 +43,8 @@ const (
 	topologyKey = "topology.csi.kubeveil.io/node"
 	// managedBy is the label by which the snapshot controller names the node of a content.
 	managedBy = "snapshot.storage.kubernetes.io/managed-by"
+	// requestPatience bounds what is asked of the API server for one claim.
+	requestPatience = 10 * time.Second
 	// placeFirst and placeLast are the delays after attempts to place one claim.
 	placeFirst, placeLast = time.Second, 5 * time.Minute
 	// maxWaiting is how many claims of one namespace wait at once. The others of that namespace are
@@ -52,7 +55,7 @@ const (
 
 // Placer selects the node of each claim that is to be a copy: the node of its source, which the
 // scheduler cannot find. It writes one annotation, to the revision in which it saw that there is
-// none. So any number of Placers may run: of two, one writes. Use NewPlacer, then Run.
+// none. So any number of Placers may run: of two, one writes. Use New, then Run.
 type Placer struct {
 	client dynamic.Interface
 	log    *slog.Logger
@@ -83,9 +86,9 @@ type copyOf struct {
 	kind, source string
 }
 
-// NewPlacer returns a Placer with these credentials; an empty kubeconfig is the pod's account.
-func NewPlacer(kubeconfig string, log *slog.Logger) (*Placer, error) {
-	cfg, err := restConfig(kubeconfig)
+// New returns a Placer with these credentials; an empty kubeconfig is the pod's account.
+func New(kubeconfig string, log *slog.Logger) (*Placer, error) {
+	cfg, err := kubestore.RESTConfig(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +100,11 @@ func NewPlacer(kubeconfig string, log *slog.Logger) (*Placer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewPlacerForClient(client, log), nil
+	return NewForClient(client, log), nil
 }
 
-// NewPlacerForClient is NewPlacer with a client that was made already.
-func NewPlacerForClient(client dynamic.Interface, log *slog.Logger) *Placer {
+// NewForClient is New with a client that was made already.
+func NewForClient(client dynamic.Interface, log *slog.Logger) *Placer {
 	return &Placer{client: client, log: log,
 		waiting: map[types.NamespacedName]*waitingClaim{}, count: map[string]int{}}
 }
@@ -312,10 +315,10 @@ func (p *Placer) placeDue(ctx context.Context, now time.Time) {
 // place selects the node of the claim's source for it. It returns an empty node for a claim that is
 // not of this driver.
 func (p *Placer) place(ctx context.Context, claim copyOf) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
 	class, err := p.client.Resource(classResource).Get(ctx, claim.class, metav1.GetOptions{})
-	if err != nil || text(class, "provisioner") != driverName {
+	if err != nil || text(class, "provisioner") != kubestore.DriverName {
 		return "", ignoreNotFound(err)
 	}
 	node, err := p.nodeOfSource(ctx, claim)
