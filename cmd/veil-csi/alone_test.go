@@ -21,6 +21,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -33,7 +35,7 @@ import (
 // found is a node as a starting driver finds it. Its one mapping has epoch 2.
 type found struct {
 	options
-	*crypttest.Engine
+	*dmcrypttest.Engine
 	disk    *crypttest.Disk
 	mapping string
 }
@@ -41,8 +43,8 @@ type found struct {
 // newFound returns a node whose disk has that epoch. An epoch after 2 belongs to another node.
 func newFound(t *testing.T, epoch uint64) *found {
 	t.Helper()
-	u, engine := crypt.UUID{1}, crypttest.New()
-	table := crypt.Expected(u, 2, crypt.SectorSize, 1, "", false)
+	u, engine := crypt.UUID{1}, dmcrypttest.New()
+	table := dmcrypt.Expected(u, 2, crypt.SectorSize, 1, "", false)
 	if _, err := engine.Create(t.Context(), table, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func newFound(t *testing.T, epoch uint64) *found {
 // mark suspends the mapping, and leaves the mark of a copy that died.
 func (f *found) mark(t *testing.T) {
 	t.Helper()
-	f.Edit(f.mapping, func(m *crypt.Mapping) { m.Suspended = true })
+	f.Edit(f.mapping, func(m *dmcrypt.Mapping) { m.Suspended = true })
 	filetest.Write(t, filepath.Join(f.run, f.mapping+".still"), []byte("pvc-1"),
 		0o600)
 }

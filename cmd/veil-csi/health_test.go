@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -23,7 +23,7 @@ import (
 // The driver itself answers the liveness probe: the server of its socket and device-mapper must
 // work.
 func TestHealthIsTheDriversAnswer(t *testing.T) {
-	engine := crypttest.New()
+	engine := dmcrypttest.New()
 	var missing error
 	engine.Hook = func(op, _ string) error {
 		if op == "answer" {
@@ -70,8 +70,8 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- driver.Serve(ctx, server, l) }()
 	healthy(http.StatusOK, "ok")
-	missing = fmt.Errorf("%w: test", crypt.ErrNotSupported)
-	healthy(http.StatusServiceUnavailable, crypt.ErrNotSupported.Error())
+	missing = fmt.Errorf("%w: test", dmcrypt.ErrNotSupported)
+	healthy(http.StatusServiceUnavailable, dmcrypt.ErrNotSupported.Error())
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -18,7 +18,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -44,7 +45,7 @@ type loaded struct {
 	client *fake.FakeDynamicClient
 	store  *kubestore.Store
 	states states
-	engine *crypttest.Engine
+	engine *dmcrypttest.Engine
 }
 
 // at returns the path at which the volume is mounted.
@@ -65,13 +66,13 @@ func newLoaded(t *testing.T) *loaded {
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: kubestore.Kind + "List"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	l := &loaded{client: client, store: kubestore.NewForClient(client, "node-1"),
-		engine: crypttest.New()}
+		engine: dmcrypttest.New()}
 
 	mounts := &bound{}
 	for i := range loadVolumes {
 		st := ready(i)
 		errtest.Must(t, l.store.Create(t.Context(), st))
-		table := crypt.Expected(st.UUID, st.Epoch, st.Payload, 1, "", false)
+		table := dmcrypt.Expected(st.UUID, st.Epoch, st.Payload, 1, "", false)
 		m, err := l.engine.Create(t.Context(), table, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -104,7 +105,7 @@ func TestKeys(t *testing.T) {
 // A volume that another node took over is fenced by a driver without calls.
 func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine, store, id := crypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}
+		engine, store, id := dmcrypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}
 		set := volume.NewSet(volume.Config{Cluster: "c", Node: "node-1", Store: store,
 			Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
 		d, err := driver.New(driver.Config{Node: "node-1",
@@ -113,7 +114,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		_, made := engine.Create(t.Context(), crypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
+		_, made := engine.Create(t.Context(), dmcrypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
 			nil)
 		err = store.Create(t.Context(), volume.State{
 			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1",

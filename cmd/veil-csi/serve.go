@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -108,7 +108,7 @@ func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string
 			fenced = append(fenced, id)
 		}
 	}
-	set := o.newSet(volume.Config{Engine: crypt.Kernel{}, Log: log, Happened: happened})
+	set := o.newSet(volume.Config{Engine: dmcrypt.Kernel{}, Log: log, Happened: happened})
 	if err := set.ResumeMarked(ctx); err != nil {
 		log.Warn("mappings that a process left suspended are not all resumed", "error", err)
 	}
@@ -127,7 +127,7 @@ func (p *process) join(ctx context.Context, g *errgroup.Group) error {
 
 	// A machine that can open no volume is not registered; all else that Recover meets is tried
 	// again while it serves.
-	if err := p.driver.Recover(ctx); errors.Is(err, crypt.ErrNotSupported) {
+	if err := p.driver.Recover(ctx); errors.Is(err, dmcrypt.ErrNotSupported) {
 		return fmt.Errorf("node %s can open no volume: %w", p.node, err)
 	}
 

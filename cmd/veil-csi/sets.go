@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -90,7 +90,7 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 		return false, fmt.Errorf("release of the kernel: %w", err)
 	}
 	release := unix.ByteSliceToString(name.Release[:])
-	safe := crypt.LatencyIsSafe(release)
+	safe := dmcrypt.LatencyIsSafe(release)
 	if !safe {
 		log.Info("dm-crypt's latency flags are off: CVE-2024-26718; if your kernel has the fix, set "+
 			"--latency-tuning=on", "kernel", release)
@@ -105,7 +105,7 @@ func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, erro
 	if err != nil {
 		return nil, err
 	}
-	engine := crypt.Kernel{Inline: inline}
+	engine := dmcrypt.Kernel{Inline: inline}
 	add := func(name string, b backend.Backend) {
 		out[name] = o.newSet(volume.Config{Store: s, Engine: engine, Backend: b, Log: log})
 	}

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -13,7 +13,7 @@ func TestLatencyTuningReachesTheEngines(t *testing.T) {
 	release := filetest.Read(t, "/proc/sys/kernel/osrelease")
 
 	for given, want := range map[string]bool{
-		tuningAuto: crypt.LatencyIsSafe(string(release)), tuningOn: true, tuningOff: false,
+		tuningAuto: dmcrypt.LatencyIsSafe(string(release)), tuningOn: true, tuningOff: false,
 	} {
 		o := options{latencyTuning: given, files: t.TempDir(), disks: "/dev/none",
 			claims: t.TempDir(), run: t.TempDir()}
@@ -22,7 +22,7 @@ func TestLatencyTuningReachesTheEngines(t *testing.T) {
 			t.Fatalf("%s: %d backends, %v", given, len(sets), err)
 		}
 		for name, set := range sets {
-			if engine, ok := set.Engine.(crypt.Kernel); !ok || engine.Inline != want {
+			if engine, ok := set.Engine.(dmcrypt.Kernel); !ok || engine.Inline != want {
 				t.Errorf("%s, backend %s: engine %+v, want Inline %v", given, name, set.Engine, want)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // Errors of Run. Nothing was changed.
@@ -150,7 +150,7 @@ func (p Paths) open() ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if name := strings.TrimSpace(string(b)); strings.HasPrefix(name, crypt.NamePrefixAll) {
+		if name := strings.TrimSpace(string(b)); strings.HasPrefix(name, dmcrypt.NamePrefixAll) {
 			out = append(out, name)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package crypt protects a volume from a disk that may lie. It has the LUKS2 header, which other
-// tools recognize, the sealed record, which we trust, and the dm-crypt mapping made from that
-// record.
+// tools recognize, and the sealed record, which we trust. Package dmcrypt makes the mapping from
+// that record.
 //
 // It promises:
 //   - Metadata is read once and verified in memory before it is trusted. The record authenticates
@@ -8,8 +8,6 @@
 //     Everything else is a *RefusedError with the expected and the found value, and
 //     nothing is written. The rest of the disk is encrypted and not authenticated: its owner can
 //     restore any former content.
-//   - A table is made only from a verified Record. No key is in a table, argument or log; the
-//     kernel gets keys through the keyring of a thread.
 //   - Format overwrites only zeros, or what it would write itself. FormatCopy also overwrites the
 //     metadata of the copy's source.
 //   - Stock cryptsetup opens what Format wrote with the RecoveryKey.
@@ -17,11 +15,7 @@
 // It never parses LUKS2 headers: ours is a pure function of the key, so it is compared. Volumes
 // that cryptsetup formatted are refused.
 //
-// Engine is the interface to device-mapper; Kernel is the real one, package crypttest has a fake.
 // docs/design/0005-volumes.md has the layout and its reasons.
 //
-// It is larger than most packages: header, sealed record and dm-crypt table follow from one layout,
-// and each is verified against the others.
-//
-// Start reading at layout.go, then record.go, metadata.go, format.go, engine.go.
+// Start reading at layout.go, then record.go, metadata.go, format.go.
 package crypt

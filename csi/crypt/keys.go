@@ -126,9 +126,9 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// checkHalves refuses a key whose halves are equal, which XTS must not use (FIPS 140). A random key
-// never has this.
-func checkHalves(key []byte) error {
+// CheckKey refuses a volume key of a wrong size, and one whose halves are equal: XTS must not use
+// it (FIPS 140), and a random key never has this.
+func CheckKey(key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("volume key has %d bytes, want %d", len(key), KeySize)
 	}

@@ -112,7 +112,7 @@ func putHeader(out []byte, data *keyring.Secret, id Identity) error {
 		return fmt.Errorf("header of %s: %w", id, err)
 	}
 	defer volume.Wipe()
-	if err := checkHalves(volume.Bytes()); err != nil {
+	if err := CheckKey(volume.Bytes()); err != nil {
 		return fmt.Errorf("header of %s: %w", id, err)
 	}
 	recovery, err := RecoveryKey(data, id.Binding)

@@ -43,6 +43,9 @@ type Record struct {
 	keyGen, integrity uint32
 }
 
+// Offset returns where the volume begins on the disk, bytes.
+func (r Record) Offset() int64 { return int64(r.offset) }
+
 // newRecord returns the first record of a volume, without its header's digest.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -92,7 +92,7 @@ func TestEndWhileASourceStandsStill(t *testing.T) {
 
 // mute is an engine whose reads do not end until they may.
 type mute struct {
-	crypt.Engine
+	dmcrypt.Engine
 	reads atomic.Int64
 	goOn  chan struct{}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
@@ -17,7 +17,7 @@ const recordPatience = 4 * time.Second
 // another node has opened since (volume.Set.FenceByDisk). It reads only disks, so it works without
 // an API server. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
-	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}

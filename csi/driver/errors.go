@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -71,13 +72,13 @@ var table = []struct {
 	{unix.ENOSPC, codes.ResourceExhausted},
 	{mount.ErrDamaged, codes.DataLoss},
 	{volume.ErrInUse, codes.FailedPrecondition},
-	{crypt.ErrInUse, codes.FailedPrecondition},
+	{dmcrypt.ErrInUse, codes.FailedPrecondition},
 	{mount.ErrBusy, codes.FailedPrecondition},
 	{volume.ErrDeleted, codes.FailedPrecondition},
 	{volume.ErrTooLong, codes.FailedPrecondition},
 	{backend.ErrNoCopy, codes.FailedPrecondition},
-	{crypt.ErrNoMapping, codes.FailedPrecondition},
-	{crypt.ErrNotSupported, codes.FailedPrecondition},
+	{dmcrypt.ErrNoMapping, codes.FailedPrecondition},
+	{dmcrypt.ErrNotSupported, codes.FailedPrecondition},
 	{mount.ErrNoProgram, codes.FailedPrecondition},
 	{mount.ErrPrivate, codes.FailedPrecondition},
 	{keyring.ErrCorrupt, codes.FailedPrecondition},

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -35,7 +35,7 @@ const (
 // that the cache lacks is read from the store. If the API server is away, or refuses this node's
 // token because its Node was deleted, FenceLost learns nothing and fences nothing.
 func (d *Driver) FenceLost(ctx context.Context) error {
-	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (s *strays) learn(names []string, states []volume.State) (unknown []string)
 	defer s.mu.Unlock()
 	for _, name := range names {
 		i := slices.IndexFunc(states, func(st volume.State) bool {
-			_, ok := crypt.EpochOf(st.UUID, name)
+			_, ok := dmcrypt.EpochOf(st.UUID, name)
 			return ok
 		})
 		if i < 0 {

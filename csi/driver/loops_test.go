@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -27,10 +27,10 @@ import (
 // loops is an engine whose mappings are loop devices on the devices below, from where the data
 // begins: they encrypt nothing, and all else is as it is with device-mapper, on kernels that have
 // none.
-type loops struct{ *crypttest.Engine }
+type loops struct{ *dmcrypttest.Engine }
 
-func (l loops) Create(ctx context.Context, t crypt.Table,
-	key *keyring.Secret) (crypt.Mapping, error) {
+func (l loops) Create(ctx context.Context, t dmcrypt.Table,
+	key *keyring.Secret) (dmcrypt.Mapping, error) {
 	m, err := l.Engine.Create(ctx, t, key)
 	if err != nil {
 		return m, err
@@ -45,13 +45,13 @@ func (l loops) Create(ctx context.Context, t crypt.Table,
 		return m, errors.Join(err, l.Engine.Remove(ctx, t.Name, false))
 	}
 	number, err := blk.Number(path)
-	l.Edit(t.Name, func(m *crypt.Mapping) { m.Path, m.Number = path, number })
+	l.Edit(t.Name, func(m *dmcrypt.Mapping) { m.Path, m.Number = path, number })
 	m.Path, m.Number = path, number
 	return m, err
 }
 
 // loopOn puts the payload of t on a loop device. Others may take a free one first.
-func loopOn(below *os.File, t crypt.Table) (path string, err error) {
+func loopOn(below *os.File, t dmcrypt.Table) (path string, err error) {
 	control, err := os.Open("/dev/loop-control")
 	if err != nil {
 		return "", err
@@ -86,7 +86,7 @@ func onDevice(path string, do func(fd int) error) error {
 	return do(int(f.Fd()))
 }
 
-func (l loops) Resize(ctx context.Context, t crypt.Table, key *keyring.Secret) error {
+func (l loops) Resize(ctx context.Context, t dmcrypt.Table, key *keyring.Secret) error {
 	if err := l.Engine.Resize(ctx, t, key); err != nil {
 		return err
 	}

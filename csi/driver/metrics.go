@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -78,7 +79,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			&d.unsealed),
 		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper "+
 			"does not say.", func() float64 {
-			names, err := d.anySet.Engine.List(context.Background(), crypt.NamePrefixAll)
+			names, err := d.anySet.Engine.List(context.Background(), dmcrypt.NamePrefixAll)
 			if err != nil {
 				return -1
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -76,7 +76,7 @@ func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 // find returns the mapping of a volume that is staged here, and its parameters.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.anySet.Find(ctx, id)
-	if errors.Is(err, crypt.ErrNoMapping) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
 		if err = d.fenceIfLost(ctx, o.State); err == nil {
 			err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)
 		}
@@ -111,7 +111,7 @@ func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	except ...string) error {
 	o, err := set.Find(ctx, st.Volume)
-	if errors.Is(err, crypt.ErrNoMapping) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
 		return nil
 	}
 	if err != nil {

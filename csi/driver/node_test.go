@@ -17,7 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
@@ -46,7 +47,7 @@ type machine struct {
 	name   string
 	dir    string
 	store  *states
-	engine *crypttest.Engine
+	engine *dmcrypttest.Engine
 	mounts *mounttest.System
 	keys   map[string]keyring.Provider
 	log    *slog.Logger
@@ -69,7 +70,7 @@ type machine struct {
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	m := &machine{
-		t: t, name: "node-1", dir: t.TempDir(), engine: crypttest.New(),
+		t: t, name: "node-1", dir: t.TempDir(), engine: dmcrypttest.New(),
 		disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, room: 1 << 44,
 		keys: map[string]keyring.Provider{keyring.NameFile: named{provider(t, 1),
 			keyring.NameFile}}, log: slog.New(slog.DiscardHandler),
@@ -203,7 +204,7 @@ func (m *machine) disk(v string) *blktest.Disk {
 // first byte of data.
 func (m *machine) open(path string) (mounttest.Device, error) {
 	ctx := context.Background()
-	names, err := m.engine.List(ctx, crypt.NamePrefixAll)
+	names, err := m.engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return mounttest.Device{}, err
 	}
@@ -217,7 +218,7 @@ func (m *machine) open(path string) (mounttest.Device, error) {
 			continue
 		}
 		for _, st := range states {
-			if strings.HasPrefix(name, crypt.NamePrefix(st.UUID)) {
+			if strings.HasPrefix(name, dmcrypt.NamePrefix(st.UUID)) {
 				return mounttest.Device{Number: mapping.Number, Size: mapping.Targets[0].Length,
 					Data: shifted{m.disk(st.Volume)}}, nil
 			}

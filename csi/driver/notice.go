@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
@@ -84,7 +85,7 @@ func (d *Driver) refused(id string, err error) {
 
 // VolumeOf returns the volume of a notice: name itself, or the volume of the mapping of that name.
 func (d *Driver) VolumeOf(ctx context.Context, name string) (string, error) {
-	if _, _, ok := crypt.VolumeOf(name); !ok {
+	if _, _, ok := dmcrypt.VolumeOf(name); !ok {
 		return name, nil
 	}
 	if id := d.strays.volume(name); id != "" {
@@ -92,7 +93,7 @@ func (d *Driver) VolumeOf(ctx context.Context, name string) (string, error) {
 	}
 	states, err := d.reader().List(ctx)
 	for _, st := range states {
-		if _, ok := crypt.EpochOf(st.UUID, name); ok {
+		if _, ok := dmcrypt.EpochOf(st.UUID, name); ok {
 			return st.Volume, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -101,7 +102,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 		m, d := two(t)
 		h := listen(d)
 		errtest.Must(t, d.FenceLost(t.Context()))
-		m.engine.Edit(m.live(pvc)[0], func(m *crypt.Mapping) { m.Open = 1 })
+		m.engine.Edit(m.live(pvc)[0], func(m *dmcrypt.Mapping) { m.Open = 1 })
 		m.lose()
 		for range 2 {
 			if err := d.FenceLost(t.Context()); err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
@@ -42,9 +42,9 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				errtest.Must(t, d.FenceLost(t.Context()))
 
 				mapping := m.engine.Live()[0]
-				m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+				m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 				if c.open {
-					m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+					m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 				}
 
 				m.lose()

@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -66,10 +66,10 @@ func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 func TestParametersMissingInAState(t *testing.T) {
 	m := newMachine(t)
 	m.config = func(c *Config) {
-		c.Defaults = Parameters{Tuning: crypt.Latency, Discard: DiscardOnline, Fsck: FsckNever}
+		c.Defaults = Parameters{Tuning: dmcrypt.Latency, Discard: DiscardOnline, Fsck: FsckNever}
 	}
 	p, err := m.process(0).kept("keys=file")
-	if want := (Parameters{crypt.Throughput, DiscardNever, FsckPreen, BackendFile,
+	if want := (Parameters{dmcrypt.Throughput, DiscardNever, FsckPreen, BackendFile,
 		keyring.NameFile, CopiesSame}); p != want || err != nil {
 		t.Errorf("%+v, %v; want %+v", p, err, want)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -74,7 +74,7 @@ func (c Copies) otherKeys() bool { return c == CopiesAnyKeys || c == CopiesAny }
 
 // Parameters are the parameters of a StorageClass.
 type Parameters struct {
-	Tuning  crypt.Tuning
+	Tuning  dmcrypt.Tuning
 	Discard Discard
 	Fsck    Fsck
 	Backend string
@@ -84,7 +84,7 @@ type Parameters struct {
 
 // values lists the values of each parameter.
 var values = map[string][]string{
-	paramTuning:  {string(crypt.Throughput), string(crypt.Latency)},
+	paramTuning:  {string(dmcrypt.Throughput), string(dmcrypt.Latency)},
 	paramDiscard: {string(DiscardNever), string(DiscardBatch), string(DiscardOnline)},
 	paramFsck:    {string(FsckPreen), string(FsckNever)},
 	paramBackend: backends,
@@ -128,7 +128,7 @@ func (p Parameters) Map() map[string]string {
 }
 
 func fromMap(m map[string]string) Parameters {
-	p := Parameters{crypt.Tuning(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
+	p := Parameters{dmcrypt.Tuning(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
 		m[paramBackend], m[paramKeys], Copies(m[paramCopies])}
 	if p.Copies == "" {
 		p.Copies = CopiesSame
@@ -148,7 +148,7 @@ func (p Parameters) String() string {
 
 // absent is the meaning of a parameter that a volume's state lacks. It never changes: a volume must
 // not depend on this node's flags of today.
-var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
+var absent = Parameters{Tuning: dmcrypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
 	Backend: BackendFile, Keys: keyring.NameKMS, Copies: CopiesSame}
 
 // kept parses what String wrote. It accepts a provider or backend that is not configured any more,

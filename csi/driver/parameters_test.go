@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -25,7 +25,7 @@ func TestDefaults(t *testing.T) {
 			BackendFile: set}, Keys: keys},
 			"backend=file,discard=never,fsck=preen,keys=kms,tuning=throughput"},
 		"said": {Config{Sets: map[string]*volume.Set{BackendFile: set}, Keys: keys,
-			Defaults: Parameters{Keys: keyring.NameFile, Tuning: crypt.Latency}},
+			Defaults: Parameters{Keys: keyring.NameFile, Tuning: dmcrypt.Latency}},
 			"backend=file,discard=never,fsck=preen,keys=file,tuning=latency"},
 	} {
 		m := newMachine(t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
@@ -216,7 +217,7 @@ func (m *machine) left(d *Driver, held bool) {
 		}
 	}
 	if held {
-		m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Open = 1 })
+		m.engine.Edit(m.engine.Live()[0], func(mapping *dmcrypt.Mapping) { mapping.Open = 1 })
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -353,7 +353,7 @@ func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	if err := d.Mounts.Unmount(target); err != nil || !mounted {
 		return err
 	}
-	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -37,7 +37,7 @@ func forgotten(all []mount.Mount, device uint64) []string {
 // that a pod has.
 func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id string) error {
 	o, err := set.Find(ctx, id)
-	if errors.Is(err, crypt.ErrNoMapping) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
 		return nil
 	}
 	if err != nil {
@@ -138,7 +138,7 @@ func newUnused() *unused {
 // counts them. It reads the mount table and closes nothing: the kubelet may publish one at any
 // time.
 func (d *Driver) CheckUnused(ctx context.Context) error {
-	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -153,7 +153,7 @@ func TestMappingInUseNamesItsHolders(t *testing.T) {
 			m, d := running(t, block(), nil)
 			errtest.Must(t, m.unpublish(d, "target"))
 			mapping := m.engine.Live()[0]
-			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 			d.holders = func(uint64) []string { return c.holders }
 
 			_, deleted := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
@@ -163,7 +163,7 @@ func TestMappingInUseNamesItsHolders(t *testing.T) {
 				}
 			}
 
-			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+			m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 			errtest.Must(t, m.unstage(d))
 		})
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
@@ -25,7 +25,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context,
 	}
 
 	o, err := d.look(ctx, r.GetVolumeId())
-	if errors.Is(err, crypt.ErrNoMapping) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
 		if err = d.fenceIfLost(ctx, o.State); err == nil {
 			err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
 		}
@@ -89,7 +89,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 	}
 	o, err := d.look(ctx, r.GetVolumeId())
-	if errors.Is(err, crypt.ErrNoMapping) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) {
 		if taken := d.fenceIfLost(ctx, o.State); taken != nil {
 			err = taken
 		}
@@ -98,7 +98,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 	switch {
 	case errors.As(err, new(*volume.BusyError)):
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonTaken, "%v", err)
-	case errors.Is(err, crypt.ErrNoMapping):
+	case errors.Is(err, dmcrypt.ErrNoMapping):
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonNotMapped,
 			"the volume is not open on node %s", d.Node)
 	case err != nil:

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -77,7 +78,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d := running(t, mounted(""), nil)
 			mapping := m.engine.Live()[0]
-			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 			other, heir := m.heir()
 			errtest.Must(t, staged(other, heir))
 
@@ -100,7 +101,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 				t.Errorf("mappings of the node that has it: %v", other.engine.Live())
 			}
 
-			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+			m.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
 				m.unstage(d)); err != nil {
 				t.Errorf("unstaged: %v", err)
@@ -138,7 +139,7 @@ func two(t *testing.T) (*machine, *Driver) {
 func (m *machine) live(v string) []string {
 	m.t.Helper()
 	return slices.DeleteFunc(m.engine.Live(), func(name string) bool {
-		return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID))
+		return !strings.HasPrefix(name, dmcrypt.NamePrefix(m.state(v).UUID))
 	})
 }
 
@@ -180,7 +181,7 @@ func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 
 // mired is an engine in which the fence of some mappings waits for their disk.
 type mired struct {
-	crypt.Engine
+	dmcrypt.Engine
 	prefix string
 	goOn   chan struct{}
 }
@@ -199,7 +200,7 @@ func TestFenceThatHangs(t *testing.T) {
 		other, heir := m.heir()
 		errtest.Must(t, other.stageVolume(heir, pvc),
 			other.stageVolume(heir, restored))
-		e := mired{d.anySet.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
+		e := mired{d.anySet.Engine, dmcrypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
 		d.anySet.Engine = e
 		began := time.Now()
 		if err := d.FenceLost(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) ||
@@ -269,7 +270,7 @@ func TestStatesAreReadForUnknownMappings(t *testing.T) {
 	}
 
 	store.away, d.strays = nil, newStrays()
-	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false),
+	if _, err := m.engine.Create(t.Context(), dmcrypt.Expected(crypt.UUID{1}, 1, size, 1, "", false),
 		nil); err != nil {
 		t.Fatal(err)
 	}

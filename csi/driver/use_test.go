@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -220,7 +221,7 @@ func TestZombieMapping(t *testing.T) {
 	}
 
 	m.greets("target")
-	m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Suspended = true })
+	m.engine.Edit(m.engine.Live()[0], func(mapping *dmcrypt.Mapping) { mapping.Suspended = true })
 	health(reasonSuspended)
 	errtest.Must(t, d.Recover(t.Context()))
 
@@ -256,8 +257,8 @@ func TestPolicies(t *testing.T) {
 
 			st := m.state(pvc)
 			for _, discard := range []bool{true, false} {
-				same := crypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc],
-					crypt.Throughput, discard).Differs(mapping) == ""
+				same := dmcrypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc],
+					dmcrypt.Throughput, discard).Differs(mapping) == ""
 				if same != (discard == c.discards) {
 					t.Errorf("the mapping lets discards through: %v, want %v", discard, c.discards)
 				}

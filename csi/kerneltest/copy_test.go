@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -260,8 +260,8 @@ func TestResumeAfterACopyDied(t *testing.T) {
 		},
 	} {
 		w.goesOn(t, 1)
-		errtest.Must(t, (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
-		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
+		errtest.Must(t, (dmcrypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
+		if m, err := (dmcrypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
 			!m.Suspended {
 			t.Errorf("%s: suspended: %+v, %v", name, m, err)
 		}

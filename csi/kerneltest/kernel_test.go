@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -77,7 +78,7 @@ func newNodeIn(t *testing.T, dir string) *node {
 	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
 	n.Set = volume.NewSet(volume.Config{
 		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]},
-		Engine: crypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
+		Engine: dmcrypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	t.Cleanup(n.clean)
@@ -95,7 +96,7 @@ func (n *node) clean() {
 			n.t.Errorf("clean up: %v", err)
 		}
 	}
-	names, err := crypt.Kernel{}.List(ctx, "")
+	names, err := dmcrypt.Kernel{}.List(ctx, "")
 	if err != nil || len(names) != 0 {
 		n.t.Errorf("mappings are left: %v, %v", names, err)
 	}
@@ -273,7 +274,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 // The kernel shows the key to no process.
 func TestKernelShowsNoKey(t *testing.T) {
 	n := newNode(t)
-	for i, class := range []crypt.Tuning{crypt.Throughput, crypt.Latency, ""} {
+	for i, class := range []dmcrypt.Tuning{dmcrypt.Throughput, dmcrypt.Latency, ""} {
 		name := fmt.Sprintf("v%d", i)
 		n.create(name)
 		o := n.open(name, volume.OpenOptions{Tuning: class, Discard: i == 0})
@@ -283,7 +284,7 @@ func TestKernelShowsNoKey(t *testing.T) {
 		if strings.Contains(table, key[:16]) || !strings.Contains(table, ":64:logon:kubeveil:") {
 			t.Errorf("the table holds the key: %v", strings.Contains(table, key[:16]))
 		}
-		if class == crypt.Latency && !strings.Contains(table,
+		if class == dmcrypt.Latency && !strings.Contains(table,
 			"no_read_workqueue no_write_workqueue") {
 			t.Error("the class has no effect")
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -71,16 +72,16 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	// A live mapping is fenced, with a request of its holder after it.
 	held = hold(t, next.Mapping.Path)
 	ctx := t.Context()
-	errtest.Must(t, (crypt.Kernel{}).Fence(ctx, next.Mapping.Name))
+	errtest.Must(t, (dmcrypt.Kernel{}).Fence(ctx, next.Mapping.Name))
 	if _, err := held.WriteAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("written through the fence: %v", err)
 	}
-	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err,
-		crypt.ErrInUse) {
+	if err := (dmcrypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err,
+		dmcrypt.ErrInUse) {
 		t.Errorf("removed while open: %v", err)
 	}
 
-	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
+	if err := (dmcrypt.Kernel{}).Remove(ctx, next.Mapping.Name, true); err != nil {
 		t.Errorf("deferred: %v", err)
 	}
 
@@ -92,8 +93,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 		// The kernel does it a moment later (dm_blk_close leaves it to a work queue), and udev may
 		// look at what dmsetup changed until then.
 		nettest.Until(t, time.Minute, name+" goes with its last close", func() bool {
-			_, err := (crypt.Kernel{}).Lookup(ctx, name)
-			return errors.Is(err, crypt.ErrNoMapping)
+			_, err := (dmcrypt.Kernel{}).Lookup(ctx, name)
+			return errors.Is(err, dmcrypt.ErrNoMapping)
 		})
 	}
 }
@@ -107,7 +108,7 @@ func TestSecondTableIsDropped(t *testing.T) {
 		if suspended {
 			suspend(t, o.Mapping.Name)
 		}
-		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
+		if m, err := (dmcrypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
 			!m.Inactive || m.Suspended != suspended {
 			t.Fatalf("%+v, %v", m, err)
 		}
@@ -123,13 +124,13 @@ func TestSecondTableIsDropped(t *testing.T) {
 // Requests that wait in a suspended mapping fail when it is fenced, like later ones.
 func TestFenceFailsWhatWaits(t *testing.T) {
 	n, o, held := inUse(t)
-	errtest.Must(t, (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
+	errtest.Must(t, (dmcrypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
 	waited := make(chan error, 1)
 	go func() {
 		_, err := held.WriteAt(blk.Buffer(4096), 0)
 		waited <- err
 	}()
-	errtest.Must(t, (crypt.Kernel{}).Fence(t.Context(), o.Mapping.Name))
+	errtest.Must(t, (dmcrypt.Kernel{}).Fence(t.Context(), o.Mapping.Name))
 	if err := <-waited; !errors.Is(err, unix.EIO) {
 		t.Errorf("a write that waited: %v", err)
 	}
@@ -158,12 +159,12 @@ func TestResizeThatIsRefused(t *testing.T) {
 	}
 	defer keys.Wipe()
 
-	larger := crypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
-	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err,
+	larger := dmcrypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
+	if err := (dmcrypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err,
 		unix.EINVAL) {
 		t.Errorf("larger than its disk: %v", err)
 	}
-	m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name)
+	m, err := (dmcrypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name)
 	if err != nil || m.Suspended || m.Inactive || m.Targets[0].Length != size {
 		t.Fatalf("%+v, %v", m, err)
 	}

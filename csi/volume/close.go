@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -53,7 +54,7 @@ func (o *op) unmap(ctx context.Context) error {
 		return err
 	}
 	if present != "" {
-		if err := o.Engine.Remove(ctx, present, false); errors.Is(err, crypt.ErrInUse) {
+		if err := o.Engine.Remove(ctx, present, false); errors.Is(err, dmcrypt.ErrInUse) {
 			return fmt.Errorf("volume %s: %w: %w", o.state.Volume, ErrInUse, err)
 		} else if err != nil {
 			return err
@@ -169,9 +170,9 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	}
 
 	if record.Epoch == o.state.Epoch && o.state.Writer == o.Node {
-		t := crypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard)
+		t := dmcrypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
-			!errors.Is(err, crypt.ErrNoMapping) {
+			!errors.Is(err, dmcrypt.ErrNoMapping) {
 			// The engine has already tried to resume the mapping once.
 			return errors.Join(err, o.resumeWithRetry(ctx, func() error {
 				return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false)

@@ -40,7 +40,7 @@
 // repairs. docs/design/0005-volumes.md has the states and the order of writes.
 //
 // It depends on neither Kubernetes nor file systems, but on four interfaces: Store,
-// keyring.Provider, crypt.Engine and backend.Backend.
+// keyring.Provider, dmcrypt.Engine and backend.Backend.
 //
 // It is larger than most packages: all operations share the lock of a volume, the trusted state and
 // the order of its writes, so a half of them could not keep the promises above.

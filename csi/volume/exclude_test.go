@@ -5,13 +5,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 func TestCloseWhileBusy(t *testing.T) {
 	n := opened(t)
 	m := n.engine.Live()[0]
-	n.engine.Edit(m, func(m *crypt.Mapping) { m.Open = 1 })
+	n.engine.Edit(m, func(m *dmcrypt.Mapping) { m.Open = 1 })
 	before := n.state()
 	if _, err := n.process(0).Close(t.Context(), id, nil); !errors.Is(err, ErrInUse) {
 		t.Errorf("closed: %v", err)

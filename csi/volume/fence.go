@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // FenceByState fences this node's stale mappings of a volume. The mapping of the present epoch is
@@ -31,7 +32,7 @@ func (s *Set) FenceByState(ctx context.Context, volume string) error {
 
 	for _, name := range names {
 		m, err := o.Engine.Lookup(ctx, name)
-		if errors.Is(err, crypt.ErrNoMapping) || err == nil && m.Dead() {
+		if errors.Is(err, dmcrypt.ErrNoMapping) || err == nil && m.Dead() {
 			continue // The kernel removes it on its last close.
 		}
 		if err == nil {
@@ -63,10 +64,10 @@ func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 	}
 	defer unlock()
 
-	uuid, epoch, ok := crypt.VolumeOf(name)
+	uuid, epoch, ok := dmcrypt.VolumeOf(name)
 	m, err := s.Engine.Lookup(ctx, name)
 	below, mapped := m.Below()
-	if errors.Is(err, crypt.ErrNoMapping) || err == nil && (!ok || !mapped) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) || err == nil && (!ok || !mapped) {
 		return nil // The mapping is closed, fenced, or not ours.
 	}
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 	if later == 0 {
 		return nil
 	}
-	if err := s.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+	if err := s.Engine.Fence(ctx, name); err != nil && !errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
 	}
 	s.happened(volume, Fenced)

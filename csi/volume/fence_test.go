@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // heir is another node that sees the same states and disks.
@@ -48,7 +49,7 @@ func TestYieldFencesTakenOverMappings(t *testing.T) {
 			n.t = t
 			n.edit(func(s *State) { s.Request.Node = "node-1" })
 			mapping := n.engine.Live()[0]
-			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 			if err := n.process(0).FenceByState(t.Context(), id); err != nil ||
 				len(n.engine.Live()) != 1 {
 				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
@@ -71,12 +72,12 @@ func TestYieldFencesTakenOverMappings(t *testing.T) {
 				t.Errorf("opened again: %v", err)
 			}
 
-			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+			n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 			if _, err := s.Close(t.Context(), id, nil); err != nil {
 				t.Errorf("closed: %v", err)
 			}
 			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err,
-				crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
+				dmcrypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
 				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
 			}
 

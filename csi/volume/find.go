@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // Get returns the state of a volume of this cluster, or ErrNotFound.
@@ -15,7 +16,7 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 }
 
 // Find returns the mapping that Open made for the volume, and the state. It changes nothing and
-// takes no lock. Without a mapping it returns the state and crypt.ErrNoMapping. For a mapping that
+// takes no lock. Without a mapping it returns the state and dmcrypt.ErrNoMapping. For a mapping that
 // is ahead of the state it returns the state and the refusal crypt.NewerThanState.
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	return s.FindIn(ctx, s.Store, volume)
@@ -30,11 +31,11 @@ func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, erro
 	if _, _, err := s.mappings(ctx, st); err != nil {
 		return Opened{State: st}, err
 	}
-	none := fmt.Errorf("volume %s: %w on this node", volume, crypt.ErrNoMapping)
+	none := fmt.Errorf("volume %s: %w on this node", volume, dmcrypt.ErrNoMapping)
 	if st.Phase != Ready || st.Writer != s.Node {
 		return Opened{State: st}, none
 	}
-	want := crypt.Expected(st.UUID, st.Epoch, st.Payload, 0, "", false)
+	want := dmcrypt.Expected(st.UUID, st.Epoch, st.Payload, 0, "", false)
 	m, err := s.Engine.Lookup(ctx, want.Name)
 	if err == nil && m.UUID != want.UUID {
 		err = none
@@ -49,20 +50,20 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 	if st.UUID == (crypt.UUID{}) {
 		return "", nil, nil
 	}
-	names, err := s.Engine.List(ctx, crypt.NamePrefix(st.UUID))
+	names, err := s.Engine.List(ctx, dmcrypt.NamePrefix(st.UUID))
 	if err != nil {
 		return "", nil, err
 	}
 
 	for _, name := range names {
-		epoch, ok := crypt.EpochOf(st.UUID, name)
+		epoch, ok := dmcrypt.EpochOf(st.UUID, name)
 		if ok && epoch == st.Epoch {
 			present = name
 			continue
 		}
 		if !ok || epoch > st.Epoch {
 			m, err := s.Engine.Lookup(ctx, name)
-			if err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+			if err != nil && !errors.Is(err, dmcrypt.ErrNoMapping) {
 				return "", nil, err
 			}
 			if err == nil && !m.Dead() {

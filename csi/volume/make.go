@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
@@ -66,7 +67,7 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 // new one. A replacement gets the next epoch and so another name, because a process that holds the
 // old mapping open keeps its name taken.
 func (o *op) unmade(ctx context.Context, dev backend.Device,
-	opts OpenOptions) (crypt.Mapping, error) {
+	opts OpenOptions) (dmcrypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
 		return m, err
@@ -103,7 +104,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 // last close.
 func (o *op) remove(ctx context.Context, name string) error {
 	err := o.Engine.Remove(ctx, name, false)
-	if errors.Is(err, crypt.ErrInUse) {
+	if errors.Is(err, dmcrypt.ErrInUse) {
 		err = o.fenceAndRemove(ctx, name)
 	}
 	return err

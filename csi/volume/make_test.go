@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -213,13 +214,13 @@ func TestMakeRefusesMappingsInUse(t *testing.T) {
 
 	made = 0
 	mapping := n.engine.Live()[0]
-	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+	n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); !errors.Is(err,
 		ErrInUse) || made != 0 {
 		t.Errorf("in use: %v, made %d", err, made)
 	}
 
-	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+	n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 	failed := errors.New("no mkfs")
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{},
 		func(string) error { return failed }); !errors.Is(err, failed) {
@@ -231,7 +232,7 @@ func TestMakeRefusesMappingsInUse(t *testing.T) {
 
 	// udev, for one, may look at the device when mkfs is done.
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(device string) error {
-		n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Open = 1 })
+		n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Open = 1 })
 		return n.mkfs(&made)(device)
 	}); err != nil || len(n.engine.Live()) != 0 {
 		t.Errorf("held open: %v, mappings %v", err, n.engine.Live())
@@ -247,14 +248,14 @@ func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
 	n, made := created(t), 0
 	failed := errors.New("no mkfs")
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(string) error {
-		n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Open = 1 })
+		n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Open = 1 })
 		return failed
 	}); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
 
 	held := n.state().Epoch
-	if names, err := n.engine.List(t.Context(), crypt.NamePrefixAll); err != nil ||
+	if names, err := n.engine.List(t.Context(), dmcrypt.NamePrefixAll); err != nil ||
 		len(names) != 1 || len(n.engine.Live()) != 0 {
 		t.Fatalf("mappings %v, %v, of them live %v", names, err, n.engine.Live())
 	}

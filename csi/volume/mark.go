@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // suspendedSuffix ends the names of marks: files in the folder of locks, named after a mapping,
@@ -69,7 +69,7 @@ func (s *Set) ResumeMarked(ctx context.Context) error {
 
 func (s *Set) resumeOne(ctx context.Context, volume, name string) error {
 	m, err := s.Engine.Lookup(ctx, name)
-	if errors.Is(err, crypt.ErrNoMapping) || err == nil && !m.Suspended {
+	if errors.Is(err, dmcrypt.ErrNoMapping) || err == nil && !m.Suspended {
 		s.unmarkSuspended(name)
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -98,7 +98,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 
 	s := NewSet(Config{
 		Cluster: cluster, Node: "node-1", Store: &memoryStore{states: map[string]stored{}},
-		Engine:  crypttest.New(),
+		Engine:  dmcrypttest.New(),
 		Backend: fileBackend{dir}, Keys: newProvider(t, 1),
 	})
 	base := peak(t)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
@@ -32,7 +32,7 @@ type node struct {
 	t       testing.TB
 	name    string
 	store   Store
-	engine  *crypttest.Engine
+	engine  *dmcrypttest.Engine
 	disks   map[string]*blktest.Disk
 	keys    keyring.Provider
 	numbers map[string]uint64
@@ -51,12 +51,12 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{t: t, name: "node-1", store: &memoryStore{states: map[string]stored{}},
 		disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, keys: newProvider(t, 1)}
-	n.use(crypttest.New())
+	n.use(dmcrypttest.New())
 	return n
 }
 
 // use makes e the engine of the node.
-func (n *node) use(e *crypttest.Engine) {
+func (n *node) use(e *dmcrypttest.Engine) {
 	n.engine = e
 	e.Hook = func(op, name string) error { return n.step("engine " + op) }
 }
@@ -119,6 +119,14 @@ func (n *node) state() State {
 	}
 	return s
 }
+
+// stored is a state in a memoryStore. The revision counts updates.
+type stored struct {
+	Revision uint64
+	State    State
+}
+
+func (s stored) revision() Revision { return Revision(fmt.Sprint(s.Revision)) }
 
 // memoryStore is a Store without the waiting for a disk.
 type memoryStore struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -16,7 +17,7 @@ type OpenOptions struct {
 	// Keys is the provider of this request; nil means the provider of the Set.
 	Keys keyring.Provider
 	// Tuning is the tuning of the mapping. Discard lets the volume report free blocks to the disk.
-	Tuning  crypt.Tuning
+	Tuning  dmcrypt.Tuning
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
@@ -28,7 +29,7 @@ type OpenOptions struct {
 // Opened is a volume that can be used.
 type Opened struct {
 	// Mapping is the device with the plain text.
-	Mapping crypt.Mapping
+	Mapping dmcrypt.Mapping
 	// State is the present state of the volume.
 	State State
 	// Adopted reports whether a correct mapping was there already.
@@ -74,7 +75,7 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 // release detaches the backing's device after err, unless a mapping may use it: a volume that was
 // not opened is never closed.
 func (o *op) release(ctx context.Context, err error) error {
-	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.state.UUID)); unknown != nil ||
+	if names, unknown := o.Engine.List(ctx, dmcrypt.NamePrefix(o.state.UUID)); unknown != nil ||
 		len(names) > 0 {
 		return err
 	}
@@ -191,7 +192,7 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 // A different mapping of the present epoch is stale. It may be mounted, so it stays until its
 // replacement can be made. Mappings of former epochs are fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device,
-	opts OpenOptions) (m crypt.Mapping, stale string, err error) {
+	opts OpenOptions) (m dmcrypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.state)
 	if err != nil {
 		return m, "", err
@@ -210,7 +211,7 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.state.Writer,
 		o.state.PendingEpoch)
 	if o.state.Writer == o.Node && o.state.PendingEpoch == 0 {
-		want := crypt.Expected(o.state.UUID, o.state.Epoch, o.state.Payload, dev.Number,
+		want := dmcrypt.Expected(o.state.UUID, o.state.Epoch, o.state.Payload, dev.Number,
 			opts.Tuning, opts.Discard)
 		if m, why = o.inspect(ctx, want); why != "" && o.state.PendingPayload != 0 {
 			// An expansion that was cut short may have resized the mapping.
@@ -225,13 +226,13 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 
 	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present,
 		"why", why)
-	return crypt.Mapping{}, present, nil
+	return dmcrypt.Mapping{}, present, nil
 }
 
 // inspect returns why the mapping of that table cannot be used, or an empty string. It resumes a
 // mapping with its live table if it is suspended (by a copy) or has a second table (of an
 // expansion).
-func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
+func (o *op) inspect(ctx context.Context, want dmcrypt.Table) (dmcrypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
 	if err == nil && (m.Suspended || m.Inactive) {
 		if err = o.Engine.Suspend(ctx, want.Name, false); err == nil {
@@ -253,7 +254,7 @@ func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, stri
 // fenceAndRemove fences a mapping, which cuts it off from its disk, and removes it. If it is open
 // the kernel removes it on its last close.
 func (o *op) fenceAndRemove(ctx context.Context, name string) error {
-	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
 	}
 	return o.Engine.Remove(ctx, name, true)
@@ -261,16 +262,16 @@ func (o *op) fenceAndRemove(ctx context.Context, name string) error {
 
 // open verifies the disk, advances the epoch and makes the mapping, see create.
 func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
-	stale string) (crypt.Mapping, error) {
+	stale string) (dmcrypt.Mapping, error) {
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	defer keys.Wipe()
 	m, err := o.create(ctx, dev, opts, stale, keys,
 		func() (crypt.Record, error) { return o.advance(ctx, dev, keys, o.Node) })
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	o.keep(keys, opts)
 	o.log.Info("volume opened", "device", dev.ID, "epoch", o.state.Epoch, "mapping", m.Name)
@@ -280,12 +281,12 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
 // create makes the mapping of the verified record. It replaces the mapping stale, unless that is
 // empty.
 func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string,
-	keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
+	keys *crypt.Keys, verified func() (crypt.Record, error)) (dmcrypt.Mapping, error) {
 	// The disk stays open until the mapping holds the device: its device number cannot be reused
 	// before.
 	held, err := o.disk(dev, true)
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	defer held.Close()
 	if stale != "" {
@@ -293,25 +294,25 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 		// only good one.
 		if err := o.verified(ctx, dev, keys, true,
 			func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
-			return crypt.Mapping{}, fmt.Errorf("mapping %s is wrong but kept: "+
+			return dmcrypt.Mapping{}, fmt.Errorf("mapping %s is wrong but kept: "+
 				"no replacement can be opened: %w", stale, err)
 		}
 		if err := o.fenceAndRemove(ctx, stale); err != nil {
-			return crypt.Mapping{}, err
+			return dmcrypt.Mapping{}, err
 		}
 	}
 
 	record, err := verified()
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
-	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard),
+	m, err := o.Engine.Create(ctx, dmcrypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard),
 		keys.Volume)
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
-		return crypt.Mapping{}, errors.Join(err, o.fenceAndRemove(ctx, m.Name))
+		return dmcrypt.Mapping{}, errors.Join(err, o.fenceAndRemove(ctx, m.Name))
 	}
 
 	return m, nil

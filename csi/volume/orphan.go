@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // CloseOrphan removes the mapping name, which has no state in the store, and detaches the backing's
@@ -32,14 +32,14 @@ func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool
 	}
 	m, err := s.Engine.Lookup(ctx, name)
 	switch {
-	case errors.Is(err, crypt.ErrNoMapping):
+	case errors.Is(err, dmcrypt.ErrNoMapping):
 	case err != nil:
 		return false, err
 	case !m.Ours():
 		return false, fmt.Errorf("close mapping %s: its uuid is %q, so another program made it",
 			name, m.UUID)
 	default:
-		if err := s.Engine.Remove(ctx, name, false); errors.Is(err, crypt.ErrInUse) {
+		if err := s.Engine.Remove(ctx, name, false); errors.Is(err, dmcrypt.ErrInUse) {
 			return false, nil
 		} else if err != nil {
 			return false, err

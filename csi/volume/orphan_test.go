@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
@@ -28,12 +28,12 @@ func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
 	}
 
 	ours := o.Mapping.UUID
-	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = "LVM-1" })
+	n.engine.Edit(o.Mapping.Name, func(m *dmcrypt.Mapping) { m.UUID = "LVM-1" })
 	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed || err == nil {
 		t.Errorf("of another program: %v, %v", closed, err)
 	}
 
-	n.engine.Edit(o.Mapping.Name, func(m *crypt.Mapping) { m.UUID = ours })
+	n.engine.Edit(o.Mapping.Name, func(m *dmcrypt.Mapping) { m.UUID = ours })
 	for range 2 {
 		closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name)
 		if !closed || err != nil || len(n.engine.Live()) != 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -178,7 +179,7 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 		t.Fatal(err)
 	}
 	mapping = n.engine.Live()[0]
-	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+	n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 	store.states[id] = old
 	return n, mapping
 }
@@ -299,13 +300,13 @@ func TestNoDeviceMapper(t *testing.T) {
 	hook := n.engine.Hook
 	n.engine.Hook = func(op, _ string) error {
 		if op == "create" {
-			return fmt.Errorf("%w: %w", crypt.ErrNotSupported, unix.EPERM)
+			return fmt.Errorf("%w: %w", dmcrypt.ErrNotSupported, unix.EPERM)
 		}
 		return nil
 	}
 	for range 3 {
 		if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
-			crypt.ErrNotSupported) {
+			dmcrypt.ErrNotSupported) {
 			t.Errorf("%v", err)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	n := opened(t)
 	name := n.engine.Live()[0]
-	stop := func() { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }
+	stop := func() { n.engine.Edit(name, func(m *dmcrypt.Mapping) { m.Suspended = true }) }
 	stop()
 	s := n.process(0)
 	unlock, err := s.lock(id)
@@ -59,7 +59,7 @@ func (l lame) List(ctx context.Context) ([]State, error) {
 // A refused state of any volume keeps no other volume suspended.
 func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	n := opened(t)
-	stop := func(name string) { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }
+	stop := func(name string) { n.engine.Edit(name, func(m *dmcrypt.Mapping) { m.Suspended = true }) }
 	stop(n.engine.Live()[0])
 	s := n.process(0)
 	s.Store = lame{s.Store, true}
@@ -84,7 +84,7 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 // A mapping whose volume another node took over, or is about to, is not resumed: it would write.
 func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	n := opened(t)
-	n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Suspended = true })
+	n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Suspended = true })
 	n.edit(func(s *State) { s.Writer, s.PendingEpoch = "node-2", s.Epoch+1 })
 	s := n.process(0)
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 1 {
@@ -120,7 +120,7 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
 		t.Fatal(err)
 	}
-	n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Suspended = true })
+	n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Suspended = true })
 	next := n.process(0)
 	next.Locks, next.Store = left, lame{next.Store, true}
 	next.OpenBelow = func(uint64) (blk.Reader, error) { return n.disks[id], nil }
@@ -149,7 +149,7 @@ func TestResumeWithoutAPIServer(t *testing.T) {
 func TestResumeWithoutAPIServerFencesWhatWasTaken(t *testing.T) {
 	n, s := killedInACopy(t)
 	heir := n.process(0)
-	other := crypttest.New()
+	other := dmcrypttest.New()
 	heir.Node, heir.Engine = "node-2", other
 	if _, err := heir.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -109,11 +110,11 @@ func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	closeVolume(t, n)
 	s := openKeeping(t, keyless(n), n.keys)
 	mapping := n.engine.Live()[0]
-	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+	n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 	if _, err := s.Close(t.Context(), id, nil); !errors.Is(err, ErrInUse) {
 		t.Errorf("busy: %v", err)
 	}
-	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+	n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 0 })
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.Store = ending{s.Store}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -30,7 +31,7 @@ type Config struct {
 	// NewSet, before the first use of a state.
 	Cluster, Node string
 	Store         Store
-	Engine        crypt.Engine
+	Engine        dmcrypt.Engine
 	Backend       backend.Backend
 	// Keys wraps keys when an operation brings no provider of its own.
 	Keys keyring.Provider

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
 // suspendLimit is the longest time that the source of a copy is suspended. It counts from the
@@ -59,7 +59,7 @@ var resumePauses = []time.Duration{
 func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
 	err := resume()
 	for _, pause := range o.pauses {
-		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+		if err == nil || errors.Is(err, dmcrypt.ErrNoMapping) {
 			return err
 		}
 		o.log.Warn("volume is still suspended: trying again to resume it",
@@ -70,7 +70,7 @@ func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
 		}
 		err = resume()
 	}
-	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+	if err == nil || errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
 	}
 	o.log.Error("cannot resume suspended volume; if it stays suspended run: dmsetup resume MAPPING",
@@ -89,7 +89,7 @@ func (o *op) suspend(ctx context.Context, open string) (resume func() error, err
 	}
 	resume = func() error {
 		err := o.Engine.Suspend(context.WithoutCancel(ctx), open, false)
-		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
+		if err == nil || errors.Is(err, dmcrypt.ErrNoMapping) {
 			o.unmarkSuspended(open)
 		}
 		return err
@@ -110,7 +110,7 @@ func (s *Set) Resume(ctx context.Context) error {
 
 // resumeUnmarked resumes mappings by the states in the store.
 func (s *Set) resumeUnmarked(ctx context.Context) error {
-	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := s.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 		// A mapping whose volume another node took over is resumed only as fenced: see
 		// FenceByState.
 		if st.Busy(s.Node) == nil {
-			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
+			volumeByName[dmcrypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
 	}
 
@@ -159,7 +159,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 // it returns an error. It returns nil for a volume that is not open here.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
-	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
+	if errors.Is(err, dmcrypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
 		return nil
 	}
 	if err != nil || !o.Mapping.Suspended {
@@ -179,7 +179,7 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 		return nil // The mapping was fenced.
 	}
 	if err := s.Engine.Suspend(ctx, name, false); err != nil &&
-		!errors.Is(err, crypt.ErrNoMapping) {
+		!errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
 	}
 	s.unmarkSuspended(name)

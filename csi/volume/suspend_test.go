@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -143,7 +143,7 @@ func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 }
 
 // halfway is an engine that fails once what it does has suspended the mapping.
-type halfway struct{ crypt.Engine }
+type halfway struct{ dmcrypt.Engine }
 
 func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error {
 	err := h.Engine.Suspend(ctx, name, suspended)
@@ -177,9 +177,9 @@ func TestHalfwayToAStandstill(t *testing.T) {
 }
 
 // resizing is an engine whose Resize leaves the mapping suspended, having tried to let it go on.
-type resizing struct{ crypt.Engine }
+type resizing struct{ dmcrypt.Engine }
 
-func (r resizing) Resize(ctx context.Context, t crypt.Table, _ *keyring.Secret) error {
+func (r resizing) Resize(ctx context.Context, t dmcrypt.Table, _ *keyring.Secret) error {
 	return errors.Join(r.Engine.Suspend(ctx, t.Name, true), unix.EIO,
 		r.Engine.Suspend(ctx, t.Name, false))
 }
@@ -199,7 +199,7 @@ func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	s := n.process(0)
 	s.Backend = rebooting{stepBackend{n}}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
-		crypt.ErrNoMapping) || errors.Is(err, ErrSuspended) || *asked != 1 {
+		dmcrypt.ErrNoMapping) || errors.Is(err, ErrSuspended) || *asked != 1 {
 		t.Errorf("%v after %d attempts", err, *asked)
 	}
 	n.nothingOf(copyID)
@@ -264,7 +264,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 
 // slow is an engine that takes its time to write out what a file system holds before it stands
 // still.
-type slow struct{ crypt.Engine }
+type slow struct{ dmcrypt.Engine }
 
 func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
 	if suspended {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -207,7 +207,7 @@ func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)
 		mapping := n.engine.Live()[0]
-		n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+		n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 		_, err := n.process(kill).Expand(t.Context(), id, 2*size, OpenOptions{})
 		killed := n.steps >= kill
 

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -16,18 +17,18 @@ func TestZombieMappingsAreReplaced(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
 		"dead disk": func(n *node, m string) { n.engine.Kill(m) },
 		"another uuid": func(n *node, m string) {
-			n.engine.Edit(m, func(m *crypt.Mapping) { m.UUID = "CRYPT-LUKS2-x" })
+			n.engine.Edit(m, func(m *dmcrypt.Mapping) { m.UUID = "CRYPT-LUKS2-x" })
 		},
 		"another size": func(n *node, m string) {
-			n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets[0].Length -= 4096 })
+			n.engine.Edit(m, func(m *dmcrypt.Mapping) { m.Targets[0].Length -= 4096 })
 		},
 		"no table": func(n *node, m string) {
-			n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets = nil })
+			n.engine.Edit(m, func(m *dmcrypt.Mapping) { m.Targets = nil })
 		},
 		"another device": func(n *node, _ string) { n.numbers[id]++ },
 		"held open": func(n *node, m string) {
 			n.engine.Kill(m)
-			n.engine.Edit(m, func(m *crypt.Mapping) { m.Open = 1 })
+			n.engine.Edit(m, func(m *dmcrypt.Mapping) { m.Open = 1 })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
 			mapping := n.engine.Live()[0]
-			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 			s := n.process(0)
 			c.spoil(n, s)
 			hook := n.engine.Hook

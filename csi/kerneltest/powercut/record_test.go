@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -86,7 +86,7 @@ func simulate(t *testing.T) []logged {
 	m := &marker{disk: recorder{NewDisk(marksSize), marksStart, &entries}}
 	s := volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: t.TempDir()},
-			m}, Engine: crypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
+			m}, Engine: dmcrypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
 		OpenDisk: func(string, bool) (blk.Disk, error) { return disk, nil },
 	})
 	ctx := t.Context()

@@ -17,7 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -142,7 +142,7 @@ func (v *verifier) check(d *Disk, s State) error {
 
 	opened := d.Over()
 	set := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: store, Engine: crypttest.New(),
+		Cluster: cluster, Node: nodeName, Store: store, Engine: dmcrypttest.New(),
 		Backend: oneDisk{id: id}, Keys: v.keys,
 		OpenDisk: func(string, bool) (blk.Disk, error) { return opened, nil },
 	})

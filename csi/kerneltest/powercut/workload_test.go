@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
@@ -65,7 +65,7 @@ func TestWorkload(t *testing.T) {
 	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
 		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states},
-			w.marks}, Engine: crypt.Kernel{},
+			w.marks}, Engine: dmcrypt.Kernel{},
 		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t),
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
@@ -22,7 +22,7 @@ type Options struct {
 	// Room is how much of a disk each side has, bytes.
 	Room int64
 	// Tuning is the class of our volumes, and the flags of cryptsetup.
-	Tuning crypt.Tuning
+	Tuning dmcrypt.Tuning
 	// Disks are the names of the disks; empty means all.
 	Disks []string
 	// Dir is the folder for the machine and its disks.
@@ -48,7 +48,7 @@ func (o *Options) setDefaults() {
 		o.Room = 1 << 30
 	}
 	if o.Tuning == "" {
-		o.Tuning = crypt.Throughput
+		o.Tuning = dmcrypt.Throughput
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

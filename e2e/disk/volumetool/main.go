@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -58,7 +59,7 @@ func run(args []string) error {
 		"`folder` for states, keys and files of volumes")
 	flags.StringVar(&s.disks, "disks", "",
 		"`devices` that volumes may have, with commas between; none: volumes are in files")
-	flags.StringVar(&s.tuning, "tuning", string(crypt.Throughput),
+	flags.StringVar(&s.tuning, "tuning", string(dmcrypt.Throughput),
 		"`class` of new volumes: throughput or latency")
 	flags.IntVar(&s.key, "key", 0, "`number` of the one key-encryption key at hand, the first "+
 		"being 1; 0: all, the newest wraps")

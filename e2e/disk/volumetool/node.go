@@ -15,7 +15,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
@@ -58,7 +58,7 @@ func newNode(s settings) (*node, error) {
 
 	config := volume.Config{
 		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]},
-		Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
+		Engine: dmcrypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	kind := driver.BackendFile
@@ -75,7 +75,7 @@ func newNode(s settings) (*node, error) {
 	n.driver, err = driver.New(driver.Config{
 		Node: nodeName, Version: "test", Sets: map[string]*volume.Set{kind: n.set},
 		Keys:     map[string]keyring.Provider{keyring.NameFile: n.keys},
-		Defaults: driver.Parameters{Tuning: crypt.Tuning(s.tuning)}, Mounts: mount.Host{},
+		Defaults: driver.Parameters{Tuning: dmcrypt.Tuning(s.tuning)}, Mounts: mount.Host{},
 		PrivateMounts: true, Log: config.Log,
 	})
 	return n, err

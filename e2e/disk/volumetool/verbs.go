@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 )
@@ -91,9 +92,9 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 const passphrase = "reference"
 
 // perf are the arguments of cryptsetup that a class stands for.
-var perf = map[crypt.Tuning][]string{
-	crypt.Throughput: {"--perf-submit_from_crypt_cpus"},
-	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
+var perf = map[dmcrypt.Tuning][]string{
+	dmcrypt.Throughput: {"--perf-submit_from_crypt_cpus"},
+	dmcrypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
 
 // formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same
@@ -122,7 +123,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 	name := "reference-" + filepath.Base(device)
 	a.Path = "/dev/mapper/" + name
 	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name},
-		perf[crypt.Tuning(n.tuning)]...)
+		perf[dmcrypt.Tuning(n.tuning)]...)
 
 	steps := [][]string{open}
 	switch {

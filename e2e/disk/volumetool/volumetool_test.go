@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -24,7 +24,7 @@ func TestVerbs(t *testing.T) {
 		"a reference nowhere": {"reference new /dev/null", "want `device DEVICE`"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := newNode(settings{dir: t.TempDir(), tuning: string(crypt.Latency)})
+			n, err := newNode(settings{dir: t.TempDir(), tuning: string(dmcrypt.Latency)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +39,7 @@ func TestVerbs(t *testing.T) {
 
 // The newest key wraps, all open, and a flag selects one alone.
 func TestKeys(t *testing.T) {
-	s := settings{dir: t.TempDir(), tuning: string(crypt.Throughput)}
+	s := settings{dir: t.TempDir(), tuning: string(dmcrypt.Throughput)}
 	n, err := newNode(s)
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
-	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
@@ -126,7 +126,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	})
 
 	set := volume.NewSet(volume.Config{Cluster: cluster, Node: s.node, Store: store,
-		Engine: crypttest.New(), Backend: files, Log: log})
+		Engine: dmcrypttest.New(), Backend: files, Log: log})
 	d, err := driver.New(driver.Config{Node: s.node, Version: "v0",
 		Sets: map[string]*volume.Set{driver.BackendFile: set},
 		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{},

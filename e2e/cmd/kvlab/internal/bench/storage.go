@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/e2e/bench/storage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -46,7 +46,7 @@ func storageCommand() *cobra.Command {
 	b := program.NewBench("storage", storageUsage, &a.Choice)
 	b.Flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
 	b.Flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
-	b.Flags.StringVar((*string)(&a.Tuning), "tuning", string(crypt.Throughput),
+	b.Flags.StringVar((*string)(&a.Tuning), "tuning", string(dmcrypt.Throughput),
 		"`class` of our volumes and flags of cryptsetup: throughput or latency")
 	b.Flags.StringSliceVar(&a.Disks, "disks", storage.Names(), "which disks")
 
@@ -64,7 +64,7 @@ func (a *storageArguments) complete() error {
 	if a.seconds < 1 || a.size < 64 {
 		return fmt.Errorf("--seconds %d, --size %d: write at least 1 and 64", a.seconds, a.size)
 	}
-	if a.Tuning != crypt.Throughput && a.Tuning != crypt.Latency {
+	if a.Tuning != dmcrypt.Throughput && a.Tuning != dmcrypt.Latency {
 		return fmt.Errorf("--tuning %s: write throughput or latency", a.Tuning)
 	}
 	for _, name := range a.Disks {

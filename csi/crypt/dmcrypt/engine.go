@@ -1,4 +1,4 @@
-package crypt
+package dmcrypt
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -91,7 +92,7 @@ type Table struct {
 	// Payload is the size in bytes; Offset is its start on the device.
 	Payload, Offset int64
 	// Volume is the LUKS UUID, which names the key in the keyring.
-	Volume  UUID
+	Volume  crypt.UUID
 	Tuning  Tuning
 	Discard bool
 }
@@ -107,31 +108,31 @@ const (
 const NamePrefixAll = namePrefix
 
 // NamePrefix returns what the names of all mappings of the volume begin with, of any epoch.
-func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
+func NamePrefix(u crypt.UUID) string { return namePrefix + u.String() + "-" }
 
 // NewTable returns the table of a verified record on the device of that number.
-func NewTable(r Record, device uint64, tuning Tuning, discard bool) Table {
+func NewTable(r crypt.Record, device uint64, tuning Tuning, discard bool) Table {
 	t := Expected(r.UUID, r.Epoch, r.Payload, device, tuning, discard)
-	t.Offset = int64(r.offset)
+	t.Offset = r.Offset()
 	return t
 }
 
 // Expected returns the table that the volume's mapping must have by the trusted state, to compare a
 // found mapping with. Each epoch has its own names, so an old mapping that is still open blocks no
 // new one.
-func Expected(u UUID, epoch uint64, payload int64, device uint64, tuning Tuning,
+func Expected(u crypt.UUID, epoch uint64, payload int64, device uint64, tuning Tuning,
 	discard bool) Table {
 	n := strconv.FormatUint(epoch, 10)
 	return Table{
 		Name: NamePrefix(u) + n, UUID: uuidPrefix + u.String() + "-" + n,
-		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Tuning: tuning,
+		Device: device, Payload: payload, Offset: crypt.DataOffset, Volume: u, Tuning: tuning,
 		Discard: discard,
 	}
 }
 
 // EpochOf returns the epoch in the name of the volume's mapping; ok is false for a name that
 // Expected does not make.
-func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
+func EpochOf(u crypt.UUID, name string) (epoch uint64, ok bool) {
 	n, ok := strings.CutPrefix(name, NamePrefix(u))
 	epoch, err := strconv.ParseUint(n, 10, 64)
 	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
@@ -139,11 +140,11 @@ func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
 
 // VolumeOf returns the volume and epoch in the name of a mapping; ok is false for a name that
 // Expected does not make.
-func VolumeOf(name string) (u UUID, epoch uint64, ok bool) {
+func VolumeOf(name string) (u crypt.UUID, epoch uint64, ok bool) {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	i := strings.LastIndexByte(rest, '-')
 	if !ok || i < 0 || u.UnmarshalText([]byte(rest[:i])) != nil {
-		return UUID{}, 0, false
+		return crypt.UUID{}, 0, false
 	}
 	epoch, ok = EpochOf(u, name)
 	return u, epoch, ok
@@ -155,18 +156,18 @@ const sectorBits = 9
 // params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with
 // those flags.
 func (t Table) params(flags []string) string {
-	args := append([]string{"sector_size:" + strconv.Itoa(SectorSize)}, flags...)
+	args := append([]string{"sector_size:" + strconv.Itoa(crypt.SectorSize)}, flags...)
 	if t.Discard {
 		args = append(args, "allow_discards")
 	}
-	return fmt.Sprintf("%s %s 0 %d:%d %d %d %s", Cipher, t.keyField(), unix.Major(t.Device),
+	return fmt.Sprintf("%s %s 0 %d:%d %d %d %s", crypt.Cipher, t.keyField(), unix.Major(t.Device),
 		unix.Minor(t.Device), t.Offset>>sectorBits,
 		len(args), strings.Join(args, " "))
 }
 
 // keyField names the key: its size, type and description in the keyring.
 func (t Table) keyField() string {
-	return fmt.Sprintf(":%d:logon:%s%s", KeySize, keyPrefix, t.Volume)
+	return fmt.Sprintf(":%d:logon:%s%s", crypt.KeySize, keyPrefix, t.Volume)
 }
 
 // Mapping is a mapping as the kernel shows it. It holds no key.

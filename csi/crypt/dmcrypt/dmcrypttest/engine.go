@@ -1,6 +1,6 @@
-// Package crypttest has an Engine that keeps mappings in memory, for tests of what uses one. It
+// Package dmcrypttest has an Engine that keeps mappings in memory, for tests of what uses one. It
 // encrypts nothing. Imported by tests only.
-package crypttest
+package dmcrypttest
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
@@ -28,8 +28,8 @@ type Engine struct {
 }
 
 type mapping struct {
-	crypt.Mapping
-	table crypt.Table
+	dmcrypt.Mapping
+	table dmcrypt.Table
 	key   []byte
 	dead  bool
 }
@@ -68,12 +68,12 @@ func (e *Engine) need(op, name string) (*mapping, func(), error) {
 	m, end, err := e.begin(op, name)
 	if err == nil && m == nil {
 		end()
-		err = fmt.Errorf("mapping %s: %w", name, crypt.ErrNoMapping)
+		err = fmt.Errorf("mapping %s: %w", name, dmcrypt.ErrNoMapping)
 	}
 	return m, end, err
 }
 
-// Answer implements crypt.Engine.
+// Answer implements dmcrypt.Engine.
 func (e *Engine) Answer(context.Context) error {
 	_, end, err := e.begin("answer", "")
 	if err == nil {
@@ -82,16 +82,16 @@ func (e *Engine) Answer(context.Context) error {
 	return err
 }
 
-// Create implements crypt.Engine.
-func (e *Engine) Create(_ context.Context, t crypt.Table,
-	key *keyring.Secret) (crypt.Mapping, error) {
+// Create implements dmcrypt.Engine.
+func (e *Engine) Create(_ context.Context, t dmcrypt.Table,
+	key *keyring.Secret) (dmcrypt.Mapping, error) {
 	m, end, err := e.begin("create", t.Name)
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	defer end()
 	if m != nil {
-		return crypt.Mapping{}, fmt.Errorf("mapping %s: %w", t.Name, crypt.ErrExists)
+		return dmcrypt.Mapping{}, fmt.Errorf("mapping %s: %w", t.Name, dmcrypt.ErrExists)
 	}
 	e.created++
 	m = &mapping{table: t, key: slices.Clone(key.Bytes())}
@@ -102,17 +102,17 @@ func (e *Engine) Create(_ context.Context, t crypt.Table,
 	return m.Mapping, nil
 }
 
-// Lookup implements crypt.Engine.
-func (e *Engine) Lookup(_ context.Context, name string) (crypt.Mapping, error) {
+// Lookup implements dmcrypt.Engine.
+func (e *Engine) Lookup(_ context.Context, name string) (dmcrypt.Mapping, error) {
 	m, end, err := e.need("lookup", name)
 	if err != nil {
-		return crypt.Mapping{}, err
+		return dmcrypt.Mapping{}, err
 	}
 	defer end()
 	return m.Mapping, nil
 }
 
-// List implements crypt.Engine.
+// List implements dmcrypt.Engine.
 func (e *Engine) List(_ context.Context, prefix string) ([]string, error) {
 	_, end, err := e.begin("list", prefix)
 	if err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) List(_ context.Context, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// Probe implements crypt.Engine.
+// Probe implements dmcrypt.Engine.
 func (e *Engine) Probe(_ context.Context, name string) error {
 	m, end, err := e.need("probe", name)
 	if err != nil {
@@ -142,9 +142,9 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements crypt.Engine, in two steps: the table is loaded as a second one, then made the
+// Resize implements dmcrypt.Engine, in two steps: the table is loaded as a second one, then made the
 // live one.
-func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) error {
+func (e *Engine) Resize(_ context.Context, t dmcrypt.Table, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (e *Engine) Resize(_ context.Context, t crypt.Table, key *keyring.Secret) e
 	return nil
 }
 
-// Suspend implements crypt.Engine.
+// Suspend implements dmcrypt.Engine.
 func (e *Engine) Suspend(_ context.Context, name string, suspended bool) error {
 	op := "resume"
 	if suspended {
@@ -179,7 +179,7 @@ func (e *Engine) Suspend(_ context.Context, name string, suspended bool) error {
 	return nil
 }
 
-// Fence implements crypt.Engine.
+// Fence implements dmcrypt.Engine.
 func (e *Engine) Fence(_ context.Context, name string) error {
 	m, end, err := e.need("fence", name)
 	if err != nil {
@@ -187,11 +187,11 @@ func (e *Engine) Fence(_ context.Context, name string) error {
 	}
 	defer end()
 	m.key, m.Suspended, m.Inactive = nil, false, false
-	m.Targets = []crypt.Target{{Length: m.table.Payload, Type: "error"}}
+	m.Targets = []dmcrypt.Target{{Length: m.table.Payload, Type: "error"}}
 	return nil
 }
 
-// Remove implements crypt.Engine.
+// Remove implements dmcrypt.Engine.
 func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 	m, end, err := e.begin("remove", name)
 	if err != nil {
@@ -202,7 +202,7 @@ func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 		if deferred {
 			return nil
 		}
-		return fmt.Errorf("mapping %s: %w", name, crypt.ErrInUse)
+		return fmt.Errorf("mapping %s: %w", name, dmcrypt.ErrInUse)
 	}
 	delete(e.mappings, name)
 	return nil
@@ -211,7 +211,7 @@ func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 func (m *mapping) fenced() bool { return len(m.Targets) == 1 && m.Targets[0].Type == "error" }
 
 // Edit changes the mapping of that name, if there is one: its state as another program left it.
-func (e *Engine) Edit(name string, edit func(m *crypt.Mapping)) {
+func (e *Engine) Edit(name string, edit func(m *dmcrypt.Mapping)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if m := e.mappings[name]; m != nil {

@@ -1,4 +1,4 @@
-package crypt
+package dmcrypt
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
@@ -94,7 +95,7 @@ func load(t Table, key *keyring.Secret, flags []string) error {
 
 func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 	defer runtime.KeepAlive(key)
-	if err := checkHalves(key.Bytes()); err != nil {
+	if err := crypt.CheckKey(key.Bytes()); err != nil {
 		return fmt.Errorf("mapping %s: %w", t.Name, err)
 	}
 	id, err := unix.AddKey("logon", keyPrefix+t.Volume.String(), key.Bytes(),

@@ -1,19 +1,22 @@
-package crypt
+package dmcrypt
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
+const testPayload = 8 << 20
+
+var testUUID = crypt.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+
 func testTable() Table {
-	r, err := newRecord(testID, testPayload)
-	if err != nil {
-		panic(err)
-	}
-	return NewTable(r, unix.Mkdev(7, 3), Latency, false)
+	return Expected(testUUID, 1, testPayload, unix.Mkdev(7, 3), Latency, false)
 }
 
 func TestTable(t *testing.T) {
@@ -25,7 +28,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
 	if table.Name != "kubeveil-"+id+"-1" || table.UUID != "KUBEVEIL-"+id+"-1" ||
-		!strings.HasPrefix(table.Name, NamePrefix(testID.UUID)) {
+		!strings.HasPrefix(table.Name, NamePrefix(testUUID)) {
 		t.Errorf("names %s and %s", table.Name, table.UUID)
 	}
 	table.Discard, table.Tuning = true, ""
@@ -65,7 +68,7 @@ func TestDiffersNamesEachDifference(t *testing.T) {
 		}, "[crypt crypt]"},
 		"another size":   {func(m *Mapping) { m.Targets[0].Length += 4096 }, "size: expected"},
 		"another device": {replace("7:3", "7:4"), "device: expected 7:3, found 7:4"},
-		"null cipher": {replace(Cipher, "cipher_null-ecb"),
+		"null cipher": {replace(crypt.Cipher, "cipher_null-ecb"),
 			"cipher: expected aes-xts-plain64"},
 		"another key":    {replace("kubeveil:0102", "kubeveil:0202"), "key: expected"},
 		"another offset": {replace("8192", "8200"), "offset: expected"},
@@ -74,7 +77,7 @@ func TestDiffersNamesEachDifference(t *testing.T) {
 		"other sectors":  {replace("sector_size:4096", "sector_size:512"), "options: expected"},
 		"no options": {replace(" 3 sector_size:4096 no_read_workqueue no_write_workqueue",
 			""), "options: expected"},
-		"arguments cut off": {func(m *Mapping) { m.Targets[0].params = Cipher }, "arguments"},
+		"arguments cut off": {func(m *Mapping) { m.Targets[0].params = crypt.Cipher }, "arguments"},
 		"integrity is asked": {replace("3 sector", "4 integrity:28:aead sector"),
 			"options: expected"},
 	} {
@@ -132,7 +135,7 @@ func TestRequestAndReply(t *testing.T) {
 	if err != nil || len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("targets %+v, %v", got, err)
 	}
-	if !isZero(r.data) {
+	if bytes.Trim(r.data, "\x00") != nil {
 		t.Error("the buffer with the key was not wiped")
 	}
 	for name, q := range map[string]dmRequest{
@@ -193,14 +196,14 @@ func FuzzReply(f *testing.F) {
 }
 
 func TestEpochOf(t *testing.T) {
-	u := UUID{1}
+	u := crypt.UUID{1}
 	for name, want := range map[string]struct {
 		epoch uint64
 		ok    bool
 	}{
-		Expected(u, 7, 0, 0, "", false).Name:       {7, true},
-		Expected(u, 1<<64-1, 0, 0, "", false).Name: {1<<64 - 1, true},
-		Expected(UUID{2}, 7, 0, 0, "", false).Name: {0, false},
+		Expected(u, 7, 0, 0, "", false).Name:             {7, true},
+		Expected(u, 1<<64-1, 0, 0, "", false).Name:       {1<<64 - 1, true},
+		Expected(crypt.UUID{2}, 7, 0, 0, "", false).Name: {0, false},
 		NamePrefix(u):                          {0, false},
 		NamePrefix(u) + "07":                   {7, false},
 		NamePrefix(u) + "+7":                   {0, false},
@@ -215,7 +218,7 @@ func TestEpochOf(t *testing.T) {
 }
 
 func TestDead(t *testing.T) {
-	live := Expected(UUID{1}, 1, 4096, 0, "", false).Mapping()
+	live := Expected(crypt.UUID{1}, 1, 4096, 0, "", false).Mapping()
 	for name, c := range map[string]struct {
 		targets []Target
 		want    bool
