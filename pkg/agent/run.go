@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -121,8 +122,8 @@ func (a *Agent) openSource() (err error) {
 }
 
 func (a *Agent) openTunnels() error {
-	mode := tunnel.Mode(a.config().Tunnel.Mode)
-	h, err := tunnel.NewHost(tunnel.Options{Mode: mode, Log: a.log})
+	mode := wgdevice.Mode(a.config().Tunnel.Mode)
+	h, err := wgdevice.NewHost(wgdevice.Options{Mode: mode, Log: a.log})
 	if err != nil {
 		return err
 	}

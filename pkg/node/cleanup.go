@@ -28,7 +28,7 @@ import (
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
-	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 )
 
 // ErrRunning matches the error of Cleanup while a veild runs on this node.
@@ -138,7 +138,7 @@ func removePods() (took []string, err error) {
 }
 
 func removeTunnels(ctx context.Context, log *slog.Logger) ([]string, error) {
-	h, err := tunnel.NewHost(tunnel.Options{Mode: tunnel.ModeAuto, Log: log})
+	h, err := wgdevice.NewHost(wgdevice.Options{Mode: wgdevice.ModeAuto, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package tunnel_test
+package wgdevice_test
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package tunnel
+package wgdevice
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
 // removeWait bounds the time in which veil-wg removes a device without a request. After that the
@@ -43,7 +44,7 @@ func (h *Host) owned() ([]string, error) {
 	st, err := h.Read(context.Background())
 	var names []string
 	for _, d := range st.Devices {
-		if d.Ours && d.Kind != Foreign {
+		if d.Ours && d.Kind != tunnel.Foreign {
 			names = append(names, d.Name)
 		}
 	}
@@ -53,7 +54,7 @@ func (h *Host) owned() ([]string, error) {
 	}
 	for _, entry := range entries {
 		name, _, _ := strings.Cut(entry.Name(), ".")
-		if IsDeviceName(name) {
+		if tunnel.IsDeviceName(name) {
 			names = append(names, name)
 		}
 	}
@@ -102,7 +103,7 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("find %s: %w", name, err)
-	case l.Attrs().Group != abi.TunnelGroup || kindOf(l) == Foreign:
+	case l.Attrs().Group != abi.TunnelGroup || kindOf(l) == tunnel.Foreign:
 		return nil, nil
 	}
 	return l, nil

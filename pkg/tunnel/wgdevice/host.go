@@ -1,4 +1,4 @@
-package tunnel
+package wgdevice
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -78,43 +79,43 @@ func NewHost(o Options) (*Host, error) {
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
 // Read reads all links with our names.
-func (h *Host) Read(ctx context.Context) (State, error) {
+func (h *Host) Read(ctx context.Context) (tunnel.State, error) {
 	netlink, err := nl.Open()
 	if err != nil {
-		return State{}, err
+		return tunnel.State{}, err
 	}
 	defer netlink.Close()
 	links, err := netlink.LinkList()
 	if err != nil {
-		return State{}, fmt.Errorf("list links: %w", err)
+		return tunnel.State{}, fmt.Errorf("list links: %w", err)
 	}
-	var st State
+	var st tunnel.State
 	for _, l := range links {
-		if IsDeviceName(l.Attrs().Name) {
+		if tunnel.IsDeviceName(l.Attrs().Name) {
 			d, err := h.readDevice(l)
 			if err != nil {
-				return State{}, err
+				return tunnel.State{}, err
 			}
 			st.Devices = append(st.Devices, d)
 		}
 	}
-	slices.SortFunc(st.Devices, func(a, b DeviceState) int {
+	slices.SortFunc(st.Devices, func(a, b tunnel.DeviceState) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 	return st, nil
 }
 
-func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
+func (h *Host) readDevice(l nl.Link) (tunnel.DeviceState, error) {
 	a := l.Attrs()
-	st := DeviceState{
+	st := tunnel.DeviceState{
 		Name: a.Name, Kind: kindOf(l), MTU: a.MTU,
 		Ours: a.Group == abi.TunnelGroup, Up: a.RawFlags&unix.IFF_UP != 0,
 	}
-	if st.Kind == Foreign {
+	if st.Kind == tunnel.Foreign {
 		return st, nil
 	}
 
-	if st.Kind == Userspace {
+	if st.Kind == tunnel.Userspace {
 		// Without its request, veil-wg would remove the device at its next start.
 		if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
 			return st, nil
@@ -138,12 +139,12 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	st.PublicKey = publicKey(d)
 	d.PrivateKey = wgtypes.Key{}
 	st.ListenPort, st.Mark = d.ListenPort, uint32(d.FirewallMark)
-	st.Peers = make([]PeerState, 0, len(d.Peers))
+	st.Peers = make([]tunnel.PeerState, 0, len(d.Peers))
 
 	for _, p := range d.Peers {
 		st.Peers = append(st.Peers, peerState(p))
 	}
-	if st.Kind == Userspace {
+	if st.Kind == tunnel.Userspace {
 		socket := socketOf(a.Name)
 		st.Drops = readDrops(socket)
 		var singly map[wgkey.Public]bool
@@ -171,18 +172,18 @@ func unserved(err error) bool {
 		errors.Is(err, unix.EPIPE)
 }
 
-func kindOf(l nl.Link) Kind {
+func kindOf(l nl.Link) tunnel.Kind {
 	switch l.Type() {
 	case "wireguard":
-		return Kernel
+		return tunnel.Kernel
 	case "tuntap":
-		return Userspace
+		return tunnel.Userspace
 	}
-	return Foreign
+	return tunnel.Foreign
 }
 
-func peerState(p wgtypes.Peer) PeerState {
-	st := PeerState{
+func peerState(p wgtypes.Peer) tunnel.PeerState {
+	st := tunnel.PeerState{
 		PublicKey: wgkey.Public(p.PublicKey), Keepalive: p.PersistentKeepaliveInterval,
 		HasPreshared: p.PresharedKey != wgtypes.Key{}, LastHandshake: p.LastHandshakeTime,
 		Received: p.ReceiveBytes, Sent: p.TransmitBytes,
@@ -201,7 +202,7 @@ func peerState(p wgtypes.Peer) PeerState {
 }
 
 // Configure applies c in one configuration. wgctrl splits it if it exceeds a netlink message.
-func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
+func (h *Host) Configure(ctx context.Context, c tunnel.DeviceChange) error {
 	client, err := wgctrl.New()
 	if err != nil {
 		return fmt.Errorf("open wireguard control: %w", err)
@@ -226,7 +227,7 @@ func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 	return err
 }
 
-func deviceConfig(c DeviceChange) wgtypes.Config {
+func deviceConfig(c tunnel.DeviceChange) wgtypes.Config {
 	cfg := wgtypes.Config{ListenPort: c.ListenPort}
 	if c.PrivateKey != nil {
 		k := wgtypes.Key(c.PrivateKey.Bytes())
@@ -242,7 +243,7 @@ func deviceConfig(c DeviceChange) wgtypes.Config {
 	return cfg
 }
 
-func peerConfig(p PeerChange) wgtypes.PeerConfig {
+func peerConfig(p tunnel.PeerChange) wgtypes.PeerConfig {
 	cfg := wgtypes.PeerConfig{
 		PublicKey: wgtypes.Key(p.PublicKey), Remove: p.Remove,
 		ReplaceAllowedIPs: p.ReplaceAllowedIPs, PersistentKeepaliveInterval: p.Keepalive,

@@ -1,4 +1,4 @@
-package tunnel_test
+package wgdevice_test
 
 import (
 	"testing"
@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 )
 
 // kernelKind returns the kind that this kernel supports. It tries to make a link.
@@ -41,7 +42,7 @@ func TestAutoTakesWhatTheKernelHas(t *testing.T) {
 	t.Logf("this kernel gives %s", want)
 	for name, f := range map[string]family{"ipv4": ipv4, "ipv6": ipv6} {
 		t.Run(name, func(t *testing.T) {
-			a, b := pairOf(t, f, tunnel.ModeAuto)
+			a, b := pairOf(t, f, wgdevice.ModeAuto)
 			wire := nettest.NewCapture(t, a.NS, nettest.SnifferOptions{Link: "eth0"})
 			arrivals, _ := stream(t, a, b, 4001)
 			flows(t, "traffic", arrivals, time.Time{})

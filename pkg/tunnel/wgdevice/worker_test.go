@@ -1,4 +1,4 @@
-package tunnel_test
+package wgdevice_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
@@ -187,7 +188,7 @@ func TestSupervisorEndKeepsDevice(t *testing.T) {
 	if after := b.links(); after != before {
 		t.Fatalf("device and routes changed:\nbefore %s\nafter %s", before, after)
 	}
-	if _, err := b.sync(b.spec(a)); !errors.Is(err, tunnel.ErrNoWorker) {
+	if _, err := b.sync(b.spec(a)); !errors.Is(err, wgdevice.ErrNoWorker) {
 		t.Fatalf("sync without a worker: %v, want ErrNoWorker", err)
 	}
 	b.startWorker()
@@ -248,7 +249,7 @@ func TestPortInUse(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := n.sync(n.spec()); !errors.Is(err, tunnel.ErrPortInUse) {
+	if _, err := n.sync(n.spec()); !errors.Is(err, wgdevice.ErrPortInUse) {
 		t.Errorf("sync: %v, want ErrPortInUse", err)
 	}
 	unix.Close(fd)

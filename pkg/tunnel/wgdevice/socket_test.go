@@ -1,4 +1,4 @@
-package tunnel
+package wgdevice
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package tunnel
+package wgdevice
 
 import (
 	"bytes"
@@ -16,10 +16,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
 // Create makes a device of the kind that Mode selects, or adopts an existing one of any kind.
-func (h *Host) Create(ctx context.Context, d Device) error {
+func (h *Host) Create(ctx context.Context, d tunnel.Device) error {
 	netlink, err := nl.Open()
 	if err != nil {
 		return err
@@ -35,14 +36,14 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 	}
 
 	switch kindOf(l) {
-	case Kernel:
+	case tunnel.Kernel:
 		if h.o.Mode == ModeUserspace {
-			h.o.Log.Info("keeping the device that is there", "device", d.Name, "kind", Kernel)
+			h.o.Log.Info("keeping the device that is there", "device", d.Name, "kind", tunnel.Kernel)
 		}
 		return adoptKernel(netlink, l)
-	case Userspace:
+	case tunnel.Userspace:
 		if h.o.Mode == ModeKernel {
-			h.o.Log.Info("keeping the device that is there", "device", d.Name, "kind", Userspace)
+			h.o.Log.Info("keeping the device that is there", "device", d.Name, "kind", tunnel.Userspace)
 		}
 		if err := setGroup(netlink, l); err != nil {
 			return err
@@ -53,11 +54,11 @@ func (h *Host) Create(ctx context.Context, d Device) error {
 	return fmt.Errorf("a link of that name exists and is of type %s: remove or rename it", l.Type())
 }
 
-func (h *Host) create(ctx context.Context, netlink *nl.Handle, d Device) error {
+func (h *Host) create(ctx context.Context, netlink *nl.Handle, d tunnel.Device) error {
 	if h.o.Mode != ModeUserspace {
 		err := createKernel(netlink, d)
 		if err == nil {
-			h.o.Log.Info("tunnel device made", "device", d.Name, "kind", Kernel)
+			h.o.Log.Info("tunnel device made", "device", d.Name, "kind", tunnel.Kernel)
 		}
 		if !errors.Is(err, ErrNotSupported) || h.o.Mode == ModeKernel {
 			return err
@@ -66,13 +67,13 @@ func (h *Host) create(ctx context.Context, netlink *nl.Handle, d Device) error {
 	if err := h.request(ctx, d); err != nil {
 		return err
 	}
-	h.o.Log.Info("tunnel device made", "device", d.Name, "kind", Userspace)
+	h.o.Log.Info("tunnel device made", "device", d.Name, "kind", tunnel.Userspace)
 	return nil
 }
 
 // createKernel makes a device in the group of tunnels and sets it up, so that setting the port
 // reports a port in use.
-func createKernel(netlink *nl.Handle, d Device) error {
+func createKernel(netlink *nl.Handle, d tunnel.Device) error {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, abi.TunnelGroup,
 		abi.TunnelQueueLen
@@ -126,7 +127,7 @@ type workerRequest struct {
 const servedPoll = 5 * time.Millisecond
 
 // request requests a device from veil-wg and waits until it is served and in the group of tunnels.
-func (h *Host) request(ctx context.Context, d Device) error {
+func (h *Host) request(ctx context.Context, d tunnel.Device) error {
 	if err := h.writeRequest(d); err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ func served(name string) error {
 	return err
 }
 
-func (h *Host) writeRequest(d Device) error {
+func (h *Host) writeRequest(d tunnel.Device) error {
 	data, err := json.Marshal(workerRequest{d.Name, d.MTU})
 	if err != nil {
 		return err

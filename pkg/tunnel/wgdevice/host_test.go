@@ -1,4 +1,4 @@
-package tunnel_test
+package wgdevice_test
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -62,7 +63,7 @@ type testNode struct {
 	key   wgkey.Private
 	log   *logtest.Buffer
 	super *exec.Cmd
-	host  *tunnel.Host
+	host  *wgdevice.Host
 	m     *tunnel.Manager
 
 	under netip.Prefix // on the underlay
@@ -83,10 +84,10 @@ const device = "veil0"
 // newNode makes a node whose device belongs to veil-wg, even if the kernel has WireGuard.
 func newNode(t *testing.T, n int, f family) *testNode {
 	t.Helper()
-	return newNodeOf(t, n, f, tunnel.ModeUserspace)
+	return newNodeOf(t, n, f, wgdevice.ModeUserspace)
 }
 
-func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
+func newNodeOf(t *testing.T, n int, f family, mode wgdevice.Mode) *testNode {
 	t.Helper()
 	nettest.NeedTUN(t)
 	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logtest.Buffer{}}
@@ -96,7 +97,7 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	if node.key, err = wgkey.Generate(); err != nil {
 		t.Fatal(err)
 	}
-	node.host, err = tunnel.NewHost(tunnel.Options{Mode: mode, WorkerWait: time.Second,
+	node.host, err = wgdevice.NewHost(wgdevice.Options{Mode: mode, WorkerWait: time.Second,
 		Log: slog.New(slog.NewTextHandler(node.log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -205,10 +206,10 @@ func (n *testNode) route(peers ...*testNode) {
 // pair returns two nodes with a working tunnel between them.
 func pair(t *testing.T, f family) (a, b *testNode) {
 	t.Helper()
-	return pairOf(t, f, tunnel.ModeUserspace)
+	return pairOf(t, f, wgdevice.ModeUserspace)
 }
 
-func pairOf(t *testing.T, f family, mode tunnel.Mode) (a, b *testNode) {
+func pairOf(t *testing.T, f family, mode wgdevice.Mode) (a, b *testNode) {
 	t.Helper()
 	a, b = newNodeOf(t, 1, f, mode), newNodeOf(t, 2, f, mode)
 	nettest.Veth(t,
