@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/healthcheck"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -148,18 +149,20 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 	var taken atomic.Bool
 	taken.Store(true)
 	p, _, _ := begin(t, newFakeTable(), nil, func(p *Keeper) {
-		p.health.listen = func(string) (net.Listener, error) {
+		p.health = healthcheck.New("node-1", "", p.log, func(string) (net.Listener, error) {
 			if taken.Load() {
 				return nil, errors.New("address in use")
 			}
 			return net.Listen("tcp", "127.0.0.1:0")
-		}
+		})
 	})
-	p.PutService(localService(31000))
+	local := webService()
+	local.ExternalLocal, local.HealthCheckNodePort = true, 31000
+	p.PutService(local)
 	p.Listed()
 	problems := func(n int) func() error {
 		return func() error {
-			if got := p.health.problems(); len(got) != n {
+			if got := p.health.Problems(); len(got) != n {
 				return fmt.Errorf("problems %q", got)
 			}
 			return nil

@@ -15,11 +15,11 @@
 //   - The table stays in force when Run ends.
 //
 // A Feature (feature.go) is the Keeper with a table in BPF maps, as the agent drives it. Beside
-// another proxy it has entry 0 alone (apipath.go). Check and Remove (machine.go) need no daemon.
+// another proxy it has entry 0 alone (apipath.go). Remove needs no daemon.
 //
 // The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the
 // feed, whose sink is the Keeper. The Feature connects them.
 //
-// Start with Keeper.Run in keeper.go, then turn.go. health.go answers the health checks of load
-// balancers.
+// Start with Keeper.Run in keeper.go, then turn.go. Package healthcheck answers the health checks of
+// load balancers.
 package keeper

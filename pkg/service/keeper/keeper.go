@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/loop"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/healthcheck"
 )
 
 const (
@@ -82,7 +83,7 @@ type Keeper struct {
 	log     *slog.Logger
 	observe func(time.Duration)
 	api     *apiserver.Servers
-	health  *healthPorts
+	health  *healthcheck.Ports
 	abort   func() (int, error)
 	stale   chan struct{} // UDP backends were removed; capacity 1
 	settled time.Duration
@@ -144,7 +145,7 @@ func New(o Options) (*Keeper, error) {
 
 	o.API.Node, o.API.Log = o.Node, k.log
 	k.api = apiserver.New(o.API)
-	k.health = newHealthPorts(o.Node, o.HealthAddress, k.log,
+	k.health = healthcheck.New(o.Node, o.HealthAddress, k.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	return k, nil
 }
@@ -189,14 +190,14 @@ func (k *Keeper) attach(adopted int) error {
 	}
 	k.own.late = false
 	close(k.attached)
-	k.health.attached()
+	k.health.Attached()
 	k.log.Info("the table of services is in force", "adopted", adopted)
 	return nil
 }
 
 // Run keeps the table up to date until ctx ends. The table then stays in force.
 func (k *Keeper) Run(ctx context.Context) {
-	defer k.health.close()
+	defer k.health.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	var aborting sync.WaitGroup
 	wait := k.api.Start(ctx, k.loop.Poke)
@@ -240,13 +241,13 @@ func (k *Keeper) look() {
 
 // listenLater tries later to listen on health ports that are in use.
 func (k *Keeper) listenLater() {
-	if k.own.listening || !k.health.lacking() {
+	if k.own.listening || !k.health.Lacking() {
 		return
 	}
 	k.own.listening = true
 	k.loop.After(k.listen, func() {
 		k.own.listening = false
-		k.health.update()
+		k.health.Update()
 		k.listenLater()
 	})
 }

@@ -131,21 +131,21 @@ func (k *Keeper) add(o object, f func()) {
 func (k *Keeper) PutService(s service.Service) {
 	k.add(object{service: s.Name}, func() {
 		k.own.planner.PutService(s)
-		k.health.putService(s)
+		k.health.PutService(s)
 		k.api.PutService(s)
 	})
 }
 
 // DeleteService removes a service.
 func (k *Keeper) DeleteService(n service.Name) {
-	k.add(object{service: n}, func() { k.own.planner.DeleteService(n); k.health.deleteService(n) })
+	k.add(object{service: n}, func() { k.own.planner.DeleteService(n); k.health.DeleteService(n) })
 }
 
 // PutSlice adds or replaces a slice of endpoints.
 func (k *Keeper) PutSlice(s service.Slice) {
 	k.add(object{s.Service, s.Name}, func() {
 		k.own.planner.PutSlice(s)
-		k.health.putSlice(s)
+		k.health.PutSlice(s)
 		k.api.PutSlice(s)
 	})
 }
@@ -154,7 +154,7 @@ func (k *Keeper) PutSlice(s service.Slice) {
 func (k *Keeper) DeleteSlice(owner service.Name, slice string) {
 	k.add(object{owner, slice}, func() {
 		k.own.planner.DeleteSlice(owner, slice)
-		k.health.deleteSlice(owner, slice)
+		k.health.DeleteSlice(owner, slice)
 		k.api.DeleteSlice(owner, slice)
 	})
 }

@@ -29,7 +29,7 @@ func (k *Keeper) Status() Status {
 	s := *k.shown.Load()
 	s.Listed = k.inbox.isListed()
 	s.API = k.api.Status()
-	s.Problems = slices.Concat(s.Problems, k.health.problems())
+	s.Problems = slices.Concat(s.Problems, k.health.Problems())
 	return s
 }
 

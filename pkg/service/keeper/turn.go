@@ -42,7 +42,7 @@ func (k *Keeper) turn(broken bool) error {
 		err = k.attach(0)
 	}
 
-	k.health.update()
+	k.health.Update()
 	if err == nil && k.own.taken && !k.own.looked {
 		k.own.looked = true
 		k.findStale() // the last process may have ended before its own search
@@ -130,7 +130,7 @@ func (k *Keeper) failed(err error) {
 			s.Failures++
 		}
 	})
-	k.health.follows(err == nil)
+	k.health.Follows(err == nil)
 	switch {
 	case err != nil && was == "":
 		k.log.Warn("the table of services cannot be written; it stays as it is and is tried again",

@@ -1,4 +1,4 @@
-package keeper
+package healthcheck
 
 import (
 	"encoding/json"
@@ -16,11 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// healthPorts answers the health checks of load balancers as kube-proxy does. At
-// healthCheckNodePort it answers 200 if the service has endpoints on this node, else 503 (KEP-27).
-// At nodeAddr it answers for services that every node serves: 200 while the table is up to date,
-// else 503.
-type healthPorts struct {
+// Ports answers health checks. Use New. Its methods may be called from several goroutines.
+type Ports struct {
 	node     string
 	nodeAddr string // of the node's health check, served once the table is in force; "" disables it
 	log      *slog.Logger
@@ -30,36 +27,39 @@ type healthPorts struct {
 	services map[service.Name]uint16
 	// local are the ready endpoints on this node, by service and slice.
 	local   map[service.Name]map[string][]netip.Addr
-	servers map[string]*healthServer // by address
+	servers map[string]*server // by address
 	failed  map[string]string
 	changed bool      // services or inForce changed since the last update
 	inForce bool      // the table is in force
 	broken  time.Time // when writes of the table began to fail; zero while they succeed
 }
 
-// healthServer is the HTTP server of a service, or of the node if name is zero.
-type healthServer struct {
+// server is the HTTP server of a service, or of the node if name is zero.
+type server struct {
 	name service.Name
 	http *http.Server
 }
 
-func newHealthPorts(node, nodeAddr string, log *slog.Logger,
-	listen func(string) (net.Listener, error)) *healthPorts {
-	return &healthPorts{
+// New returns Ports that listen by listen, for the services of this node, and at nodeAddr for the
+// node; an empty nodeAddr means that the node's health is not served. Close ends them.
+func New(node, nodeAddr string, log *slog.Logger,
+	listen func(string) (net.Listener, error)) *Ports {
+	return &Ports{
 		node: node, nodeAddr: nodeAddr, log: log, listen: listen,
 		services: map[service.Name]uint16{}, local: map[service.Name]map[string][]netip.Addr{},
-		servers: map[string]*healthServer{}, failed: map[string]string{},
+		servers: map[string]*server{}, failed: map[string]string{},
 	}
 }
 
-// attached records that the table is in force.
-func (h *healthPorts) attached() {
+// Attached records that the table is in force.
+func (h *Ports) Attached() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inForce, h.changed = true, true
 }
 
-func (h *healthPorts) putService(s service.Service) {
+// PutService adds or replaces a service. Update makes it effective.
+func (h *Ports) PutService(s service.Service) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s.HealthCheckNodePort == 0 || !s.ExternalLocal {
@@ -69,20 +69,22 @@ func (h *healthPorts) putService(s service.Service) {
 	h.services[s.Name], h.changed = s.HealthCheckNodePort, true
 }
 
-func (h *healthPorts) deleteService(n service.Name) {
+// DeleteService removes a service. Update makes it effective.
+func (h *Ports) DeleteService(n service.Name) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.deleteServiceLocked(n)
 }
 
-func (h *healthPorts) deleteServiceLocked(n service.Name) {
+func (h *Ports) deleteServiceLocked(n service.Name) {
 	if _, had := h.services[n]; had {
 		delete(h.services, n)
 		h.changed = true
 	}
 }
 
-func (h *healthPorts) putSlice(s service.Slice) {
+// PutSlice adds or replaces a slice of endpoints. It is effective at once.
+func (h *Ports) PutSlice(s service.Slice) {
 	var ready []netip.Addr
 	for _, ep := range s.Endpoints {
 		if ep.Node == h.node && ep.Ready {
@@ -101,28 +103,29 @@ func (h *healthPorts) putSlice(s service.Slice) {
 	h.local[s.Service][s.Name] = ready
 }
 
-func (h *healthPorts) deleteSlice(owner service.Name, slice string) {
+// DeleteSlice removes a slice of endpoints. It is effective at once.
+func (h *Ports) DeleteSlice(owner service.Name, slice string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.deleteSliceLocked(owner, slice)
 }
 
-func (h *healthPorts) deleteSliceLocked(owner service.Name, slice string) {
+func (h *Ports) deleteSliceLocked(owner service.Name, slice string) {
 	delete(h.local[owner], slice)
 	if len(h.local[owner]) == 0 {
 		delete(h.local, owner)
 	}
 }
 
-// lacking reports whether a port could not be listened on.
-func (h *healthPorts) lacking() bool {
+// Lacking reports whether a port could not be listened on.
+func (h *Ports) Lacking() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.failed) > 0
 }
 
-// update starts and stops servers as services need them. It tries failed ports again.
-func (h *healthPorts) update() {
+// Update starts and stops servers as services need them. It tries failed ports again.
+func (h *Ports) Update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.changed && len(h.failed) == 0 {
@@ -159,7 +162,7 @@ func (h *healthPorts) update() {
 	}
 }
 
-func (h *healthPorts) serveLocked(addr string, name service.Name) {
+func (h *Ports) serveLocked(addr string, name service.Name) {
 	l, err := h.listen(addr)
 	if err != nil {
 		of := fmt.Sprintf("service %s: healthCheckNodePort", name)
@@ -182,7 +185,7 @@ func (h *healthPorts) serveLocked(addr string, name service.Name) {
 		WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
-	h.servers[addr] = &healthServer{name, s}
+	h.servers[addr] = &server{name, s}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			h.log.Warn("health checks are not answered any more", "service", name, "address", addr,
@@ -191,7 +194,7 @@ func (h *healthPorts) serveLocked(addr string, name service.Name) {
 	}()
 }
 
-func (h *healthPorts) handler(name service.Name) http.Handler {
+func (h *Ports) handler(name service.Name) http.Handler {
 	if name != (service.Name{}) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, name) })
 	}
@@ -210,7 +213,7 @@ type nodeAnswer struct {
 
 // answerNode answers whether this node serves. It does not check whether the node is about to be
 // deleted; the load balancer must.
-func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
+func (h *Ports) answerNode(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
 	h.mu.Lock()
 	a := nodeAnswer{h.broken, now, true}
@@ -235,7 +238,7 @@ type healthAnswer struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-func (h *healthPorts) answer(w http.ResponseWriter, name service.Name) {
+func (h *Ports) answer(w http.ResponseWriter, name service.Name) {
 	var a healthAnswer
 	a.Service.Namespace, a.Service.Name = name.Namespace, name.Name
 	a.LocalEndpoints, a.ServiceProxyHealthy = h.count(name)
@@ -250,7 +253,7 @@ func (h *healthPorts) answer(w http.ResponseWriter, name service.Name) {
 
 // count returns how many ready endpoints of a service are on this node, each address once. It also
 // reports whether the table is up to date.
-func (h *healthPorts) count(name service.Name) (int, bool) {
+func (h *Ports) count(name service.Name) (int, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	seen := map[netip.Addr]bool{}
@@ -262,8 +265,8 @@ func (h *healthPorts) count(name service.Name) (int, bool) {
 	return len(seen), h.broken.IsZero()
 }
 
-// follows records whether the last write of the table succeeded.
-func (h *healthPorts) follows(yes bool) {
+// Follows records whether the last write of the table succeeded.
+func (h *Ports) Follows(yes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -274,7 +277,8 @@ func (h *healthPorts) follows(yes bool) {
 	}
 }
 
-func (h *healthPorts) problems() []string {
+// Problems returns a sentence for each address that cannot be listened on, sorted.
+func (h *Ports) Problems() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var out []string
@@ -285,7 +289,8 @@ func (h *healthPorts) problems() []string {
 	return out
 }
 
-func (h *healthPorts) close() {
+// Close ends all servers.
+func (h *Ports) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for addr, s := range h.servers {

@@ -1,4 +1,4 @@
-package keeper
+package healthcheck
 
 import (
 	"encoding/json"
@@ -11,21 +11,25 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
+var web = service.Name{Namespace: "default", Name: "web"}
+
+// localService returns a service of policy Local with a healthCheckNodePort.
 func localService(port uint16) service.Service {
-	s := webService()
-	s.ExternalLocal, s.HealthCheckNodePort = true, port
-	return s
+	return service.Service{Name: web, ExternalLocal: true, HealthCheckNodePort: port,
+		ClusterIPs: nettest.Addrs("198.18.128.10"),
+		Ports:      []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
 }
 
-// healthy returns a healthPorts with one port, on loopback, and a function that requests it.
-func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer)) {
+// healthy returns Ports with one port, on loopback, and a function that requests it.
+func healthy(t *testing.T) (*Ports, func() (*http.Response, healthAnswer)) {
 	t.Helper()
 	var addr string
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+	h := New("node-1", "", slog.New(slog.DiscardHandler),
 		func(string) (net.Listener, error) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err == nil {
@@ -33,7 +37,7 @@ func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer))
 			}
 			return l, err
 		})
-	t.Cleanup(h.close)
+	t.Cleanup(h.Close)
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return h, func() (*http.Response, healthAnswer) {
@@ -54,8 +58,8 @@ func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer))
 // The codes, header and fields are those that balancers know from kube-proxy.
 func TestHealthCheckNodePort(t *testing.T) {
 	h, ask := healthy(t)
-	h.putService(localService(31000))
-	h.update()
+	h.PutService(localService(31000))
+	h.Update()
 	resp, a := ask()
 	if resp.StatusCode != http.StatusServiceUnavailable || a.LocalEndpoints != 0 ||
 		!a.ServiceProxyHealthy || a.Service.Namespace != "default" || a.Service.Name != "web" {
@@ -64,9 +68,9 @@ func TestHealthCheckNodePort(t *testing.T) {
 
 	s := servicetest.ReadySlice(web, "http", 8080, "198.18.1.1", "198.18.1.2", "198.18.1.3")
 	s.Endpoints[1].Node, s.Endpoints[2].Ready = "node-2", false
-	h.putSlice(s)
+	h.PutSlice(s)
 	s.Name = "web-2" // the same address is the same endpoint
-	h.putSlice(s)
+	h.PutSlice(s)
 	resp, a = ask()
 	if resp.StatusCode != http.StatusOK || a.LocalEndpoints != 1 ||
 		resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "1" ||
@@ -74,20 +78,20 @@ func TestHealthCheckNodePort(t *testing.T) {
 		t.Errorf("with one endpoint here: %s %+v %v", resp.Status, a, resp.Header)
 	}
 
-	h.follows(false)
+	h.Follows(false)
 	if resp, a := ask(); resp.StatusCode != http.StatusServiceUnavailable || a.ServiceProxyHealthy {
 		t.Errorf("with a table that is behind: %s %+v", resp.Status, a)
 	}
 
-	h.follows(true)
-	h.deleteSlice(web, "web-1")
-	h.deleteSlice(web, "web-2")
+	h.Follows(true)
+	h.DeleteSlice(web, "web-1")
+	h.DeleteSlice(web, "web-2")
 	if resp, _ := ask(); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("after the endpoints went: %s", resp.Status)
 	}
 
-	h.deleteService(web)
-	h.update()
+	h.DeleteService(web)
+	h.Update()
 	if len(h.servers) != 0 {
 		t.Errorf("after the service went, %d ports are served", len(h.servers))
 	}
@@ -95,36 +99,36 @@ func TestHealthCheckNodePort(t *testing.T) {
 
 func TestHealthPortThatIsTaken(t *testing.T) {
 	taken := true
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+	h := New("node-1", "", slog.New(slog.DiscardHandler),
 		func(string) (net.Listener, error) {
 			if taken {
 				return nil, errors.New("address in use")
 			}
 			return net.Listen("tcp", "127.0.0.1:0")
 		})
-	defer h.close()
-	h.putService(localService(31000))
-	h.update()
-	if got := h.problems(); len(got) != 1 {
+	defer h.Close()
+	h.PutService(localService(31000))
+	h.Update()
+	if got := h.Problems(); len(got) != 1 {
 		t.Fatalf("problems %q, want one", got)
 	}
 	taken = false
-	h.update()
-	if got := h.problems(); len(got) != 0 || len(h.servers) != 1 {
+	h.Update()
+	if got := h.Problems(); len(got) != 0 || len(h.servers) != 1 {
 		t.Errorf("once the port is free: problems %q, %d served", got, len(h.servers))
 	}
 }
 
 func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+	h := New("node-1", "", slog.New(slog.DiscardHandler),
 		func(string) (net.Listener, error) { return nil, errors.New("asked for") })
 	s := localService(31000)
 	s.ExternalLocal = false
-	h.putService(s)
-	h.putSlice(service.Slice{Service: web, Name: "a",
+	h.PutService(s)
+	h.PutSlice(service.Slice{Service: web, Name: "a",
 		Endpoints: []service.Endpoint{{Addr: netip.MustParseAddr("198.18.1.1")}}})
-	h.update()
-	if got := h.problems(); len(got) != 0 {
+	h.Update()
+	if got := h.Problems(); len(got) != 0 {
 		t.Errorf("a service of policy Cluster: %q", got)
 	}
 }
@@ -132,7 +136,7 @@ func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
 // TestHealthOfTheNode requests what load balancers request from kube-proxy at port 10256.
 func TestHealthOfTheNode(t *testing.T) {
 	var addr string
-	h := newHealthPorts("node-1", ":10256", slog.New(slog.DiscardHandler),
+	h := New("node-1", ":10256", slog.New(slog.DiscardHandler),
 		func(at string) (net.Listener, error) {
 			if at != ":10256" {
 				t.Errorf("asked to listen on %s", at)
@@ -143,15 +147,15 @@ func TestHealthOfTheNode(t *testing.T) {
 			}
 			return l, err
 		})
-	defer h.close()
+	defer h.Close()
 
-	h.update()
+	h.Update()
 	if addr != "" {
 		t.Fatal("it is told of a table that is not in force")
 	}
 
-	h.attached()
-	h.update()
+	h.Attached()
+	h.Update()
 	first := addr
 	expect := func(situation, path string, want int) {
 		t.Helper()
@@ -169,12 +173,12 @@ func TestHealthOfTheNode(t *testing.T) {
 	expect("in force", "/healthz", http.StatusOK)
 	expect("in force", "/livez", http.StatusOK)
 	expect("in force", "/", http.StatusNotFound)
-	h.follows(false)
+	h.Follows(false)
 	expect("behind", "/healthz", http.StatusServiceUnavailable)
-	h.follows(true)
+	h.Follows(true)
 	expect("it is made good", "/healthz", http.StatusOK)
-	h.putService(service.Service{Name: web})
-	h.update()
+	h.PutService(service.Service{Name: web})
+	h.Update()
 	if expect("services change", "/healthz", http.StatusOK); addr != first || len(h.servers) != 1 {
 		t.Errorf("it is served at %s, was at %s", addr, first)
 	}
