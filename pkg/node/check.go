@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/rootfs"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
@@ -28,7 +29,7 @@ const capNetAdmin = 12
 func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
-		err = errors.Join(err, services.Check(cfg))
+		err = errors.Join(err, probe.Check(cfg))
 	}
 	return err
 }
@@ -62,7 +63,7 @@ func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy != config.ServiceProxyEBPF && cfg.APIPath() {
-		if err := services.Check(cfg); err != nil {
+		if err := probe.Check(cfg); err != nil {
 			notes = append(notes, "warning: "+services.NoAPIPath(err))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
-	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/source"
 )
 
@@ -33,7 +33,7 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 		// another proxy, veild can run without the table, but not if it needs entry 0 itself.
 		why = nil
 		if cfg.ServiceProxy != config.ServiceProxyEBPF {
-			why = services.Check(cfg)
+			why = probe.Check(cfg)
 		}
 	}
 	if why == nil {

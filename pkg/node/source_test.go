@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 func TestCheckServiceHost(t *testing.T) {
@@ -56,7 +56,7 @@ func TestCheckServiceHostBesideAnotherProxy(t *testing.T) {
 		Services: config.Services{
 			APIServers: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:6443")}},
 	}
-	can, err := services.Check(cfg), checkServiceHost(cfg, netip.MustParseAddr("198.18.128.1"))
+	can, err := probe.Check(cfg), checkServiceHost(cfg, netip.MustParseAddr("198.18.128.1"))
 	if (err == nil) != (can == nil) || err != nil && !strings.Contains(err.Error(), can.Error()) {
 		t.Errorf("got %v, and of the machine %v", err, can)
 	}

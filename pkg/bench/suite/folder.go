@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // Prefix begins the names of the cgroups and folders of a suite; the number of the process that
@@ -34,7 +34,7 @@ func (p Prefix) Folder() (string, error) {
 
 // Groups makes a cgroup for the cgroups of a run. It removes the cgroups of runs that were killed.
 func (p Prefix) Groups() (*Groups, error) {
-	root, err := bpfmaps.FindCgroup()
+	root, err := probe.FindCgroup()
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // socketHook is a program and its hook.
@@ -39,8 +40,8 @@ var connectHooks = socketHooks[2:6]
 // AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is
 // replaced within its link. Links to another cgroup are replaced by links to this one, which come
-// first. On an error the rest stays as it is, and another call goes on. Errors are ErrNoCgroup,
-// ErrNotPermitted, ErrNotSupported.
+// first. On an error the rest stays as it is, and another call goes on. Errors are
+// probe.ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +54,7 @@ func (t *Table) AttachSockets(path string) ([]string, error) {
 	for _, h := range t.hooks {
 		did, err := t.attachSocket(group, h)
 		if err != nil {
-			return changed, Explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))
+			return changed, probe.Explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))
 		}
 		if did != "" {
 			t.log.Info("program at sockets changed", "program", h.program, "change", did)
@@ -66,10 +67,10 @@ func (t *Table) AttachSockets(path string) ([]string, error) {
 func openCgroup(path string) (*os.File, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrNoCgroup, path, err)
+		return nil, fmt.Errorf("%w: %s: %w", probe.ErrNoCgroup, path, err)
 	}
 	if st.Type != unix.CGROUP2_SUPER_MAGIC {
-		return nil, fmt.Errorf("%w: %s is on another file system", ErrNoCgroup, path)
+		return nil, fmt.Errorf("%w: %s is on another file system", probe.ErrNoCgroup, path)
 	}
 	return os.Open(path)
 }

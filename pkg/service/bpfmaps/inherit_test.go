@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // A table of another size gets the content in force before programs read it, without a list of
@@ -84,13 +85,13 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	n := start(t, c, lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
-	all, err := specs(Features{SetRetval: true})
+	all, err := specs(probe.Features{SetRetval: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	frontends := all[0].Maps[mapFrontends]
 	frontends.ValueSize, frontends.Key, frontends.Value = frontends.ValueSize+8, nil, nil
-	next, err := open(c, Features{SetRetval: true}, all)
+	next, err := open(c, probe.Features{SetRetval: true}, all)
 	if err != nil {
 		t.Fatal(err)
 	}

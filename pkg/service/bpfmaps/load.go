@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // Names of maps, which are also the names of their pins. The names of programs are the pins of
@@ -54,7 +55,7 @@ var (
 
 // specs returns the compiled programs for sockets, with what the kernel has as their settings.
 // Their spec has all maps of the table.
-func specs(f Features) ([]*ebpf.CollectionSpec, error) {
+func specs(f probe.Features) ([]*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServiceSocket()
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 // load opens the maps and loads the programs. Maps come first, since programs refer to them.
 func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return Explain(fmt.Errorf("raise limit of locked memory: %w", err))
+		return probe.Explain(fmt.Errorf("raise limit of locked memory: %w", err))
 	}
 
 	pinned := make(map[string]*ebpf.MapSpec)
@@ -119,7 +120,7 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	}
 
 	if err := t.loadTable(pinned); err != nil {
-		return Explain(err)
+		return probe.Explain(err)
 	}
 
 	_, err := os.Stat(t.Pin(MapFlows))
@@ -129,13 +130,13 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			continue
 		}
 		if err := t.loadMap(name, spec); err != nil {
-			return Explain(err)
+			return probe.Explain(err)
 		}
 	}
 
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
-			return Explain(err)
+			return probe.Explain(err)
 		}
 	}
 
@@ -303,9 +304,3 @@ func (t *Table) openGuardMap(name string) error {
 
 // Pin returns the path of a pin of the table or of the guard.
 func (t *Table) Pin(name string) string { return filepath.Join(t.dir, name) }
-
-// Explain adds a remedy to the kernel's error.
-func Explain(err error) error {
-	return bpfobj.Explain(err,
-		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
-}

@@ -12,19 +12,17 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // Errors that callers may distinguish. Each is wrapped in a message with a remedy.
 var (
 	// ErrNotPermitted is the error of a process that may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
-	// ErrNotSupported is the error of a kernel that lacks a feature; see FeatureError.
+	// ErrNotSupported is the error of a kernel that lacks a feature; see probe.FeatureError.
 	ErrNotSupported = bpfobj.ErrNotSupported
 	// ErrNoBPFFS is the error of a pin directory that is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
-	// ErrNoCgroup is the error of a path that is not a cgroup v2, or of a machine without one
-	// mounted.
-	ErrNoCgroup = errors.New("no cgroup v2")
 )
 
 // Config describes the table that Open makes.
@@ -83,7 +81,7 @@ type Table struct {
 	dir      string
 	log      *slog.Logger
 	limits   service.Limits
-	features Features
+	features probe.Features
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
@@ -100,7 +98,7 @@ func Open(c Config) (*Table, error) {
 	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
 	}
-	features, err := probeKernel()
+	features, err := probe.Kernel()
 	if err != nil {
 		return fail(err)
 	}
@@ -145,7 +143,7 @@ func (t *Table) Close() error {
 }
 
 // Features returns the features of the kernel that Open found.
-func (t *Table) Features() Features { return t.features }
+func (t *Table) Features() probe.Features { return t.features }
 
 // Fresh reports whether the table is empty although attached programs read another one: its layout
 // belongs to another version. They read the other table until they are replaced. So write the whole
@@ -165,7 +163,7 @@ func (t *Table) Map(name string) *ebpf.Map { return t.maps[name] }
 func (t *Table) Limits() service.Limits { return t.limits }
 
 // open opens a table of these programs on a kernel with these features.
-func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, error) {
+func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
 	// The planner knows which sizes are valid.
 	if _, err := service.New("", c.Limits); err != nil {

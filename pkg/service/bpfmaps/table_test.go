@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -59,11 +60,11 @@ func TestServicesWorkAtSockets(t *testing.T) {
 // listener.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
-	all, err := specs(Features{})
+	all, err := specs(probe.Features{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := open(c, Features{SetRetval: false}, all)
+	table, err := open(c, probe.Features{SetRetval: false}, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +153,13 @@ func TestUpgrade(t *testing.T) {
 				h.dial("udp", "[fd42::1]:53")}
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
-			all, err := specs(Features{SetRetval: true})
+			all, err := specs(probe.Features{SetRetval: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 
 			change(&c, all)
-			table, err := open(c, Features{SetRetval: true}, all)
+			table, err := open(c, probe.Features{SetRetval: true}, all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,10 +238,10 @@ func TestRefusals(t *testing.T) {
 	nettest.NeedBPF(t)
 	c := config(t)
 	n := start(t, c, lab)
-	if _, err := n.AttachSockets(t.TempDir()); !errors.Is(err, ErrNoCgroup) {
+	if _, err := n.AttachSockets(t.TempDir()); !errors.Is(err, probe.ErrNoCgroup) {
 		t.Errorf("attach to no cgroup: %v", err)
 	}
-	if _, err := n.AttachSockets("/nowhere"); !errors.Is(err, ErrNoCgroup) {
+	if _, err := n.AttachSockets("/nowhere"); !errors.Is(err, probe.ErrNoCgroup) {
 		t.Errorf("attach to nothing: %v", err)
 	}
 	bad := c

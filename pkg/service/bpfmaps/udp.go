@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // socketPeer and socketAddr are key and value of the map service_replies (struct socket_reply_key
@@ -49,7 +50,7 @@ func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 			return err
 		})
 		if errors.Is(err, sockdiag.ErrNotSupported) {
-			return aborted, &FeatureError{"closing sockets of others", "4.5",
+			return aborted, &probe.FeatureError{"closing sockets of others", "4.5",
 				"use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", err}
 		}
 		if err != nil && !errors.Is(err, netns.ErrNotFound) {

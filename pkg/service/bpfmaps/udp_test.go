@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -150,7 +151,7 @@ func TestBackendsThatSocketsWereGiven(t *testing.T) {
 }
 
 func TestLayoutMatchesThePrograms(t *testing.T) {
-	all, err := specs(Features{})
+	all, err := specs(probe.Features{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,14 @@ package keeper
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
 // openAPIPath opens a table for entry 0 alone, if the configuration has the API path beside another
@@ -54,4 +59,26 @@ func (f apiFeed) PutService(s service.Service) {
 		reduced.Ports = append(reduced.Ports, p)
 	}
 	f.Keeper.PutService(reduced)
+}
+
+// NoAPIPath returns a sentence: this node has no API path beside another proxy, because of err.
+func NoAPIPath(err error) string {
+	return fmt.Sprintf("services.apiServers and services.apiFrontends have no effect on this "+
+		"node: %v", err)
+}
+
+// leftAll reports whether a veild that translated all services left its table.
+func leftAll() bool {
+	_, err := os.Stat(filepath.Join(abi.BPFDir, bpfmaps.MapFlows))
+	return err == nil
+}
+
+// Remove removes the table of services and its programs from this node, and returns what it
+// removed. Without a table it does nothing.
+func Remove() ([]string, error) {
+	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, bpfmaps.PinPrefix+"*"))
+	if err != nil || len(pins) == 0 {
+		return nil, err
+	}
+	return link.Remove(abi.BPFDir)
 }

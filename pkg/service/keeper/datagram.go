@@ -2,9 +2,11 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -63,4 +65,21 @@ func (k *Keeper) abortStale(ctx context.Context) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// podNamespaces returns the paths of the network namespaces of this node's pods.
+func (f *Feature) podNamespaces() ([]string, error) {
+	var paths []string
+	records, err := f.o.Paths.List()
+	for _, r := range records {
+		paths = append(paths, r.Netns)
+	}
+	return paths, err
+}
+
+// abortDatagrams disconnects the UDP sockets of this node and its pods whose backend has gone.
+func (f *Feature) abortDatagrams() (int, error) {
+	paths, err := f.podNamespaces()
+	n, abortErr := f.table.AbortUDP(append([]string{netns.Own}, paths...)...)
+	return n, errors.Join(err, abortErr)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
@@ -104,7 +105,7 @@ func Open(o FeatureOptions) (*Feature, error) {
 // open opens a table. One without programs at links is for entry 0 alone.
 func (f *Feature) open(t bpfmaps.Config) error {
 	cfg, log := f.o.Config, f.o.Log
-	cgroup, err := cgroupOf(cfg)
+	cgroup, err := probe.CgroupOf(cfg)
 	if err != nil {
 		return err
 	}

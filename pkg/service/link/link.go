@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
 // Names of the programs at links, and of those that the egress guard tail calls.
@@ -166,7 +167,7 @@ func (s *Links) AttachLinks() ([]string, error) {
 
 	// The programs that translate replies come first.
 	if err := s.translateAtGuard(); err != nil {
-		return nil, bpfmaps.Explain(err)
+		return nil, probe.Explain(err)
 	}
 
 	var changed []string
@@ -213,7 +214,7 @@ func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 			return changed, nil
 		}
 		if err != nil {
-			return changed, bpfmaps.Explain(
+			return changed, probe.Explain(
 				fmt.Errorf("attach to %s %s: %w", l.Attrs().Name, dir, err))
 		}
 		if did != "" {

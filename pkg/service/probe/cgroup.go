@@ -1,0 +1,92 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// ErrNoCgroup matches a path that is not a cgroup v2, and a machine without one mounted.
+var ErrNoCgroup = errors.New("no cgroup v2")
+
+// CgroupOf returns the root of the tree of cgroups that the node's processes are in. Without
+// services.cgroup it must be the root of the machine's tree: a container sees only its own part,
+// which has no process to translate for.
+func CgroupOf(cfg config.Config) (string, error) {
+	if cfg.Services.Cgroup != "" {
+		return cfg.Services.Cgroup, nil
+	}
+	if _, err := os.Stat(filepath.Join(abi.HostCgroup, "cgroup.procs")); err == nil {
+		return abi.HostCgroup, nil
+	}
+	path, err := FindCgroup()
+	if err != nil {
+		return "", err
+	}
+	return path, wholeTree(path)
+}
+
+// errPartOfTree matches a cgroup tree that is only a part of the machine's tree.
+var errPartOfTree = errors.New("only a part of the node's tree of cgroups: only veild's own " +
+	"sockets would be translated")
+
+// wholeTree returns errPartOfTree unless path is the root of the machine's tree.
+func wholeTree(path string) error {
+	part, err := PartOfTree(path)
+	if err != nil {
+		return fmt.Errorf("look at the tree of cgroups: %w", err)
+	}
+	if part {
+		return fmt.Errorf("%s is %w: add manifests/components/services (with serviceProxy: none "+
+			"manifests/components/api-path), or set services.cgroup to the root of the tree",
+			path, errPartOfTree)
+	}
+	return nil
+}
+
+// FindCgroup returns the mount point of the cgroup v2 tree of this process: the machine's, or,
+// where only parts are mounted, as in a container, the first part.
+func FindCgroup() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", fmt.Errorf("look for cgroups: %w", err)
+	}
+	return findCgroup(string(mounts), func(path string) bool {
+		part, err := PartOfTree(path)
+		return part || err != nil
+	})
+}
+
+// PartOfTree reports whether a cgroup directory is not the machine's root: only the root has no
+// type (cgroup_base_files, kernel/cgroup/cgroup.c).
+func PartOfTree(path string) (bool, error) {
+	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func findCgroup(mounts string, part func(path string) bool) (string, error) {
+	var found []string
+	for line := range strings.Lines(mounts) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			found = append(found, f[1])
+		}
+	}
+	if i := slices.IndexFunc(found, func(path string) bool { return !part(path) }); i >= 0 {
+		return found[i], nil
+	}
+	if len(found) > 0 {
+		return found[0], nil
+	}
+	return "", &FeatureError{"a tree of cgroups", "4.10",
+		"mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
+}

@@ -1,0 +1,98 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/kfeature"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Features reports which optional features the kernel has.
+type Features struct {
+	// SetRetval is bpf_set_retval (5.18). Without it a connection to a service without backends
+	// goes to the discard port of the client's own loopback, which refuses it.
+	SetRetval bool
+	// TCX is tcx (6.6). Without it programs are filters of clsact.
+	TCX bool
+}
+
+// FeatureError is the error of a kernel or a machine that lacks a required feature.
+type FeatureError struct {
+	// What is missing, Since is the first kernel that has it, and Do is the remedy.
+	What, Since, Do string
+	Err             error
+}
+
+func (e *FeatureError) Error() string {
+	return fmt.Sprintf("%v: %s (Linux %s): %v: %s", bpfobj.ErrNotSupported, e.What, e.Since, e.Err,
+		e.Do)
+}
+
+// Unwrap returns bpfobj.ErrNotSupported and the kernel's error.
+func (e *FeatureError) Unwrap() []error { return []error{bpfobj.ErrNotSupported, e.Err} }
+
+// Machine returns the optional features of services that this machine supports, and changes
+// nothing. The error joins a *FeatureError for each missing feature, one of them with ErrNoCgroup.
+// It is bpfobj.ErrNotPermitted if this process may not load BPF programs.
+func Machine() (Features, error) {
+	f, err := Kernel()
+	if errors.Is(err, bpfobj.ErrNotPermitted) {
+		return f, err
+	}
+	_, noCgroup := FindCgroup()
+	return f, errors.Join(err, noCgroup)
+}
+
+// needed are the features without which there is no table of services.
+var needed = []kfeature.Feature{kfeature.Getpeername, kfeature.NetnsCookieHelper,
+	kfeature.HashBatches, kfeature.TrieBatches, kfeature.NetnsCookieOption}
+
+// Kernel returns the optional features of services that this kernel supports. The error joins a
+// *FeatureError for each missing feature. It leaves nothing behind.
+func Kernel() (Features, error) {
+	var problems []error
+	for _, f := range needed {
+		has, err := lookFor(f)
+		if err == nil && !has {
+			err = &FeatureError{f.What, f.Since,
+				"use a newer kernel, or leave services to another proxy (serviceProxy: none)",
+				ebpf.ErrNotSupported}
+		}
+		problems = append(problems, err)
+	}
+
+	var f Features
+	var err error
+	f.SetRetval, err = lookFor(kfeature.SetRetval)
+	problems = append(problems, err)
+	f.TCX, err = lookFor(kfeature.TCX)
+	return f, errors.Join(append(problems, err)...)
+}
+
+// lookFor reports whether the kernel has a feature. The error of a probe names a remedy.
+func lookFor(f kfeature.Feature) (bool, error) {
+	has, err := f.Has()
+	if err != nil {
+		err = Explain(fmt.Errorf("look for %s: %w", f.What, err))
+	}
+	return has, err
+}
+
+// Check returns what this machine lacks for the table of services. It changes nothing.
+func Check(cfg config.Config) error {
+	if _, err := CgroupOf(cfg); err != nil {
+		return err
+	}
+	_, err := Machine()
+	return err
+}
+
+// Explain adds a remedy to the kernel's error.
+func Explain(err error) error {
+	return bpfobj.Explain(err,
+		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
+}
