@@ -114,7 +114,8 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		_, made := engine.Create(t.Context(), dmcrypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
+		_, made := engine.Create(t.Context(),
+			dmcrypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
 			nil)
 		err = store.Create(t.Context(), volume.State{
 			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1",

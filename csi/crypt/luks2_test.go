@@ -95,7 +95,8 @@ func TestHeaderCopies(t *testing.T) {
 func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	h := header(t, 1, testID)
 	var meta luksJSON
-	errtest.Must(t, json.Unmarshal(bytes.TrimRight(h[luksBinarySize:luksHeaderSize], "\x00"), &meta))
+	errtest.Must(t,
+		json.Unmarshal(bytes.TrimRight(h[luksBinarySize:luksHeaderSize], "\x00"), &meta))
 
 	recovery, err := RecoveryKey(dataKey(t, 1), testID.Binding)
 	if err != nil {

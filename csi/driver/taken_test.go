@@ -270,7 +270,8 @@ func TestStatesAreReadForUnknownMappings(t *testing.T) {
 	}
 
 	store.away, d.strays = nil, newStrays()
-	if _, err := m.engine.Create(t.Context(), dmcrypt.Expected(crypt.UUID{1}, 1, size, 1, "", false),
+	if _, err := m.engine.Create(t.Context(),
+		dmcrypt.Expected(crypt.UUID{1}, 1, size, 1, "", false),
 		nil); err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,8 @@ func TestYieldFencesTakenOverMappings(t *testing.T) {
 				t.Errorf("closed: %v", err)
 			}
 			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err,
-				dmcrypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
+				dmcrypt.ErrNoMapping) || !equal(n.state(), before) ||
+				n.disks[id].Writes() != writes {
 				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
 			}
 

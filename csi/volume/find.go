@@ -16,8 +16,8 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 }
 
 // Find returns the mapping that Open made for the volume, and the state. It changes nothing and
-// takes no lock. Without a mapping it returns the state and dmcrypt.ErrNoMapping. For a mapping that
-// is ahead of the state it returns the state and the refusal crypt.NewerThanState.
+// takes no lock. Without a mapping it returns the state and dmcrypt.ErrNoMapping. For a mapping
+// that is ahead of the state it returns the state and the refusal crypt.NewerThanState.
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	return s.FindIn(ctx, s.Store, volume)
 }

@@ -59,7 +59,9 @@ func (l lame) List(ctx context.Context) ([]State, error) {
 // A refused state of any volume keeps no other volume suspended.
 func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	n := opened(t)
-	stop := func(name string) { n.engine.Edit(name, func(m *dmcrypt.Mapping) { m.Suspended = true }) }
+	stop := func(name string) {
+		n.engine.Edit(name, func(m *dmcrypt.Mapping) { m.Suspended = true })
+	}
 	stop(n.engine.Live()[0])
 	s := n.process(0)
 	s.Store = lame{s.Store, true}

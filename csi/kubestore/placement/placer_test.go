@@ -71,7 +71,8 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		"kind": "PersistentVolumeClaim", "name": "source", "namespace": "b"}, "spec",
 		"dataSourceRef"))
 
-	objects := []runtime.Object{class("ours", kubestore.DriverName), class("theirs", "csi.example.com"),
+	objects := []runtime.Object{class("ours", kubestore.DriverName),
+		class("theirs", "csi.example.com"),
 		pv("pv", kubestore.DriverName, "node-1"), pv("pv-theirs", "csi.example.com", "node-1"),
 		pv("pv-two", kubestore.DriverName, "node-1", "node-2"),
 		bound("source", "pv"), bound("source-theirs", "pv-theirs"), bound("source-two", "pv-two"),

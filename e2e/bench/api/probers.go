@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 const (
@@ -204,7 +204,7 @@ func probe(ctx context.Context, addr string, n int, out io.Writer) error {
 	for range n {
 		first := true
 		wg.Go(func() {
-			apiserver.Probe(ctx, to, n, func(up bool) {
+			prober.Probe(ctx, to, n, func(up bool) {
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

@@ -5,10 +5,10 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 const (
@@ -62,7 +62,7 @@ type Closed struct {
 // closings decides which connections to API servers are closed when. Its fields are guarded by the
 // mutex of its Servers, except own and wake.
 type closings struct {
-	own  ownSockets
+	own  prober.Cookies
 	wake chan struct{} // capacity 1
 	part int64         // this node's turn among those that close, in thousandths
 	// inForce are the backends of entry 0 in the maps. While a server is among them, a program
@@ -128,7 +128,7 @@ func (a *Servers) due(now time.Time) []Closing {
 			s.swept = now
 		}
 		out = append(out, Closing{Server: addr, Stuck: !all, Again: stuck && s.searched,
-			Spare: a.closing.own.has, Still: func() bool { return a.isSilent(addr) }, began: now})
+			Spare: a.closing.own.Has, Still: func() bool { return a.isSilent(addr) }, began: now})
 		s.searched, s.next = true, now.Add(stuckEvery-tickSlack)
 	}
 	return out
@@ -235,32 +235,4 @@ func (a *Servers) closeDead(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// ownSockets are the sockets of probes, by cookie. The zero value is empty.
-type ownSockets struct {
-	mu      sync.Mutex
-	cookies map[uint64]struct{}
-}
-
-func (o *ownSockets) has(cookie uint64) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, ok := o.cookies[cookie]
-	return ok
-}
-
-func (o *ownSockets) add(cookie uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.cookies == nil {
-		o.cookies = map[uint64]struct{}{}
-	}
-	o.cookies[cookie] = struct{}{}
-}
-
-func (o *ownSockets) remove(cookie uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.cookies, cookie)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 // sweeps returns the servers all of whose connections are due.
@@ -40,8 +41,10 @@ func dueLine(a *Servers, began time.Time, after ...time.Duration) (out []string)
 
 // doubt has a server answer with a certificate that is wrong, while another's is right.
 func doubt(a *Servers, wrong, right string) {
-	a.observe(netip.MustParseAddrPort(right), observation{up: true, trust: trusted}, time.Now())
-	a.observe(netip.MustParseAddrPort(wrong), observation{up: true, trust: trustRefused},
+	a.observe(netip.MustParseAddrPort(right), prober.Observation{Up: true,
+		Trust: prober.Trusted}, time.Now())
+	a.observe(netip.MustParseAddrPort(wrong), prober.Observation{Up: true,
+		Trust: prober.TrustRefused},
 		time.Now())
 }
 

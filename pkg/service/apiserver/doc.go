@@ -13,11 +13,12 @@
 //   - Connections to a dead server are closed, even if it left the list meanwhile or before a
 //     restart: first those that wait for it, and the rest some seconds later (closing.go). No
 //     connection to a server that answers is closed.
-//   - All nodes together probe a server at a bounded rate (pace.go).
+//   - All nodes together probe a server at a bounded rate (prober.Pace).
 //
 // Servers knows neither Kubernetes nor maps. It receives parsed services and slices. Its seams are
 // Options and the function that Start gets. Connections (connections.go, closesockets.go) does what
 // Options need in the network namespaces of a node.
 //
-// Start with Servers in servers.go, then observe.go, which judges servers, and probe.go.
+// Start with Servers in servers.go, then observe.go, which judges servers. Package prober probes
+// one.
 package apiserver

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 const (
@@ -37,7 +39,7 @@ func (a *Servers) askByEvidence(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		pause = lookEvery
-		if a.pace.ping() <= leastPing {
+		if a.pace.Ping() <= prober.LeastPing {
 			continue
 		}
 
@@ -86,7 +88,7 @@ func (a *Servers) counted(count map[netip.AddrPort]int) {
 func (a *Servers) sockets(up bool) Sockets {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := Sockets{Spare: a.closing.own.has}
+	s := Sockets{Spare: a.closing.own.Has}
 	for addr, server := range a.servers {
 		if server.up || !up {
 			s.Servers = append(s.Servers, addr)

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 	"net/netip"
 	"time"
 )
@@ -11,5 +12,5 @@ func newServers(known Known) *Servers { return New(Options{Node: "node-1", Known
 
 // report passes an observation that has only whether the server answers.
 func (a *Servers) report(addr netip.AddrPort, up bool) bool {
-	return a.observe(addr, observation{up: up}, time.Now())
+	return a.observe(addr, prober.Observation{Up: up}, time.Now())
 }

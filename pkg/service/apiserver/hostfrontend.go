@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 // HostFrontend is an address of Known.Host and the servers that it leads to. Without any it is
@@ -100,10 +101,10 @@ func (a *Servers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
 			continue
 		}
 		servers++
-		if s.trust != trustUnknown {
+		if s.trust != prober.TrustUnknown {
 			judged++
 		}
-		if s.trust == trusted && !slices.Contains(s.named, addr) {
+		if s.trust == prober.Trusted && !slices.Contains(s.named, addr) {
 			lacking = append(lacking, at.String())
 		}
 	}

@@ -4,17 +4,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 // hostFrontend is the first server's own address.
@@ -25,12 +23,14 @@ var hostFrontend = netip.MustParseAddrPort("198.18.0.1:6443")
 func TestServersOfHostFrontends(t *testing.T) {
 	first, second, other := hostFrontend, netip.MustParseAddrPort("198.18.0.2:6443"),
 		netip.MustParseAddrPort("[fd42::1]:6443")
-	named := observation{up: true, trust: trusted, named: []netip.AddrPort{hostFrontend}}
-	unnamed := observation{up: true, trust: trusted}
-	wrong := observation{up: true, trust: trustRefused, distrust: errors.New("signed by another CA")}
+	named := prober.Observation{Up: true, Trust: prober.Trusted,
+		Named: []netip.AddrPort{hostFrontend}}
+	unnamed := prober.Observation{Up: true, Trust: prober.Trusted}
+	wrong := prober.Observation{Up: true, Trust: prober.TrustRefused,
+		Distrust: errors.New("signed by another CA")}
 	type step struct {
 		addr netip.AddrPort
-		o    observation
+		o    prober.Observation
 	}
 
 	for name, c := range map[string]struct {
@@ -54,15 +54,17 @@ func TestServersOfHostFrontends(t *testing.T) {
 			{second, unnamed}}, "1", "certificates of 1 of 2"},
 		"a certificate becomes wrong": {[]step{{first, named}, {second, named}, {second, wrong}}, "1",
 			""},
-		"one is silent": {[]step{{first, named}, {second, named}, {first, observation{}}}, "2", ""},
-		"one was silent": {[]step{{first, named}, {second, named}, {first, observation{}},
-			{first, observation{up: true}}}, "1 2", ""},
+		"one is silent": {[]step{{first, named}, {second, named},
+			{first, prober.Observation{}}}, "2", ""},
+		"one was silent": {[]step{{first, named}, {second, named}, {first, prober.Observation{}},
+			{first, prober.Observation{Up: true}}}, "1 2", ""},
 		"all that name it are silent": {[]step{{first, named}, {second, unnamed},
-			{first, observation{}}}, "", "certificates of 1 of 2"},
+			{first, prober.Observation{}}}, "", "certificates of 1 of 2"},
 		"one is not ready": {[]step{{first, named}, {second, named},
-			{first, observation{up: true, readiness: notReady}}}, "2", ""},
+			{first, prober.Observation{Up: true, Readiness: prober.NotReady}}}, "2", ""},
 		"none that names it is ready": {[]step{{first, named}, {second, unnamed},
-			{first, observation{up: true, readiness: notReady}}}, "1", "certificates of 1 of 2"},
+			{first, prober.Observation{Up: true, Readiness: prober.NotReady}}}, "1",
+			"certificates of 1 of 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),
@@ -126,7 +128,8 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 	both := nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")
 	known := Known{Frontends: nettest.AddrPorts(apiFrontend), Remembered: both,
 		Host: []netip.AddrPort{hostFrontend}}
-	named := observation{up: true, trust: trusted, named: []netip.AddrPort{hostFrontend}}
+	named := prober.Observation{Up: true, Trust: prober.Trusted,
+		Named: []netip.AddrPort{hostFrontend}}
 	expect := func(situation string, a *Servers, want ...netip.AddrPort) {
 		t.Helper()
 		if got := a.Status().Frontends; len(got) != 1 || !slices.Equal(got[0].Servers, want) {
@@ -143,7 +146,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 	next := newServers(known)
 	next.Adopt(stateWith(t, a.Entry()))
 	expect("after a restart", next, both...)
-	next.observe(both[1], observation{up: true, trust: trusted}, time.Now())
+	next.observe(both[1], prober.Observation{Up: true, Trust: prober.Trusted}, time.Now())
 	expect("a certificate does not name it any more", next, both[0])
 }
 
@@ -166,65 +169,4 @@ func stateWith(t *testing.T, e service.APIServer) service.State {
 		s.Backends[k] = c.Backends.Values[i]
 	}
 	return s
-}
-
-// A probe looks for the addresses in the certificate, and only in one that is verified.
-func TestProbesReadNames(t *testing.T) {
-	addr, _, _ := testServer(t, true) // its certificate names 127.0.0.1 and ::1
-	wanted := nettest.AddrPorts("127.0.0.1:6443", "192.0.2.1:6443", "[::1]:6443")
-
-	for name, c := range map[string]struct {
-		verify func(tls.ConnectionState) error
-		want   []netip.AddrPort
-	}{
-		"verified": {func(tls.ConnectionState) error { return nil },
-			nettest.AddrPorts("127.0.0.1:6443", "[::1]:6443")},
-		"wrong":        {func(tls.ConnectionState) error { return errors.New("another CA") }, nil},
-		"not verified": {nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			seen := make(chan observation, 100)
-
-			probing(t, addr, func(p *probe) {
-				p.names, p.verify, p.report = wanted, c.verify, func(o observation) { seen <- o }
-			})
-			select {
-			case o := <-seen:
-				if !o.up || !slices.Equal(o.named, c.want) {
-					t.Errorf("observed %+v, want the names %v", o, c.want)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatal("the probe reports nothing")
-			}
-		})
-	}
-}
-
-// Each socket of a probe has its mark before it connects: programs read it then.
-func TestProbesAreMarked(t *testing.T) {
-	nettest.NeedCapability(t, unix.CAP_NET_ADMIN, "sets SO_MARK")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	const mark = 0x1000
-	conn, err := (probe{mark: mark}).dialer(func(uint64) {}).DialContext(t.Context(), "tcp",
-		l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	var got int
-	var gotErr error
-	if err := raw.Control(func(fd uintptr) {
-		got, gotErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK)
-	}); err != nil || gotErr != nil || got != mark {
-		t.Errorf("the mark is %#x, %v, %v; want %#x", got, err, gotErr, mark)
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -145,7 +146,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 				t.Errorf("entry 0 has %s, want %s", got, other)
 			}
 
-			a.probe = func(context.Context, probe) {}
+			a.probe = func(context.Context, prober.Target) {}
 			a.startProbes(t.Context(), new(sync.WaitGroup), func() {})
 			a.report(other, true)
 			c.steps(a)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 const (
@@ -14,40 +16,6 @@ const (
 	// slowTrip for slowFor.
 	slowTimes, slowTrip, slowFor = 5, 100 * time.Millisecond, 10 * time.Second
 )
-
-// readiness is the outcome of a request for /readyz.
-type readiness int
-
-const (
-	noNews      readiness = iota // there was no request
-	isReady                      // 200
-	notReady                     // 5xx
-	hangs                        // no answer
-	saysNothing                  // 401, 403 and all others: pings alone decide
-)
-
-// trust is the outcome of the verification of a certificate.
-type trust int
-
-const (
-	trustUnknown trust = iota // nothing to verify it by, or no connection
-	trusted
-	trustRefused
-)
-
-// observation is what a probe saw of a server. A field without a value leaves what an earlier
-// observation found. But if up is false, round trip and trust are unknown again.
-type observation struct {
-	// up reports whether it answers pings, or handshakes if it does not speak HTTP/2.
-	up        bool
-	readiness readiness
-	trip      time.Duration // the round trip of a ping; 0 if there was none
-	trust     trust
-	distrust  error // the reason of trustRefused
-	// named are the addresses of Known.Host that a trusted certificate names, in the order of
-	// Known.Host.
-	named []netip.AddrPort
-}
 
 // use ranks servers for new connections. The backends of a family are its servers of the best rank.
 type use int
@@ -69,7 +37,7 @@ type judgement struct {
 	hangs     int
 	trip      time.Duration // the smoothed round trip; 0 if it is unknown
 	slowSince time.Time     // zero if it is not slow
-	trust     trust
+	trust     prober.Trust
 	distrust  error
 	// named is the address list of the last certificate that was judged. It outlives the
 	// connection.
@@ -77,7 +45,7 @@ type judgement struct {
 }
 
 // observe records an observation, and reports whether entry 0 may have changed.
-func (a *Servers) observe(addr netip.AddrPort, o observation, now time.Time) (changed bool) {
+func (a *Servers) observe(addr netip.AddrPort, o prober.Observation, now time.Time) (changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.servers[addr]
@@ -97,7 +65,7 @@ func (a *Servers) observe(addr netip.AddrPort, o observation, now time.Time) (ch
 	// The certificate of one server decides what another's is worth.
 	verified := false
 	for _, other := range a.servers {
-		verified = verified || other.left.IsZero() && other.answers && other.trust == trusted
+		verified = verified || other.left.IsZero() && other.answers && other.trust == prober.Trusted
 	}
 	for _, one := range a.servers {
 		changed = one.judge(verified, now) || changed
@@ -109,31 +77,31 @@ func (a *Servers) observe(addr netip.AddrPort, o observation, now time.Time) (ch
 }
 
 // take adds an observation.
-func (j *judgement) take(o observation) {
-	if !o.up {
+func (j *judgement) take(o prober.Observation) {
+	if !o.Up {
 		j.answers, j.trip, j.slowSince, j.trust, j.distrust = false, 0, time.Time{}, 0, nil
 		return
 	}
 
 	j.answers = true
-	switch o.readiness {
-	case isReady, saysNothing:
+	switch o.Readiness {
+	case prober.Ready, prober.SaysNothing:
 		j.unready, j.hangs = false, 0
-	case notReady:
+	case prober.NotReady:
 		j.unready, j.hangs = true, 0
-	case hangs:
+	case prober.Hangs:
 		j.hangs++
 	}
-	if o.trust != trustUnknown {
-		j.trust, j.distrust, j.named = o.trust, o.distrust, o.named
+	if o.Trust != prober.TrustUnknown {
+		j.trust, j.distrust, j.named = o.Trust, o.Distrust, o.Named
 	}
 
 	switch {
-	case o.trip == 0:
+	case o.Trip == 0:
 	case j.trip == 0:
-		j.trip = o.trip
+		j.trip = o.Trip
 	default:
-		j.trip += (o.trip - j.trip) / 4
+		j.trip += (o.Trip - j.trip) / 4
 	}
 }
 
@@ -166,7 +134,7 @@ func (a *Servers) othersTripLocked(addr netip.AddrPort) time.Duration {
 // judge updates up, heard, since and use, and reports whether they changed. verified reports
 // whether the certificate of a server that answers was verified.
 func (s *server) judge(verified bool, now time.Time) (changed bool) {
-	up, use := s.answers && (s.trust != trustRefused || !verified), useGood
+	up, use := s.answers && (s.trust != prober.TrustRefused || !verified), useGood
 	switch {
 	case !up:
 		use = useDown

@@ -13,21 +13,27 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
 func TestServersForNewConnections(t *testing.T) {
 	first, second, third := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443"), netip.MustParseAddrPort("198.18.0.3:6443")
-	up := observation{up: true}
-	says := func(r readiness) observation { return observation{up: true, readiness: r} }
-	trip := func(d time.Duration) observation { return observation{up: true, trip: d} }
-	wrong := observation{up: true, trust: trustRefused, distrust: errors.New("signed by another CA")}
-	right := observation{up: true, trust: trusted}
+	up := prober.Observation{Up: true}
+	says := func(r prober.Readiness) prober.Observation {
+		return prober.Observation{Up: true, Readiness: r}
+	}
+	trip := func(d time.Duration) prober.Observation {
+		return prober.Observation{Up: true, Trip: d}
+	}
+	wrong := prober.Observation{Up: true, Trust: prober.TrustRefused,
+		Distrust: errors.New("signed by another CA")}
+	right := prober.Observation{Up: true, Trust: prober.Trusted}
 	type step struct {
 		addr  netip.AddrPort
 		after time.Duration
-		o     observation
+		o     prober.Observation
 	}
 	const ms = time.Millisecond
 
@@ -37,21 +43,27 @@ func TestServersForNewConnections(t *testing.T) {
 		state string // of the first
 	}{
 		"all answer": {nil, "1 2 3", StateGood},
-		"one is not ready": {[]step{{first, 0, says(notReady)}}, "2 3",
+		"one is not ready": {[]step{{first, 0, says(prober.NotReady)}}, "2 3",
 			StateNotReady},
-		"one asks for credentials": {[]step{{first, 0, says(saysNothing)}}, "1 2 3", StateGood},
-		"one was not ready, and asks for credentials": {[]step{{first, 0, says(notReady)},
-			{first, 0, says(saysNothing)}}, "1 2 3", StateGood},
-		"none is ready": {[]step{{first, 0, says(notReady)}, {second, 0, says(notReady)},
-			{third, 0, says(notReady)}}, "1 2 3", StateNotReady},
-		"none is ready, and one is silent": {[]step{{first, 0, observation{}},
-			{second, 0, says(notReady)}, {third, 0, says(notReady)}}, "2 3", StateSilent},
-		"two requests hang": {[]step{{first, 0, says(hangs)}, {first, 0, says(hangs)}}, "1 2 3",
+		"one asks for credentials": {[]step{{first, 0, says(prober.SaysNothing)}}, "1 2 3",
 			StateGood},
-		"three requests hang": {[]step{{first, 0, says(hangs)}, {first, 0, says(hangs)},
-			{first, 0, up}, {first, 0, says(hangs)}}, "2 3", StateHangs},
-		"three requests hang, not in a row": {[]step{{first, 0, says(hangs)},
-			{first, 0, says(hangs)}, {first, 0, says(isReady)}, {first, 0, says(hangs)}}, "1 2 3",
+		"one was not ready, and asks for credentials": {[]step{{first, 0, says(prober.NotReady)},
+			{first, 0, says(prober.SaysNothing)}}, "1 2 3", StateGood},
+		"none is ready": {[]step{{first, 0, says(prober.NotReady)},
+			{second, 0, says(prober.NotReady)}, {third, 0, says(prober.NotReady)}}, "1 2 3",
+			StateNotReady},
+		"none is ready, and one is silent": {[]step{{first, 0, prober.Observation{}},
+			{second, 0, says(prober.NotReady)}, {third, 0, says(prober.NotReady)}}, "2 3",
+			StateSilent},
+		"two requests hang": {[]step{{first, 0, says(prober.Hangs)},
+			{first, 0, says(prober.Hangs)}}, "1 2 3",
+			StateGood},
+		"three requests hang": {[]step{{first, 0, says(prober.Hangs)},
+			{first, 0, says(prober.Hangs)},
+			{first, 0, up}, {first, 0, says(prober.Hangs)}}, "2 3", StateHangs},
+		"three requests hang, not in a row": {[]step{{first, 0, says(prober.Hangs)},
+			{first, 0, says(prober.Hangs)}, {first, 0, says(prober.Ready)},
+			{first, 0, says(prober.Hangs)}}, "1 2 3",
 			StateGood},
 		"one is slow for a moment": {[]step{{second, 0, trip(ms)}, {third, 0, trip(ms)},
 			{first, 0, trip(200 * ms)}, {first, slowFor - ms, trip(200 * ms)}}, "1 2 3", StateGood},
@@ -62,13 +74,13 @@ func TestServersForNewConnections(t *testing.T) {
 		"all are slow": {[]step{{second, 0, trip(150 * ms)}, {third, 0, trip(150 * ms)},
 			{first, 0, trip(200 * ms)}, {first, slowFor, trip(200 * ms)}}, "1 2 3", StateGood},
 		"one is slow, the others are not ready": {[]step{{second, 0, trip(ms)}, {third, 0, trip(ms)},
-			{second, 0, says(notReady)}, {third, 0, says(notReady)},
+			{second, 0, says(prober.NotReady)}, {third, 0, says(prober.NotReady)},
 			{first, 0, trip(200 * ms)}, {first, slowFor, trip(200 * ms)}}, "1", StateSlow},
 		"a wrong certificate": {[]step{{first, 0, wrong}}, "1 2 3", StateGood},
 		"a wrong certificate, and a right one": {[]step{{first, 0, wrong}, {second, 0, right}}, "2 3",
 			StateCertificate},
 		"a wrong certificate, and a right one that falls silent": {[]step{{first, 0, wrong},
-			{second, 0, right}, {second, 0, observation{}}}, "1 3", StateGood},
+			{second, 0, right}, {second, 0, prober.Observation{}}}, "1 3", StateGood},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 // Known are the API servers that are known before the first list.
@@ -65,8 +66,9 @@ type Options struct {
 // Servers probes the API servers and decides the frontends and backends of entry 0. Make it with
 // New, then call Start once. All other methods may be called at any time from any goroutine.
 type Servers struct {
-	o     Options
-	probe prober
+	o Options
+	// probe probes a server and reports again and again until ctx ends.
+	probe func(ctx context.Context, t prober.Target)
 
 	mu     sync.Mutex // guards the fields below, except pace and what closings excludes
 	before Known
@@ -76,7 +78,7 @@ type Servers struct {
 	servers map[netip.AddrPort]*server
 	run     func(s *server, addr netip.AddrPort) (stop func())
 	closing closings
-	pace    pace
+	pace    prober.Pace
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
@@ -112,12 +114,14 @@ func New(o Options) *Servers {
 		o.Close = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
 	}
 
-	a := &Servers{o: o, probe: probeServer, before: o.Known,
+	a := &Servers{o: o, probe: prober.Run, before: o.Known,
 		slices:  map[string][]netip.AddrPort{},
 		servers: map[netip.AddrPort]*server{}, closing: newClosings(o.Node)}
 	if o.Probe != nil {
-		a.probe = func(ctx context.Context, p probe) {
-			o.Probe(ctx, p.addr, func(answers bool) { p.report(observation{up: answers}) })
+		a.probe = func(ctx context.Context, t prober.Target) {
+			o.Probe(ctx, t.Addr, func(answers bool) {
+				t.Report(prober.Observation{Up: answers})
+			})
 		}
 	}
 	a.before.Host = hostAddrs(o.Known.Host)
@@ -187,7 +191,7 @@ func (a *Servers) Start(ctx context.Context, changed func()) (wait func()) {
 
 // SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
 // probe less often.
-func (a *Servers) SetNodes(n int) { a.pace.nodes.Store(int64(n)) }
+func (a *Servers) SetNodes(n int) { a.pace.SetNodes(n) }
 
 // startProbes starts the probes, which wg counts.
 func (a *Servers) startProbes(ctx context.Context, wg *sync.WaitGroup, changed func()) {
@@ -195,13 +199,14 @@ func (a *Servers) startProbes(ctx context.Context, wg *sync.WaitGroup, changed f
 	defer a.mu.Unlock()
 	a.run = func(s *server, addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
-		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, verify: a.o.Verify,
-			names: a.before.Host, mark: a.o.Mark, report: func(o observation) {
+		t := prober.Target{Addr: addr, Own: &a.closing.own, Ask: s.ask, Pace: &a.pace,
+			Verify: a.o.Verify, Names: a.before.Host, Mark: a.o.Mark,
+			Report: func(o prober.Observation) {
 				if a.observe(addr, o, time.Now()) {
 					changed()
 				}
 			}}
-		wg.Go(func() { a.probe(ctx, p) })
+		wg.Go(func() { a.probe(ctx, t) })
 		return stop
 	}
 	for addr, s := range a.servers {

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 // Status is what is known of the API servers.
@@ -88,7 +90,7 @@ func (s *server) state() string {
 // problemsLocked returns sentences about the certificates of servers and what they name, sorted.
 func (a *Servers) problemsLocked() (out []string) {
 	for addr, s := range a.servers {
-		if s.left.IsZero() && s.trust == trustRefused {
+		if s.left.IsZero() && s.trust == prober.TrustRefused {
 			out = append(out, fmt.Sprintf("the certificate of the API server %s cannot be verified "+
 				"by the CA of veild's kubeconfig, which others may share: %v; if the network can be "+
 				"trusted, renew that certificate or the CA in the kubeconfig", addr, s.distrust))

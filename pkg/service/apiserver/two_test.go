@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober/probertest"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -37,7 +39,8 @@ func newTwoServers(t *testing.T) *twoServers {
 	w := &twoServers{first: netip.MustParseAddrPort("198.18.0.1:6443"),
 		second: netip.MustParseAddrPort("198.18.0.2:6443")}
 	w.ready.Store(http.StatusOK)
-	firstAt, freeze, end := serve(t, true, func(rw http.ResponseWriter, r *http.Request) {
+	firstAt, freeze, end := probertest.Serve(t, true, func(rw http.ResponseWriter,
+		r *http.Request) {
 		if r.ProtoMajor == 2 && r.URL.Path == "/readyz" {
 			// As kube-apiserver does to clients without credentials.
 			rw.Header().Set("Connection", "close")
@@ -49,7 +52,7 @@ func newTwoServers(t *testing.T) *twoServers {
 		}
 		<-r.Context().Done()
 	})
-	secondAt, _, _ := serve(t, true, func(http.ResponseWriter, *http.Request) {})
+	secondAt, _, _ := probertest.Serve(t, true, func(http.ResponseWriter, *http.Request) {})
 	w.at = map[netip.AddrPort]netip.AddrPort{w.first: firstAt, w.second: secondAt}
 	w.freeze, w.thaw = freeze, end
 	return w
@@ -64,12 +67,12 @@ func (w *twoServers) begin(t *testing.T, change func(*Options)) {
 		change(&o)
 	}
 	w.Servers = New(o)
-	w.probe = func(ctx context.Context, one probe) {
-		if verify := w.verify[one.addr]; verify != nil {
-			one.verify = verify
+	w.probe = func(ctx context.Context, one prober.Target) {
+		if verify := w.verify[one.Addr]; verify != nil {
+			one.Verify = verify
 		}
-		one.addr = w.at[one.addr]
-		probeServer(ctx, one)
+		one.Addr = w.at[one.Addr]
+		prober.Run(ctx, one)
 	}
 	w.closing.part = 0
 

@@ -22,7 +22,8 @@ var web = service.Name{Namespace: "default", Name: "web"}
 func localService(port uint16) service.Service {
 	return service.Service{Name: web, ExternalLocal: true, HealthCheckNodePort: port,
 		ClusterIPs: nettest.Addrs("198.18.128.10"),
-		Ports:      []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
+		Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80,
+			NodePort: 30080}}}
 }
 
 // healthy returns Ports with one port, on loopback, and a function that requests it.

@@ -20,6 +20,6 @@
 // The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the
 // feed, whose sink is the Keeper. The Feature connects them.
 //
-// Start with Keeper.Run in keeper.go, then turn.go. Package healthcheck answers the health checks of
-// load balancers.
+// Start with Keeper.Run in keeper.go, then turn.go. Package healthcheck answers the health checks
+// of load balancers.
 package keeper

@@ -120,7 +120,8 @@ func (f *Feature) open(t bpfmaps.Config) error {
 	if f.o.Last != nil {
 		last = f.o.Last.APIServers
 	}
-	known := knownAPIServers(cfg, f.o.Source.Server(), serviceOfPod(os.Getenv), last)
+	known := apiserver.KnownBefore(cfg, f.o.Source.Server(),
+		apiserver.ServiceOfPod(os.Getenv), last)
 	clients := apiserver.NewConnections(f.podNamespaces)
 	o := Options{
 		Node: cfg.Node, Limits: t.Limits, Log: log,

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -63,7 +64,7 @@ func TestAPIFrontendsHaveRoom(t *testing.T) {
 	}
 	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.5:6443")}
 	cfg := config.Config{Services: config.Services{APIFrontends: want}}
-	got := knownAPIServers(cfg, netip.AddrPort{}, netip.AddrPort{}, nil).Host
+	got := apiserver.KnownBefore(cfg, netip.AddrPort{}, netip.AddrPort{}, nil).Host
 	if !slices.Equal(got, want) {
 		t.Errorf("the table gets %v, want %v", got, want)
 	}
@@ -93,11 +94,11 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 				asked = netip.MustParseAddrPort(c.asked)
 			}
 
-			told := serviceOfPod(func(name string) string {
+			told := apiserver.ServiceOfPod(func(name string) string {
 				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host,
 					"KUBERNETES_SERVICE_PORT": c.port}[name]
 			})
-			got := knownAPIServers(cfg, asked, told, nettest.Addrs("198.18.0.6"))
+			got := apiserver.KnownBefore(cfg, asked, told, nettest.Addrs("198.18.0.6"))
 			text := func(addrs []netip.AddrPort) string {
 				var out []string
 				for _, a := range addrs {
@@ -113,7 +114,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 
 			// A guess may be the address of a service that another proxy serves.
 			cfg.ServiceProxy = config.ServiceProxyNone
-			if got := knownAPIServers(cfg, asked, told, nil); len(got.Guessed) > 0 ||
+			if got := apiserver.KnownBefore(cfg, asked, told, nil); len(got.Guessed) > 0 ||
 				text(got.Frontends) != c.fronts {
 				t.Errorf("beside another proxy: sure %v, guessed %v, want %q and none",
 					got.Frontends, got.Guessed, c.fronts)

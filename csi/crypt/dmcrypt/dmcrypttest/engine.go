@@ -142,8 +142,8 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements dmcrypt.Engine, in two steps: the table is loaded as a second one, then made the
-// live one.
+// Resize implements dmcrypt.Engine, in two steps: the table is loaded as a second one, then made
+// the live one.
 func (e *Engine) Resize(_ context.Context, t dmcrypt.Table, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {

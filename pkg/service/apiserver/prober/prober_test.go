@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,91 +16,22 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober/probertest"
 )
 
-// testServer is a TLS server, with HTTP/2 or without; its connections can be frozen.
-func testServer(t *testing.T, http2 bool) (addr netip.AddrPort, freeze func(), end func()) {
-	t.Helper()
-	return serve(t, http2, http.NotFound)
-}
-
-// serve is testServer with a handler.
-func serve(t *testing.T, http2 bool, handler http.HandlerFunc) (addr netip.AddrPort, freeze func(),
-	end func()) {
-	t.Helper()
-	s := httptest.NewUnstartedServer(handler)
-	l := &frozenListener{Listener: s.Listener}
-	s.Listener = l
-	s.EnableHTTP2 = http2
-	s.StartTLS()
-	end = sync.OnceFunc(func() { l.thaw(); s.CloseClientConnections(); s.Close() })
-	t.Cleanup(end)
-	return s.Listener.Addr().(*net.TCPAddr).AddrPort(), l.freeze, end
-}
-
-// frozenListener accepts connections whose reads end only when they are thawed, as of a machine
-// without power.
-type frozenListener struct {
-	net.Listener
-	mu     sync.Mutex
-	frozen chan struct{}
-}
-
-func (l *frozenListener) freeze() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.frozen = make(chan struct{})
-}
-
-func (l *frozenListener) thaw() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.frozen != nil {
-		close(l.frozen)
-		l.frozen = nil
-	}
-}
-
-func (l *frozenListener) wait() {
-	l.mu.Lock()
-	frozen := l.frozen
-	l.mu.Unlock()
-	if frozen != nil {
-		<-frozen
-	}
-}
-
-func (l *frozenListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &frozenConn{c, l}, nil
-}
-
-type frozenConn struct {
-	net.Conn
-	l *frozenListener
-}
-
-func (c *frozenConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.l.wait()
-	return n, err
-}
-
 // probing runs the prober. The channel receives from each of its reports whether the server is up.
-func probing(t *testing.T, addr netip.AddrPort, tweaks ...func(*probe)) <-chan bool {
+func probing(t *testing.T, addr netip.AddrPort, tweaks ...func(*Target)) <-chan bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	said, done := make(chan bool, 100), make(chan struct{})
-	p := probe{addr: addr, own: &ownSockets{}, pace: &pace{}, report: func(o observation) { said <- o.up }}
+	p := Target{Addr: addr, Own: &Cookies{}, Pace: &Pace{},
+		Report: func(o Observation) { said <- o.Up }}
 	for _, tweak := range tweaks {
 		tweak(&p)
 	}
 	go func() {
 		defer close(done)
-		probeServer(ctx, p)
+		Run(ctx, p)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return said
@@ -125,7 +56,7 @@ func until(t *testing.T, said <-chan bool, up bool) time.Duration {
 func TestProbeOfAServerThatEnds(t *testing.T) {
 	for name, http2 := range map[string]bool{"with HTTP/2": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
-			addr, _, end := testServer(t, http2)
+			addr, _, end := probertest.Serve(t, http2, http.NotFound)
 			said := probing(t, addr)
 			until(t, said, true)
 			go end()
@@ -176,14 +107,14 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 
 // A machine that is gone answers nothing, and ends no connection.
 func TestProbeOfAServerThatFallsSilent(t *testing.T) {
-	addr, freeze, _ := testServer(t, true)
+	addr, freeze, _ := probertest.Serve(t, true, http.NotFound)
 	said := probing(t, addr)
 	until(t, said, true)
 	freeze()
 	took := until(t, said, false)
 	t.Logf("a silent server was found out after %v", took)
 	// the machine that tests may be slow; by itself it is their sum
-	if took > leastPing+pingLimit+2*time.Second {
+	if took > LeastPing+pingLimit+2*time.Second {
 		t.Errorf("that took %v", took)
 	}
 }
@@ -211,8 +142,8 @@ func TestSilentServersGetNewSYNs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	tries := make(chan struct{}, 100)
-	p := probe{addr: at, own: new(ownSockets), pace: new(pace), report: func(o observation) {
-		if o.up {
+	p := Target{Addr: at, Own: new(Cookies), Pace: new(Pace), Report: func(o Observation) {
+		if o.Up {
 			t.Error("a server that accepts nothing counts as up")
 		}
 		tries <- struct{}{}
@@ -220,9 +151,72 @@ func TestSilentServersGetNewSYNs(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		probeServer(ctx, p)
+		Run(ctx, p)
 	}()
 	nettest.Until(t, 5*connectLimit, "six connects", func() bool { return len(tries) >= 6 })
 	cancel()
 	<-done
+}
+
+// A probe looks for the addresses in the certificate, and only in one that is verified.
+func TestProbesReadNames(t *testing.T) {
+	// Its certificate names 127.0.0.1 and ::1.
+	addr, _, _ := probertest.Serve(t, true, http.NotFound)
+	wanted := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443"),
+		netip.MustParseAddrPort("192.0.2.1:6443"), netip.MustParseAddrPort("[::1]:6443")}
+
+	for name, c := range map[string]struct {
+		verify func(tls.ConnectionState) error
+		want   []netip.AddrPort
+	}{
+		"verified": {func(tls.ConnectionState) error { return nil },
+			[]netip.AddrPort{wanted[0], wanted[2]}},
+		"wrong":        {func(tls.ConnectionState) error { return errors.New("another CA") }, nil},
+		"not verified": {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan Observation, 100)
+
+			probing(t, addr, func(p *Target) {
+				p.Names, p.Verify, p.Report = wanted, c.verify, func(o Observation) { seen <- o }
+			})
+			select {
+			case o := <-seen:
+				if !o.Up || !slices.Equal(o.Named, c.want) {
+					t.Errorf("observed %+v, want the names %v", o, c.want)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the probe reports nothing")
+			}
+		})
+	}
+}
+
+// Each socket of a probe has its mark before it connects: programs read it then.
+func TestProbesAreMarked(t *testing.T) {
+	nettest.NeedCapability(t, unix.CAP_NET_ADMIN, "sets SO_MARK")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const mark = 0x1000
+	conn, err := (Target{Mark: mark}).dialer(func(uint64) {}).DialContext(t.Context(), "tcp",
+		l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var got int
+	var gotErr error
+	if err := raw.Control(func(fd uintptr) {
+		got, gotErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK)
+	}); err != nil || gotErr != nil || got != mark {
+		t.Errorf("the mark is %#x, %v, %v; want %#x", got, err, gotErr, mark)
+	}
 }

@@ -13,53 +13,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
-func TestProbesSlowDownWithTheCluster(t *testing.T) {
-	for name, c := range map[string]struct {
-		nodes         int64
-		ping, connect time.Duration
-	}{
-		"unknown":      {0, 250 * time.Millisecond, 500 * time.Millisecond},
-		"1,000 nodes":  {1000, 250 * time.Millisecond, 500 * time.Millisecond},
-		"10,000 nodes": {10000, 2500 * time.Millisecond, 5 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var p pace
-			p.nodes.Store(c.nodes)
-			if got := p.ping(); got != c.ping {
-				t.Errorf("pings every %v, want %v", got, c.ping)
-			}
-			var connects time.Duration
-			for range 1000 {
-				if got := phase(p.ping()); got < 0 || got >= c.ping {
-					t.Fatalf("phase %v of %v", got, c.ping)
-				}
-				got := p.connect()
-				if got < c.connect/2 || got >= c.connect*3/2 {
-					t.Fatalf("connects after %v, want about %v", got, c.connect)
-				}
-				connects += got / 1000
-			}
-			if connects < c.connect*9/10 || connects > c.connect*11/10 {
-				t.Errorf("connects every %v in the mean, want %v", connects, c.connect)
-			}
-		})
-	}
-}
-
-// A probe that pings once in 100 s pings at once when ask receives a value.
-func TestProbeIsAsked(t *testing.T) {
-	addr, freeze, _ := testServer(t, true)
-	ask := make(chan struct{}, 1)
-	said := probing(t, addr, func(p *probe) {
-		p.ask = ask
-		p.pace.nodes.Store(400_000)
-	})
-	until(t, said, true)
-	freeze()
-	ask <- struct{}{}
-	until(t, said, false)
-}
-
 func TestServersAreAskedOnceASecond(t *testing.T) {
 	addr := netip.MustParseAddrPort("198.18.0.1:6443")
 	a := newServers(Known{Frontends: nettest.AddrPorts(apiFrontend),

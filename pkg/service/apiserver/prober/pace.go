@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"math/rand/v2"
@@ -7,28 +7,31 @@ import (
 )
 
 const (
-	// leastPing, leastConnect and leastReady are the pauses of probes in a small cluster.
-	leastPing, leastConnect = 250 * time.Millisecond, 500 * time.Millisecond
+	// LeastPing, leastConnect and leastReady are the pauses of probes in a small cluster.
+	LeastPing, leastConnect = 250 * time.Millisecond, 500 * time.Millisecond
 	leastReady              = 2 * time.Second
 	// mostPings, mostConnects and mostRequests bound what a server gets from all nodes together,
 	// each second.
 	mostPings, mostConnects, mostRequests = 4000, 2000, 500
 )
 
-// pace decides the pauses of probes by the number of nodes that probe. The zero value has the
+// Pace decides the pauses of probes by the number of nodes that probe. The zero value has the
 // pauses of a small cluster. All methods may be called at any time.
-type pace struct{ nodes atomic.Int64 }
+type Pace struct{ nodes atomic.Int64 }
+
+// SetNodes sets the number of nodes that probe, this one among them. More nodes probe less often.
+func (p *Pace) SetNodes(n int) { p.nodes.Store(int64(n)) }
 
 // per returns the pause at which all nodes together do something rate times a second.
-func (p *pace) per(rate int64, least time.Duration) time.Duration {
+func (p *Pace) per(rate int64, least time.Duration) time.Duration {
 	return max(least, time.Duration(p.nodes.Load())*time.Second/time.Duration(rate))
 }
 
-// ping returns the pause between two pings.
-func (p *pace) ping() time.Duration { return p.per(mostPings, leastPing) }
+// Ping returns the pause between two pings.
+func (p *Pace) Ping() time.Duration { return p.per(mostPings, LeastPing) }
 
 // ready returns the pause between two requests for /readyz.
-func (p *pace) ready() time.Duration { return p.per(mostRequests, leastReady) }
+func (p *Pace) ready() time.Duration { return p.per(mostRequests, leastReady) }
 
 // phase returns a random part of a pause, for the first one of a connection: when a server comes
 // back, all nodes connect to it at once and must not go on in step.
@@ -36,7 +39,7 @@ func phase(pause time.Duration) time.Duration { return rand.N(pause) }
 
 // connect returns the time from a failed connect's begin to the next one, at random half to three
 // halves of its mean: the nodes that wait for a server must not connect in step.
-func (p *pace) connect() time.Duration {
+func (p *Pace) connect() time.Duration {
 	mean := p.per(mostConnects, leastConnect)
 	return mean/2 + rand.N(mean)
 }

@@ -1,4 +1,4 @@
-package keeper
+package apiserver
 
 import (
 	"net/netip"
@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/service/apiserver"
 )
 
 // Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
@@ -15,9 +14,9 @@ const (
 	apiServerPort  = 6443
 )
 
-// serviceOfPod returns the address of the API servers' service that the kubelet passes to the
+// ServiceOfPod returns the address of the API servers' service that the kubelet passes to the
 // containers of a pod; invalid if there is none.
-func serviceOfPod(env func(string) string) netip.AddrPort {
+func ServiceOfPod(env func(string) string) netip.AddrPort {
 	addr, err := netip.ParseAddr(env("KUBERNETES_SERVICE_HOST"))
 	port, portErr := strconv.ParseUint(env("KUBERNETES_SERVICE_PORT"), 10, 16)
 	if err != nil || portErr != nil {
@@ -26,14 +25,14 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(port))
 }
 
-// knownAPIServers returns what is known of the API servers before they are listed. Their service's
+// KnownBefore returns the API servers that are known before they are listed. Their service's
 // address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
 // Otherwise it is the first address of the first service range, which kube-apiserver takes by
 // default; beside another proxy nothing is guessed. The servers come from the configuration, from
 // veild's credentials, and from the last good table.
-func knownAPIServers(cfg config.Config, asked, told netip.AddrPort,
-	last []netip.Addr) apiserver.Known {
-	known := apiserver.Known{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
+func KnownBefore(cfg config.Config, asked, told netip.AddrPort,
+	last []netip.Addr) Known {
+	known := Known{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
 	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.ServiceRanges) > 0 {
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}

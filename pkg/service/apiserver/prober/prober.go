@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"context"
@@ -29,37 +29,35 @@ const (
 // http1 is HTTP/1.1 in ALPN (RFC 7301).
 const http1 = "http/1.1"
 
-// probe is the task of probing one server.
-type probe struct {
-	addr netip.AddrPort
-	// report receives what was observed.
-	report func(observation)
-	// verify verifies the certificate of a server; nil means that it cannot be verified.
-	verify func(tls.ConnectionState) error
-	// names are the addresses that are looked for in its certificate, mark is the mark of its
+// Target is the task of probing one server.
+type Target struct {
+	// Addr is the address of the server.
+	Addr netip.AddrPort
+	// Report receives what was observed.
+	Report func(Observation)
+	// Verify verifies the certificate of a server; nil means that it cannot be verified.
+	Verify func(tls.ConnectionState) error
+	// Names are the addresses that are looked for in its certificate, Mark is the mark of its
 	// sockets.
-	names []netip.AddrPort
-	mark  uint32
-	// own learns the sockets of the probe.
-	own *ownSockets
-	// ask makes the probe ping at once when it receives a value.
-	ask <-chan struct{}
-	// pace has the pauses.
-	pace *pace
+	Names []netip.AddrPort
+	Mark  uint32
+	// Own receives the sockets of the probe.
+	Own *Cookies
+	// Ask makes the probe ping at once when it receives a value.
+	Ask <-chan struct{}
+	// Pace has the pauses.
+	Pace *Pace
 }
 
-// prober probes a server and reports again and again until ctx ends.
-type prober func(ctx context.Context, p probe)
-
-// probeServer holds one TLS connection to the server and sends HTTP/2 pings (RFC 9113 section 6.7).
-// The end of the process closes the connection; the end of the machine leaves pings unanswered. One
-// handshake each second would detect either too late, at a hundred times the cost. Servers close
-// idle connections, so probeServer connects again at once. A server without HTTP/2 is probed by
-// handshakes alone.
-func probeServer(ctx context.Context, p probe) {
-	silent, report := false, p.report
-	p.report = func(o observation) {
-		silent = !o.up
+// Run probes a server and reports again and again until ctx ends. It holds one TLS connection to
+// the server and sends HTTP/2 pings (RFC 9113 section 6.7). The end of the process closes the
+// connection; the end of the machine leaves pings unanswered. One handshake each second would
+// detect either too late, at a hundred times the cost. Servers close idle connections, so Run
+// connects again at once. A server without HTTP/2 is probed by handshakes alone.
+func Run(ctx context.Context, p Target) {
+	silent, report := false, p.Report
+	p.Report = func(o Observation) {
+		silent = !o.Up
 		report(o)
 	}
 
@@ -74,19 +72,19 @@ func probeServer(ctx context.Context, p probe) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(p.pace.connect() - time.Since(began)):
+		case <-time.After(p.Pace.connect() - time.Since(began)):
 		}
 	}
 }
 
 // once connects within a limit, and reports until the connection ends. It returns whether the
 // server spoke HTTP/2.
-func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
+func (p Target) once(ctx context.Context, limit time.Duration) (held bool) {
 	var cookie uint64
-	defer func() { p.own.remove(cookie) }()
+	defer func() { p.Own.remove(cookie) }()
 	conn, err := p.connect(ctx, limit, func(c uint64) {
 		cookie = c
-		p.own.add(c)
+		p.Own.add(c)
 	}, http2.NextProtoTLS, http1)
 
 	switch {
@@ -94,7 +92,7 @@ func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
 		defer conn.Close()
 		return p.hold(ctx, conn)
 	case ctx.Err() == nil:
-		p.report(observation{})
+		p.Report(Observation{})
 	}
 	return false
 }
@@ -103,13 +101,13 @@ func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
 // TCP part. made receives the cookie of the socket before it connects. connect accepts each
 // certificate, which hold judges: the probe sends no secrets, and a server with a wrong certificate
 // is a problem to be shown.
-func (p probe) connect(ctx context.Context, limit time.Duration, made func(cookie uint64),
+func (p Target) connect(ctx context.Context, limit time.Duration, made func(cookie uint64),
 	protocols ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	d := p.dialer(made)
 	d.Timeout = limit
-	raw, err := d.DialContext(ctx, "tcp", p.addr.String())
+	raw, err := d.DialContext(ctx, "tcp", p.Addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -124,15 +122,15 @@ func (p probe) connect(ctx context.Context, limit time.Duration, made func(cooki
 }
 
 // dialer returns a dialer that marks each socket and passes its cookie to made before it connects.
-func (p probe) dialer(made func(cookie uint64)) *net.Dialer {
+func (p Target) dialer(made func(cookie uint64)) *net.Dialer {
 	control := func(_, _ string, raw syscall.RawConn) error {
 		var cookie uint64
 		var err error
 		rawErr := raw.Control(func(fd uintptr) {
 			cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
-			if p.mark != 0 {
+			if p.Mark != 0 {
 				err = errors.Join(err,
-					unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(p.mark)))
+					unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(p.Mark)))
 			}
 		})
 		if err == nil && rawErr == nil {
@@ -146,12 +144,12 @@ func (p probe) dialer(made func(cookie uint64)) *net.Dialer {
 // hold probes over conn until it ends. It reports the server up after the first answered ping,
 // since a handshake alone proves too little, and down after an unanswered one. It returns false if
 // conn does not speak HTTP/2; then it reports the server up by the handshake.
-func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
+func (p Target) hold(ctx context.Context, conn *tls.Conn) bool {
 	state := conn.ConnectionState()
-	seen := observation{up: true}
+	seen := Observation{Up: true}
 	p.judge(state, &seen)
 	if state.NegotiatedProtocol != http2.NextProtoTLS {
-		p.report(seen)
+		p.Report(seen)
 		return false
 	}
 
@@ -159,26 +157,36 @@ func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
 	defer h.close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if h.run(ctx) && ctx.Err() == nil {
-		p.report(observation{})
+		p.Report(Observation{})
 	}
 	return true
 }
 
 // judge verifies the certificate of a server and notes the outcome in o.
-func (p probe) judge(state tls.ConnectionState, o *observation) {
-	if p.verify == nil {
+func (p Target) judge(state tls.ConnectionState, o *Observation) {
+	if p.Verify == nil {
 		return
 	}
-	if err := p.verify(state); err != nil {
-		o.trust, o.distrust = trustRefused, err
+	if err := p.Verify(state); err != nil {
+		o.Trust, o.Distrust = TrustRefused, err
 		return
 	}
 
-	o.trust, o.named = trusted, nil
-	for _, a := range p.names {
+	o.Trust, o.Named = Trusted, nil
+	for _, a := range p.Names {
 		if len(state.PeerCertificates) > 0 &&
 			state.PeerCertificates[0].VerifyHostname(a.Addr().Unmap().String()) == nil {
-			o.named = append(o.named, a)
+			o.Named = append(o.Named, a)
 		}
 	}
+}
+
+// Probe probes an API server until ctx ends, at the pace and with the limits of a node in a cluster
+// of so many nodes. After each ping, connect or request for /readyz with a result it calls observed
+// from the calling goroutine. Servers probe by themselves: Probe measures what that costs a server.
+func Probe(ctx context.Context, addr netip.AddrPort, nodes int, observed func(answers bool)) {
+	p := Target{Addr: addr, Report: func(o Observation) { observed(o.Up) }, Own: &Cookies{},
+		Pace: &Pace{}}
+	p.Pace.SetNodes(nodes)
+	Run(ctx, p)
 }

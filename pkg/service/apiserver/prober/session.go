@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"crypto/tls"

@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 // holding probes one server while a session lasts: pings over it, and requests for /readyz beside
 // it.
 type holding struct {
-	probe
+	Target
 	session *session
 	state   tls.ConnectionState
-	// first is the observation that is reported once the first ping and the first request have an
+	// first is the Observation that is reported once the first ping and the first request have an
 	// answer, or the request has none pingLimit after the ping. It is nil afterwards.
-	first *observation
+	first *Observation
 	// answered reports whether a ping was answered, forgiven whether the outstanding one got grace.
 	answered, forgiven bool
 
@@ -27,8 +27,9 @@ type holding struct {
 }
 
 // newHolding returns a holding of a connection that spoke TLS and HTTP/2.
-func newHolding(p probe, conn *tls.Conn, first observation) *holding {
-	h := &holding{probe: p, session: newSession(conn), state: conn.ConnectionState(), first: &first}
+func newHolding(p Target, conn *tls.Conn, first Observation) *holding {
+	h := &holding{Target: p, session: newSession(conn), state: conn.ConnectionState(),
+		first: &first}
 	for _, t := range h.timers() {
 		*t = time.NewTimer(time.Hour)
 		(*t).Stop()
@@ -62,8 +63,8 @@ func (h *holding) run(ctx context.Context) (down bool) {
 		case <-h.session.acks:
 			h.takeAck()
 		case r := <-readyz:
-			h.news(func(o *observation) {
-				o.readiness = r
+			h.news(func(o *Observation) {
+				o.Readiness = r
 				h.judge(h.state, o)
 			})
 		case <-h.late.C:
@@ -74,7 +75,7 @@ func (h *holding) run(ctx context.Context) (down bool) {
 			h.reportFirst()
 		case <-h.ping.C:
 			err = h.sendPing()
-		case <-h.ask:
+		case <-h.Ask:
 			err = h.sendPing()
 		}
 	}
@@ -96,7 +97,7 @@ func (h *holding) takeAck() {
 	if h.pinged.IsZero() {
 		return
 	}
-	trip, pause := time.Since(h.pinged), h.pace.ping()
+	trip, pause := time.Since(h.pinged), h.Pace.Ping()
 	if !h.answered {
 		pause = phase(pause)
 		h.settle.Reset(pingLimit)
@@ -104,7 +105,7 @@ func (h *holding) takeAck() {
 	h.pinged, h.answered = time.Time{}, true
 	h.late.Stop()
 	h.ping.Reset(max(pause-trip, 0))
-	h.news(func(o *observation) { o.trip = trip })
+	h.news(func(o *Observation) { o.Trip = trip })
 }
 
 // missPing reports whether the limit of the outstanding ping is over. If this process had no CPU at
@@ -119,15 +120,15 @@ func (h *holding) missPing() bool {
 }
 
 // news reports a change to what is known. What comes before the first answers is reported together.
-func (h *holding) news(change func(*observation)) {
+func (h *holding) news(change func(*Observation)) {
 	if h.first == nil {
-		o := observation{up: true}
+		o := Observation{Up: true}
 		change(&o)
-		h.report(o)
+		h.Report(o)
 		return
 	}
 	change(h.first)
-	if h.answered && h.first.readiness != noNews {
+	if h.answered && h.first.Readiness != NoNews {
 		h.reportFirst()
 	}
 }
@@ -135,7 +136,7 @@ func (h *holding) news(change func(*observation)) {
 func (h *holding) reportFirst() {
 	if h.first != nil {
 		h.settle.Stop()
-		h.report(*h.first)
+		h.Report(*h.first)
 		h.first = nil
 	}
 }

@@ -1,4 +1,4 @@
-package apiserver
+package prober
 
 import (
 	"context"
@@ -16,9 +16,9 @@ const mostBody = 64 << 10
 // connection of HTTP/1.1. It does not use the connection of the pings: kube-apiserver ends an
 // HTTP/2 connection on which a client without credentials sends a request
 // (UnauthenticatedHTTP2DOSMitigation).
-func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end func()) {
+func (p Target) startReadyz(ctx context.Context) (outcomes <-chan Readiness, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	own := lastSocket{all: p.own}
+	own := lastSocket{all: p.Own}
 	transport := &http.Transport{
 		// Not the context of a request, whose dial would outlive it.
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
@@ -28,10 +28,10 @@ func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end 
 		DisableCompression: true,
 	}
 
-	out := make(chan readiness)
+	out := make(chan Readiness)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		pause := phase(p.pace.ready())
+		pause := phase(p.Pace.ready())
 		for {
 			began := time.Now()
 			outcome := p.askReadyz(ctx, transport)
@@ -45,7 +45,7 @@ func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end 
 				return
 			case <-time.After(pause - time.Since(began)):
 			}
-			pause = p.pace.ready()
+			pause = p.Pace.ready()
 		}
 	})
 	return out, func() {
@@ -58,7 +58,7 @@ func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end 
 
 // lastSocket is the last socket of a transport that has one at a time.
 type lastSocket struct {
-	all    *ownSockets
+	all    *Cookies
 	mu     sync.Mutex
 	cookie uint64
 	ended  bool // a dial may outlive its request
@@ -82,28 +82,29 @@ func (l *lastSocket) end() {
 
 // askReadyz sends one request and returns its outcome. An answer that demands credentials does not
 // show whether the server is ready.
-func (p probe) askReadyz(ctx context.Context, transport *http.Transport) readiness {
+func (p Target) askReadyz(ctx context.Context, transport *http.Transport) Readiness {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.addr.String()+"/readyz", nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"https://"+p.Addr.String()+"/readyz", nil)
 	if err != nil {
-		return saysNothing
+		return SaysNothing
 	}
 	q.Header.Set("User-Agent", "veild")
 	r, err := transport.RoundTrip(q)
 	if err != nil {
-		return hangs
+		return Hangs
 	}
 	defer r.Body.Close()
 
 	if _, err := io.Copy(io.Discard, io.LimitReader(r.Body, mostBody)); err != nil {
-		return hangs
+		return Hangs
 	}
 	switch {
 	case r.StatusCode == http.StatusOK:
-		return isReady
+		return Ready
 	case r.StatusCode >= http.StatusInternalServerError:
-		return notReady
+		return NotReady
 	}
-	return saysNothing
+	return SaysNothing
 }

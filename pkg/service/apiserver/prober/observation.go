@@ -1,0 +1,72 @@
+package prober
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Readiness is the outcome of a request for /readyz.
+type Readiness int
+
+// The outcomes.
+const (
+	NoNews      Readiness = iota // there was no request
+	Ready                        // 200
+	NotReady                     // 5xx
+	Hangs                        // no answer
+	SaysNothing                  // 401, 403 and all others: pings alone decide
+)
+
+// Trust is the outcome of the verification of a certificate.
+type Trust int
+
+// The outcomes.
+const (
+	TrustUnknown Trust = iota // nothing to verify it by, or no connection
+	Trusted
+	TrustRefused
+)
+
+// Observation is what a probe saw of a server. A field without a value leaves what an earlier
+// Observation found. But if Up is false, round trip and trust are unknown again.
+type Observation struct {
+	// Up reports whether it answers pings, or handshakes if it does not speak HTTP/2.
+	Up        bool
+	Readiness Readiness
+	Trip      time.Duration // the round trip of a ping; 0 if there was none
+	Trust     Trust
+	Distrust  error // the reason of TrustRefused
+	// Named are the addresses of Target.Names that a trusted certificate names, in their order.
+	Named []netip.AddrPort
+}
+
+// Cookies are the sockets of probes, by cookie. The zero value is empty. All methods may be called
+// at any time.
+type Cookies struct {
+	mu      sync.Mutex
+	cookies map[uint64]struct{}
+}
+
+// Has reports whether a probe made the socket.
+func (o *Cookies) Has(cookie uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.cookies[cookie]
+	return ok
+}
+
+func (o *Cookies) add(cookie uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cookies == nil {
+		o.cookies = map[uint64]struct{}{}
+	}
+	o.cookies[cookie] = struct{}{}
+}
+
+func (o *Cookies) remove(cookie uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.cookies, cookie)
+}
