@@ -8,7 +8,5 @@
 //
 // The frame of the run is pkg/bench/suite. All gates are judged, whichever parts were chosen.
 //
-// It is larger than most packages: the parts share the labs, the samples and the report.
-//
 // Start reading at Run in suite.go.
 package lab

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/lab/baretunnel"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -87,7 +88,7 @@ func (s *scaled) dial(ctx context.Context, network, addr string) (net.Conn, erro
 
 // peers are the public keys on the device.
 func (s *scaled) peers(ctx context.Context) ([]string, error) {
-	out, err := s.node.Exec(ctx, "wg", "show", oursDevice, "peers")
+	out, err := s.node.Exec(ctx, "wg", "show", baretunnel.OursDevice, "peers")
 	return strings.Fields(string(out)), err
 }
 
@@ -288,7 +289,7 @@ func (s *scaled) empty(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"set", oursDevice}
+	args := []string{"set", baretunnel.OursDevice}
 	for _, k := range keys {
 		args = append(args, "peer", k, "remove")
 	}
@@ -296,7 +297,7 @@ func (s *scaled) empty(ctx context.Context) error {
 		return err
 	}
 	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
-		if err := s.node.IP(ctx, "route flush table "+table+" dev "+oursDevice); err != nil {
+		if err := s.node.IP(ctx, "route flush table "+table+" dev "+baretunnel.OursDevice); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/lab/baretunnel"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
@@ -81,7 +82,7 @@ func (p *pair) flow(d time.Duration) load.Flow {
 func (p *pair) podMTU(ctx context.Context) (int, error) {
 	var mtus [2]int
 	for i, pod := range p.pods {
-		l, err := readLink(ctx, pod, "eth0")
+		l, err := baretunnel.ReadLink(ctx, pod, "eth0")
 		if err != nil {
 			return 0, err
 		}
@@ -109,7 +110,7 @@ func (r *run) udp(p *pair, mtu int, s load.Search, hint *float64) bench.Measure 
 // bare measures against wireguard-go, at MTU 9000 and then, the underlay changed under a
 // running lab, 1500.
 func (r *run) bare(ctx context.Context) (err error) {
-	if err := r.buildBare(ctx); err != nil {
+	if err := baretunnel.Build(ctx, r.bin); err != nil {
 		return err
 	}
 	l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, UnderlayMTU: 9000, Offloads: true,
@@ -154,20 +155,18 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 		return err
 	}
 
-	b, err := r.startBare(ctx, nodes)
-	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
+	b, err := baretunnel.Start(ctx, r.bin, nodes)
+	defer func() { err = errors.Join(err, b.Close(context.WithoutCancel(ctx))) }()
 	if err != nil {
 		return err
 	}
 
-	over := func(device, other string, m bench.Measure) bench.Measure {
-		return b.over(device, other, m)
-	}
 	search := load.Search{Floor: 20, Ceiling: 20000, Loss: maxLoss, Step: 1.02}
 	hint := 400.0
 	comp := func(name string, m bench.Measure) bench.Comparison {
 		return bench.Comparison{Name: name, MTU: mtu, Unit: bench.Mbps, BaseName: baseBare,
-			Ours: over(oursDevice, bareDevice, m), Base: over(bareDevice, oursDevice, m)}
+			Ours: b.Over(baretunnel.OursDevice, baretunnel.BareDevice, m),
+			Base: b.Over(baretunnel.BareDevice, baretunnel.OursDevice, m)}
 	}
 	tcp := func(streams int) bench.Measure {
 		return func(ctx context.Context) (bench.Sample, error) {
@@ -192,47 +191,3 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 
 // tunnelOverhead4 is the difference between the MTU of an IPv4 underlay and a pod's.
 const tunnelOverhead4 = 20 + 8 + 32
-
-// strayBytes is the number of bytes that the other device may send meanwhile: handshakes,
-// keepalives.
-const strayBytes = 100_000
-
-// over points the routes at a device, measures, and makes sure that it was that device
-// that carried the traffic.
-func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
-	return func(ctx context.Context) (bench.Sample, error) {
-		if err := b.use(ctx, device); err != nil {
-			return bench.Sample{}, err
-		}
-
-		var before, after [2]uint64
-		count := func(into *[2]uint64) error {
-			for i, name := range []string{device, other} {
-				l, err := readLink(ctx, b.nodes[0], name)
-				if err != nil {
-					return err
-				}
-				into[i] = l.Stats.TX.Bytes
-			}
-			return nil
-		}
-		if err := count(&before); err != nil {
-			return bench.Sample{}, err
-		}
-
-		sample, err := m(ctx)
-		if err != nil {
-			return sample, err
-		}
-		if err := count(&after); err != nil {
-			return sample, err
-		}
-		carried, stray := after[0]-before[0], after[1]-before[1]
-		if carried < 1_000_000 || stray > strayBytes {
-			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what "+
-				"was measured", device, carried, other, stray)
-		}
-
-		return sample, nil
-	}
-}

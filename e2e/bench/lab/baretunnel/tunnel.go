@@ -1,4 +1,4 @@
-package lab
+package baretunnel
 
 import (
 	"context"
@@ -14,17 +14,19 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
+// OursDevice and BareDevice are the devices of the two tunnels.
 const (
-	oursDevice = abi.TunnelDevicePrefix + "0"
-	bareDevice = "bare0"
-	barePort   = abi.TunnelPort + 79
+	OursDevice = abi.TunnelDevicePrefix + "0"
+	BareDevice = "bare0"
 )
 
-// bareTunnel is a second tunnel between two nodes, as an administrator would set it up by
-// hand: wireguard-go and wg(8). Only one of the two tunnels has the routes at a time.
-type bareTunnel struct {
+const barePort = abi.TunnelPort + 79
+
+// Tunnel is the second tunnel between two nodes. Only one of the two has the routes at a time.
+type Tunnel struct {
 	nodes  []*lab.Node
 	procs  []*lab.Process
 	routes map[*lab.Node][]tableRoute
@@ -33,11 +35,12 @@ type bareTunnel struct {
 // tableRoute is a route into the tunnel as ip(8) prints it, without its device.
 type tableRoute struct{ table, text string }
 
-// buildBare builds wireguard-go's own program from the module's source.
-func (r *run) buildBare(ctx context.Context) error {
+// Build builds wireguard-go's own program from the module's source, into the folder bin, two levels
+// below the root of the tree.
+func Build(ctx context.Context, bin string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o",
-		filepath.Join(r.bin, "wireguard-go"), "golang.zx2c4.com/wireguard")
-	cmd.Dir = filepath.Dir(filepath.Dir(r.bin))
+		filepath.Join(bin, "wireguard-go"), "golang.zx2c4.com/wireguard")
+	cmd.Dir = filepath.Dir(filepath.Dir(bin))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build wireguard-go: %w: %s", err, out)
@@ -45,18 +48,19 @@ func (r *run) buildBare(ctx context.Context) error {
 	return nil
 }
 
-// startBare makes the second tunnel. veild is stopped on both nodes until close, so
-// that it puts nothing back.
-func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, error) {
-	b := &bareTunnel{nodes: nodes, routes: map[*lab.Node][]tableRoute{}}
+// Start makes the second tunnel between two nodes, with the program that Build left in bin. veild is
+// stopped on both nodes until Close, so that it puts nothing back. The Tunnel that is returned with
+// an error must be closed too.
+func Start(ctx context.Context, bin string, nodes []*lab.Node) (*Tunnel, error) {
+	b := &Tunnel{nodes: nodes, routes: map[*lab.Node][]tableRoute{}}
 	public := map[*lab.Node]string{}
 	for _, n := range nodes {
 		if err := n.Program("veild").Signal(syscall.SIGSTOP); err != nil {
 			return b, err
 		}
-		key, err := b.device(ctx, n, filepath.Join(r.bin, "wireguard-go"))
+		key, err := b.device(ctx, n, filepath.Join(bin, "wireguard-go"))
 		if err != nil {
-			return b, fmt.Errorf("%s on %s: %w", bareDevice, n.Name, err)
+			return b, fmt.Errorf("%s on %s: %w", BareDevice, n.Name, err)
 		}
 		public[n] = key
 	}
@@ -64,7 +68,7 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 	for i, n := range nodes {
 		peer := nodes[1-i]
 		allowed := fmt.Sprintf("%s,%s/32", peer.PodPrefixes[0], peer.Addrs[0])
-		_, err := n.Exec(ctx, "wg", "set", bareDevice, "private-key", "/run/bare.key",
+		_, err := n.Exec(ctx, "wg", "set", BareDevice, "private-key", "/run/bare.key",
 			"listen-port", fmt.Sprint(barePort),
 			"peer", public[peer], "allowed-ips", allowed, "endpoint",
 			fmt.Sprintf("%s:%d", peer.Addrs[0], barePort))
@@ -81,20 +85,20 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 
 // device starts wireguard-go on a node and returns it a key and what our device has: MTU, queue,
 // group, loose source checks. It returns the public key.
-func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (string, error) {
-	p, err := n.Start(ctx, program, "-f", bareDevice)
+func (b *Tunnel) device(ctx context.Context, n *lab.Node, program string) (string, error) {
+	p, err := n.Start(ctx, program, "-f", BareDevice)
 	if err != nil {
 		return "", err
 	}
 
 	b.procs = append(b.procs, p)
-	like, err := readLink(ctx, n, oursDevice)
+	like, err := ReadLink(ctx, n, OursDevice)
 	if err != nil {
 		return "", err
 	}
 
 	err = lab.Until(ctx, 5*time.Second, func() error {
-		_, err := readLink(ctx, n, bareDevice)
+		_, err := ReadLink(ctx, n, BareDevice)
 		return err
 	})
 	if err != nil {
@@ -102,9 +106,9 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 	}
 
 	err = errors.Join(
-		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", bareDevice,
+		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", BareDevice,
 			abi.TunnelGroup, like.MTU, like.Queue)),
-		n.Sysctl("net/ipv4/conf/"+bareDevice+"/rp_filter", "2"))
+		n.Sysctl("net/ipv4/conf/"+BareDevice+"/rp_filter", "2"))
 	if err != nil {
 		return "", err
 	}
@@ -122,10 +126,10 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 }
 
 // readRoutes notes the routes into our device.
-func (b *bareTunnel) readRoutes(ctx context.Context, n *lab.Node) error {
+func (b *Tunnel) readRoutes(ctx context.Context, n *lab.Node) error {
 	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 		out, err := n.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", table, "dev",
-			oursDevice)
+			OursDevice)
 		if err != nil {
 			return err
 		}
@@ -134,13 +138,13 @@ func (b *bareTunnel) readRoutes(ctx context.Context, n *lab.Node) error {
 		}
 	}
 	if len(b.routes[n]) == 0 {
-		return fmt.Errorf("%s: no route into %s", n.Name, oursDevice)
+		return fmt.Errorf("%s: no route into %s", n.Name, OursDevice)
 	}
 	return nil
 }
 
-// use points the routes at one of the devices.
-func (b *bareTunnel) use(ctx context.Context, device string) error {
+// Use points the routes at one of the devices.
+func (b *Tunnel) Use(ctx context.Context, device string) error {
 	for _, n := range b.nodes {
 		var lines []string
 		for _, r := range b.routes[n] {
@@ -154,10 +158,10 @@ func (b *bareTunnel) use(ctx context.Context, device string) error {
 	return nil
 }
 
-// close restores the routes, ends wireguard-go and lets veild go on.
-func (b *bareTunnel) close(ctx context.Context) error {
+// Close restores the routes, ends wireguard-go and lets veild go on.
+func (b *Tunnel) Close(ctx context.Context) error {
 	var errs []error
-	errs = append(errs, b.use(ctx, oursDevice))
+	errs = append(errs, b.Use(ctx, OursDevice))
 	for _, p := range b.procs {
 		errs = append(errs, p.Kill(ctx))
 	}
@@ -165,6 +169,50 @@ func (b *bareTunnel) close(ctx context.Context) error {
 		errs = append(errs, resume(n.Program("veild")))
 	}
 	return errors.Join(errs...)
+}
+
+// strayBytes is the number of bytes that the other device may send meanwhile: handshakes,
+// keepalives.
+const strayBytes = 100_000
+
+// Over points the routes at a device, measures, and makes sure that it was that device
+// that carried the traffic.
+func (b *Tunnel) Over(device, other string, m bench.Measure) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		if err := b.Use(ctx, device); err != nil {
+			return bench.Sample{}, err
+		}
+
+		var before, after [2]uint64
+		count := func(into *[2]uint64) error {
+			for i, name := range []string{device, other} {
+				l, err := ReadLink(ctx, b.nodes[0], name)
+				if err != nil {
+					return err
+				}
+				into[i] = l.Stats.TX.Bytes
+			}
+			return nil
+		}
+		if err := count(&before); err != nil {
+			return bench.Sample{}, err
+		}
+
+		sample, err := m(ctx)
+		if err != nil {
+			return sample, err
+		}
+		if err := count(&after); err != nil {
+			return sample, err
+		}
+		carried, stray := after[0]-before[0], after[1]-before[1]
+		if carried < 1_000_000 || stray > strayBytes {
+			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what "+
+				"was measured", device, carried, other, stray)
+		}
+
+		return sample, nil
+	}
 }
 
 // resume lets a stopped program go on, and nsenter(1), which waits for it in the same
@@ -177,8 +225,8 @@ func resume(p *lab.Process) error {
 	return syscall.Kill(-group, syscall.SIGCONT)
 }
 
-// link is the output of ip(8) for a link.
-type link struct {
+// Link is the output of ip(8) for a link.
+type Link struct {
 	MTU   int `json:"mtu"`
 	Queue int `json:"txqlen"`
 	Stats struct {
@@ -188,16 +236,17 @@ type link struct {
 	} `json:"stats64"`
 }
 
-func readLink(ctx context.Context, at interface {
+// ReadLink reads a link of a node or a pod.
+func ReadLink(ctx context.Context, at interface {
 	Exec(ctx context.Context, name string, args ...string) ([]byte, error)
-}, name string) (link, error) {
+}, name string) (Link, error) {
 	out, err := at.Exec(ctx, "ip", "-s", "-j", "link", "show", name)
 	if err != nil {
-		return link{}, err
+		return Link{}, err
 	}
-	var links []link
+	var links []Link
 	if err := json.Unmarshal(out, &links); err != nil || len(links) != 1 {
-		return link{}, fmt.Errorf("read link %s: %d links: %w", name, len(links), err)
+		return Link{}, fmt.Errorf("read link %s: %d links: %w", name, len(links), err)
 	}
 	return links[0], nil
 }
