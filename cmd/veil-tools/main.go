@@ -2,7 +2,7 @@
 // test traffic, the reader of uplinks, and the two ends of a measurement. The image kubeveil-tools
 // ships it.
 //
-// Start reading at packages lab and bench in internal.
+// Start reading at package verb in internal, then at the package of the verb.
 package main
 
 import (
@@ -18,8 +18,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/api"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/lab"
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
@@ -27,8 +29,10 @@ func main() { os.Exit(run(os.Args[1:], verbs())) }
 
 // verbs returns all verbs, by name.
 func verbs() verb.Verbs {
-	all := lab.Verbs()
-	maps.Copy(all, bench.Verbs())
+	all := verb.Verbs{}
+	for _, some := range []verb.Verbs{api.Verbs(), bench.Verbs(), lab.Verbs(), node.Verbs()} {
+		maps.Copy(all, some)
+	}
 	return all
 }
 

@@ -9,8 +9,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/api"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/lab"
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/node"
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/hack/deptest"
 )
@@ -25,9 +27,10 @@ func TestDependencies(t *testing.T) {
 	})
 }
 
-// A verb of one package does not hide a verb of the other.
+// A verb of one package does not hide a verb of another.
 func TestVerbsHaveOneOwner(t *testing.T) {
-	if got, want := len(verbs()), len(lab.Verbs())+len(bench.Verbs()); got != want {
+	want := len(api.Verbs()) + len(bench.Verbs()) + len(lab.Verbs()) + len(node.Verbs())
+	if got := len(verbs()); got != want {
 		t.Errorf("%d verbs, want %d", got, want)
 	}
 

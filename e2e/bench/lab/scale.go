@@ -297,7 +297,8 @@ func (s *scaled) empty(ctx context.Context) error {
 		return err
 	}
 	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
-		if err := s.node.IP(ctx, "route flush table "+table+" dev "+baretunnel.OursDevice); err != nil {
+		if err := s.node.IP(ctx,
+			"route flush table "+table+" dev "+baretunnel.OursDevice); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // flowState is the state of one flow, counted since its start.
@@ -72,7 +74,7 @@ func (f *carrier) answered(seq uint64) {
 	}
 	f.records[seq].answered = true
 	f.state.Answered++
-	f.state.MaxGap = max(f.state.MaxGap, millis(time.Since(f.last)))
+	f.state.MaxGap = max(f.state.MaxGap, verb.Millis(time.Since(f.last)))
 	f.last = time.Now()
 }
 
@@ -88,7 +90,7 @@ func (f *carrier) lost() (runs []lostRun) {
 		case len(runs) == maxRuns:
 			return runs
 		default:
-			runs = append(runs, lostRun{millis(r.at.Sub(f.start)), 1})
+			runs = append(runs, lostRun{verb.Millis(r.at.Sub(f.start)), 1})
 		}
 		before = r.answered
 	}
@@ -109,7 +111,7 @@ func (f *carrier) now() flowState {
 		s.Lost = f.lost()
 	}
 	if s.Broken == "" {
-		s.MaxGap = max(s.MaxGap, millis(time.Since(f.last)))
+		s.MaxGap = max(s.MaxGap, verb.Millis(time.Since(f.last)))
 	}
 	return s
 }
@@ -119,11 +121,11 @@ func (f *carrier) now() flowState {
 // any time. A flow that cannot begin is an error; one that breaks later is reported, and the others
 // continue.
 func flow(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo-flow")
-	to := flags.to("echos, commas between")
-	interval := flags.interval(20*time.Millisecond, "records of a flow")
+	flags := flagsOf("echo-flow")
+	to := flags.To("echos, commas between")
+	interval := flags.Interval(20*time.Millisecond, "records of a flow")
 	report := flags.Duration("report", time.Second, "pause between lines")
-	size := flags.size(200, "record")
+	size := flags.Size(200, "record")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // A connection that breaks is reported, with what it carried before. UDP goes on and counts its
@@ -40,7 +42,7 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 func TestGapsCountOnceAllFlowsLive(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour)
 	flows := []*carrier{{last: hourAgo}, {last: hourAgo}}
-	hour := millis(time.Hour)
+	hour := verb.Millis(time.Hour)
 
 	flows[0].sent()
 	flows[0].answered(0)
@@ -159,7 +161,7 @@ func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 	if s.Answered != 3 || !slices.Equal(records, []uint64{2, 1, 1}) {
 		t.Errorf("%d answered, runs %v, want 3 and [2 1 1]", s.Answered, s.Lost)
 	}
-	if at := millis(f.records[1].at.Sub(f.start)); s.Lost[0].At != at {
+	if at := verb.Millis(f.records[1].at.Sub(f.start)); s.Lost[0].At != at {
 		t.Errorf("the first was sent at %v, not %v", s.Lost[0].At, at)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // keepResult is the final output of keep.
@@ -30,14 +32,14 @@ type keepResult struct {
 // connected UDP socket that is aborted or refused is made again, as a resolver does; an unconnected
 // one stays.
 func keep(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("name-keep")
-	proto := flags.proto()
-	to := flags.to("named servers")
+	flags := flagsOf("name-keep")
+	proto := flags.Proto()
+	to := flags.To("named servers")
 	loose := flags.Bool("unconnected", false, "a UDP socket without a peer of its own")
-	from := flags.fromPort()
-	interval := flags.interval(20*time.Millisecond, "two")
-	timeout := flags.timeout(500*time.Millisecond, "an answer of UDP")
-	canary := flags.canary("is sent")
+	from := flags.FromPort()
+	interval := flags.Interval(20*time.Millisecond, "two")
+	timeout := flags.Timeout(500*time.Millisecond, "an answer of UDP")
+	canary := flags.Canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -96,7 +98,7 @@ func (r *keepResult) answered(name string) {
 	r.Answered++
 	now := time.Now()
 	if !r.last.IsZero() {
-		r.MaxGap = max(r.MaxGap, millis(now.Sub(r.last)))
+		r.MaxGap = max(r.MaxGap, verb.Millis(now.Sub(r.last)))
 	}
 	r.last = now
 	if n := len(r.Names); n == 0 || r.Names[n-1] != name {

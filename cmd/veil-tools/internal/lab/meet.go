@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // metResult is the result of meet for each echo, by protocol/host:port.
@@ -23,15 +25,15 @@ type metResult struct {
 // back or the time is over: proxies learn of services, and nodes of each other, at their own pace.
 // Its error names the echos that did not answer; its output lists all.
 func meet(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo-meet")
-	timeout := flags.timeout(30*time.Second, "the whole")
-	count := flags.count(3, "messages to each")
-	size := flags.size(400, "message")
-	canary := flags.canary("fills the messages")
-	if err := Verbs().Parse(flags.FlagSet, "PROTOCOL/HOST:PORT...", args); err != nil {
+	flags := flagsOf("echo-meet")
+	timeout := flags.Timeout(30*time.Second, "the whole")
+	count := flags.Count(3, "messages to each")
+	size := flags.Size(400, "message")
+	canary := flags.Canary("fills the messages")
+	if err := flags.ParseWith("PROTOCOL/HOST:PORT...", args); err != nil {
 		return nil, err
 	}
-	if err := os.Setenv(canaryEnv, *canary); err != nil {
+	if err := os.Setenv(verb.CanaryEnv, *canary); err != nil {
 		return nil, err
 	}
 
@@ -77,7 +79,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 		r.Tries++
 		err := meetOnce(ctx, proto, addr, count, size)
 		if err == nil {
-			r.Error, r.Millis = "", millis(time.Since(start))
+			r.Error, r.Millis = "", verb.Millis(time.Since(start))
 			return r
 		}
 		if r.Error == "" || ctx.Err() == nil {
@@ -86,7 +88,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 		}
 		select {
 		case <-ctx.Done():
-			r.Millis = millis(time.Since(start))
+			r.Millis = verb.Millis(time.Since(start))
 			return r
 		case <-time.After(200 * time.Millisecond):
 		}

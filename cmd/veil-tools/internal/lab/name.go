@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // nameAnswer is a named server's answer to a line, itself a line.
@@ -24,10 +26,10 @@ type nameAnswer struct {
 // name answers each line over TCP and each datagram with its name, at a number of ports, until it
 // gets a signal to end.
 func name(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("name-serve")
+	flags := flagsOf("name-serve")
 	called := flags.String("name", "", "what it answers")
 	first := flags.Int("port", 7010, "first port, of TCP and UDP both")
-	count := flags.count(1, "how many ports; with more than one the answer is name:port")
+	count := flags.Count(1, "how many ports; with more than one the answer is name:port")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -60,7 +62,7 @@ func (a nameAnswer) line() []byte {
 func nameConnections(l net.Listener, called string) {
 	serveConnections(l, func(c net.Conn) {
 		// A connection that breaks is the caller's finding.
-		_ = answerLines(c, c, func(line string) (any, error) {
+		_ = verb.AnswerLines(c, c, func(line string) (any, error) {
 			return nameAnswer{called, c.RemoteAddr().String(), line}, nil
 		})
 	})
@@ -89,15 +91,15 @@ type censusResult struct {
 // census sends requests to named servers by one address, with a new socket each time. It counts the
 // answers by server, until there are enough failures to call it broken.
 func census(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("name-count")
-	proto := flags.proto()
-	to := flags.to("named servers")
-	from := flags.fromPort()
-	count := flags.count(30, "how often")
-	timeout := flags.timeout(time.Second, "each")
+	flags := flagsOf("name-count")
+	proto := flags.Proto()
+	to := flags.To("named servers")
+	from := flags.FromPort()
+	count := flags.Count(30, "how often")
+	timeout := flags.Timeout(time.Second, "each")
 	enough := flags.Int("enough", 3, "failures after which it asks no more")
 	pause := flags.Duration("pause", 0, "between two")
-	canary := flags.canary("is sent")
+	canary := flags.Canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,7 @@ func census(ctx context.Context, args []string) (any, error) {
 		}
 		start := time.Now()
 		a, err := askOnce(ctx, *proto, *to, *from, *canary, *timeout)
-		r.Slowest = max(r.Slowest, millis(time.Since(start)))
+		r.Slowest = max(r.Slowest, verb.Millis(time.Since(start)))
 		r.count(a, err)
 	}
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // obeyed is the answer to one line.
@@ -17,11 +19,11 @@ type obeyed struct {
 // line of JSON. Starting a process in a pod takes seconds on emulated machines. It ends with its
 // standard input.
 func obey(ctx context.Context, args []string) (any, error) {
-	if err := optionsOf("stdin-run").Parse(args); err != nil {
+	if err := flagsOf("stdin-run").Parse(args); err != nil {
 		return nil, err
 	}
-	known := map[string]command{"echo-send": send, "tcp-knock": knock}
-	return nil, answerLines(os.Stdin, os.Stdout, func(line string) (any, error) {
+	known := map[string]verb.Command{"echo-send": send, "tcp-knock": knock}
+	return nil, verb.AnswerLines(os.Stdin, os.Stdout, func(line string) (any, error) {
 		words := strings.Fields(line)
 		if len(words) == 0 || known[words[0]] == nil {
 			return obeyed{Error: fmt.Sprintf("no such command: %q", line)}, nil

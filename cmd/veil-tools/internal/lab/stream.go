@@ -9,6 +9,10 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // holdResult is the final output of hold.
@@ -22,11 +26,11 @@ type holdResult struct {
 // record each interval, each answered before the next. It fails when the connection breaks, stalls
 // for longer than --stall, or a record is missing.
 func hold(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("tcp-hold")
-	to := flags.to("an echo")
-	interval := flags.interval(10*time.Millisecond, "records")
+	flags := flagsOf("tcp-hold")
+	to := flags.To("an echo")
+	interval := flags.Interval(10*time.Millisecond, "records")
 	stall := flags.Duration("stall", 30*time.Second, "longest wait for an answer")
-	size := flags.size(200, "record")
+	size := flags.Size(200, "record")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -47,7 +51,7 @@ func hold(ctx context.Context, args []string) (any, error) {
 		if err := exchangeTCP(c, payload(r.Records, *size)); err != nil {
 			return r, fmt.Errorf("record %d: %w", r.Records, err)
 		}
-		r.MaxGap = max(r.MaxGap, millis(time.Since(sent)))
+		r.MaxGap = max(r.MaxGap, verb.Millis(time.Since(sent)))
 		r.Records++
 		select {
 		case <-ctx.Done():
@@ -57,8 +61,6 @@ func hold(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
 // sourceResult is the final output of source.
 type sourceResult struct {
 	Sent   uint64 `json:"sent"`
@@ -67,10 +69,10 @@ type sourceResult struct {
 
 // source sends numbered UDP datagrams one way at a steady rate until it gets a signal to end.
 func source(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("udp-send")
-	to := flags.to("a sink")
-	interval := flags.interval(5*time.Millisecond, "datagrams")
-	size := flags.size(200, "datagram")
+	flags := flagsOf("udp-send")
+	to := flags.To("a sink")
+	interval := flags.Interval(5*time.Millisecond, "datagrams")
+	size := flags.Size(200, "datagram")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -114,8 +116,8 @@ const said = 20
 // sink counts a source's datagrams until it gets a signal to end, and reports the count after each
 // twenty.
 func sink(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("udp-count")
-	listen := flags.listen(":7001", "")
+	flags := flagsOf("udp-count")
+	listen := flags.Listen(":7001", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -145,7 +147,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 
 		now := time.Now()
 		if !last.IsZero() {
-			r.MaxGap = max(r.MaxGap, millis(now.Sub(last)))
+			r.MaxGap = max(r.MaxGap, verb.Millis(now.Sub(last)))
 		}
 
 		last = now
@@ -170,7 +172,7 @@ func sink(ctx context.Context, args []string) (any, error) {
 // raw sends the frame that it reads from its standard input out of a link: what a
 // spoofing pod or a hostile neighbour would send.
 func raw(_ context.Context, args []string) (any, error) {
-	flags := optionsOf("ethernet-send")
+	flags := flagsOf("ethernet-send")
 	link := flags.String("link", "eth0", "link to send on")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -180,4 +182,22 @@ func raw(_ context.Context, args []string) (any, error) {
 		return nil, err
 	}
 	return nil, sendFrame(*link, frame)
+}
+
+// sendFrame sends one Ethernet frame, its header included, on the named link.
+func sendFrame(link string, frame []byte) error {
+	i, err := net.InterfaceByName(link)
+	if err != nil {
+		return err
+	}
+	// Protocol 0: this socket receives nothing.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open packet socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+		return fmt.Errorf("send frame on %s: %w", link, err)
+	}
+	return nil
 }

@@ -10,15 +10,17 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
-)
 
-// canaryEnv names the environment variable with the string that all payloads carry.
-const canaryEnv = "LAB_CANARY"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
+)
 
 // payload returns size bytes that begin with seq and are otherwise filled with the canary.
 func payload(seq uint64, size int) []byte {
-	canary := os.Getenv(canaryEnv)
+	canary := os.Getenv(verb.CanaryEnv)
 	if canary == "" {
 		canary = "no-canary-was-set"
 	}
@@ -34,8 +36,8 @@ func payload(seq uint64, size int) []byte {
 
 // echo sends back what it receives over TCP and UDP, until it gets a signal to end.
 func echo(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo-serve")
-	listen := flags.listen(":7000", ", of TCP and UDP both")
+	flags := flagsOf("echo-serve")
+	listen := flags.Listen(":7000", ", of TCP and UDP both")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -112,19 +114,19 @@ type sendResult struct {
 // send sends messages to an echo, one after the other, and fails when one did
 // not come back unchanged. Over UDP a message is sent again after --again.
 func send(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo-send")
-	proto := flags.proto()
-	to := flags.to("an echo")
-	count := flags.count(10, "messages")
-	size := flags.size(200, "message")
-	timeout := flags.timeout(5*time.Second, "the whole")
+	flags := flagsOf("echo-send")
+	proto := flags.Proto()
+	to := flags.To("an echo")
+	count := flags.Count(10, "messages")
+	size := flags.Size(200, "message")
+	timeout := flags.Timeout(5*time.Second, "the whole")
 	again := flags.Duration("again", 300*time.Millisecond,
 		"pause before a UDP message is sent again")
-	canary := flags.canary("fills the messages")
+	canary := flags.Canary("fills the messages")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
-	if err := os.Setenv(canaryEnv, *canary); err != nil {
+	if err := os.Setenv(verb.CanaryEnv, *canary); err != nil {
 		return nil, err
 	}
 
@@ -214,4 +216,61 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 
 	return fmt.Errorf("no answer to %d tries in %v: %w", tries,
 		time.Since(began).Round(time.Millisecond), errors.Join(last, write))
+}
+
+// knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
+// also TLS servers, answer a line that they do not understand.
+func knock(ctx context.Context, args []string) (any, error) {
+	flags := flagsOf("tcp-knock")
+	to := flags.To("a server")
+	canary := flags.Canary("is sent")
+	timeout := flags.Timeout(5*time.Second, "the whole")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	start := time.Now()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", *to)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+
+	_ = c.SetDeadline(deadline)
+	line := fmt.Sprintf("GET /%s HTTP/1.0\r\nHost: canary\r\n\r\n", *canary)
+	if _, err := io.WriteString(c, line); err != nil {
+		return nil, err
+	}
+	answer := make([]byte, 1)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return nil, fmt.Errorf("no answer: %w", err)
+	}
+
+	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)),
+		Millis: verb.Millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
+}
+
+// dialerFrom returns a dialer that uses a local port, even if a connection that ended still has it.
+func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
+	d := &net.Dialer{Timeout: timeout}
+	switch {
+	case port == 0:
+	case proto == "udp":
+		d.LocalAddr = &net.UDPAddr{Port: port}
+	default:
+		d.LocalAddr = &net.TCPAddr{Port: port}
+		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			if failed := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			}); failed != nil {
+				return failed
+			}
+			return err
+		}
+	}
+	return d
 }

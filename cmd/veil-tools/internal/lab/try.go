@@ -28,12 +28,12 @@ type trial struct {
 // time. Each --report it prints the counts as a line of JSON, until it gets a signal to end. An
 // echo that does not answer is not an error.
 func try(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("echo-try")
-	to := flags.to("echos, commas between")
-	interval := flags.interval(200*time.Millisecond, "two tries")
-	timeout := flags.timeout(time.Second, "a try")
+	flags := flagsOf("echo-try")
+	to := flags.To("echos, commas between")
+	interval := flags.Interval(200*time.Millisecond, "two tries")
+	timeout := flags.Timeout(time.Second, "a try")
 	report := flags.Duration("report", time.Second, "pause between lines")
-	size := flags.size(200, "message")
+	size := flags.Size(200, "message")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

@@ -48,9 +48,9 @@ func Build(ctx context.Context, bin string) error {
 	return nil
 }
 
-// Start makes the second tunnel between two nodes, with the program that Build left in bin. veild is
-// stopped on both nodes until Close, so that it puts nothing back. The Tunnel that is returned with
-// an error must be closed too.
+// Start makes the second tunnel between two nodes, with the program that Build left in bin. veild
+// is stopped on both nodes until Close, so that it puts nothing back. The Tunnel that is returned
+// with an error must be closed too.
 func Start(ctx context.Context, bin string, nodes []*lab.Node) (*Tunnel, error) {
 	b := &Tunnel{nodes: nodes, routes: map[*lab.Node][]tableRoute{}}
 	public := map[*lab.Node]string{}

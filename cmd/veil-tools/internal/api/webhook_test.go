@@ -1,4 +1,4 @@
-package lab
+package api
 
 import (
 	"io"
@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestAnswers(t *testing.T) {
-	t.Setenv(canaryEnv, "kubeveil-canary")
+	t.Setenv(verb.CanaryEnv, "kubeveil-canary")
 	s := httptest.NewServer(answers())
 	defer s.Close()
 

@@ -1,10 +1,10 @@
-package lab
+package node
 
 import "context"
 
 // pause reaps orphans until it gets a signal to end. It is the first process of a pod's sandbox.
 func pause(ctx context.Context, args []string) (any, error) {
-	if err := optionsOf("pause").Parse(args); err != nil {
+	if err := flagsOf("pause").Parse(args); err != nil {
 		return nil, err
 	}
 	go reap()

@@ -1,4 +1,4 @@
-package lab
+package api
 
 import (
 	"context"
@@ -22,9 +22,9 @@ const (
 // ask fetches a page over TLS with the token of the pod's account, as programs in pods do with
 // the API server, and prints it.
 func ask(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("https-get")
+	flags := flagsOf("https-get")
 	url := flags.String("url", "https://kubernetes.default.svc/version", "what to get")
-	timeout := flags.timeout(10*time.Second, "the whole")
+	timeout := flags.Timeout(10*time.Second, "the whole")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

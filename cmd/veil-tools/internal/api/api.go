@@ -1,4 +1,4 @@
-package lab
+package api
 
 import (
 	"context"
@@ -33,12 +33,12 @@ type apiResult struct {
 // answer or failed. It prints "open" once the first are open, and "closed N" when the N-th of them
 // has ended.
 func api(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("tls-hold")
-	to := flags.to("the API servers' service")
+	flags := flagsOf("tls-hold")
+	to := flags.To("the API servers' service")
 	ca := flags.String("ca", "", "file with the authority of their certificate")
 	count := flags.Int("hold", 16, "connections that are held")
-	interval := flags.interval(50*time.Millisecond, "two new ones")
-	timeout := flags.timeout(3*time.Second, "the answer over a new one")
+	interval := flags.Interval(50*time.Millisecond, "two new ones")
+	timeout := flags.Timeout(3*time.Second, "the answer over a new one")
 	length := flags.Duration("for", 0, "time after \"open\" until it ends by itself; with 0 it does not")
 	if err := flags.Parse(args); err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package lab
+package node
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -21,7 +21,7 @@ import (
 // it reads is the canary of a new part. It answers with the oracle's result of the previous part as
 // a line of JSON. The result of the first line is empty. watch ends with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("link-watch")
+	flags := flagsOf("link-watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
 	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
@@ -63,7 +63,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 
 // answerParts answers each line of in with the result of the part that it ends.
 func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
-	return answerLines(in, out, func(line string) (any, error) {
+	return verb.AnswerLines(in, out, func(line string) (any, error) {
 		result, err := o.Take()
 		if err != nil {
 			return nil, err
@@ -103,40 +103,4 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 		return nil, errors.New("no link has a device beneath it or an address of --nodes")
 	}
 	return names, nil
-}
-
-// knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
-// also TLS servers, answer a line that they do not understand.
-func knock(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("tcp-knock")
-	to := flags.to("a server")
-	canary := flags.canary("is sent")
-	timeout := flags.timeout(5*time.Second, "the whole")
-	if err := flags.Parse(args); err != nil {
-		return nil, err
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
-	start := time.Now()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", *to)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	deadline, _ := ctx.Deadline()
-
-	_ = c.SetDeadline(deadline)
-	line := fmt.Sprintf("GET /%s HTTP/1.0\r\nHost: canary\r\n\r\n", *canary)
-	if _, err := io.WriteString(c, line); err != nil {
-		return nil, err
-	}
-	answer := make([]byte, 1)
-	if _, err := io.ReadFull(c, answer); err != nil {
-		return nil, fmt.Errorf("no answer: %w", err)
-	}
-
-	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)),
-		Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }

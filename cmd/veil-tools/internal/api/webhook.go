@@ -1,4 +1,4 @@
-package lab
+package api
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // Environment of webhook: its certificate and key in PEM.
@@ -57,7 +59,7 @@ func judge(body []byte) (review, error) {
 	r.Response = &reviewResponse{UID: r.Request.UID, Allowed: !refuse}
 	if refuse {
 		r.Response.Status = map[string]any{"code": http.StatusForbidden,
-			"message": "refused by a pod: " + why + " " + os.Getenv(canaryEnv)}
+			"message": "refused by a pod: " + why + " " + os.Getenv(verb.CanaryEnv)}
 	}
 	r.Request = nil
 	return r, nil
@@ -66,8 +68,8 @@ func judge(body []byte) (review, error) {
 // webhook answers admission reviews, and as the server of an aggregated API, over TLS until it
 // gets a signal to end.
 func webhook(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("webhook-serve")
-	listen := flags.listen(":8443", "")
+	flags := flagsOf("webhook-serve")
+	listen := flags.Listen(":8443", "")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -112,7 +114,7 @@ func answerDiscovery(w http.ResponseWriter, r *http.Request) {
 func answerCanary(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Canary",
-		"canary": os.Getenv(canaryEnv)})
+		"canary": os.Getenv(verb.CanaryEnv)})
 }
 
 func answerReview(w http.ResponseWriter, r *http.Request) {

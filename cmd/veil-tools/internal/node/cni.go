@@ -1,4 +1,4 @@
-package lab
+package node
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
 // cniResult is the output of cni: the result of ADD, or a plugin's error with its code.
@@ -50,8 +52,8 @@ func loadNetwork(dir string) (*libcni.NetworkConfigList, error) {
 
 // cni is the container runtime's side of CNI, by the runtime's own library.
 func cni(ctx context.Context, args []string) (any, error) {
-	flags := optionsOf("cni-call")
-	verb := flags.String("verb", "", "add, del, check, gc or status")
+	flags := flagsOf("cni-call")
+	act := flags.String("verb", "", "add, del, check, gc or status")
 	conf := flags.String("conf", "/etc/cni/net.d", "directory of network configurations")
 	path := flags.String("path", "", "directories of plugins, colons between")
 	cache := flags.String("cache", "", "directory of cached results")
@@ -59,7 +61,7 @@ func cni(ctx context.Context, args []string) (any, error) {
 	valid := flags.String("valid", "",
 		"for gc: containerID/interface of what is wanted, commas between")
 	more := flags.String("args", "", "further CNI_ARGS, KEY=VALUE, semicolons between")
-	timeout := flags.timeout(30*time.Second, "the whole")
+	timeout := flags.Timeout(30*time.Second, "the whole")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
 
@@ -90,8 +92,8 @@ func cni(ctx context.Context, args []string) (any, error) {
 
 	c := libcni.NewCNIConfigWithCacheDir(filepath.SplitList(*path), *cache, nil)
 	start := time.Now()
-	result, err := run(ctx, c, list, &rt, *verb, *valid)
-	out := cniResult{Network: list.Name, Millis: millis(time.Since(start))}
+	result, err := run(ctx, c, list, &rt, *act, *valid)
+	out := cniResult{Network: list.Name, Millis: verb.Millis(time.Since(start))}
 	if result != nil {
 		out.Result, _ = json.Marshal(result)
 	}
@@ -108,8 +110,8 @@ func cni(ctx context.Context, args []string) (any, error) {
 }
 
 func run(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList,
-	rt *libcni.RuntimeConf, verb, valid string) (types.Result, error) {
-	switch verb {
+	rt *libcni.RuntimeConf, act, valid string) (types.Result, error) {
+	switch act {
 	case "add":
 		return c.AddNetworkList(ctx, list, rt)
 	case "del":
@@ -121,5 +123,5 @@ func run(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigLis
 	case "status":
 		return nil, c.GetStatusNetworkList(ctx, list)
 	}
-	return nil, fmt.Errorf("--verb: unknown verb %q", verb)
+	return nil, fmt.Errorf("--verb: unknown verb %q", act)
 }

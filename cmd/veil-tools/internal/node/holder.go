@@ -1,4 +1,4 @@
-package lab
+package node
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 // its PID namespace. So its end, and the end of the process that holds the other side of that pipe,
 // ends every process in the node.
 func holder(_ context.Context, args []string) (any, error) {
-	flags := optionsOf("node-hold")
+	flags := flagsOf("node-hold")
 	etc := flags.String("etc", "", "directory that becomes /etc")
 	name := flags.String("name", "", "host name")
 	if err := flags.Parse(args); err != nil {
