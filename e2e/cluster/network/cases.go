@@ -5,116 +5,124 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/nodes"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/pods"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/servers"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 )
 
 // Cases are all, in the order in which they are run: the reference network, the installation, what
 // disturbs nothing, what disturbs, and at last the uninstallation.
-func Cases() []Case {
-	return slices.Concat(first(), traffic(), daemons(), nodes(), last())
+func Cases() []session.Case {
+	return slices.Concat(first(), traffic(), daemons(), machines(), last())
 }
 
 // lots are the needs of cases that change machines.
-var lots = []Need{Machines, TwoWorkers}
+var lots = []session.Need{session.Machines, session.TwoWorkers}
 
-func first() []Case {
-	return []Case{
+func first() []session.Case {
+	return []session.Case{
 		{Name: "reference-network", About: "the oracle sees the plaintext of a network that does " +
-			"not encrypt", Needs: []Need{Fresh, TwoWorkers},
-			Limit: 6 * time.Minute, Breaks: true, Run: clearNetwork},
+			"not encrypt", Needs: []session.Need{session.Fresh, session.TwoWorkers},
+			Limit: 6 * time.Minute, Breaks: true, Run: nodes.ClearNetwork},
 		{Name: "install", About: "a half applied manifest, and then all of it, makes nodes Ready",
-			Needs: []Need{Fresh}, Limit: 10 * time.Minute,
-			Always: true, Breaks: true, Run: install},
+			Needs: []session.Need{session.Fresh}, Limit: 10 * time.Minute,
+			Always: true, Breaks: true, Run: nodes.Install},
 	}
 }
 
-func traffic() []Case {
-	two := []Need{TwoWorkers}
+func traffic() []session.Case {
+	two := []session.Need{session.TwoWorkers}
 
-	return []Case{
+	return []session.Case{
 		{Name: "pod-to-pod", About: "pods on two nodes talk, both ways", Needs: two,
-			Limit: 5 * time.Minute, Run: podToPod},
+			Limit: 5 * time.Minute, Run: pods.PodToPod},
 		{Name: "pod-to-service", About: "a service is reached by its address", Needs: two,
-			Limit: 3 * time.Minute, Run: podToService},
+			Limit: 3 * time.Minute, Run: pods.PodToService},
 		{Name: "names", About: "the cluster's DNS answers, over the tunnel too", Needs: two,
-			Limit: 5 * time.Minute, Run: names},
+			Limit: 5 * time.Minute, Run: pods.Names},
 		{Name: "host-port", About: "a pod reaches a host port of another node", Needs: two,
-			Limit: 3 * time.Minute, Run: podToHostPort},
+			Limit: 3 * time.Minute, Run: pods.PodToHostPort},
 		{Name: "node-port", About: "a node port is reached from a pod, from a node and " +
-			"from outside", Needs: two, Limit: 3 * time.Minute, Run: nodePort},
+			"from outside", Needs: two, Limit: 3 * time.Minute, Run: pods.NodePort},
 		{Name: "node-to-pod", About: "a process of a node talks to pods of another, and pods to it",
-			Needs: two, Limit: 3 * time.Minute, Run: nodeToPod},
+			Needs: two, Limit: 3 * time.Minute, Run: pods.NodeToPod},
 		{Name: "kubernetes-service", About: "a pod reaches the API server by its service",
-			Needs: two, Limit: 3 * time.Minute, Run: kubernetesService},
+			Needs: two, Limit: 3 * time.Minute, Run: pods.KubernetesService},
 		{Name: "egress", About: "a pod reaches a host outside, with its node's address",
-			Needs: []Need{TwoWorkers, Outside}, Limit: 3 * time.Minute, Run: egress},
+			Needs: []session.Need{session.TwoWorkers,
+				session.Outside}, Limit: 3 * time.Minute, Run: pods.Egress},
 		{Name: "webhook", About: "the API server calls a webhook in a pod", Needs: two,
-			Limit: 4 * time.Minute, Run: webhook},
+			Limit: 4 * time.Minute, Run: pods.Webhook},
 		{Name: "aggregated-api", About: "the API server calls a pod for an API that it serves",
-			Needs: two, Limit: 4 * time.Minute, Run: aggregated},
+			Needs: two, Limit: 4 * time.Minute, Run: pods.Aggregated},
 		{Name: "idle-pods", About: "pods that do nothing do not count as spoofers, and nothing " +
-			"of them is blocked", Needs: two, Limit: 16 * time.Minute, Run: podsIdle,
+			"of them is blocked", Needs: two, Limit: 16 * time.Minute, Run: pods.PodsIdle,
 			Long: "it waits ten minutes", Beyond: "it waits ten minutes"},
 		{Name: "stolen-token", About: "a node's token writes no other node's VeilNode", Needs: two,
-			Limit: 2 * time.Minute, Run: stolenToken},
+			Limit: 2 * time.Minute, Run: pods.StolenToken},
 	}
 }
 
-func daemons() []Case {
-	return []Case{
+func daemons() []session.Case {
+	return []session.Case{
 		{Name: "daemon-rolled", About: "veild is rolled under load and no flow is lost",
-			Needs: []Need{TwoWorkers}, Limit: 8 * time.Minute, Run: daemonRolled},
+			Needs: []session.Need{session.TwoWorkers}, Limit: 8 * time.Minute,
+			Run: nodes.DaemonRolled},
 		{Name: "policy-rolled", About: "veild is rolled with network policies in force; what they " +
 			"forbid is answered at no moment", Needs: lots, Limit: 16 * time.Minute,
-			Beyond: "it rolls daemons three times", Run: policyRolled},
+			Beyond: "it rolls daemons three times", Run: pods.PolicyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
-			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: keyReplaced},
+			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: nodes.KeyReplaced},
 		{Name: "clock-set-back", About: "the clock of a node was ahead and is set right: its pods " +
 			"reach others", Needs: lots, Limit: 6 * time.Minute, Beyond: "it changes a node's clock",
-			Run: clockSetBack},
+			Run: nodes.ClockSetBack},
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
 			Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew",
-			Run: mtuChanged},
+			Run: nodes.MTUChanged},
 		{Name: "unguarded-link", About: "a link that Linux before 6.6 cannot guard at egress is " +
 			"named and closes its node to new pods", Needs: lots, Limit: 8 * time.Minute,
-			Beyond: "it waits for a kubelet that tries again", Run: unguardedLink},
+			Beyond: "it waits for a kubelet that tries again", Run: nodes.UnguardedLink},
 	}
 }
 
-func nodes() []Case {
-	return []Case{
+func machines() []session.Case {
+	return []session.Case{
 		{Name: "api-server-away", About: "pods are killed and come back while the API server is " +
 			"away for a moment", Needs: lots, Limit: 8 * time.Minute,
-			Beyond: "it waits for pods that are killed", Run: apiAway},
+			Beyond: "it waits for pods that are killed", Run: servers.APIAway},
 		{Name: "api-server-away-long", About: "the same for five minutes", Needs: lots,
-			Limit: 13 * time.Minute, Run: apiAwayForLong, Long: "it waits five minutes",
+			Limit: 13 * time.Minute, Run: servers.APIAwayForLong, Long: "it waits five minutes",
 			Beyond: "it waits five minutes"},
 		{Name: "reboot", About: "a node loses its power; its pods come back and talk", Needs: lots,
-			Limit: 10 * time.Minute, Beyond: "it waits for a machine", Run: reboot},
+			Limit: 10 * time.Minute, Beyond: "it waits for a machine", Run: nodes.Reboot},
 		{Name: "join-and-leave", About: "a node without WireGuard in its kernel joins, its pods " +
 			"talk, veil-wg is rolled and no flow is lost, and it leaves", Needs: lots,
 			Limit:  16 * time.Minute,
-			Beyond: "it waits for a machine", Run: joinAndLeave},
+			Beyond: "it waits for a machine", Run: nodes.JoinAndLeave},
 		{Name: "api-server-untranslated", About: "the control of the next case: where " +
 			"services.apiFrontends is not set, a node becomes NotReady", Needs: lots,
-			Limit: 16 * time.Minute, Run: serverLostUntranslated, Long: watchesNodes,
+			Limit: 16 * time.Minute, Run: servers.ServerLostUntranslated, Long: watchesNodes,
 			Beyond: watchesNodes},
 		{Name: "api-server-lost", About: "one of two API servers loses its power, or stops, " +
 			"under kubelets and pods, and no node becomes NotReady", Needs: lots,
-			Limit: 20 * time.Minute, Run: serverLost, Long: watchesNodes, Beyond: watchesNodes},
+			Limit: 20 * time.Minute, Run: servers.ServerLost, Long: watchesNodes,
+			Beyond: watchesNodes},
 	}
 }
 
 // watchesNodes is why the cases of lost API servers are left to the full run.
 const watchesNodes = "it watches nodes for minutes"
 
-func last() []Case {
-	fresh := []Need{Fresh, TwoWorkers}
-	return []Case{
+func last() []session.Case {
+	fresh := []session.Need{session.Fresh, session.TwoWorkers}
+	return []session.Case{
 		{Name: "uninstall", About: "nodes are as before the installation", Needs: fresh,
-			Limit: 8 * time.Minute, Run: uninstall},
+			Limit: 8 * time.Minute, Run: nodes.Uninstall},
 		{Name: "reinstall", About: "the daemons applied first and their rights later make nodes " +
 			"Ready; pods talk again", Needs: fresh, Limit: 12 * time.Minute,
-			Beyond: "it installs a second time", Run: reinstall},
+			Beyond: "it installs a second time", Run: nodes.Reinstall},
 	}
 }
 

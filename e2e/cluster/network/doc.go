@@ -11,12 +11,12 @@
 // It disturbs the cluster: daemons are rolled, the MTU changes, and with machines nodes reboot and
 // Kubeveil is uninstalled. For a cluster in use, operators run package connectivity.
 //
-// Promises that traffic alone cannot prove are checked on the wire: see Report.Judge. An oracle
-// that did not find the plaintext of the reference network proves nothing, and the report states
-// it.
+// Promises that traffic alone cannot prove are checked on the wire: see session.Report.Judge. An
+// oracle that did not find the plaintext of the reference network proves nothing, and the report
+// states it.
 //
-// It is larger than most packages: each case is a method of the one Session, and the order of Cases
-// is part of what they test.
+// Package session runs cases and has what they share; the cases stand in the packages pods, nodes
+// and servers.
 //
-// Start reading at Cases, then Run.
+// Start reading at Cases.
 package network

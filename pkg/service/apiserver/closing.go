@@ -150,7 +150,7 @@ func (a *Servers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	if !s.probed || 2*t.up < t.listed || slices.Contains(a.closing.inForce, addr) {
 		return false, false
 	}
-	if again && silent >= a.closing.delay(a.pace.nodes.Load()) {
+	if again && silent >= a.closing.delay(a.pace.Nodes()) {
 		return true, false
 	}
 	next := s.next

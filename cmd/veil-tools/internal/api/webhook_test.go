@@ -49,3 +49,44 @@ func TestAnswers(t *testing.T) {
 
 	http.DefaultClient.CloseIdleConnections()
 }
+
+func TestJudgeReview(t *testing.T) {
+	const request = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"7","object":{"metadata":{"labels":{LABELS}}}}}`
+	for _, c := range []struct {
+		name, body, want string
+		allowed          bool
+	}{
+		{"no label", strings.Replace(request, "LABELS", "", 1), "", true},
+		{"label refuse", strings.Replace(request, "LABELS", `"refuse":"asked"`, 1), "asked", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := judge([]byte(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Response.Allowed != c.allowed || r.Response.UID != "7" || r.Request != nil {
+				t.Errorf("answer: %+v", r.Response)
+			}
+			if message, _ := r.Response.Status["message"].(string); !strings.Contains(message,
+				c.want) {
+				t.Errorf("message %q: want %q in it", message, c.want)
+			}
+		})
+	}
+
+	for _, body := range []string{"", "{}", "[]", `{"request":1}`} {
+		if _, err := judge([]byte(body)); err == nil {
+			t.Errorf("%q is no error", body)
+		}
+	}
+}
+
+func FuzzJudgeReview(f *testing.F) {
+	f.Add([]byte(`{"request":{"uid":"7"}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := judge(body)
+		if err == nil && r.Response == nil {
+			t.Error("neither an answer nor an error")
+		}
+	})
+}

@@ -22,6 +22,9 @@ type Pace struct{ nodes atomic.Int64 }
 // SetNodes sets the number of nodes that probe, this one among them. More nodes probe less often.
 func (p *Pace) SetNodes(n int) { p.nodes.Store(int64(n)) }
 
+// Nodes returns the number of nodes that probe; 0 means that it is unknown.
+func (p *Pace) Nodes() int64 { return p.nodes.Load() }
+
 // per returns the pause at which all nodes together do something rate times a second.
 func (p *Pace) per(rate int64, least time.Duration) time.Duration {
 	return max(least, time.Duration(p.nodes.Load())*time.Second/time.Duration(rate))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -23,12 +24,12 @@ const userspace = 3
 // machines is the lab that a run makes for itself.
 type machines struct{ *vm.Cluster }
 
-var _ network.Lab = machines{}
+var _ session.Lab = machines{}
 
 // onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
 // after the last case, and removes it in any case.
-func onMachines(ctx context.Context, a arguments, root string, o network.Options,
-	log *slog.Logger) (report *network.Report, platform string, err error) {
+func onMachines(ctx context.Context, a arguments, root string, o session.Setup,
+	log *slog.Logger) (report *session.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
 	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace},
@@ -48,8 +49,8 @@ func onMachines(ctx context.Context, a arguments, root string, o network.Options
 	return report, platform, errors.Join(err, end)
 }
 
-func (m machines) run(ctx context.Context, a arguments, root string, o network.Options,
-	log *slog.Logger) (*network.Report, error) {
+func (m machines) run(ctx context.Context, a arguments, root string, o session.Setup,
+	log *slog.Logger) (*session.Report, error) {
 	for _, host := range []*lab.Host{m.Lab.Outside, m.Control} {
 		if _, err := lab.Echo(ctx, host); err != nil {
 			return nil, err
@@ -62,17 +63,17 @@ func (m machines) run(ctx context.Context, a arguments, root string, o network.O
 	}
 	o.Cluster, o.Lab, o.Kubeconfig = cluster, m, m.Kubeconfig()
 	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + o.Kubeconfig}
-	return network.Run(ctx, network.Cases(), o)
+	return session.Run(ctx, network.Cases(), o)
 }
 
-// Clear implements network.Lab, as do the other methods.
+// Clear implements session.Lab, as do the other methods.
 func (m machines) Clear(ctx context.Context) error { return m.InstallClear(ctx) }
 
 // Unclear takes the reference network away.
 func (m machines) Unclear(ctx context.Context) error { return m.RemoveClear(ctx) }
 
 // SecondAPI starts another API server.
-func (m machines) SecondAPI(ctx context.Context) (network.APIServer, error) {
+func (m machines) SecondAPI(ctx context.Context) (session.APIServer, error) {
 	return m.Cluster.SecondAPI(ctx)
 }
 

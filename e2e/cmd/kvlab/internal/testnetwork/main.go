@@ -36,6 +36,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/commandline"
@@ -106,7 +107,7 @@ func (a *arguments) check() error {
 		return errors.New("--core and --full: choose one")
 	}
 	if a.match != nil && !slices.ContainsFunc(network.Cases(),
-		func(c network.Case) bool { return a.match.MatchString(c.Name) }) {
+		func(c session.Case) bool { return a.match.MatchString(c.Name) }) {
 		return fmt.Errorf("--run %s: no case has such a name, kvlab test network --list shows them",
 			a.match)
 	}
@@ -138,7 +139,7 @@ func run(ctx context.Context, a arguments) error {
 
 	// client-go logs each connection that ends. That belongs in the log file, not on the terminal.
 	klog.SetSlogLogger(log)
-	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
+	o := session.Setup{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
 		Manifests: filepath.Join(root, "manifests"),
 		Veilctl:   filepath.Join(root, "out/bin/veilctl"), Out: os.Stdout}
 	began := time.Now()
@@ -187,8 +188,8 @@ func run(ctx context.Context, a arguments) error {
 }
 
 // onCluster runs the suite on the cluster of --kubeconfig.
-func onCluster(ctx context.Context, a arguments, root string, o network.Options,
-	log *slog.Logger) (*network.Report, string, error) {
+func onCluster(ctx context.Context, a arguments, root string, o session.Setup,
+	log *slog.Logger) (*session.Report, string, error) {
 	access := remote.Access{Kubeconfig: a.kubeconfig}
 	cluster, err := remote.Connect(ctx, access, remote.Options{Image: a.image, Log: log})
 	if err != nil {
@@ -196,7 +197,7 @@ func onCluster(ctx context.Context, a arguments, root string, o network.Options,
 	}
 	o.Cluster, o.Kubeconfig = cluster, a.kubeconfig
 	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
-	report, err := network.Run(ctx, network.Cases(), o)
+	report, err := session.Run(ctx, network.Cases(), o)
 	return report, a.platform, err
 }
 

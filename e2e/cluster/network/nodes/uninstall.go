@@ -1,0 +1,168 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// Uninstall removes Kubeveil as in docs/how-to/uninstall.md, pods first. Nodes must be as before it
+// was installed.
+func Uninstall(ctx context.Context, s *session.Session) error {
+	if s.Before == nil {
+		return session.Skip("the nodes were not looked at before the installation")
+	}
+	if err := sees(ctx, s); err != nil {
+		return err
+	}
+	if err := drain(ctx, s); err != nil {
+		return err
+	}
+
+	began := time.Now()
+	for _, words := range [][]string{
+		{"-n", metav1.NamespaceSystem, "delete", "daemonset", session.VeildSet, session.WorkerSet},
+		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup",
+			"--timeout=3m"},
+		{"delete", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"delete", "-k", s.Manifests, "--ignore-not-found"},
+	} {
+		if _, err := s.RunKubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+
+	s.Note("taken away in %.0f s", time.Since(began).Seconds())
+	if err := waitNotReady(ctx, s); err != nil {
+		return err
+	}
+
+	return remote.Until(ctx, "nodes as before the installation", session.Meeting,
+		func(ctx context.Context) error {
+			after, err := s.Inventories(ctx)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for node, before := range s.Before {
+				if left := session.Difference(before, after[node]); len(left) > 0 {
+					errs = append(errs, fmt.Errorf("%s:\n%s", node, strings.Join(left, "\n")))
+				}
+			}
+			return errors.Join(errs...)
+		})
+}
+
+// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it:
+// then they would not show what it leaves either.
+func sees(ctx context.Context, s *session.Session) error {
+	now, err := s.Inventories(ctx)
+	if err != nil {
+		return err
+	}
+	linux, err := s.LinuxNodes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for node, before := range s.Before {
+		if missing := session.Traces(session.Difference(before, now[node]),
+			slices.Contains(linux, node)); len(missing) > 0 {
+			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no "+
+				"line %q more than before", node, missing))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to
+// one, a probe or the API server, would do so in clear once the guard is gone.
+func drain(ctx context.Context, s *session.Session) error {
+	if err := cordon(ctx, s, true); err != nil {
+		return err
+	}
+	if err := s.DropPair(ctx); err != nil {
+		return err
+	}
+	s.WaitLeft()
+	return remote.Until(ctx, "no pod has an address of the cluster", deletion,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, p := range pods.Items {
+				if p.Spec.HostNetwork || p.Spec.NodeName == "" {
+					continue
+				}
+				if p.DeletionTimestamp == nil {
+					err = errors.Join(err, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name,
+						metav1.DeleteOptions{}))
+				}
+				err = errors.Join(err, fmt.Errorf("pod %s/%s is still there", p.Namespace, p.Name))
+			}
+			return err
+		})
+}
+
+// deletion bounds the end of pods.
+const deletion = 3 * time.Minute
+
+// Reinstall applies the daemons first and their rights later: they must wait, closed, and go on
+// when they may.
+func Reinstall(ctx context.Context, s *session.Session) error {
+	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
+	if err := applySome(ctx, s, func(kind string) bool {
+		return slices.Contains(last, kind)
+	}); err != nil {
+		return err
+	}
+
+	// Until they run and are refused.
+	err := remote.Until(ctx, "daemons without rights run", session.Installing,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+				metav1.ListOptions{LabelSelector: session.ComponentLabel + "=" + session.VeildSet})
+			if err != nil {
+				return err
+			}
+			started := 0
+			for _, p := range pods.Items {
+				for _, c := range p.Status.ContainerStatuses {
+					if c.State.Running != nil || c.RestartCount > 0 {
+						started++
+					}
+				}
+			}
+			if started == 0 || started < len(pods.Items) {
+				return fmt.Errorf("%d of %d have started", started, len(pods.Items))
+			}
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+
+	if err := notReady(ctx, s); err != nil {
+		return fmt.Errorf("while the daemons have no rights: %w", err)
+	}
+	if err := applyAll(ctx, s); err != nil {
+		return err
+	}
+	a, b, err := s.TwoPods(ctx)
+	if err != nil {
+		return err
+	}
+
+	return session.TalkBoth(ctx, a, b)
+}

@@ -1,0 +1,175 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// Names of the manifests.
+const (
+	VeildSet       = "veild"
+	WorkerSet      = "veil-wg"
+	ConfigMap      = "kubeveil"
+	ComponentLabel = "app.kubernetes.io/component"
+)
+
+// veilNodes is the resource of claims.
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
+
+// Claims returns a client for VeilNodes with a token; an empty token means the administrator's
+// rights.
+func (s *Session) Claims(token string) (dynamic.ResourceInterface, error) {
+	config := s.Config
+	if token != "" {
+		config = rest.AnonymousClientConfig(config)
+		config.BearerToken = token
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return client.Resource(veilNodes), nil
+}
+
+// Daemon is the pod of a DaemonSet of ours on a node.
+func (s *Session) Daemon(ctx context.Context, set, node string) (*corev1.Pod, error) {
+	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set,
+			FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		if pods.Items[i].DeletionTimestamp == nil {
+			return &pods.Items[i], nil
+		}
+	}
+	return nil, fmt.Errorf("no pod of %s on %s", set, node)
+}
+
+// Rolling bounds the rollout of a DaemonSet.
+const Rolling = 4 * time.Minute
+
+// Replaced is an error that names the nodes whose pod of a DaemonSet is an old one.
+func Replaced(set string, old, after map[string]string) error {
+	var errs []error
+	for node, uid := range after {
+		if old[node] == uid {
+			errs = append(errs, fmt.Errorf("%s of %s was not replaced", set, node))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// PodsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its
+// container.
+func (s *Session) PodsOf(ctx context.Context, set string) (map[string]string, error) {
+	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, p := range pods.Items {
+		starts := int32(0)
+		for _, c := range p.Status.ContainerStatuses {
+			starts += c.RestartCount
+		}
+		if p.DeletionTimestamp == nil {
+			out[p.Spec.NodeName] = fmt.Sprintf("%s/%d", p.UID, starts)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("DaemonSet %s has no pods", set)
+	}
+	return out, nil
+}
+
+// Restart replaces every pod of a DaemonSet and waits until the new ones are Ready.
+func (s *Session) Restart(ctx context.Context, set string) error {
+	patch := fmt.Appendf(nil,
+		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	sets := s.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
+	if _, err := sets.Patch(ctx, set, "application/strategic-merge-patch+json", patch,
+		metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	return remote.Until(ctx, "rollout of "+set, Rolling, func(ctx context.Context) error {
+		got, err := sets.Get(ctx, set, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return rolledOut(got)
+	})
+}
+
+// rolledOut returns nil when all pods of a DaemonSet have its newest template and are Ready.
+func rolledOut(set *appsv1.DaemonSet) error {
+	st := set.Status
+	if st.ObservedGeneration < set.Generation ||
+		st.UpdatedNumberScheduled < st.DesiredNumberScheduled ||
+		st.NumberReady < st.DesiredNumberScheduled {
+		return fmt.Errorf("%d of %d are new, %d Ready", st.UpdatedNumberScheduled,
+			st.DesiredNumberScheduled, st.NumberReady)
+	}
+	return nil
+}
+
+// Installing bounds the time from apply until all nodes are Ready: an emulated machine starts
+// containers slowly.
+const Installing = 6 * time.Minute
+
+// LinuxNodes are the names of all nodes that have a kubelet.
+func (s *Session) LinuxNodes(ctx context.Context) ([]string, error) {
+	nodes, err := s.Nodes(ctx)
+	var names []string
+	for _, n := range nodes {
+		if n.Object.Labels[corev1.LabelOSStable] == "linux" {
+			names = append(names, n.Name)
+		}
+	}
+	return names, err
+}
+
+// Rollout waits until all pods of a DaemonSet are of its newest template and Ready.
+func (s *Session) Rollout(ctx context.Context, set string) error {
+	_, err := s.RunKubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+set,
+		"--timeout="+remote.Patience(ctx, Installing).String())
+	return err
+}
+
+// ApplyDaemons applies a folder of manifests and waits until every veild is of it.
+func (s *Session) ApplyDaemons(ctx context.Context, dir string) error {
+	if _, err := s.RunKubectl(ctx, "apply", "-k", dir); err != nil {
+		return err
+	}
+	return s.Rollout(ctx, VeildSet)
+}
+
+// NodeStatus returns the output of `veilctl status` on a node.
+func (s *Session) NodeStatus(ctx context.Context, node string) (st telemetry.Status, err error) {
+	pod, err := s.Daemon(ctx, VeildSet, node)
+	if err != nil {
+		return st, err
+	}
+	// The exit status of a node that is not well is not 0.
+	out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status", "-o", "json")
+	if wrong := json.Unmarshal(out, &st); wrong != nil {
+		return st, errors.Join(fmt.Errorf("status of %s: %w", node, wrong), err)
+	}
+	return st, nil
+}

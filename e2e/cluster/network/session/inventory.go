@@ -1,0 +1,183 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// Inventory lists all that a program could have left on a node, a line each.
+type Inventory []string
+
+// inventoryScript prints it.
+const inventoryScript = `
+for program in ip nft tc find awk sed; do command -v $program >/dev/null || { echo "$program is missing: nothing is proven without it" >&2; exit 1; }; done
+for f in -4 -6; do
+  ip $f rule | sed "s/^/rule $f /"
+  ip -N $f route show table all | sed "s/^/route $f /"
+done
+ip -o link | awk '{sub(/@.*|:$/, "", $2); print "link", $2}'
+nft -s list ruleset | sed 's/^/nft /'
+tc qdisc show | sed 's/^/qdisc /'
+for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
+awk '$4 == "[bpf]" && sub(/^bpf_prog_[0-9a-f]*_/, "", $3) {print "program", $3}' /proc/kallsyms | sort -u
+for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
+grep -s . /proc/sys/net/ipv[46]/fwmark_reflect /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local /proc/sys/net/ipv6/conf/*/accept_ra | sed 's/^/setting /'
+true
+`
+
+// Inventories looks at every node, the control plane's host included. That host shares its kernel
+// with other tests, so BPF programs, which have no network namespace, are listed on machines only.
+func (s *Session) Inventories(ctx context.Context) (map[string]Inventory, error) {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := s.LinuxNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	out := map[string]Inventory{}
+	for _, n := range nodes {
+		text, err := s.Lab.Exec(ctx, n.Name, inventoryScript)
+		if err != nil {
+			return nil, fmt.Errorf("inventory of %s: %w", n.Name, err)
+		}
+		out[n.Name] = newInventory(string(text))
+		if !slices.Contains(machines, n.Name) {
+			out[n.Name] = slices.DeleteFunc(out[n.Name], isProgram)
+		}
+		if len(out[n.Name]) == 0 {
+			return nil, fmt.Errorf("inventory of %s: nothing was listed", n.Name)
+		}
+	}
+	return out, nil
+}
+
+func isProgram(line string) bool { return strings.HasPrefix(line, "program ") }
+
+func newInventory(text string) Inventory {
+	var lines Inventory
+	var rules ruleset
+	for line := range strings.Lines(text) {
+		line = strings.Join(strings.Fields(line), " ")
+		if rule, ok := strings.CutPrefix(line, "nft"); ok {
+			lines = append(lines, rules.next(strings.TrimSpace(rule))...)
+		} else if line != "" && !changing(line) {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// ruleset goes through what nft lists and leaves out what others change at any time: kube-proxy's
+// tables, those called nat, which belong to iptables' users (portmap among them, whose chains
+// stay), and the chains of the kubelet, which begin with KUBE-, with the tables of iptables that
+// hold nothing else.
+type ruleset struct {
+	table   string
+	depth   int
+	printed bool
+	// hidden is the depth at which what is left out began, or 0.
+	hidden int
+}
+
+// next returns what to list after one more line.
+func (r *ruleset) next(line string) (out []string) {
+	opens, closes := strings.HasSuffix(line, "{"), line == "}"
+	if opens {
+		r.depth++
+		if r.depth == 1 {
+			r.table, r.printed = line, false
+		}
+		words := append(strings.Fields(line), "", "")
+		if r.hidden == 0 && (r.depth == 1 && (words[2] == "kube-proxy" || words[2] == "nat") ||
+			r.depth == 2 && strings.HasPrefix(words[1], "KUBE-")) {
+			r.hidden = r.depth
+		}
+	}
+
+	iptables := strings.HasPrefix(r.table, "table ip filter ") ||
+		strings.HasPrefix(r.table, "table ip6 filter ") ||
+		strings.HasPrefix(r.table, "table ip mangle ") ||
+		strings.HasPrefix(r.table, "table ip6 mangle ")
+	switch {
+	case r.hidden != 0, line == "", strings.Contains(line, "KUBE-"), r.depth == 1 && iptables &&
+		!r.printed && (opens || closes):
+	default:
+		if r.depth == 2 && iptables && !r.printed {
+			out = append(out, "nft "+r.table)
+		}
+		r.printed = true
+		out = append(out, "nft "+line)
+	}
+
+	if closes {
+		if r.hidden == r.depth {
+			r.hidden = 0
+		}
+		r.depth--
+	}
+
+	return out
+}
+
+// changing reports whether a line comes and goes by itself, or stays by intention
+// (docs/how-to/uninstall.md). Such lines are forwarding and the empty qdisc clsact, which other
+// programs may rely on by now, empty directories of other programs, and systemd's BPF programs.
+func changing(line string) bool {
+	switch {
+	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),
+		strings.HasPrefix(line, "qdisc qdisc clsact "), strings.HasPrefix(line, "program sd_"):
+		return true
+	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin",
+		line == "file /etc/cni", line == "file /etc/cni/net.d":
+		return true
+	}
+	return false
+}
+
+// Traces returns what a difference of before and after an installation should show and does not.
+// tc does not list programs attached by tcx, so the programs themselves are looked for. They are
+// expected on machines, which have a kernel of their own.
+func Traces(lines []string, machine bool) (missing []string) {
+	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + abi.NFTGuardTable,
+		"nft table inet " + abi.NFTPodTable, "file " + abi.BPFDir + "/"}
+	if machine {
+		wanted = append(wanted, "program guard_egress")
+	}
+
+	for _, w := range wanted {
+		if !slices.ContainsFunc(lines,
+			func(line string) bool { return strings.HasPrefix(line, "+ "+w) }) {
+			missing = append(missing, w)
+		}
+	}
+	return missing
+}
+
+// Difference lists what is in one inventory only, or more often there.
+func Difference(before, after Inventory) (out []string) {
+	count := map[string]int{}
+	for _, line := range after {
+		count[line]++
+	}
+	for _, line := range before {
+		count[line]--
+	}
+	for line, n := range count {
+		switch {
+		case n > 0:
+			out = append(out, "+ "+line)
+		case n < 0:
+			out = append(out, "- "+line)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
