@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // Disk is a disk of a machine: a raw file on this host, whose owner does with it what he likes.
@@ -139,4 +141,32 @@ func count(r io.Reader, text []byte, piece int) (found int, searched int64, err 
 		}
 		kept = copy(b, b[len(b)-len(text)+1:])
 	}
+}
+
+// Search fails if the canary is anywhere on the disk, or the control is there less than least
+// times: then the search could not have found a canary. what is for people.
+func (d Disk) Search(canary, control string, least int, what string) ([]bench.Gate, error) {
+	leaked, _, err := d.Count(canary)
+	if err != nil {
+		return nil, err
+	}
+	seen, searched, err := d.Count(control)
+	if err != nil {
+		return nil, err
+	}
+	found := []bench.Gate{
+		bench.Exactly(what+": canaries in clear", leaked, 0, "canaries"),
+		{
+			Name: what + ": the control in clear (the search can find)",
+			Want: fmt.Sprintf("at least %d times", least),
+			Got:  fmt.Sprintf("%d times in %d MiB", seen, searched>>20),
+			OK:   seen >= least,
+		},
+	}
+	for _, g := range found {
+		if !g.OK {
+			err = errors.Join(err, fmt.Errorf("%s: want %s, got %s", g.Name, g.Want, g.Got))
+		}
+	}
+	return found, err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -76,5 +77,32 @@ func TestDisk(t *testing.T) {
 	if args := strings.Join(d.Arguments(), " "); !strings.Contains(args, "iops-total=500") ||
 		strings.Contains(args, "bps-total") {
 		t.Errorf("arguments %s", args)
+	}
+}
+
+// The search fails where a canary is in clear, wherever on the disk, and where it could not have
+// found one.
+func TestSearchOfADisk(t *testing.T) {
+	const canary, word, lines = "the-canary", "the-control", 1000
+	control := strings.Repeat(word+"\n", lines)
+	for name, c := range map[string]struct{ content, want string }{
+		"clean": {strings.Repeat("x", 1<<20) + control, ""},
+		"a canary": {control + strings.Repeat("x", 3<<20) + canary,
+			"canaries in clear: want 0 canaries"},
+		"a canary at the border": {control + strings.Repeat("x", 1<<20-len(control)-3) + canary,
+			"canaries in clear"},
+		"nothing is found": {strings.Repeat("x", 1<<20), "the control in clear"},
+	} {
+		d := Disk{Path: filepath.Join(t.TempDir(), "disk")}
+		filetest.Write(t, d.Path, []byte(c.content), 0o600)
+		gates, err := d.Search(canary, word, lines*9/10, "disk")
+		if len(gates) != 2 || (err == nil) != (c.want == "") ||
+			err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	none := Disk{Path: filepath.Join(t.TempDir(), "none")}
+	if _, err := none.Search(canary, word, lines*9/10, "disk"); err == nil {
+		t.Error("a disk that is not there has nothing in clear")
 	}
 }

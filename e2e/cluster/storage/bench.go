@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -32,25 +33,25 @@ spec:
 // whose figures are not judged.
 func (s *Session) measure(ctx context.Context) error {
 	const path = dataDir + "/clear"
-	if _, err := s.node(ctx, "mkdir "+path); err != nil {
+	if _, err := s.Node(ctx, "mkdir "+path); err != nil {
 		return err
 	}
-	err := s.apply(ctx, clear, map[string]any{"MiB": 128, "Path": path,
+	err := s.Apply(ctx, clear, map[string]any{"MiB": 128, "Path": path,
 		"Node": s.Cluster.Machines[0].Name})
 	if err == nil {
 		err = s.measured(ctx)
 	}
-	_, gone := s.kubectl(ctx, "delete", "pv/e2e-clear", "storageclass/e2e-clear")
-	_, left := s.node(ctx, "rm -r "+path)
+	_, gone := s.Kubectl(ctx, "delete", "pv/e2e-clear", "storageclass/e2e-clear")
+	_, left := s.Node(ctx, "rm -r "+path)
 	return errors.Join(err, gone, left)
 }
 
 func (s *Session) measured(ctx context.Context) error {
-	out, err := s.shell(ctx, fmt.Sprintf("veilctl bench storage --class %s --baseline-class "+
+	out, err := s.Shell(ctx, fmt.Sprintf("veilctl bench storage --class %s --baseline-class "+
 		"e2e-clear --platform %s --size 64 --rounds 1 --seconds 1 --out . >log 2>&1 || { cat "+
 		"log; exit "+
 		"1; }; test -s report.html; cat result.json",
-		ext4.class, s.Cluster.Platform()))
+		claims.Ext4.Class, s.Cluster.Platform()))
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (s *Session) measured(ctx context.Context) error {
 			return fmt.Errorf("veilctl measured no %s of both classes: %+v", want, c)
 		}
 	}
-	left, err := s.kubectl(ctx, "get", "namespaces", "-o", "name")
+	left, err := s.Kubectl(ctx, "get", "namespaces", "-o", "name")
 	if err == nil && strings.Contains(left, "kubeveil-bench") {
 		err = fmt.Errorf("a namespace is left: %s", left)
 	}

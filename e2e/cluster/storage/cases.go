@@ -7,19 +7,23 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
 // The claims of the run.
 var (
-	files    = claim{Name: "files", kind: ext4, MiB: 64}
-	filesXFS = claim{Name: "files-xfs", kind: xfs, MiB: 384}
-	device   = claim{Name: "device", kind: block, MiB: 64}
-	restored = claim{Name: "restored", kind: ext4, MiB: 160, SourceKind: "VolumeSnapshot",
-		Source: "snap"}
-	cloned = claim{Name: "cloned", kind: ext4, MiB: 160, SourceKind: "PersistentVolumeClaim",
-		Source: "files"}
-	waits = claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
-	data  = claim{Name: "data", kind: ext4, MiB: 64}
+	files    = claims.Claim{Name: "files", Kind: claims.Ext4, MiB: 64}
+	filesXFS = claims.Claim{Name: "files-xfs", Kind: claims.XFS, MiB: 384}
+	device   = claims.Claim{Name: "device", Kind: claims.Block, MiB: 64}
+	restored = claims.Claim{Name: "restored", Kind: claims.Ext4, MiB: 160,
+		SourceKind: "VolumeSnapshot",
+		Source:     "snap"}
+	cloned = claims.Claim{Name: "cloned", Kind: claims.Ext4, MiB: 160,
+		SourceKind: "PersistentVolumeClaim",
+		Source:     "files"}
+	waits = claims.Claim{Name: "waits", Kind: claims.Kind{Class: "kubeveil"}, MiB: 32}
+	data  = claims.Claim{Name: "data", Kind: claims.Ext4, MiB: 64}
 )
 
 const (
@@ -105,48 +109,29 @@ func (s *Session) install(ctx context.Context) error {
 		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=1m"},
 		{"apply", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
 	} {
-		if _, err := s.kubectl(ctx, words...); err != nil {
+		if _, err := s.Kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
-	if err := s.driverReady(ctx, s.Cluster.Machines[0].Name); err != nil {
+	if err := s.DriverReady(ctx, s.Cluster.Machines[0].Name); err != nil {
 		return err
 	}
-	return s.setUp(ctx)
-}
-
-// driverReady waits for the driver on a node. Not for the rollout: the control plane's host is a
-// node without a kubelet, where the driver's pod never starts.
-func (s *Session) driverReady(ctx context.Context, node string) error {
-	return until(ctx, "the driver on "+node, func() error {
-		out, err := s.driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
-		if err == nil && out != "True" {
-			err = fmt.Errorf("not Ready: %q", out)
-		}
-		return err
-	})
-}
-
-// driver returns a value of the driver's pod on a node, by a path of kubectl.
-func (s *Session) driver(ctx context.Context, node, path string) (string, error) {
-	return s.kubectl(ctx, "-n", "kube-system", "get", "pods",
-		"--selector=app.kubernetes.io/component=veil-csi",
-		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
+	return s.SetUp(ctx)
 }
 
 // killed kills the driver: what is mounted goes on, and the next pod gets its volume.
 func (s *Session) killed(ctx context.Context) error {
-	path, err := s.path(ctx, files)
+	path, err := s.Path(ctx, files)
 	if err != nil {
 		return err
 	}
-	if _, err := s.node(ctx, "kill -9 $(pidof veil-csi)"); err != nil {
+	if _, err := s.Node(ctx, "kill -9 $(pidof veil-csi)"); err != nil {
 		return err
 	}
 	if err := s.write(ctx, path+"/third", false); err != nil {
 		return fmt.Errorf("without the driver: %w", err)
 	}
-	if err := s.stop(ctx, files.Name); err != nil {
+	if err := s.Stop(ctx, files.Name); err != nil {
 		return err
 	}
 	return s.again(ctx, files, "third")
@@ -155,29 +140,29 @@ func (s *Session) killed(ctx context.Context) error {
 // busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let
 // go, and is closed then.
 func (s *Session) busy(ctx context.Context) error {
-	volume, err := s.volume(ctx, files)
+	volume, err := s.Volume(ctx, files)
 	if err != nil {
 		return err
 	}
 
-	staged, _, err := s.open(ctx, volume)
+	staged, _, err := s.Open(ctx, volume)
 	if err != nil {
 		return err
 	}
-	holder, err := s.node(ctx, "cd "+staged+" && { sleep 600 >/dev/null 2>&1 & echo $!; }")
+	holder, err := s.Node(ctx, "cd "+staged+" && { sleep 600 >/dev/null 2>&1 & echo $!; }")
 	if err != nil {
 		return err
 	}
 
 	mounted := "mountpoint -q " + staged
-	err = s.stop(ctx, files.Name)
+	err = s.Stop(ctx, files.Name)
 	if err == nil {
-		err = until(ctx, "the driver reports that it is in use", func() error {
-			pod, err := s.driver(ctx, s.Cluster.Machines[0].Name, "{.items[0].metadata.name}")
+		err = claims.Until(ctx, "the driver reports that it is in use", func() error {
+			pod, err := s.Driver(ctx, s.Cluster.Machines[0].Name, "{.items[0].metadata.name}")
 			if err != nil {
 				return err
 			}
-			out, err := s.kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi",
+			out, err := s.Kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi",
 				"--tail=50")
 			if err == nil && !strings.Contains(out, "in use") {
 				err = errors.New("it does not")
@@ -187,14 +172,14 @@ func (s *Session) busy(ctx context.Context) error {
 	}
 
 	if err == nil {
-		_, err = s.node(ctx, mounted)
+		_, err = s.Node(ctx, mounted)
 	}
-	if _, end := s.node(ctx, "kill "+holder); end != nil || err != nil {
+	if _, end := s.Node(ctx, "kill "+holder); end != nil || err != nil {
 		return errors.Join(err, end)
 	}
 
-	err = until(ctx, "the volume is closed when it is let go", func() error {
-		_, err := s.node(ctx, "! "+mounted)
+	err = claims.Until(ctx, "the volume is closed when it is let go", func() error {
+		_, err := s.Node(ctx, "! "+mounted)
 		return err
 	})
 	return errors.Join(err, s.again(ctx, files, "third"))
@@ -202,19 +187,19 @@ func (s *Session) busy(ctx context.Context) error {
 
 // reboot takes the node's power: its pods come back with their volumes.
 func (s *Session) reboot(ctx context.Context) error {
-	if _, err := s.node(ctx, "sync"); err != nil {
+	if _, err := s.Node(ctx, "sync"); err != nil {
 		return err
 	}
 	m := s.Cluster.Machines[0]
-	before, err := s.node(ctx, "cat /proc/sys/kernel/random/boot_id")
+	before, err := s.Node(ctx, "cat /proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
 	}
 	if err := s.Cluster.Reboot(ctx, m.Name); err != nil {
 		return err
 	}
-	err = until(ctx, "the node's new boot is known", func() error {
-		out, err := s.kubectl(ctx, "get", "node", m.Name, "-o",
+	err = claims.Until(ctx, "the node's new boot is known", func() error {
+		out, err := s.Kubectl(ctx, "get", "node", m.Name, "-o",
 			"jsonpath={.status.nodeInfo.bootID}")
 		if err == nil && out == before {
 			err = errors.New("it is still the boot before")
@@ -224,7 +209,7 @@ func (s *Session) reboot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the pod has its volume again",
+	return claims.Until(ctx, "the pod has its volume again",
 		func() error { return s.again(ctx, files, "third") })
 }
 
@@ -232,20 +217,95 @@ func (s *Session) reboot(ctx context.Context) error {
 func (s *Session) deleted(ctx context.Context) error {
 	for _, words := range [][]string{{"delete", "pods", "--all"},
 		{"delete", "volumesnapshots", "--all"}, {"delete", "pvc", "--all"}} {
-		if _, err := s.kubectl(ctx, words...); err != nil {
+		if _, err := s.Kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
-	return until(ctx, "nothing is left", func() error {
-		out, err := s.node(ctx, "ls "+images+
+	return claims.Until(ctx, "nothing is left", func() error {
+		out, err := s.Node(ctx, "ls "+images+
 			"; dmsetup ls | grep kubeveil; losetup -nO BACK-FILE | grep /volumes/; true")
 		if err != nil {
 			return err
 		}
-		states, err := s.kubectl(ctx, "get", "veilvolumes", "-o", "name")
+		states, err := s.Kubectl(ctx, "get", "veilvolumes", "-o", "name")
 		if err == nil && out+states != "" {
 			err = fmt.Errorf("there are %q and %q", out, states)
 		}
 		return err
 	})
+}
+
+// cleaner selects the pods of manifests/csi-uninstall.
+const cleaner = "--selector=app.kubernetes.io/component=csi-cleanup"
+
+// uninstall follows docs/storage.md: with ciphertext left the node is not touched; without it,
+// nothing of the driver remains.
+func (s *Session) uninstall(ctx context.Context) error {
+	const left = images + "/left.img"
+	if _, err := s.Node(ctx, "touch "+left); err != nil {
+		return err
+	}
+
+	for _, words := range [][]string{
+		{"-n", "kube-system", "delete", "daemonset", "veil-csi", "--wait=true"},
+		{"apply", "-k", filepath.Join(s.Manifests, "csi-uninstall")},
+	} {
+		if _, err := s.Kubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+
+	err := claims.Until(ctx, "the node's cleaner refuses", func() error {
+		out, err := s.Kubectl(ctx, "-n", "kube-system", "logs", cleaner, "-c", "cleanup",
+			"--tail=5")
+		if err == nil && !strings.Contains(out, left) {
+			err = fmt.Errorf("it prints %q", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	if _, err := s.Node(ctx, "test -d /var/lib/kubelet/plugins/csi.kubeveil.io && rm "+
+		left); err != nil {
+		return fmt.Errorf("a node that was refused was touched: %w", err)
+	}
+
+	err = claims.Until(ctx, "the node is clean", func() error {
+		out, err := s.Kubectl(ctx, "-n", "kube-system", "get", "pods", cleaner, "-o",
+			`jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out != "True" {
+			err = fmt.Errorf("not Ready: %q", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	// The disk is mounted where the driver's folder was.
+	out, err := s.Node(ctx, "ls -d /var/lib/kubelet/plugins/csi.kubeveil.io "+
+		"/var/lib/kubelet/plugins_registry/csi.kubeveil.io-reg.sock /run/kubeveil/csi "+images+" "+
+		dataDir+"/claims 2>/dev/null; true")
+	if err == nil && out != "" {
+		err = errors.New("left: " + out)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	for _, words := range [][]string{
+		{"delete", "-k", filepath.Join(s.Manifests, "csi-uninstall")},
+		{"annotate", "crd", "veilvolumes.csi.kubeveil.io",
+			"csi.kubeveil.io/destroy=veilvolumes.csi.kubeveil.io"},
+		{"delete", "--ignore-not-found", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
+	} {
+		if _, err := s.Kubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }

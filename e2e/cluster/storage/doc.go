@@ -8,8 +8,5 @@
 //
 // It disturbs the cluster: the driver is killed, and the node loses its power.
 //
-// It is larger than most packages: each case is a method of the one Session, and builds on what the
-// cases before it left.
-//
 // Start reading at Run, then cases.go.
 package storage

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
 // The machine's KMS plugin and its keys.
@@ -24,7 +25,7 @@ const (
 // keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node lacks.
 // The pod waits, an event names the reason, and nothing is formatted.
 func (s *Session) keyServiceAway(ctx context.Context) error {
-	if err := s.create(ctx, waits); err != nil {
+	if err := s.Create(ctx, waits); err != nil {
 		return err
 	}
 	if err := s.away(ctx); err != nil {
@@ -35,12 +36,12 @@ func (s *Session) keyServiceAway(ctx context.Context) error {
 
 // away requires an event of the pod that names the missing key service.
 func (s *Session) away(ctx context.Context) error {
-	uid, err := s.kubectl(ctx, "get", "pod", waits.Name, "-o", "jsonpath={.metadata.uid}")
+	uid, err := s.Kubectl(ctx, "get", "pod", waits.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
 		return err
 	}
-	return until(ctx, "an event reports that the key service is away", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid,
+	return claims.Until(ctx, "an event reports that the key service is away", func() error {
+		out, err := s.Kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid,
 			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "key service unavailable") {
 			err = fmt.Errorf("events are %q", out)
@@ -50,12 +51,12 @@ func (s *Session) away(ctx context.Context) error {
 }
 
 // unformatted requires that nothing was written yet, according to the state of the claim's volume.
-func (s *Session) unformatted(ctx context.Context, c claim) error {
-	volume, err := s.volume(ctx, c)
+func (s *Session) unformatted(ctx context.Context, c claims.Claim) error {
+	volume, err := s.Volume(ctx, c)
 	if err != nil {
 		return err
 	}
-	phase, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.phase}")
+	phase, err := s.Kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.phase}")
 	if err == nil && phase != "New" {
 		err = fmt.Errorf("volume %s is in phase %q, want New", volume, phase)
 	}
@@ -68,7 +69,7 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 		s.Cluster.Lab.Program("kmsplugin")); err != nil {
 		return err
 	}
-	if _, err := s.node(ctx, newKey+" && "+startPlugin); err != nil {
+	if _, err := s.Node(ctx, newKey+" && "+startPlugin); err != nil {
 		return err
 	}
 	return s.use(ctx, waits)
@@ -81,10 +82,10 @@ func (s *Session) rewrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.node(ctx, newKey+" && "+stopPlugin+" && "+startPlugin); err != nil {
+	if _, err := s.Node(ctx, newKey+" && "+stopPlugin+" && "+startPlugin); err != nil {
 		return err
 	}
-	said, err := s.shell(ctx, "veilctl volume rewrap --all")
+	said, err := s.Shell(ctx, "veilctl volume rewrap --all")
 	if err != nil {
 		return err
 	}
@@ -96,17 +97,17 @@ func (s *Session) rewrap(ctx context.Context) error {
 		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl printed %q",
 			after, before, said)
 	}
-	_, err = s.node(ctx, "sed -i 1d "+pluginKeys)
+	_, err = s.Node(ctx, "sed -i 1d "+pluginKeys)
 	return err
 }
 
 // wrappedBy is the key-encryption key of the claim's volume.
-func (s *Session) wrappedBy(ctx context.Context, c claim) (string, error) {
-	volume, err := s.volume(ctx, c)
+func (s *Session) wrappedBy(ctx context.Context, c claims.Claim) (string, error) {
+	volume, err := s.Volume(ctx, c)
 	if err != nil {
 		return "", err
 	}
-	id, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.key.keyID}")
+	id, err := s.Kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.key.keyID}")
 	if err == nil && id == "" {
 		err = fmt.Errorf("volume %s has no wrapped key", volume)
 	}
@@ -116,38 +117,38 @@ func (s *Session) wrappedBy(ctx context.Context, c claim) (string, error) {
 // keyServiceGoes stops the plugin: the volume that is open goes on; closed, it waits, and has its
 // data when the plugin is back.
 func (s *Session) keyServiceGoes(ctx context.Context) error {
-	if _, err := s.node(ctx, stopPlugin); err != nil {
+	if _, err := s.Node(ctx, stopPlugin); err != nil {
 		return err
 	}
-	path, err := s.path(ctx, waits)
+	path, err := s.Path(ctx, waits)
 	if err != nil {
 		return err
 	}
 	if err := s.write(ctx, path+"/second", false); err != nil {
 		return fmt.Errorf("without the key service: %w", err)
 	}
-	if err := s.stop(ctx, waits.Name); err != nil {
+	if err := s.Stop(ctx, waits.Name); err != nil {
 		return err
 	}
 
-	if err := s.create(ctx, waits); err != nil {
+	if err := s.Create(ctx, waits); err != nil {
 		return err
 	}
 	if err := s.away(ctx); err != nil {
 		return err
 	}
-	if _, err := s.node(ctx, startPlugin); err != nil {
+	if _, err := s.Node(ctx, startPlugin); err != nil {
 		return err
 	}
 	if err := s.has(ctx, waits, "second"); err != nil {
 		return err
 	}
 
-	out, err := s.kubectl(ctx, "get", "events", "--field-selector=reason=Unsealed,"+
+	out, err := s.Kubectl(ctx, "get", "events", "--field-selector=reason=Unsealed,"+
 		"involvedObject.name="+waits.Name, "-o", "name")
 	if err == nil && out != "" {
 		err = fmt.Errorf("the volume was closed without a seal: %s", out)
 	}
-	_, gone := s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
+	_, gone := s.Kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
 	return errors.Join(err, gone)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
@@ -26,7 +27,8 @@ spec:
 
 // joined joins so many machines, waits until they have room for volumes of c's class, and returns
 // their names.
-func (s *Session) joined(ctx context.Context, machines int, c claim) (names []string, err error) {
+func (s *Session) joined(ctx context.Context, machines int, c claims.Claim) (names []string,
+	err error) {
 	for range machines {
 		name, err := s.Cluster.Join(ctx)
 		if name != "" {
@@ -38,12 +40,12 @@ func (s *Session) joined(ctx context.Context, machines int, c claim) (names []st
 	}
 
 	for _, name := range names {
-		if err := s.driverReady(ctx, name); err != nil {
+		if err := s.DriverReady(ctx, name); err != nil {
 			return names, err
 		}
-		err := until(ctx, "the scheduler hears of room on "+name, func() error {
-			out, err := s.kubectl(ctx, "-n", "kube-system", "get", "csistoragecapacities", "-o",
-				`jsonpath={.items[?(@.storageClassName=="`+c.class+`")].nodeTopology.matchLabels}`)
+		err := claims.Until(ctx, "the scheduler hears of room on "+name, func() error {
+			out, err := s.Kubectl(ctx, "-n", "kube-system", "get", "csistoragecapacities", "-o",
+				`jsonpath={.items[?(@.storageClassName=="`+c.Class+`")].nodeTopology.matchLabels}`)
 			if err == nil && !strings.Contains(out, `"`+name+`"`) {
 				err = fmt.Errorf("it hears of %s", out)
 			}
@@ -71,42 +73,43 @@ func (s *Session) leave(ctx context.Context, names []string) error {
 // the claim.
 func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 	full := s.Cluster.Machines[0].Name
-	source := claim{Name: "source", kind: ext4, MiB: 64, Node: full}
-	if err := s.start(ctx, source); err != nil {
+	source := claims.Claim{Name: "source", Kind: claims.Ext4, MiB: 64, Node: full}
+	if err := s.Start(ctx, source); err != nil {
 		return err
 	}
-	if err := s.apply(ctx, filler, map[string]any{"Node": full, "Image": vm.ToolImage}); err !=
+	if err := s.Apply(ctx, filler, map[string]any{"Node": full, "Image": vm.ToolImage}); err !=
 		nil {
 		return err
 	}
 	others, err := s.joined(ctx, 2, source)
 	if err == nil {
-		err = errors.Join(s.ready(ctx, "filler"), s.copiesGoTo(ctx, full, source))
+		err = errors.Join(s.Ready(ctx, "filler"), s.copiesGoTo(ctx, full, source))
 	}
 	err = errors.Join(err, s.leave(ctx, others))
-	_, gone := s.kubectl(ctx, "delete", "pod/filler", "pod/source", "pvc/source")
+	_, gone := s.Kubectl(ctx, "delete", "pod/filler", "pod/source", "pvc/source")
 	return errors.Join(err, gone)
 }
 
-func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) error {
-	sent := claim{Name: "sent", kind: ext4, MiB: 64, SourceKind: "PersistentVolumeClaim",
-		Source: source.Name, Node: node}
-	if err := s.start(ctx, sent); err != nil {
+func (s *Session) copiesGoTo(ctx context.Context, node string, source claims.Claim) error {
+	sent := claims.Claim{Name: "sent", Kind: claims.Ext4, MiB: 64,
+		SourceKind: "PersistentVolumeClaim",
+		Source:     source.Name, Node: node}
+	if err := s.Start(ctx, sent); err != nil {
 		return err
 	}
 
 	left := sent
 	left.Name, left.Node = "left", ""
-	err := s.start(ctx, left)
+	err := s.Start(ctx, left)
 	if err != nil {
 		err = fmt.Errorf("a copy without a selected node: %w", err)
 	}
-	for _, c := range []claim{sent, left} {
-		on, kubectl := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
+	for _, c := range []claims.Claim{sent, left} {
+		on, kubectl := s.Kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
 		if kubectl == nil && on != node {
 			kubectl = fmt.Errorf("pod %s is on %q, want %s", c.Name, on, node)
 		}
-		_, gone := s.kubectl(ctx, "delete", "pod/"+c.Name, "pvc/"+c.Name)
+		_, gone := s.Kubectl(ctx, "delete", "pod/"+c.Name, "pvc/"+c.Name)
 		err = errors.Join(err, kubectl, gone)
 	}
 
@@ -116,7 +119,7 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 // nodeGone destroys the volume of a machine that has left: not while its node is there, and then by
 // the commands of the documentation.
 func (s *Session) nodeGone(ctx context.Context) error {
-	lost := claim{Name: "lost", kind: ext4, MiB: 64}
+	lost := claims.Claim{Name: "lost", Kind: claims.Ext4, MiB: 64}
 	names, err := s.joined(ctx, 1, lost)
 	if err != nil {
 		return errors.Join(err, s.leave(ctx, names))
@@ -127,7 +130,7 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	if err := errors.Join(err, s.leave(ctx, names)); err != nil {
 		return err
 	}
-	said, err := s.shell(ctx, "veilctl volume destroy "+volume)
+	said, err := s.Shell(ctx, "veilctl volume destroy "+volume)
 	if err != nil {
 		return err
 	}
@@ -137,12 +140,12 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	}
 
 	// The pod that had it went with its node.
-	if _, err := s.kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
+	if _, err := s.Kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
 		return err
 	}
 
-	return until(ctx, "claim and volume go", func() error {
-		out, err := s.kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
+	return claims.Until(ctx, "claim and volume go", func() error {
+		out, err := s.Kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
 		if err == nil && (strings.Contains(out, volume) || strings.Contains(out, "/"+lost.Name)) {
 			err = fmt.Errorf("there are %s", strings.Fields(out))
 		}
@@ -152,14 +155,15 @@ func (s *Session) nodeGone(ctx context.Context) error {
 
 // refusedWhileAlive starts the claim's pod on its node, checks that its volume is not destroyed,
 // and returns its name.
-func (s *Session) refusedWhileAlive(ctx context.Context, c claim) (volume string, err error) {
-	if err := s.start(ctx, c); err != nil {
+func (s *Session) refusedWhileAlive(ctx context.Context, c claims.Claim) (volume string,
+	err error) {
+	if err := s.Start(ctx, c); err != nil {
 		return "", err
 	}
-	if volume, err = s.volume(ctx, c); err != nil {
+	if volume, err = s.Volume(ctx, c); err != nil {
 		return "", err
 	}
-	said, err := s.shell(ctx, "veilctl volume destroy "+volume)
+	said, err := s.Shell(ctx, "veilctl volume destroy "+volume)
 	if err == nil {
 		return "", fmt.Errorf("the volume was destroyed while node %s has it: %s", c.Node, said)
 	}

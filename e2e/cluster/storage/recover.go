@@ -6,21 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
 // recover reads a volume without Kubeveil, as veilctl describes it for a lost cluster. It uses the
 // saved state and key, and stock cryptsetup on the node. Then its pod has the volume again.
 func (s *Session) recover(ctx context.Context) error {
-	volume, err := s.volume(ctx, files)
+	volume, err := s.Volume(ctx, files)
 	if err != nil {
 		return err
 	}
-	if err := s.stop(ctx, files.Name); err != nil {
+	if err := s.Stop(ctx, files.Name); err != nil {
 		return err
 	}
 
-	err = until(ctx, "the volume is open nowhere", func() error {
-		out, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.writer}")
+	err = claims.Until(ctx, "the volume is open nowhere", func() error {
+		out, err := s.Kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.writer}")
 		if err == nil && out != "" {
 			err = fmt.Errorf("it is open on %s", out)
 		}
@@ -30,7 +32,7 @@ func (s *Session) recover(ctx context.Context) error {
 		return err
 	}
 
-	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+
+	out, err := s.Shell(ctx, "umask 077; kubectl get veilvolume "+volume+
 		" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} "+
 		"| base64 -d >kek; "+
 		"unset KUBECONFIG; veilctl volume recover --state saved.json --key-file kek "+
@@ -43,7 +45,7 @@ func (s *Session) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := s.node(ctx, script)
+	found, err := s.Node(ctx, script)
 	if err == nil && (found == "" || found == "0") {
 		err = errors.New("the canary is not in what was recovered")
 	}

@@ -2,24 +2,22 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/disk"
-	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // Session is one run on a cluster whose first machine takes all pods.
 type Session struct {
-	Cluster *vm.Cluster
+	claims.Client
 	// Disk is an empty disk of that machine. The ciphertext of all volumes is put there, and what
 	// its owner sees of it is searched.
 	Disk disk.Disk
@@ -74,7 +72,7 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
 		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(chosen), c.name,
 			time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
-		s.describe(context.WithoutCancel(ctx))
+		s.Describe(context.WithoutCancel(ctx), s.Out)
 	}
 
 	r.Gates = s.gates
@@ -92,67 +90,45 @@ func (s *Session) chosen() []one {
 	return out
 }
 
-// describePatience bounds the queries after a failure.
-const describePatience = time.Minute
+// controlLines is how often the control's text is written in clear, on each disk.
+const controlLines = 1000
 
-// describe shows what a failed case left.
-func (s *Session) describe(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, describePatience)
-	defer cancel()
-	for _, words := range [][]string{
-		{"get", "pods,pvc,volumesnapshots,veilvolumes", "-o", "wide"},
-		{"get", "events", "--sort-by=.lastTimestamp"},
-		{"-n", "kube-system", "logs", "--selector=app.kubernetes.io/component=veil-csi",
-			"--all-containers", "--tail=15"},
-	} {
-		out, err := s.Cluster.Kubectl(ctx, words...)
-		fmt.Fprintf(s.Out, "      kubectl %s: %v\n%s\n", strings.Join(words, " "), err, out)
-	}
+// rootControl is the control on the node's root disk, in a folder of the kubelet: there a volume's
+// mount that does not reach the host would land.
+const rootControl = "/var/lib/kubelet/e2e-control"
+
+// disk puts the ciphertext on a file system of its own that shares blocks, as docs/storage.md
+// describes, for this boot and later ones. It writes the control to that disk and to the node's
+// root disk. A reader of the disks finds what is on them in clear.
+func (s *Session) disk(ctx context.Context) error {
+	_, err := s.Node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && "+
+		"echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
+		"mount %[2]s && yes %[3]s | head -n %[4]d | tee %[5]s >%[2]s/control && sync",
+		s.Disk.Device(0), dataDir, s.control, controlLines, rootControl))
+	return err
 }
 
-// node is on for the machine that takes all pods.
-func (s *Session) node(ctx context.Context, line string) (string, error) {
-	return s.on(ctx, s.Cluster.Machines[0].Name, line)
-}
-
-// on runs a line of shell on a node and returns what it printed, without white space around it.
-func (s *Session) on(ctx context.Context, node, line string) (string, error) {
-	out, err := s.Cluster.Exec(ctx, node, line)
-	return strings.TrimSpace(string(out)), err
-}
-
-// shell runs what a person types on a machine of his own, with kubectl, veilctl and the
-// administrator's kubeconfig, and returns what it printed. The first command that fails ends it.
-func (s *Session) shell(ctx context.Context, script string) (string, error) {
-	dir, err := os.MkdirTemp("", "e2e-storage-")
+// nothingInClear reads the disk of the volumes, and the node's root disk, as their owner does,
+// while there are at least that many volumes. When is for people.
+func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) error {
+	out, err := s.Node(ctx, "sync; ls "+images+"/*.img | wc -l")
 	if err != nil {
-		return "", err
+		return err
 	}
-	defer os.RemoveAll(dir)
-	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(),
-		"PATH="+filepath.Dir(s.Cluster.Lab.Program("veilctl"))+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", script, err, out)
+	if n, err := strconv.Atoi(out); err != nil || n < volumes {
+		return fmt.Errorf("there are %s volumes on the disk, want %d", out, volumes)
 	}
-	return string(out), err
-}
-
-// kubectl returns what kubectl printed.
-func (s *Session) kubectl(ctx context.Context, words ...string) (string, error) {
-	out, err := s.Cluster.Kubectl(ctx, words...)
-	return strings.TrimSpace(string(out)), err
-}
-
-// lookEach is the pause between two looks: they take time from the machine that they wait for.
-const lookEach = time.Second
-
-// until waits for a condition, as long as ctx lasts.
-func until(ctx context.Context, what string, fn func() error) error {
-	if err := poll.Until(ctx, lookEach, lookEach, fn); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	// The file of the root disk is an overlay: it contains what was written since the machine's
+	// first boot.
+	root := disk.Disk{Serial: "root", Path: s.Cluster.Machines[0].RootDisk()}
+	var errs []error
+	for _, d := range []struct {
+		name string
+		disk disk.Disk
+	}{{"raw disk of the volumes", s.Disk}, {"root disk of the node", root}} {
+		found, err := d.disk.Search(s.canary, s.control, controlLines*9/10, d.name+", "+when)
+		s.gates = append(s.gates, found...)
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
 // document is the page for operators whose node is lost. Its commands move a volume to another
@@ -23,7 +25,7 @@ func (s *Session) takeOver(ctx context.Context) error {
 	if err := s.use(ctx, data); err != nil {
 		return err
 	}
-	volume, err := s.volume(ctx, data)
+	volume, err := s.Volume(ctx, data)
 	if err != nil {
 		return err
 	}
@@ -38,21 +40,21 @@ func (s *Session) takeOver(ctx context.Context) error {
 // takeTo moves the volume from the first node to the second, starts the first node's kubelet again,
 // and checks both nodes.
 func (s *Session) takeTo(ctx context.Context, volume, first, second string) error {
-	if err := s.driverReady(ctx, second); err != nil {
+	if err := s.DriverReady(ctx, second); err != nil {
 		return err
 	}
 	file := images + "/" + volume + ".img"
 	if err := s.bring(ctx, file, second); err != nil {
 		return fmt.Errorf("bring the volume's file to %s: %w", second, err)
 	}
-	if _, err := s.node(ctx, "systemctl stop kubelet"); err != nil {
+	if _, err := s.Node(ctx, "systemctl stop kubelet"); err != nil {
 		return err
 	}
 	err := s.taken(ctx, volume, first, second)
 	if err == nil {
 		err = s.stillOpen(ctx, first, file)
 	}
-	if _, start := s.node(ctx, "systemctl start kubelet"); err != nil || start != nil {
+	if _, start := s.Node(ctx, "systemctl start kubelet"); err != nil || start != nil {
 		return errors.Join(err, start)
 	}
 	if err := s.letGo(ctx, first, file); err != nil {
@@ -66,7 +68,7 @@ func (s *Session) takeTo(ctx context.Context, volume, first, second string) erro
 
 // bring copies the volume's file to a machine while the file system of the volume is frozen.
 func (s *Session) bring(ctx context.Context, file, to string) error {
-	path, err := s.path(ctx, data)
+	path, err := s.Path(ctx, data)
 	if err != nil {
 		return err
 	}
@@ -96,30 +98,30 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err != nil {
 		return err
 	}
-	if _, err := s.shell(ctx, move); err != nil {
+	if _, err := s.Shell(ctx, move); err != nil {
 		return err
 	}
 	if err := s.has(ctx, data, "first"); err != nil {
 		return err
 	}
 
-	node, err := s.kubectl(ctx, "get", "pod", data.Name, "-o", "jsonpath={.spec.nodeName}")
+	node, err := s.Kubectl(ctx, "get", "pod", data.Name, "-o", "jsonpath={.spec.nodeName}")
 	if err == nil && node != second {
 		err = fmt.Errorf("the pod is on %s, want %s", node, second)
 	}
 	if err != nil {
 		return err
 	}
-	path, err := s.path(ctx, data)
+	path, err := s.Path(ctx, data)
 	if err != nil {
 		return err
 	}
-	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary,
+	if _, err := s.On(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary,
 		path)); err != nil {
 		return err
 	}
 
-	_, err = s.shell(ctx, done)
+	_, err = s.Shell(ctx, done)
 	return err
 }
 
@@ -144,7 +146,7 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 // users returns how many loop devices of the first node have the file open. It compares the name
 // alone, because the kernel may return the path in the driver's container.
 func (s *Session) users(ctx context.Context, file string) (string, error) {
-	return s.node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
+	return s.Node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
 }
 
 // stillOpen returns an error unless the first node still has the volume's file open. Without its
@@ -161,10 +163,10 @@ func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 // letGo waits until the first node, whose kubelet is back, has closed the volume's file. The file
 // must still be there.
 func (s *Session) letGo(ctx context.Context, first, file string) error {
-	if err := s.driverReady(ctx, first); err != nil {
+	if err := s.DriverReady(ctx, first); err != nil {
 		return err
 	}
-	err := until(ctx, first+" closes the volume", func() error {
+	err := claims.Until(ctx, first+" closes the volume", func() error {
 		n, err := s.users(ctx, file)
 		if err == nil && n != "0" {
 			err = fmt.Errorf("%s is open %s times", file, n)
@@ -174,23 +176,23 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.node(ctx, "test -f "+file)
+	_, err = s.Node(ctx, "test -f "+file)
 	return err
 }
 
 // deletedThere deletes the claim, and waits until the VeilVolume and its file on the second node
 // are gone. The file on the first node must still be there; deletedThere removes it.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
-	if _, err := s.kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
+	if _, err := s.Kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err
 	}
-	err := until(ctx, "the volume is deleted on "+second, func() error {
-		state, err := s.kubectl(ctx, "get", "veilvolumes", volume, "--ignore-not-found", "-o",
+	err := claims.Until(ctx, "the volume is deleted on "+second, func() error {
+		state, err := s.Kubectl(ctx, "get", "veilvolumes", volume, "--ignore-not-found", "-o",
 			"name")
 		if err != nil {
 			return err
 		}
-		left, err := s.on(ctx, second, "ls "+images)
+		left, err := s.On(ctx, second, "ls "+images)
 		if err == nil && state+left != "" {
 			err = fmt.Errorf("the VeilVolume %q and the files %q are left", state, left)
 		}
@@ -199,6 +201,6 @@ func (s *Session) deletedThere(ctx context.Context, volume, second, file string)
 	if err != nil {
 		return err
 	}
-	_, err = s.node(ctx, "test -f "+file+" && rm "+file)
+	_, err = s.Node(ctx, "test -f "+file+" && rm "+file)
 	return err
 }

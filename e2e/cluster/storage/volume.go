@@ -6,21 +6,23 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
 // use starts a claim's pod, writes the canary through its volume, and reads it back.
-func (s *Session) use(ctx context.Context, c claim) error {
-	if err := s.start(ctx, c); err != nil {
+func (s *Session) use(ctx context.Context, c claims.Claim) error {
+	if err := s.Start(ctx, c); err != nil {
 		return err
 	}
-	path, err := s.path(ctx, c)
+	path, err := s.Path(ctx, c)
 	if err != nil {
 		return err
 	}
-	if !c.block {
+	if !c.Block {
 		path += "/first"
 	}
-	return s.write(ctx, path, c.block)
+	return s.write(ctx, path, c.Block)
 }
 
 // write writes a MiB of canaries and reads them back.
@@ -32,7 +34,7 @@ func (s *Session) write(ctx context.Context, path string, device bool) error {
 	line := fmt.Sprintf("yes %s | dd of=%s bs=64k count=16 iflag=fullblock conv=notrunc,fsync%s "+
 		"2>/dev/null && dd if=%[2]s bs=64k count=16 2>/dev/null | grep -c %[1]s", s.canary, path,
 		flags)
-	out, err := s.node(ctx, line)
+	out, err := s.Node(ctx, line)
 	if err != nil {
 		return err
 	}
@@ -62,20 +64,20 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 
 	// As the scheduler does for the first pod.
 	node := s.Cluster.Machines[0].Name
-	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt",
+	if _, err := s.Kubectl(ctx, "annotate", "pvc", "misspelt",
 		"volume.kubernetes.io/selected-node="+node); err != nil {
 		return err
 	}
 
-	err = until(ctx, "the claim is refused", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt",
+	err = claims.Until(ctx, "the claim is refused", func() error {
+		out, err := s.Kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt",
 			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
 			err = fmt.Errorf("events are %q", out)
 		}
 		return err
 	})
-	_, gone := s.kubectl(ctx, "delete", "pvc/misspelt", "storageclass/e2e-misspelt")
+	_, gone := s.Kubectl(ctx, "delete", "pvc/misspelt", "storageclass/e2e-misspelt")
 
 	return errors.Join(err, gone)
 }
@@ -83,21 +85,21 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 // expand enlarges the claim while its pod has it mounted.
 func (s *Session) expand(ctx context.Context) error {
 	size := fmt.Sprintf("%dMi", grown)
-	if _, err := s.kubectl(ctx, "patch", "pvc", files.Name, "-p",
+	if _, err := s.Kubectl(ctx, "patch", "pvc", files.Name, "-p",
 		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`); err != nil {
 		return err
 	}
-	path, err := s.path(ctx, files)
+	path, err := s.Path(ctx, files)
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the file system grows", func() error {
-		said, err := s.kubectl(ctx, "get", "pvc", files.Name, "-o",
+	return claims.Until(ctx, "the file system grows", func() error {
+		said, err := s.Kubectl(ctx, "get", "pvc", files.Name, "-o",
 			"jsonpath={.status.capacity.storage}")
 		if err != nil {
 			return err
 		}
-		blocks, err := s.node(ctx, "df --output=size -m "+path+" | tail -n 1")
+		blocks, err := s.Node(ctx, "df --output=size -m "+path+" | tail -n 1")
 		if err != nil {
 			return err
 		}
@@ -118,8 +120,8 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 	if err != nil {
 		return err
 	}
-	err = until(ctx, "the snapshot is ready", func() error {
-		out, err := s.kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
+	err = claims.Until(ctx, "the snapshot is ready", func() error {
+		out, err := s.Kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
 			"jsonpath={.status.readyToUse} {.status.error.message}")
 		if err == nil && !strings.HasPrefix(out, "true") {
 			err = fmt.Errorf("it prints %q", out)
@@ -129,7 +131,7 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 	if err != nil {
 		return err
 	}
-	path, err := s.path(ctx, files)
+	path, err := s.Path(ctx, files)
 	if err != nil {
 		return err
 	}
@@ -137,19 +139,19 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 }
 
 // copied starts a copy's pod: the first file is there, the second only where the copy is newer.
-func (s *Session) copied(ctx context.Context, c claim, second bool) error {
-	if err := s.start(ctx, c); err != nil {
+func (s *Session) copied(ctx context.Context, c claims.Claim, second bool) error {
+	if err := s.Start(ctx, c); err != nil {
 		return err
 	}
-	path, err := s.path(ctx, c)
+	path, err := s.Path(ctx, c)
 	if err != nil {
 		return err
 	}
-	source, err := s.path(ctx, files)
+	source, err := s.Path(ctx, files)
 	if err != nil {
 		return err
 	}
-	out, err := s.node(ctx, fmt.Sprintf("cmp %s/first %s/first && ls %[1]s", path, source))
+	out, err := s.Node(ctx, fmt.Sprintf("cmp %s/first %s/first && ls %[1]s", path, source))
 	if err != nil {
 		return err
 	}
@@ -161,25 +163,25 @@ func (s *Session) copied(ctx context.Context, c claim, second bool) error {
 }
 
 // again is has for the claim that was expanded.
-func (s *Session) again(ctx context.Context, c claim, file string) error {
+func (s *Session) again(ctx context.Context, c claims.Claim, file string) error {
 	c.MiB = grown
 	return s.has(ctx, c, file)
 }
 
 // has starts the pod of a claim that has been used, and checks the file.
-func (s *Session) has(ctx context.Context, c claim, file string) error {
-	if err := s.start(ctx, c); err != nil {
+func (s *Session) has(ctx context.Context, c claims.Claim, file string) error {
+	if err := s.Start(ctx, c); err != nil {
 		return err
 	}
-	path, err := s.path(ctx, c)
+	path, err := s.Path(ctx, c)
 	if err != nil {
 		return err
 	}
-	node, err := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
+	node, err := s.Kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
 	if err != nil {
 		return err
 	}
-	out, err := s.on(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
+	out, err := s.On(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
 	if err == nil && out == "0" {
 		err = fmt.Errorf("%s is not what was written", file)
 	}

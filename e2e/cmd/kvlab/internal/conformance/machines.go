@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/vm"
@@ -83,7 +84,8 @@ func onMachines(ctx context.Context, a arguments, root string,
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
-		if err := storage.Prepare(ctx, &storage.Session{Cluster: c, Disk: disk,
+		if err := storage.Prepare(ctx, &storage.Session{Client: claims.Client{Cluster: c},
+			Disk:      disk,
 			Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
 			return nil, "", err
 		}

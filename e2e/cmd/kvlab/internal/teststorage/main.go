@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -100,8 +101,9 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 		err = errors.Join(err, end)
 	}()
 
-	s := &storage.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"),
-		Only: only, Out: os.Stdout}
+	s := &storage.Session{Client: claims.Client{Cluster: c}, Disk: disk,
+		Manifests: filepath.Join(root, "manifests"),
+		Only:      only, Out: os.Stdout}
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 

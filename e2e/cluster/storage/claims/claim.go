@@ -1,4 +1,4 @@
-package storage
+package claims
 
 import (
 	"bytes"
@@ -12,17 +12,18 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// kind is a class of the run: like the shipped one of that name, with keys that are wrapped by a
+// Kind is a class of the run: like the shipped one of that name, with keys that are wrapped by a
 // Secret.
-type kind struct {
-	class string
-	block bool
+type Kind struct {
+	Class string
+	Block bool
 }
 
+// The classes of the run.
 var (
-	ext4  = kind{class: "e2e-ext4"}
-	xfs   = kind{class: "e2e-xfs"}
-	block = kind{class: "e2e-block", block: true}
+	Ext4  = Kind{Class: "e2e-ext4"}
+	XFS   = Kind{Class: "e2e-xfs"}
+	Block = Kind{Class: "e2e-block", Block: true}
 )
 
 // setup is the Secret, the right of the side-cars to read it, and the classes.
@@ -68,21 +69,22 @@ parameters:
   csi.storage.k8s.io/snapshotter-secret-namespace: kube-system
 `))
 
-// setUp applies setup with a new key.
-func (s *Session) setUp(ctx context.Context) error {
+// SetUp applies setup with a new key.
+func (s Client) SetUp(ctx context.Context) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
 	type class struct{ Name, FS string }
-	return s.apply(ctx, setup, map[string]any{
+	return s.Apply(ctx, setup, map[string]any{
 		"Key":     base64.StdEncoding.EncodeToString(key),
-		"Classes": []class{{ext4.class, "ext4"}, {xfs.class, "xfs"}, {block.class, ""}},
+		"Classes": []class{{Ext4.Class, "ext4"}, {XFS.Class, "xfs"}, {Block.Class, ""}},
 		"Secrets": []string{"provisioner", "node-stage", "node-expand"},
 	})
 }
 
-func (s *Session) apply(ctx context.Context, t *template.Template, data any) error {
+// Apply applies what a template makes of data.
+func (s Client) Apply(ctx context.Context, t *template.Template, data any) error {
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
 		return err
@@ -90,10 +92,10 @@ func (s *Session) apply(ctx context.Context, t *template.Template, data any) err
 	return s.Cluster.Apply(ctx, b.Bytes())
 }
 
-// claim is a PersistentVolumeClaim with a pod of the same name that has it.
-type claim struct {
+// Claim is a PersistentVolumeClaim with a pod of the same name that has it.
+type Claim struct {
 	Name string
-	kind
+	Kind
 	// MiB is its size.
 	MiB int
 	// SourceKind and Source name the object that it is a copy of, if any.
@@ -127,27 +129,27 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: {{.Name}}}}]
 `))
 
-// create makes the claim and its pod, or the pod alone where the claim is there.
-func (s *Session) create(ctx context.Context, c claim) error {
-	return s.apply(ctx, claimAndPod, map[string]any{
-		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB,
+// Create makes the claim and its pod, or the pod alone where the claim is there.
+func (s Client) Create(ctx context.Context, c Claim) error {
+	return s.Apply(ctx, claimAndPod, map[string]any{
+		"Name": c.Name, "Class": c.Class, "Block": c.Block, "MiB": c.MiB,
 		"SourceKind": c.SourceKind, "Source": c.Source, "Node": c.Node,
 		"Image": vm.ToolImage,
 	})
 }
 
-// start is create, and waits until the pod is Ready.
-func (s *Session) start(ctx context.Context, c claim) error {
-	if err := s.create(ctx, c); err != nil {
+// Start is create, and waits until the pod is Ready.
+func (s Client) Start(ctx context.Context, c Claim) error {
+	if err := s.Create(ctx, c); err != nil {
 		return err
 	}
-	return s.ready(ctx, c.Name)
+	return s.Ready(ctx, c.Name)
 }
 
-// ready waits until the pod is Ready.
-func (s *Session) ready(ctx context.Context, pod string) error {
-	return until(ctx, "pod "+pod, func() error {
-		out, err := s.kubectl(ctx, "get", "pod", pod, "-o",
+// Ready waits until the pod is Ready.
+func (s Client) Ready(ctx context.Context, pod string) error {
+	return Until(ctx, "pod "+pod, func() error {
+		out, err := s.Kubectl(ctx, "get", "pod", pod, "-o",
 			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "True" {
 			err = fmt.Errorf("not Ready: %q", out)
@@ -156,33 +158,33 @@ func (s *Session) ready(ctx context.Context, pod string) error {
 	})
 }
 
-// stop deletes the pod and waits until it is gone.
-func (s *Session) stop(ctx context.Context, pod string) error {
-	_, err := s.kubectl(ctx, "delete", "pod", pod, "--wait=true")
+// Stop deletes the pod and waits until it is gone.
+func (s Client) Stop(ctx context.Context, pod string) error {
+	_, err := s.Kubectl(ctx, "delete", "pod", pod, "--wait=true")
 	return err
 }
 
-// path is where on the node the pod's container has its volume from: the folder of the file system,
-// or the device.
-func (s *Session) path(ctx context.Context, c claim) (string, error) {
-	uid, err := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.metadata.uid}")
+// Path returns where on the node the pod's container has its volume from: the folder of the file
+// system, or the device.
+func (s Client) Path(ctx context.Context, c Claim) (string, error) {
+	uid, err := s.Kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
 		return "", err
 	}
-	volume, err := s.volume(ctx, c)
+	volume, err := s.Volume(ctx, c)
 	if err != nil {
 		return "", err
 	}
-	if c.block {
+	if c.Block {
 		return "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/" + volume + "/" +
 			uid, nil
 	}
 	return "/var/lib/kubelet/pods/" + uid + "/volumes/kubernetes.io~csi/" + volume + "/mount", nil
 }
 
-// volume is the claim's volume.
-func (s *Session) volume(ctx context.Context, c claim) (string, error) {
-	name, err := s.kubectl(ctx, "get", "pvc", c.Name, "-o", "jsonpath={.spec.volumeName}")
+// Volume returns the name of the claim's volume.
+func (s Client) Volume(ctx context.Context, c Claim) (string, error) {
+	name, err := s.Kubectl(ctx, "get", "pvc", c.Name, "-o", "jsonpath={.spec.volumeName}")
 	if err == nil && !strings.HasPrefix(name, "veil-") {
 		err = fmt.Errorf("claim %s has volume %q", c.Name, name)
 	}

@@ -1,0 +1,145 @@
+package claims
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/poll"
+)
+
+// Client works on a cluster as its users do: with kubectl, and with lines of shell on nodes.
+type Client struct {
+	// Cluster is the cluster. Its first machine takes all pods.
+	Cluster *vm.Cluster
+}
+
+// describePatience bounds the queries after a failure.
+const describePatience = time.Minute
+
+// Describe writes what a failed case left.
+func (s Client) Describe(ctx context.Context, out io.Writer) {
+	ctx, cancel := context.WithTimeout(ctx, describePatience)
+	defer cancel()
+	for _, words := range [][]string{
+		{"get", "pods,pvc,volumesnapshots,veilvolumes", "-o", "wide"},
+		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"-n", "kube-system", "logs", "--selector=app.kubernetes.io/component=veil-csi",
+			"--all-containers", "--tail=15"},
+	} {
+		text, err := s.Cluster.Kubectl(ctx, words...)
+		fmt.Fprintf(out, "      kubectl %s: %v\n%s\n", strings.Join(words, " "), err, text)
+	}
+}
+
+// Node is On for the machine that takes all pods.
+func (s Client) Node(ctx context.Context, line string) (string, error) {
+	return s.On(ctx, s.Cluster.Machines[0].Name, line)
+}
+
+// On runs a line of shell on a node and returns what it printed, without white space around it.
+func (s Client) On(ctx context.Context, node, line string) (string, error) {
+	out, err := s.Cluster.Exec(ctx, node, line)
+	return strings.TrimSpace(string(out)), err
+}
+
+// Shell runs what a person types on a machine of his own, with kubectl, veilctl and the
+// administrator's kubeconfig, and returns what it printed. The first command that fails ends it.
+func (s Client) Shell(ctx context.Context, script string) (string, error) {
+	dir, err := os.MkdirTemp("", "e2e-storage-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(),
+		"PATH="+filepath.Dir(s.Cluster.Lab.Program("veilctl"))+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", script, err, out)
+	}
+	return string(out), err
+}
+
+// Kubectl returns what kubectl printed.
+func (s Client) Kubectl(ctx context.Context, words ...string) (string, error) {
+	out, err := s.Cluster.Kubectl(ctx, words...)
+	return strings.TrimSpace(string(out)), err
+}
+
+// lookEach is the pause between two looks: they take time from the machine that they wait for.
+const lookEach = time.Second
+
+// Until waits for a condition, as long as ctx lasts.
+func Until(ctx context.Context, what string, fn func() error) error {
+	if err := poll.Until(ctx, lookEach, lookEach, fn); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Gone waits until nothing of a volume is left, in the cluster and on the node, where images is the
+// folder of ciphertext.
+func (s Client) Gone(ctx context.Context, volume, staged, mapping, images string) error {
+	return Until(ctx, "the volume is closed and deleted", func() error {
+		left, err := s.Kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
+		if err == nil && strings.Contains(left, volume) {
+			err = fmt.Errorf("there are %s", strings.Fields(left))
+		}
+		if err != nil {
+			return err
+		}
+		out, err := s.Node(ctx, fmt.Sprintf("mountpoint -q %s && echo it is mounted; "+
+			"dmsetup info -c --noheadings -o name %s 2>/dev/null; ls %s | grep %s; true", staged,
+			mapping, images, volume))
+		if err == nil && out != "" {
+			err = fmt.Errorf("on the node there is %q", out)
+		}
+		return err
+	})
+}
+
+// Open returns where on the node the kubelet has a volume staged, and its mapping's name.
+func (s Client) Open(ctx context.Context, volume string) (staged, mapping string, err error) {
+	staged, err = s.Node(ctx, "findmnt -rno TARGET | grep "+
+		"'^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while "+
+		"read t; do "+
+		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
+	if err == nil && staged == "" {
+		err = errors.New("no such mount")
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("where volume %s is staged: %w", volume, err)
+	}
+
+	mapping, err = s.Node(ctx, "cat /sys/dev/block/$(findmnt -rno MAJ:MIN --mountpoint "+staged+
+		")/dm/name")
+	return staged, mapping, err
+}
+
+// DriverReady waits for the driver on a node. Not for the rollout: the control plane's host is a
+// node without a kubelet, where the driver's pod never starts.
+func (s Client) DriverReady(ctx context.Context, node string) error {
+	return Until(ctx, "the driver on "+node, func() error {
+		out, err := s.Driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out != "True" {
+			err = fmt.Errorf("not Ready: %q", out)
+		}
+		return err
+	})
+}
+
+// Driver returns a value of the driver's pod on a node, by a path of kubectl.
+func (s Client) Driver(ctx context.Context, node, path string) (string, error) {
+	return s.Kubectl(ctx, "-n", "kube-system", "get", "pods",
+		"--selector=app.kubernetes.io/component=veil-csi",
+		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
+}
