@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -228,7 +229,7 @@ func (s *APIServer) Freeze(stop bool) error {
 // itself from the service kubernetes before it ends.
 func (s *APIServer) End(ctx context.Context) error {
 	err := errors.Join(s.Unplug(ctx, false), s.Freeze(false), s.process.Signal(syscall.SIGTERM))
-	bounded, cancel := context.WithTimeout(ctx, termPatience)
+	bounded, cancel := context.WithTimeout(ctx, hostnode.TermPatience)
 	defer cancel()
 	// Its exit status does not matter, only that it has ended.
 	_ = s.process.Wait(bounded)

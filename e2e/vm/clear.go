@@ -44,7 +44,7 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 
 		// The control plane's host is a node without pods: it needs routes, and a file that makes
 		// it Ready.
-		if err := c.host.writeFile(clearConflist, conflist); err != nil {
+		if err := c.host.WriteFile(clearConflist, conflist); err != nil {
 			return err
 		}
 

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -92,7 +94,7 @@ type Cluster struct {
 	// made is how many machines there have been.
 	made int
 	// host is the control plane's host as a node, api its API server.
-	host *hostNode
+	host *hostnode.Host
 	api  *lab.Process
 	// second is made by SecondAPI.
 	second *APIServer
@@ -262,7 +264,7 @@ func (c *Cluster) makeKeys(ctx context.Context) error {
 }
 
 // seed returns the content that makes a machine this one.
-func (c *Cluster) seed(m *Machine) seed {
+func (c *Cluster) seed(m *Machine) image.Seed {
 	var network strings.Builder
 	network.WriteString(
 		"[Match]\nName=eth0\n\n[Network]\nDHCP=no\nIPv6AcceptRA=no\nLinkLocalAddressing=ipv6\n")
@@ -276,27 +278,29 @@ func (c *Cluster) seed(m *Machine) seed {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)
 	}
 
-	s := seed{
-		"/etc/systemd/network/10-eth0.network": {content: network.String()},
-		"/etc/hosts": {content: "127.0.0.1 localhost\n::1 localhost\n" +
+	s := image.Seed{
+		"/etc/systemd/network/10-eth0.network": {Content: network.String()},
+		"/etc/hosts": {Content: "127.0.0.1 localhost\n::1 localhost\n" +
 			m.Addrs[0].String() + " " + m.Name + "\n"},
-		"/root/.ssh/authorized_keys": {from: c.file("ssh.pub"), mode: 0o600},
-		"/etc/ssh/lab_host_ed25519":  {from: c.file("host"), mode: 0o600},
+		"/root/.ssh/authorized_keys": {From: c.file("ssh.pub"), Mode: 0o600},
+		"/etc/ssh/lab_host_ed25519":  {From: c.file("host"), Mode: 0o600},
 	}
 
 	// A name server that does not answer, as for a cluster without a way out.
-	s["/etc/resolv.conf"] = file{content: "nameserver " + c.Lab.OutsideAddrs()[0].String() + "\n"}
+	s["/etc/resolv.conf"] = image.File{Content: "nameserver " + c.Lab.OutsideAddrs()[0].String() +
+		"\n"}
 	if slices.Contains(c.opts.Userspace, m.Number) {
-		s["/etc/modprobe.d/no-wireguard.conf"] = file{content: "install wireguard /bin/false\n"}
+		s["/etc/modprobe.d/no-wireguard.conf"] = image.File{
+			Content: "install wireguard /bin/false\n"}
 	}
 
 	if !c.opts.Bare {
 		if m.hasContainerd2() {
 			maps.Copy(s, containerd2Seed())
 		}
-		s["/etc/systemd/system/containerd.service.d/lab.conf"] = file{content: storeUnit}
+		s["/etc/systemd/system/containerd.service.d/lab.conf"] = image.File{Content: storeUnit}
 		for _, name := range []string{"kubelet", "kubeadm"} {
-			s["/usr/bin/"+name] = file{link: sharedDir + name}
+			s["/usr/bin/"+name] = image.File{Link: sharedDir + name}
 		}
 	}
 
@@ -335,7 +339,7 @@ func (c *Cluster) Close() (leak.Result, error) {
 		c.forward = nil
 	}
 
-	c.host.stop()
+	c.host.Stop()
 	for _, m := range c.Machines {
 		errs = append(errs, m.Off(ctx))
 	}

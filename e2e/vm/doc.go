@@ -9,9 +9,9 @@
 //	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12: kubelet, containerd 2, veild ─ pods
 //
 // The control plane's host is a node too, without a kubelet and so without pods: what a kubelet
-// would do for the DaemonSets of Kubeveil there, hostNode does. The API server thereby reaches
-// webhooks in pods inside the tunnel, over userspace WireGuard, which every cluster so has beside
-// the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a
+// would do for the DaemonSets of Kubeveil there, package hostnode does. The API server thereby
+// reaches webhooks in pods inside the tunnel, over userspace WireGuard, which every cluster so has
+// beside the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a
 // kube-proxy, and each veild finds the API server by its service.
 //
 // The network, its leak oracle and the control plane's host belong to the namespace lab (e2e/lab).

@@ -1,22 +1,17 @@
 package vm
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 )
 
 // registry begins the names of the lab's own images. No such place exists: nothing can be pulled.
@@ -88,87 +83,13 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		if err != nil {
 			return err
 		}
-		if images[ref], err = newImage(i.files, i.entry); err != nil {
+		if images[ref], err = image.New(i.files, i.entry); err != nil {
 			return fmt.Errorf("image %s: %w", i.ref, err)
 		}
 	}
 
 	if err := tarball.MultiRefWriteToFile(path, images); err != nil {
 		return fmt.Errorf("write images: %w", err)
-	}
-	return nil
-}
-
-// newImage returns an image with copies of this machine's files, by path in the image.
-func newImage(files map[string]string, entry []string) (v1.Image, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, dir := range []string{"tmp", "run", "var", "etc"} {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/",
-			Mode: 0o755}); err != nil {
-			return nil, err
-		}
-	}
-
-	for path, from := range files {
-		if err := (file{from: from, mode: 0o755}).add(w, path); err != nil {
-			return nil, err
-		}
-	}
-
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
-	},
-		tarball.WithCompressionLevel(gzip.BestSpeed))
-	if err != nil {
-		return nil, err
-	}
-
-	img, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		return nil, err
-	}
-	config, err := img.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", "amd64"
-	config.Config.Entrypoint = entry
-	config.Config.Env = []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"}
-	return mutate.ConfigFile(img, config)
-}
-
-// addProgram adds a program of this machine, its libraries and their loader.
-func addProgram(ctx context.Context, files map[string]string, program string) error {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return err
-	}
-	files["usr/sbin/"+program] = path
-	return addLibraries(ctx, files, path)
-}
-
-// addLibraries adds the libraries of programs and libraries of this machine, and their loader.
-func addLibraries(ctx context.Context, files map[string]string, paths ...string) error {
-	out, err := exec.CommandContext(ctx, "ldd", paths...).Output()
-	if err != nil {
-		return fmt.Errorf("libraries of %s: %w", strings.Join(paths, " "), err)
-	}
-	for _, word := range strings.Fields(string(out)) {
-		// "PATH:" is the headline of one of several.
-		if !filepath.IsAbs(word) || strings.HasSuffix(word, ":") {
-			continue
-		}
-		if _, err := os.Stat(word); err != nil {
-			return err
-		}
-		files[strings.TrimPrefix(word, "/")] = word
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 )
 
 // pki is where kubeadm keeps certificates in the control plane's own /etc.
@@ -108,7 +109,11 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.startHostNode(ctx); err != nil {
+	setup := c.opts.hostSetup()
+	setup.Control, setup.Addrs, setup.Outside = c.Control, c.controlAddrs(), c.Lab.OutsideAddrs()
+	setup.Program, setup.Kubeconfig, setup.Log = c.program, c.Kubeconfig(), c.log
+	setup.ClusterCIDR = commas(c.Lab.Family().ClusterRanges())
+	if c.host, err = hostnode.Start(ctx, setup); err != nil {
 		return err
 	}
 

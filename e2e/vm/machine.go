@@ -80,7 +80,7 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	if err := bridge.IP(ctx, "link set "+m.Name+" up"); err != nil {
 		return nil, err
 	}
-	if err := c.seed(m).write(filepath.Join(m.Dir, "seed.tar")); err != nil {
+	if err := c.seed(m).Write(filepath.Join(m.Dir, "seed.tar")); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
 

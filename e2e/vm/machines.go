@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -39,7 +41,7 @@ func (c *Cluster) machine(name string) (*Machine, error) {
 // Exec runs a line of shell as root on a node, the control plane's host among them, and returns its
 // standard output.
 func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
-	if node == hostName {
+	if node == hostnode.Name {
 		return c.Control.Exec(ctx, "sh", "-c", line)
 	}
 	m, err := c.machine(node)
@@ -138,11 +140,11 @@ var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
 // containerd2Seed returns the files that replace the distribution's containerd.
-func containerd2Seed() seed {
-	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig,
+func containerd2Seed() image.Seed {
+	s := image.Seed{"/etc/containerd/config.toml": {Content: strings.ReplaceAll(containerdConfig,
 		"REGISTRY", registry)}}
 	for _, name := range containerd2 {
-		s["/usr/bin/"+name] = file{link: sharedDir + name}
+		s["/usr/bin/"+name] = image.File{Link: sharedDir + name}
 	}
 	return s
 }

@@ -39,8 +39,7 @@ func TestComponentsOfTheOptions(t *testing.T) {
 			Policy: config.PolicyKubernetes}, []string{"services", "policy"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &hostNode{cluster: &Cluster{Lab: &lab.Lab{}, opts: tt.opts}}
-			args := h.veildArguments()
+			args := tt.opts.hostSetup().VeildArguments()
 			if got, want := slices.Contains(args, "--policy=kubernetes"),
 				slices.Contains(tt.components, "policy"); got != want {
 				t.Errorf("the control plane's host enforces policies: %v, want %v", got, want)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"path/filepath"
 	"strings"
 )
@@ -52,7 +53,7 @@ func (c *Cluster) proxyFiles(ctx context.Context) (map[string]string, error) {
 		programs = append(programs, "ipset")
 	}
 	for _, name := range programs {
-		if err := addProgram(ctx, files, name); err != nil {
+		if err := image.AddProgram(ctx, files, name); err != nil {
 			return nil, fmt.Errorf("image of kube-proxy: %w: run hack/vm/deps.sh", err)
 		}
 	}
@@ -72,5 +73,5 @@ func addExtensions(ctx context.Context, files map[string]string) error {
 	for _, path := range found {
 		files[strings.TrimPrefix(path, "/")] = path
 	}
-	return addLibraries(ctx, files, found...)
+	return image.AddLibraries(ctx, files, found...)
 }

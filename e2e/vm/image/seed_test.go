@@ -1,4 +1,4 @@
-package vm
+package image
 
 import (
 	"archive/tar"
@@ -19,14 +19,14 @@ func TestSeedIsADisk(t *testing.T) {
 	filetest.Write(t, copied, []byte("a program"), 0o755)
 
 	path := filepath.Join(dir, "seed.tar")
-	s := seed{
-		"/etc/hosts":     {content: "127.0.0.1 localhost\n"},
-		"/root/key":      {content: "secret", mode: 0o600},
-		"/usr/bin/copy":  {from: copied},
-		"/usr/bin/other": {from: copied, mode: 0o700},
-		"/usr/bin/link":  {link: "/opt/lab/link"},
+	s := Seed{
+		"/etc/hosts":     {Content: "127.0.0.1 localhost\n"},
+		"/root/key":      {Content: "secret", Mode: 0o600},
+		"/usr/bin/copy":  {From: copied},
+		"/usr/bin/other": {From: copied, Mode: 0o700},
+		"/usr/bin/link":  {Link: "/opt/lab/link"},
 	}
-	errtest.Must(t, s.write(path))
+	errtest.Must(t, s.Write(path))
 
 	b := filetest.Read(t, path)
 	if len(b)%512 != 0 {

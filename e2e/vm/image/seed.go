@@ -1,4 +1,4 @@
-package vm
+package image
 
 import (
 	"archive/tar"
@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// file is one of a seed: its content, where on this machine it is copied from, or where it is a
+// File is one of a seed: its content, where on this machine it is copied from, or where it is a
 // symbolic link to.
-type file struct {
-	mode    int64
-	content string
-	from    string
-	link    string
+type File struct {
+	Mode    int64
+	Content string
+	From    string
+	Link    string
 }
 
-// seed is by path on the machine.
-type seed map[string]file
+// Seed has files by path on the machine.
+type Seed map[string]File
 
-// write makes the tar. Its blocks of 512 bytes are the sectors of a disk.
-func (s seed) write(path string) error {
+// Write makes the tar. Its blocks of 512 bytes are the sectors of a disk.
+func (s Seed) Write(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -46,26 +46,26 @@ func (s seed) write(path string) error {
 	return f.Close()
 }
 
-func (e file) add(w *tar.Writer, name string) error {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: e.mode, Size: int64(len(e.content))}
+func (e File) add(w *tar.Writer, name string) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: e.Mode, Size: int64(len(e.Content))}
 	if h.Mode == 0 {
 		h.Mode = 0o644
 	}
 
-	if e.link != "" {
-		h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
+	if e.Link != "" {
+		h.Typeflag, h.Linkname = tar.TypeSymlink, e.Link
 		return w.WriteHeader(h)
 	}
 
-	if e.from == "" {
+	if e.From == "" {
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
-		_, err := io.WriteString(w, e.content)
+		_, err := io.WriteString(w, e.Content)
 		return err
 	}
 
-	f, err := os.Open(e.from)
+	f, err := os.Open(e.From)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (e file) add(w *tar.Writer, name string) error {
 	}
 
 	h.Size = info.Size()
-	if e.mode == 0 {
+	if e.Mode == 0 {
 		h.Mode = int64(info.Mode().Perm())
 	}
 	if err := w.WriteHeader(h); err != nil {

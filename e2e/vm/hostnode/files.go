@@ -1,4 +1,4 @@
-package vm
+package hostnode
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 const (
 	hostConfig  = "/etc/kubeveil/"
 	veildConfig = hostConfig + "veild.yaml"
-	// veildKubeconfig is the path in the configuration of the manifests.
-	veildKubeconfig = hostConfig + "kubeconfig"
+	// VeildKubeconfig is the path in the configuration of the manifests.
+	VeildKubeconfig = hostConfig + "kubeconfig"
 	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
 	// accountDir is the folder of the account in a pod, and in the kubeconfig of kubeadm's
 	// kube-proxy.
@@ -35,7 +35,7 @@ type token struct {
 const tokenLife = 3607
 
 // mount writes what the pods of a program would have mounted.
-func (h *hostNode) mount(ctx context.Context, name string) error {
+func (h *Host) mount(ctx context.Context, name string) error {
 	switch name {
 	case "kube-proxy":
 		if err := h.account(ctx, name); err != nil {
@@ -53,24 +53,24 @@ func (h *hostNode) mount(ctx context.Context, name string) error {
 			hostConfig+"kubeadm.yaml"); err != nil {
 			return err
 		}
-		return h.kubeconfig(ctx, name, veildKubeconfig)
+		return h.kubeconfig(ctx, name, VeildKubeconfig)
 	}
 	return nil
 }
 
 // configFile writes a key of a ConfigMap of kube-system to a file.
-func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) error {
+func (h *Host) configFile(ctx context.Context, configMap, key, path string) error {
 	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap,
 		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	return h.writeFile(path, []byte(m.Data[key]))
+	return h.WriteFile(path, []byte(m.Data[key]))
 }
 
 // account keeps a token of the service account of that name, bound to the Node, as a kubelet gets
 // it for a pod there; and the authority of the API server beside it.
-func (h *hostNode) account(ctx context.Context, name string) error {
+func (h *Host) account(ctx context.Context, name string) error {
 	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
 	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -85,7 +85,7 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 			ExpirationSeconds: &life,
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1",
-				Name: hostName, UID: h.node},
+				Name: Name, UID: h.node},
 		}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", name, err)
@@ -96,10 +96,10 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.writeFile("/run/lab/"+name+"/ca.crt", []byte(ca.Data["ca.crt"])); err != nil {
+	if err := h.WriteFile("/run/lab/"+name+"/ca.crt", []byte(ca.Data["ca.crt"])); err != nil {
 		return err
 	}
-	if err := h.writeFile("/run/lab/"+name+"/token", []byte(got.Status.Token)); err != nil {
+	if err := h.WriteFile("/run/lab/"+name+"/token", []byte(got.Status.Token)); err != nil {
 		return err
 	}
 
@@ -109,26 +109,26 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 
 // proxyArguments returns the arguments of kubeadm's kube-proxy. They differ in the mode
 // (proxymode.go) and in the size of the connection table, which belongs to the machine.
-func (h *hostNode) proxyArguments() []string {
+func (h *Host) proxyArguments() []string {
 	return []string{
-		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName,
-		"--proxy-mode=" + ProxyNFTables,
-		"--cluster-cidr=" + commas(h.cluster.Lab.Family().ClusterRanges()),
+		"--kubeconfig=" + proxyConfig, "--hostname-override=" + Name,
+		"--proxy-mode=" + h.o.ProxyMode,
+		"--cluster-cidr=" + h.o.ClusterCIDR,
 		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0",
 		"--conntrack-tcp-timeout-close-wait=0",
 	}
 }
 
 // heartbeat keeps the Node and its lease, and makes them where they are missing.
-func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
+func (h *Host) heartbeat(ctx context.Context, ready bool) error {
 	nodes := h.client.CoreV1().Nodes()
-	node, err := nodes.Get(ctx, hostName, metav1.GetOptions{})
+	node, err := nodes.Get(ctx, Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		node, err = nodes.Create(ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: hostName,
+				Name: Name,
 				// Without kubernetes.io/os, which DaemonSets select by: no pods run here.
-				Labels: map[string]string{corev1.LabelHostname: hostName,
+				Labels: map[string]string{corev1.LabelHostname: Name,
 					"node-role.kubernetes.io/control-plane": ""},
 			},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{
@@ -142,8 +142,8 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 	}
 
 	h.node = node.UID
-	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: hostName}}
-	for _, p := range h.cluster.controlAddrs() {
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: Name}}
+	for _, p := range h.o.Addrs {
 		node.Status.Addresses = append(node.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
 	}
@@ -160,18 +160,18 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 	return h.renewLease(ctx)
 }
 
-func (h *hostNode) renewLease(ctx context.Context) error {
+func (h *Host) renewLease(ctx context.Context) error {
 	leases := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	lease, err := leases.Get(ctx, hostName, metav1.GetOptions{})
+	lease, err := leases.Get(ctx, Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	missing := err != nil
-	holder, seconds, now := hostName, int32(40), metav1.NowMicro()
+	holder, seconds, now := Name, int32(40), metav1.NowMicro()
 	if missing {
-		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: hostName,
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: Name,
 			OwnerReferences: []metav1.OwnerReference{
-				{APIVersion: "v1", Kind: "Node", Name: hostName, UID: h.node},
+				{APIVersion: "v1", Kind: "Node", Name: Name, UID: h.node},
 			}}}
 	}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &holder,

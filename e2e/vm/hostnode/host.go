@@ -1,9 +1,11 @@
-package vm
+package hostnode
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -20,12 +22,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a
+// Setup is the machine that the node is made of, and how Kubeveil is installed on it.
+type Setup struct {
+	// Control is the control plane's host, Addrs its addresses, Outside the gateways of the
+	// network.
+	Control        *lab.Host
+	Addrs, Outside []netip.Addr
+	// Program returns the path of a program of the lab.
+	Program func(name string) string
+	// Kubeconfig is the administrator's file.
+	Kubeconfig string
+	// Translates and Enforces report whether Kubeveil translates services and enforces policies.
+	Translates, Enforces bool
+	// HostRouting is veild's setting. ProxyMode and ClusterCIDR are kube-proxy's.
+	HostRouting, ProxyMode, ClusterCIDR string
+	Log                                 *slog.Logger
+}
+
+// Host makes the control plane's host a node of the cluster without a kubelet. It does what a
 // kubelet would for the pods of Kubeveil and kube-proxy there: the Node with its lease,
 // configuration and tokens as files, the programs for as long as their DaemonSet exists, and the
 // clean-up on request.
-type hostNode struct {
-	cluster *Cluster
+type Host struct {
+	o       Setup
 	client  kubernetes.Interface
 	node    types.UID
 	beat    time.Time // the next heartbeat
@@ -51,64 +70,63 @@ type daemon struct {
 }
 
 const (
-	// hostName is the name of the control plane's host and its Node.
-	hostName = "control"
+	// Name is the name of the control plane's host and its Node.
+	Name = "control"
 	// lookEach is the pause between two looks at the cluster; a kubelet watches.
 	lookEach = 2 * time.Second
 	// beatEach is how often a kubelet renews its lease.
 	beatEach = 10 * time.Second
-	// termPatience is the time that a program has to end by itself: the grace period of pods.
-	termPatience = 30 * time.Second
+	// TermPatience is the time that a program has to end by itself: the grace period of pods.
+	TermPatience = 30 * time.Second
 )
 
-// startHostNode registers the Node and goes on in the background until stop.
-func (c *Cluster) startHostNode(ctx context.Context) error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
+// Start registers the Node and goes on in the background until Stop.
+func Start(ctx context.Context, o Setup) (*Host, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cfg.QPS, cfg.Burst = 50, 100
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	h := &hostNode{cluster: c, client: client, tokens: map[string]*token{},
+	h := &Host{o: o, client: client, tokens: map[string]*token{},
 		done: make(chan struct{})}
 	h.daemons = h.programs()
 	if err := h.prepare(ctx); err != nil {
-		return fmt.Errorf("node %s: %w", hostName, err)
+		return nil, fmt.Errorf("node %s: %w", Name, err)
 	}
 	// A hook of the API server makes the namespace of leases in its first seconds.
 	if err := lab.Until(ctx, time.Minute, func() error { return h.look(ctx) }); err != nil {
-		return fmt.Errorf("node %s: %w", hostName, err)
+		return nil, fmt.Errorf("node %s: %w", Name, err)
 	}
 	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.cancel = cancel
 	go h.keep(background)
-	c.host = h
-	return nil
+	return h, nil
 }
 
 // programs are those that run on the host, in the order in which they are started.
-func (h *hostNode) programs() []*daemon {
+func (h *Host) programs() []*daemon {
 	// veild requests a device from veil-wg.
 	ours := []*daemon{{name: "veil-wg", set: "veil-wg"},
-		{name: "veild", set: "veild", rolls: true, args: h.veildArguments()}}
-	if h.cluster.opts.translates() {
+		{name: "veild", set: "veild", rolls: true, args: h.o.VeildArguments()}}
+	if h.o.Translates {
 		return ours
 	}
 	return append([]*daemon{{name: "kube-proxy", args: h.proxyArguments()}}, ours...)
 }
 
 // prepare does what an administrator does to a machine before it joins.
-func (h *hostNode) prepare(ctx context.Context) error {
-	host := h.cluster.Control
+func (h *Host) prepare(ctx context.Context) error {
+	host := h.o.Control
 	err := host.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
 		"net/ipv4/conf/all/rp_filter", "1", "net/ipv4/conf/default/rp_filter", "1")
 	if err != nil {
 		return err
 	}
-	for _, a := range h.cluster.Lab.OutsideAddrs() {
+	for _, a := range h.o.Outside {
 		if err := host.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
 			return err
 		}
@@ -118,7 +136,7 @@ func (h *hostNode) prepare(ctx context.Context) error {
 
 // keep looks at the cluster until stop. An API server that is away changes nothing: what runs goes
 // on.
-func (h *hostNode) keep(ctx context.Context) {
+func (h *Host) keep(ctx context.Context) {
 	defer close(h.done)
 	tick := time.NewTicker(lookEach)
 	defer tick.Stop()
@@ -133,14 +151,14 @@ func (h *hostNode) keep(ctx context.Context) {
 			problem = err.Error()
 		}
 		if problem != h.last {
-			h.cluster.log.Debug("node without a kubelet", "node", hostName, "err", problem)
+			h.o.Log.Debug("node without a kubelet", "node", Name, "err", problem)
 			h.last = problem
 		}
 	}
 }
 
-// stop ends the background work; the programs end with the host. A nil one is stopped already.
-func (h *hostNode) stop() {
+// Stop ends the background work; the programs end with the host. A nil one is stopped already.
+func (h *Host) Stop() {
 	if h != nil {
 		h.cancel()
 		<-h.done
@@ -148,7 +166,7 @@ func (h *hostNode) stop() {
 }
 
 // look brings the host to the state of the cluster.
-func (h *hostNode) look(ctx context.Context) error {
+func (h *Host) look(ctx context.Context) error {
 	if ready := h.networkReady(); time.Now().After(h.beat) || ready != h.ready {
 		if err := h.heartbeat(ctx, ready); err != nil {
 			return err
@@ -163,7 +181,7 @@ func (h *hostNode) look(ctx context.Context) error {
 }
 
 // follow starts, restarts or ends a program according to its DaemonSet.
-func (h *hostNode) follow(ctx context.Context, d *daemon) error {
+func (h *Host) follow(ctx context.Context, d *daemon) error {
 	wanted, generation := d.uid, int64(0)
 	if d.set != "" {
 		set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, d.set,
@@ -191,7 +209,7 @@ func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	if err := h.mount(ctx, d.name); err != nil || running {
 		return err
 	}
-	p, err := h.cluster.Control.Start(ctx, h.cluster.program(d.name), d.args...)
+	p, err := h.o.Control.Start(ctx, h.o.Program(d.name), d.args...)
 	if err != nil {
 		return err
 	}
@@ -205,7 +223,7 @@ func (d *daemon) end(ctx context.Context) error {
 	if err := d.process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, termPatience)
+	bounded, cancel := context.WithTimeout(ctx, TermPatience)
 	defer cancel()
 	// Its exit status does not matter, only that it has ended.
 	_ = d.process.Wait(bounded)
@@ -213,7 +231,7 @@ func (d *daemon) end(ctx context.Context) error {
 }
 
 // cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it meets.
-func (h *hostNode) cleanUp(ctx context.Context) error {
+func (h *Host) cleanUp(ctx context.Context) error {
 	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup",
 		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && set.UID == h.cleaned {
@@ -222,8 +240,8 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.cluster.Control.Exec(ctx, h.cluster.program("veild"), "cleanup",
-		"--config="+veildConfig, "--node="+hostName); err != nil {
+	if _, err := h.o.Control.Exec(ctx, h.o.Program("veild"), "cleanup",
+		"--config="+veildConfig, "--node="+Name); err != nil {
 		return err
 	}
 	h.cleaned = set.UID
@@ -231,8 +249,8 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 }
 
 // networkReady reports, as a runtime does to its kubelet, whether there is a CNI configuration.
-func (h *hostNode) networkReady() bool {
-	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), abi.CNIConfDir,
+func (h *Host) networkReady() bool {
+	found, err := filepath.Glob(filepath.Join(h.o.Control.Disk(), abi.CNIConfDir,
 		"*.conflist"))
 	return err == nil && len(found) > 0
 }
@@ -255,9 +273,9 @@ func readyCondition(ready bool, before []corev1.NodeCondition) corev1.NodeCondit
 	return c
 }
 
-// writeFile replaces a file of the host when its content is another.
-func (h *hostNode) writeFile(path string, content []byte) error {
-	path = h.cluster.Control.Path(path)
+// WriteFile replaces a file of the host when its content is another.
+func (h *Host) WriteFile(path string, content []byte) error {
+	path = h.o.Control.Path(path)
 	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {
 		return nil
 	}
