@@ -3,13 +3,14 @@ package api
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -101,7 +102,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	if left := own.Left(); len(left) > 0 {
+	if left := testbed.Own.Left(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -130,14 +131,14 @@ func TestEachGateIsThere(t *testing.T) {
 	}
 	for _, part := range []string{partFailure, partFailure6} {
 		for _, f := range faults {
-			for _, k := range kinds {
+			for _, k := range client.Kinds {
 				if f.name == "power" || f.name == "blackhole" {
-					want = append(want, caseFailure(part, f, k.name))
+					want = append(want, caseFailure(part, f, k.Name))
 				}
-				want = append(want, caseFailure(part, f, k.name)+suffixWorst)
+				want = append(want, caseFailure(part, f, k.Name)+suffixWorst)
 			}
 			if f.name != "back" {
-				name := caseFailure(part, f, kindWatch)
+				name := caseFailure(part, f, client.KindWatch)
 				want = append(want, name+suffixWorst, name+suffixMissed)
 			}
 		}
@@ -183,32 +184,5 @@ func TestOptions(t *testing.T) {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
-	}
-}
-
-func TestAddressesAreOfTheLab(t *testing.T) {
-	lab, lab6 := netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fd42::/16")
-	seen := map[netip.Addr]bool{}
-	note := func(addrs ...netip.Addr) {
-		for _, a := range addrs {
-			if !lab.Contains(a) || !lab6.Contains(six(a)) || seen[a] || seen[six(a)] {
-				t.Errorf("%s is not of the lab, or there twice", a)
-			}
-			seen[a], seen[six(a)] = true, true
-		}
-	}
-
-	note(frontend.Addr())
-	for k := range serverCount {
-		note(serverAddr(k))
-	}
-	for i := range nodeCount {
-		note(podAddr(i), gateway(i))
-		for k := range serverCount {
-			note(wire(i, k))
-		}
-	}
-	if !services.Contains(frontend.Addr()) {
-		t.Errorf("%s is not in %s", frontend, services)
 	}
 }

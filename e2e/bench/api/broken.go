@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -227,7 +228,7 @@ func (b *broken) start(ctx context.Context, verb string) error {
 			return err
 		}
 		b.holders = append(b.holders, p)
-		if err := p.WaitLine(ctx, lineHeld, 30*time.Second); err != nil {
+		if err := p.WaitLine(ctx, client.LineHeld, 30*time.Second); err != nil {
 			return err
 		}
 	}
@@ -255,17 +256,18 @@ func (b *broken) mark() error {
 
 // served waits until all clients had an answer, and ends them. It returns the longest wait of each
 // kind of client, in milliseconds since since, and the sum of their tallies.
-func (b *broken) served(ctx context.Context, since time.Time) (map[string]float64, tally, error) {
-	longest, sum := map[string]float64{}, tally{}
+func (b *broken) served(ctx context.Context, since time.Time) (map[string]float64, client.Tally,
+	error) {
+	longest, sum := map[string]float64{}, client.Tally{}
 	for _, p := range b.holders {
-		if err := p.WaitLine(ctx, lineServed, servedWithin); err != nil {
+		if err := p.WaitLine(ctx, client.LineServed, servedWithin); err != nil {
 			return nil, sum, err
 		}
-		var t tally
+		var t client.Tally
 		if err := p.Result(ctx, &t); err != nil {
 			return nil, sum, err
 		}
-		sum.add(t)
+		sum.Add(t)
 		for kind, all := range t.Served {
 			wait := time.UnixMilli(slices.Max(all)).Sub(since)
 			longest[kind] = max(longest[kind], micros(wait)/1000)
@@ -279,7 +281,7 @@ func (b *broken) whileWritten(ctx context.Context, fn func(context.Context) erro
 	ctx, stop := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		err := write(ctx, b.lab.Control.Client)
+		err := client.Write(ctx, b.lab.Control.Client)
 		stop(err)
 		ended <- err
 	}()

@@ -7,6 +7,9 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -20,26 +23,29 @@ func Child() (status int, is bool) { return suite.Child(Suite, child) }
 func child(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case len(args) >= 4 && args[0] == "serve":
-		return serve(ctx, args[1], args[2], args[3:]...)
+		return server.Serve(ctx, args[1], args[2], args[3:]...)
 	case len(args) == 2 && args[0] == "copy":
-		return copyTCP(ctx, args[1])
+		return server.CopyTCP(ctx, args[1], testbed.Servers())
 	case len(args) == 3 && args[0] == "impersonate":
-		return impersonate(ctx, args[1], args[2])
+		return server.Impersonate(ctx, args[1], args[2], testbed.Servers())
 	case len(args) == 3 && args[0] == "hold":
-		return hold(ctx, args[1], args[2], out)
+		return client.Hold(ctx, args[1], args[2], out)
 	case len(args) == 3 && args[0] == "fresh":
-		return fresh(ctx, args[1], args[2], out)
+		return client.Fresh(ctx, args[1], args[2], out)
 	case len(args) == 4 && args[0] == "fleet":
-		return withNumber(args[3], func(n int) error { return fleet(ctx, args[1], args[2], n, out) })
+		return withNumber(args[3], func(n int) error {
+			return client.Fleet(ctx, args[1], args[2],
+				n, out)
+		})
 	case len(args) == 3 && args[0] == "probe":
-		return withNumber(args[2], func(n int) error { return probe(ctx, args[1], n, out) })
+		return withNumber(args[2], func(n int) error { return client.Probe(ctx, args[1], n, out) })
 
 	case len(args) == 2 && args[0] == "load":
-		var l load
+		var l client.Load
 		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
 			return err
 		}
-		o, err := l.run(ctx)
+		o, err := l.Run(ctx)
 		if err != nil {
 			return err
 		}

@@ -58,10 +58,7 @@
 // veild's probes of the servers are not in the latencies. They run regardless of the address that a
 // client dials.
 //
-// It is larger than most packages: its parts share the clients, the report, and the program that
-// they start themselves as.
-//
-// Start reading at Run in suite.go; side.go has the sides, ground.go the namespaces, server.go,
-// client.go and proxy.go the processes. broken.go has the lab, held.go, watch.go and fresh.go its
-// clients, failure.go and the files named as parts the rest.
+// Start reading at Run in suite.go; side.go has the sides. Package testbed has the namespaces, and
+// packages server and client have the processes. broken.go has the lab, failure.go and the files
+// named as parts the rest.
 package api

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -85,7 +86,7 @@ func (s *run) suffer(ctx context.Context, part string, b *broken, f fault) error
 		s.Add(name, label, bench.Millisecond, waits[kind]...)
 		s.Add(name+suffixWorst, label+", the worst", bench.Millisecond, slices.Max(waits[kind]))
 	}
-	s.Add(caseFailure(part, f, kindWatch)+suffixMissed,
+	s.Add(caseFailure(part, f, client.KindWatch)+suffixMissed,
 		fmt.Sprintf("Events that watches missed: %s%s", f.title, over(part)), bench.Count,
 		float64(missed))
 	return nil
@@ -102,18 +103,18 @@ func over(part string) string {
 // heldKinds returns what clients are held, with titles for people, in order.
 func heldKinds() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
-		for _, k := range kinds {
-			if !yield(k.name, "First good request of "+k.title) {
+		for _, k := range client.Kinds {
+			if !yield(k.Name, "First good request of "+k.Title) {
 				return
 			}
 		}
-		yield(kindWatch, "First event of a watch")
+		yield(client.KindWatch, "First event of a watch")
 	}
 }
 
 // suffer lets a fault happen to held clients, and returns for each kind how long the client waited
 // that waited longest, milliseconds.
-func (b *broken) suffer(ctx context.Context, f fault) (took map[string]float64, sum tally,
+func (b *broken) suffer(ctx context.Context, f fault) (took map[string]float64, sum client.Tally,
 	err error) {
 	if err := b.good(ctx); err != nil {
 		return nil, sum, err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -72,7 +73,7 @@ func (b *broken) hang(ctx context.Context) (wait float64, closed int, err error)
 		return 0, 0, errors.New("no new connection reached the server: its handlers did not hang")
 	}
 	after, err := b.closed(ctx)
-	return took[kindFresh], after - before, err
+	return took[client.KindFresh], after - before, err
 }
 
 // until waits until veild reports a state of the second server.

@@ -3,22 +3,17 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"strconv"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
 const (
@@ -26,8 +21,6 @@ const (
 	probedPath = "/api/v1/namespaces/default"
 	// probedRate is GET/s.
 	probedRate = 100
-	// proberPause is the time between the begins of two probers: nodes do not start in one moment.
-	proberPause = 5 * time.Millisecond
 )
 
 // Cases of part probers: what one API server pays for the probes of a large cluster.
@@ -52,7 +45,7 @@ func (s *run) probers(ctx context.Context) error {
 			return err
 		}
 		server := b.lab.Control.APIServer
-		if err := moreFiles(server.PID(), s.Probers); err != nil {
+		if err := client.MoreFiles(server.PID(), s.Probers); err != nil {
 			return err
 		}
 		if err := b.lab.Control.Host().Sysctl("net/ipv4/ip_local_port_range",
@@ -70,7 +63,7 @@ func (s *run) probers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := p.WaitLine(ctx, lineHeld, s.joining()); err != nil {
+		if err := p.WaitLine(ctx, client.LineHeld, s.joining()); err != nil {
 			return err
 		}
 		with, err := s.measureProbed(ctx, b, server)
@@ -79,7 +72,7 @@ func (s *run) probers(ctx context.Context) error {
 		}
 		s.Progress("with %d probers: %.1f %% of a core, P99 %.0f µs", s.Probers, with.cpu, with.p99)
 
-		var sum tally
+		var sum client.Tally
 		if err := p.Result(ctx, &sum); err != nil {
 			return err
 		}
@@ -89,14 +82,15 @@ func (s *run) probers(ctx context.Context) error {
 
 // joining bounds how long all probers may need until they have answers.
 func (s *run) joining() time.Duration {
-	return 3*time.Minute + 4*time.Duration(s.Probers)*proberPause
+	return 3*time.Minute + 4*time.Duration(s.Probers)*client.ProberPause
 }
 
 // measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own
 // namespace: the lab's network, which looks at each frame, is not measured.
 func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process) (m probed,
 	err error) {
-	l, err := json.Marshal(load{Dir: b.dir, To: []netip.AddrPort{b.lab.Control.ServerAddr(0)},
+	l, err := json.Marshal(client.Load{Dir: b.dir,
+		To:          []netip.AddrPort{b.lab.Control.ServerAddr(0)},
 		Connections: connections, Rate: probedRate, Warm: warm, Duration: s.Steady, Path: probedPath})
 	if err != nil {
 		return m, err
@@ -122,11 +116,11 @@ func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process)
 	}
 	took := time.Since(began)
 
-	var o outcome
+	var o client.Outcome
 	if err := json.Unmarshal(text, &o); err != nil {
 		return m, fmt.Errorf("read what the clients print: %w", err)
 	}
-	if err := o.sound(); err != nil {
+	if err := o.Sound(); err != nil {
 		return m, err
 	}
 	m = probed{p99: micros(o.P99), cpu: 100 * (after - before).Seconds() / took.Seconds()}
@@ -135,7 +129,7 @@ func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process)
 }
 
 // addProbed adds the cases.
-func (s *run) addProbed(alone, with probed, sum tally) error {
+func (s *run) addProbed(alone, with probed, sum client.Tally) error {
 	title := fmt.Sprintf("An API server that %d nodes probe: ", s.Probers)
 	for _, c := range []struct {
 		name, label string
@@ -155,71 +149,4 @@ func (s *run) addProbed(alone, with probed, sum tally) error {
 	s.Add(caseProbersSilent, title+"times that a prober found it silent", bench.Count,
 		float64(sum.Failed))
 	return nil
-}
-
-// ownFiles is how many files a server or a process of probers has open beside the connections of
-// probers.
-const ownFiles = 1000
-
-// moreFiles raises the limit of open files of a process to two connections per prober and ownFiles,
-// or as far as it may be raised. One connection each must fit. The error says how many probers are
-// possible.
-func moreFiles(pid, probers int) error {
-	least, most := uint64(probers+ownFiles), uint64(2*probers+ownFiles)
-	var has unix.Rlimit
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &has); err != nil {
-		return fmt.Errorf("read the limit of open files: %w", err)
-	}
-	want := unix.Rlimit{Cur: max(has.Cur, most), Max: max(has.Max, most)}
-	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
-	if errors.Is(err, unix.EPERM) {
-		if has.Max < least {
-			return fmt.Errorf("a process may open %d files here: use --probers %d or less, or a "+
-				"machine with a higher hard limit: %w", has.Max, int(has.Max)-ownFiles, err)
-		}
-		want = unix.Rlimit{Cur: has.Max, Max: has.Max}
-		err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil)
-	}
-	if err != nil {
-		return fmt.Errorf("raise the limit of open files: %w", err)
-	}
-	return nil
-}
-
-// probe probes a server as the veilds of n nodes do, until ctx is done. It prints a line once all
-// have had an answer. Its tally counts how often a prober found the server silent after that.
-func probe(ctx context.Context, addr string, n int, out io.Writer) error {
-	to, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return err
-	}
-	if err := moreFiles(os.Getpid(), n); err != nil {
-		return err
-	}
-
-	var mu sync.Mutex
-	var sum tally
-	held := 0
-	var wg sync.WaitGroup
-	for range n {
-		first := true
-		wg.Go(func() {
-			prober.Probe(ctx, to, n, func(up bool) {
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case up && first:
-					first = false
-					if held++; held == n {
-						fmt.Fprintln(out, lineHeld)
-					}
-				case !up && held == n:
-					sum.Failed++
-				}
-			})
-		})
-		pause(ctx, proberPause)
-	}
-	wg.Wait()
-	return json.NewEncoder(out).Encode(sum)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -27,7 +29,7 @@ func (s *run) Report() *report.Report {
 		Lead: fmt.Sprintf("Latency is of a GET of a ConfigMap of %d bytes, over TLS 1.3 and HTTP/2 "+
 			"with client certificates, from three servers in memory. All sides of a row were measured "+
 			"directly after one another, in random order, in each round. Servers that fail are two "+
-			"kube-apiservers with one etcd, in a lab with the whole veild.", len(object)),
+			"kube-apiservers with one etcd, in a lab with the whole veild.", len(server.Object)),
 		Banner: "Namespaces", Tables: s.tables(), Notes: append(s.Notes, s.notes()...),
 	}
 }
@@ -40,17 +42,19 @@ func (s *run) notes() (notes []string) {
 			fmt.Sprintf("%d clients of each kind in a pod and as many on the node send a request "+
 				"every %v, over a connection each, without time limits. A wait is from the "+
 				"fault until the last of a kind was answered a request that it began after the "+
-				"fault; of the last fault, from when the server is back.", heldEach, heldPeriod),
+				"fault; of the last fault, from when the server is back.", client.HeldEach,
+				client.HeldPeriod),
 			fmt.Sprintf("%d watches in the pod and as many on the node follow an object that is written "+
 				"every %v, and resume at the last version that they saw (client-go's RetryWatcher). A "+
-				"wait is until the first event of what was written after the fault.", watchers,
-				writePeriod),
+				"wait is until the first event of what was written after the fault.",
+				client.Watchers,
+				client.WritePeriod),
 			"Lost packets are dropped, while the server's link is up and its address resolves."}},
 		{[]string{partHang}, []string{
 			fmt.Sprintf("Handlers of a kube-apiserver hang because the disk of its audit log does: the "+
 				"log is a pipe that is not read. It answers pings. A client in the pod and one on the "+
 				"node each make a connection every %v; one without an answer in %v is lost.",
-				freshPeriod, freshLimit)}},
+				client.FreshPeriod, client.FreshLimit)}},
 		{[]string{partWell}, []string{
 			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no " +
 				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels " +

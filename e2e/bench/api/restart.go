@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -43,7 +44,7 @@ func (s *run) restart(ctx context.Context) error {
 			return err
 		}
 		b.holders = []*lab.Process{clients}
-		if err := clients.WaitLine(ctx, lineHeld, time.Minute); err != nil {
+		if err := clients.WaitLine(ctx, client.LineHeld, time.Minute); err != nil {
 			return err
 		}
 		if err := b.mark(); err != nil {
@@ -94,7 +95,7 @@ func (s *run) settle(ctx context.Context, b *broken, clients *lab.Process) error
 	if err != nil {
 		return err
 	}
-	var sum tally
+	var sum client.Tally
 	if err := clients.Result(ctx, &sum); err != nil {
 		return err
 	}

@@ -2,12 +2,13 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -65,38 +66,42 @@ func sidesOf(part string) []side {
 
 	case partPod6:
 		return []side{
-			{sideOurs, "Entry 0 from a pod over IPv6", nodeOurs, true, to(frontend6)},
-			{sideDirect, "Direct from a pod over IPv6", nodeOurs, true, servers6()},
-			{sideAgain, "Direct from a pod over IPv6 again, the control", nodeOurs, true,
-				servers6()},
+			{sideOurs, "Entry 0 from a pod over IPv6", testbed.Ours, true, to(testbed.Frontend6)},
+			{sideDirect, "Direct from a pod over IPv6", testbed.Ours, true, testbed.Servers6()},
+			{sideAgain, "Direct from a pod over IPv6 again, the control", testbed.Ours, true,
+				testbed.Servers6()},
 		}
 	case partHost6:
 		return []side{
-			{sideService, "Entry 0 from the node over IPv6", nodeOurs, false, to(frontend6)},
-			{sideKubelet, "By services.apiFrontends from the node over IPv6", nodeOurs, false,
-				to(hostFrontend6)},
-			{sideDirect, "Direct from the node over IPv6", nodeOurs, false, servers6()},
-			{sideAgain, "Direct from the node over IPv6 again, the control", nodeOurs, false,
-				servers6()},
+			{sideService, "Entry 0 from the node over IPv6", testbed.Ours, false,
+				to(testbed.Frontend6)},
+			{sideKubelet, "By services.apiFrontends from the node over IPv6", testbed.Ours, false,
+				to(testbed.HostFrontend6)},
+			{sideDirect, "Direct from the node over IPv6", testbed.Ours, false, testbed.Servers6()},
+			{sideAgain, "Direct from the node over IPv6 again, the control", testbed.Ours, false,
+				testbed.Servers6()},
 		}
 	case partPod:
 		return []side{
-			{sideOurs, "Entry 0 from a pod", nodeOurs, true, to(frontend)},
-			{sideDirect, "Direct from a pod", nodeOurs, true, servers()},
-			{sideAgain, "Direct from a pod again, the control", nodeOurs, true, servers()},
-			{sidePlain, "Direct from a pod of a node without Kubeveil", nodePlain, true, servers()},
+			{sideOurs, "Entry 0 from a pod", testbed.Ours, true, to(testbed.Frontend)},
+			{sideDirect, "Direct from a pod", testbed.Ours, true, testbed.Servers()},
+			{sideAgain, "Direct from a pod again, the control", testbed.Ours, true,
+				testbed.Servers()},
+			{sidePlain, "Direct from a pod of a node without Kubeveil", testbed.Plain, true,
+				testbed.Servers()},
 		}
 	}
 	return []side{
-		{sideService, "Entry 0 from the node, by the service's address", nodeOurs, false,
-			to(frontend)},
-		{sideKubelet, "By services.apiFrontends from the node, as a kubelet", nodeOurs, false,
-			to(hostFrontend)},
-		{sideDirect, "Direct from the node", nodeOurs, false, servers()},
-		{sideAgain, "Direct from the node again, the control", nodeOurs, false, servers()},
-		{sideTCP, "TCP proxy", nodeOurs, false, to(proxyTCP)},
-		{sideHAProxy, "haproxy, TCP mode", nodeOurs, false, to(proxyHAProxy)},
-		{sideReTLS, "Proxy of KubeGateway's shape", nodeOurs, false, to(proxyReTLS)},
+		{sideService, "Entry 0 from the node, by the service's address", testbed.Ours, false,
+			to(testbed.Frontend)},
+		{sideKubelet, "By services.apiFrontends from the node, as a kubelet", testbed.Ours, false,
+			to(testbed.HostFrontend)},
+		{sideDirect, "Direct from the node", testbed.Ours, false, testbed.Servers()},
+		{sideAgain, "Direct from the node again, the control", testbed.Ours, false,
+			testbed.Servers()},
+		{sideTCP, "TCP proxy", testbed.Ours, false, to(testbed.ProxyTCP)},
+		{sideHAProxy, "haproxy, TCP mode", testbed.Ours, false, to(testbed.ProxyHAProxy)},
+		{sideReTLS, "Proxy of KubeGateway's shape", testbed.Ours, false, to(testbed.ProxyReTLS)},
 	}
 }
 
@@ -109,18 +114,19 @@ const (
 
 // sample loads a side. It also returns the difference between the requests that the servers counted
 // and those that the clients counted.
-func (g *ground) sample(ctx context.Context, s side, rate int,
+func sample(ctx context.Context, g *testbed.Testbed, s side, rate int,
 	d time.Duration) (bench.Sample, float64, error) {
-	before, err := g.requests(ctx)
+	before, err := g.Requests(ctx)
 	if err != nil {
 		return bench.Sample{}, 0, err
 	}
-	out, err := g.load(ctx, s, load{To: s.to, Connections: connections, Rate: float64(rate),
+	out, err := g.Load(ctx, s.node, s.pod, client.Load{To: s.to, Connections: connections,
+		Rate: float64(rate),
 		Warm: warm, Duration: d})
 	if err != nil {
 		return bench.Sample{}, 0, err
 	}
-	after, err := g.requests(ctx)
+	after, err := g.Requests(ctx)
 	if err != nil {
 		return bench.Sample{}, 0, err
 	}
@@ -132,40 +138,28 @@ func (g *ground) sample(ctx context.Context, s side, rate int,
 }
 
 // prove checks that all three servers answer, and that they count each request that was sent.
-func (g *ground) prove(ctx context.Context, s side) error {
-	before, err := g.requests(ctx)
+func prove(ctx context.Context, g *testbed.Testbed, s side) error {
+	before, err := g.Requests(ctx)
 	if err != nil {
 		return err
 	}
 	// One of three servers gets none of this many connections with a probability of 10^-10.
-	out, err := g.load(ctx, s, load{To: s.to, Connections: 60, Rate: 500,
+	out, err := g.Load(ctx, s.node, s.pod, client.Load{To: s.to, Connections: 60, Rate: 500,
 		Duration: 120 * time.Millisecond})
 	if err != nil {
 		return err
 	}
-	after, err := g.requests(ctx)
+	after, err := g.Requests(ctx)
 	if err != nil {
 		return err
 	}
 
-	if len(out.Servers) != len(servers()) {
+	if len(out.Servers) != len(testbed.Servers()) {
 		return fmt.Errorf("answers from %v: want some from each of %d servers", out.Servers,
-			len(servers()))
+			len(testbed.Servers()))
 	}
 	if after-before < out.Requests {
 		return fmt.Errorf("%d requests, of which servers counted %d", out.Requests, after-before)
-	}
-	return nil
-}
-
-// sound returns an error if a request failed.
-func (o outcome) sound() error {
-	switch {
-	case o.Failed > 0:
-		return fmt.Errorf("%d of %d requests failed, the first: %s", o.Failed, o.Failed+o.Done,
-			o.Error)
-	case o.Done == 0:
-		return errors.New("no request was made")
 	}
 	return nil
 }

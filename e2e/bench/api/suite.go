@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -118,7 +120,7 @@ func (o Options) Estimate() time.Duration {
 		partFailure:  time.Duration(len(faults)*o.Faults) * 15 * time.Second,
 		partHang:     time.Duration(o.Faults) * 15 * time.Second,
 		partWell:     3*troubleTime + flaps*(flapBad+flapGood),
-		partProbers:  3*time.Duration(o.Probers)*proberPause + 2*o.Steady,
+		partProbers:  3*time.Duration(o.Probers)*client.ProberPause + 2*o.Steady,
 		partRestart:  time.Minute + o.Settle,
 		partFailure6: time.Minute + time.Duration(len(faults)*o.Faults)*15*time.Second,
 	}
@@ -145,7 +147,7 @@ func (o Options) ratesOf(part string) []int {
 type run struct {
 	Options
 	*suite.Run
-	ground *ground
+	ground *testbed.Testbed
 	lab    *broken
 }
 
@@ -164,7 +166,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 func (s *run) Close() error {
 	err := s.closeLab()
 	if s.ground != nil {
-		err = errors.Join(err, s.ground.close())
+		err = errors.Join(err, s.ground.Close())
 	}
 	return err
 }
@@ -179,15 +181,19 @@ func (s *run) Skips(gate string) bool {
 // measure measures the sides of a part at each rate.
 func (s *run) measure(ctx context.Context, part string) error {
 	if s.ground == nil {
-		g, err := newGround(ctx, s.HAProxy)
+		self, err := suite.NewSelf(Suite)
 		if err != nil {
-			return errors.Join(err, g.close())
+			return err
+		}
+		g, err := testbed.New(ctx, self, s.HAProxy)
+		if err != nil {
+			return errors.Join(err, g.Close())
 		}
 		s.ground = g
 	}
 	sides := sidesOf(part)
 	for _, side := range sides {
-		if err := s.ground.prove(ctx, side); err != nil {
+		if err := prove(ctx, s.ground, side); err != nil {
 			return fmt.Errorf("%s: %w", side.name, err)
 		}
 	}
@@ -201,7 +207,7 @@ func (s *run) measure(ctx context.Context, part string) error {
 			name := g.Name + "_" + side.name
 			g.Sides = append(g.Sides, bench.Side{Name: side.name, Measure: func(
 				ctx context.Context) (bench.Sample, error) {
-				sample, surplus, err := s.ground.sample(ctx, side, rate, s.Sample)
+				sample, surplus, err := sample(ctx, s.ground, side, rate, s.Sample)
 				if err == nil {
 					more[name] += surplus
 				}

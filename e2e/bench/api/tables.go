@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -48,9 +49,9 @@ func joined(a, b string) string {
 
 // titleOf names a kind of client.
 func titleOf(kind string) string {
-	for _, k := range kinds {
-		if k.name == kind {
-			return k.title
+	for _, k := range client.Kinds {
+		if k.Name == kind {
+			return k.Title
 		}
 	}
 	return "a watch"

@@ -1,4 +1,4 @@
-package api
+package testbed
 
 import (
 	"context"
@@ -15,19 +15,21 @@ import (
 	"runtime"
 	"strconv"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// own begins the names of the suite's cgroups and folders.
-const own = suite.Prefix("kubeveil-bench-api-")
+// Own begins the names of the suite's cgroups and folders.
+const Own = suite.Prefix("kubeveil-bench-api-")
 
 // Numbers of the nodes.
 const (
-	nodeOurs = iota
-	nodePlain
+	Ours = iota
+	Plain
 	nodeCount
 )
 
@@ -36,33 +38,33 @@ const (
 	serverPort  = 6443
 )
 
-// Addresses that clients dial besides the servers' own.
+// Addresses that clients dial besides the servers' Own.
 var (
-	frontend  = netip.MustParseAddrPort("198.19.0.1:443")
-	frontend6 = netip.AddrPortFrom(six(frontend.Addr()), frontend.Port())
-	// hostFrontend is the address in services.apiFrontends, in place of a load balancer. No host
+	Frontend  = netip.MustParseAddrPort("198.19.0.1:443")
+	Frontend6 = netip.AddrPortFrom(six(Frontend.Addr()), Frontend.Port())
+	// HostFrontend is the address in services.apiFrontends, in place of a load balancer. No host
 	// has it.
-	hostFrontend  = netip.MustParseAddrPort("198.18.9.1:6443")
-	hostFrontend6 = netip.AddrPortFrom(six(hostFrontend.Addr()), hostFrontend.Port())
-	proxyTCP      = netip.MustParseAddrPort("127.0.0.1:7445")
-	proxyHAProxy  = netip.MustParseAddrPort("127.0.0.1:7446")
-	proxyReTLS    = netip.MustParseAddrPort("127.0.0.1:7447")
+	HostFrontend  = netip.MustParseAddrPort("198.18.9.1:6443")
+	HostFrontend6 = netip.AddrPortFrom(six(HostFrontend.Addr()), HostFrontend.Port())
+	ProxyTCP      = netip.MustParseAddrPort("127.0.0.1:7445")
+	ProxyHAProxy  = netip.MustParseAddrPort("127.0.0.1:7446")
+	ProxyReTLS    = netip.MustParseAddrPort("127.0.0.1:7447")
 )
 
 // services has the addresses of services.
 var services = netip.MustParsePrefix("198.19.0.0/24")
 
-// servers are the addresses of the API servers.
-func servers() (out []netip.AddrPort) {
+// Servers are the addresses of the API servers.
+func Servers() (out []netip.AddrPort) {
 	for i := range serverCount {
 		out = append(out, netip.AddrPortFrom(serverAddr(i), serverPort))
 	}
 	return out
 }
 
-// servers6 are those over IPv6.
-func servers6() (out []netip.AddrPort) {
-	for _, a := range servers() {
+// Servers6 are those over IPv6.
+func Servers6() (out []netip.AddrPort) {
+	for _, a := range Servers() {
 		out = append(out, netip.AddrPortFrom(six(a.Addr()), a.Port()))
 	}
 	return out
@@ -115,8 +117,8 @@ func wire(node, server int) (near, far netip.Addr) {
 	return at(1), at(2)
 }
 
-// ground is the servers and the nodes.
-type ground struct {
+// Testbed is the servers and the nodes. Use New, then Close.
+type Testbed struct {
 	servers [serverCount]*suite.Space
 	nodes   [nodeCount]*node
 	groups  *suite.Groups
@@ -127,20 +129,18 @@ type ground struct {
 	daemons []*suite.Daemon
 }
 
-// newGround makes all of it. The ground must be closed also after an error.
-func newGround(ctx context.Context, haproxy string) (*ground, error) {
-	g := &ground{}
+// New makes all of it, with programs that are self as a child. The Testbed must be closed also
+// after an error.
+func New(ctx context.Context, self suite.Self, haproxy string) (*Testbed, error) {
+	g := &Testbed{self: self}
 	var err error
-	if g.self, err = suite.NewSelf(Suite); err != nil {
-		return g, err
-	}
-	if g.dir, err = own.Folder(); err != nil {
+	if g.dir, err = Own.Folder(); err != nil {
 		return g, err
 	}
 	if g.pins, err = bpffs.New(); err != nil {
 		return g, err
 	}
-	if g.groups, err = own.Groups(); err != nil {
+	if g.groups, err = Own.Groups(); err != nil {
 		return g, err
 	}
 	if err := g.certificates(); err != nil {
@@ -155,7 +155,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 			return g, err
 		}
 		if err := g.start(ctx, g.servers[i], serverPort, g.self.Argv("serve", g.dir,
-			serverName(i), servers()[i].String(), servers6()[i].String())...); err != nil {
+			serverName(i), Servers()[i].String(), Servers6()[i].String())...); err != nil {
 			return g, err
 		}
 	}
@@ -165,29 +165,29 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 			return g, fmt.Errorf("node %d: %w", i, err)
 		}
 	}
-	if err := g.nodes[nodeOurs].ours(ctx, g.pins.Dir("node")); err != nil {
+	if err := g.nodes[Ours].ours(ctx, g.pins.Dir("node")); err != nil {
 		return g, fmt.Errorf("node of ours: %w", err)
 	}
 	return g, g.proxies(ctx, haproxy)
 }
 
 // certificates writes the certificates of servers, clients and the proxy.
-func (g *ground) certificates() error {
+func (g *Testbed) certificates() error {
 	a, err := authority.New(g.dir)
 	if err != nil {
 		return err
 	}
-	addrs := []netip.Addr{frontend.Addr(), frontend6.Addr(), hostFrontend.Addr(),
-		hostFrontend6.Addr()}
+	addrs := []netip.Addr{Frontend.Addr(), Frontend6.Addr(), HostFrontend.Addr(),
+		HostFrontend6.Addr()}
 	for i := range serverCount {
 		addrs = append(addrs, serverAddr(i), six(serverAddr(i)))
 	}
-	return errors.Join(a.Server(addrs), a.Client("client", user, "system:nodes"),
-		a.Client("proxy", proxyUser))
+	return errors.Join(a.Server(addrs), a.Client("client", server.User, "system:nodes"),
+		a.Client("proxy", server.ProxyUser))
 }
 
 // start starts a program that lives as long as the ground.
-func (g *ground) start(ctx context.Context, s *suite.Space, port uint16, argv ...string) error {
+func (g *Testbed) start(ctx context.Context, s *suite.Space, port uint16, argv ...string) error {
 	d, err := s.Start(ctx, suite.Program{Argv: argv, Ports: []uint16{port}})
 	if err == nil {
 		g.daemons = append(g.daemons, d)
@@ -196,51 +196,52 @@ func (g *ground) start(ctx context.Context, s *suite.Space, port uint16, argv ..
 }
 
 // proxies starts the proxies, on loopback of the node of ours.
-func (g *ground) proxies(ctx context.Context, haproxy string) error {
-	config := peer.HAProxy(runtime.NumCPU(), peer.Frontend{Name: "api", At: proxyHAProxy,
-		Servers: servers()})
+func (g *Testbed) proxies(ctx context.Context, haproxy string) error {
+	config := peer.HAProxy(runtime.NumCPU(), peer.Frontend{Name: "api", At: ProxyHAProxy,
+		Servers: Servers()})
 	file := filepath.Join(g.dir, "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return err
 	}
 
-	at := g.nodes[nodeOurs].space
+	at := g.nodes[Ours].space
 	return errors.Join(
-		g.start(ctx, at, proxyTCP.Port(), g.self.Argv("copy", proxyTCP.String())...),
-		g.start(ctx, at, proxyHAProxy.Port(), haproxy, "-db", "-f", file),
-		g.start(ctx, at, proxyReTLS.Port(),
-			g.self.Argv("impersonate", g.dir, proxyReTLS.String())...))
+		g.start(ctx, at, ProxyTCP.Port(), g.self.Argv("copy", ProxyTCP.String())...),
+		g.start(ctx, at, ProxyHAProxy.Port(), haproxy, "-db", "-f", file),
+		g.start(ctx, at, ProxyReTLS.Port(),
+			g.self.Argv("impersonate", g.dir, ProxyReTLS.String())...))
 }
 
-// load runs the clients of a side.
-func (g *ground) load(ctx context.Context, s side, l load) (outcome, error) {
+// Load runs clients on a node, or in its pod.
+func (g *Testbed) Load(ctx context.Context, node int, pod bool, l client.Load) (client.Outcome,
+	error) {
 	l.Dir = g.dir
 	arg, err := json.Marshal(l)
 	if err != nil {
-		return outcome{}, err
+		return client.Outcome{}, err
 	}
-	text, err := suite.Output(g.command(ctx, s, g.self.Argv("load", string(arg))...))
+	text, err := suite.Output(g.command(ctx, node, pod, g.self.Argv("load", string(arg))...))
 	if err != nil {
-		return outcome{}, err
+		return client.Outcome{}, err
 	}
-	var o outcome
+	var o client.Outcome
 	if err := json.Unmarshal(text, &o); err != nil {
 		return o, fmt.Errorf("read what the clients print: %w", err)
 	}
-	return o, o.sound()
+	return o, o.Sound()
 }
 
-// command prepares a program where the clients of a side are.
-func (g *ground) command(ctx context.Context, s side, argv ...string) *exec.Cmd {
-	n := g.nodes[s.node]
-	if s.pod {
+// command prepares a program on a node, or in its pod.
+func (g *Testbed) command(ctx context.Context, node int, pod bool, argv ...string) *exec.Cmd {
+	n := g.nodes[node]
+	if pod {
 		return n.pod.Command(ctx, n.group, argv[0], argv[1:]...)
 	}
 	return n.space.Command(ctx, n.group, argv[0], argv[1:]...)
 }
 
-// requests returns how many requests the servers have had.
-func (g *ground) requests(ctx context.Context) (sum int, err error) {
+// Requests returns how many requests the servers have had.
+func (g *Testbed) Requests(ctx context.Context) (sum int, err error) {
 	for i := range serverCount {
 		n, err := g.requestsOf(ctx, serverName(i))
 		if err != nil {
@@ -251,17 +252,17 @@ func (g *ground) requests(ctx context.Context) (sum int, err error) {
 	return sum, nil
 }
 
-func (g *ground) requestsOf(ctx context.Context, name string) (int, error) {
+func (g *Testbed) requestsOf(ctx context.Context, name string) (int, error) {
 	t := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket(g.dir, name))
+			return d.DialContext(ctx, "unix", server.Socket(g.dir, name))
 		}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/", nil)
 	if err != nil {
 		return 0, err
 	}
-	resp, err := (&http.Client{Transport: t, Timeout: patience}).Do(req)
+	resp, err := (&http.Client{Transport: t, Timeout: client.Patience}).Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -273,8 +274,8 @@ func (g *ground) requestsOf(ctx context.Context, name string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// close takes everything away.
-func (g *ground) close() error {
+// Close takes everything away.
+func (g *Testbed) Close() error {
 	for _, d := range g.daemons {
 		d.Close()
 	}

@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// kindFresh are clients that make a new connection for each request.
-const kindFresh = "fresh"
+// KindFresh are clients that make a new connection for each request.
+const KindFresh = "fresh"
 
 const (
-	freshPeriod = 50 * time.Millisecond
+	FreshPeriod = 50 * time.Millisecond
 	// freshLimit is how long an answer may take. Later ones count as none.
-	freshLimit = 2 * time.Second
+	FreshLimit = 2 * time.Second
 	// freshInRow is how many requests one after the other must be answered until a server that does
 	// not answer counts as left: by chance none of so many goes to one of two servers in a run of
 	// 10^12.
@@ -32,10 +32,10 @@ type attempt struct {
 	over, good bool
 }
 
-// fresh makes requests from the mark on, each over a new connection, and prints a line once
+// Fresh makes requests from the mark on, each over a new connection, and prints a line once
 // freshInRow in a row were answered. Its tally has when the last one began that was not answered,
 // nothing if all were.
-func fresh(ctx context.Context, dir, addr string, out io.Writer) error {
+func Fresh(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func fresh(ctx context.Context, dir, addr string, out io.Writer) error {
 	if err := askFresh(ctx, dir, to); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, lineHeld)
+	fmt.Fprintln(out, LineHeld)
 	select {
 	case <-marks:
 	case <-ctx.Done():
@@ -54,16 +54,16 @@ func fresh(ctx context.Context, dir, addr string, out io.Writer) error {
 	}
 
 	all := attempts(ctx, func(ctx context.Context) error { return askFresh(ctx, dir, to) }, func() {
-		fmt.Fprintln(out, lineServed)
+		fmt.Fprintln(out, LineServed)
 	})
-	t := tally{Served: map[string][]int64{}}
+	t := Tally{Served: map[string][]int64{}}
 	for _, a := range all {
 		switch {
 		case a.good:
 			t.Done++
 		case a.over:
 			t.Failed++
-			t.Served[kindFresh] = []int64{a.began.UnixMilli()}
+			t.Served[KindFresh] = []int64{a.began.UnixMilli()}
 		}
 	}
 	return json.NewEncoder(out).Encode(t)
@@ -71,7 +71,7 @@ func fresh(ctx context.Context, dir, addr string, out io.Writer) error {
 
 // askFresh makes a request over a new connection.
 func askFresh(ctx context.Context, dir string, to netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(ctx, freshLimit)
+	ctx, cancel := context.WithTimeout(ctx, FreshLimit)
 	defer cancel()
 	t, err := newTransport(dir, "h2", func() {})
 	if err != nil {
@@ -88,7 +88,7 @@ func attempts(ctx context.Context, ask asker, settled func()) []attempt {
 	var mu sync.Mutex
 	var all []*attempt
 	said := false
-	tick := time.NewTicker(freshPeriod)
+	tick := time.NewTicker(FreshPeriod)
 	defer tick.Stop()
 
 	for ctx.Err() == nil {

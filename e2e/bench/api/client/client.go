@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"bytes"
@@ -16,12 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// load describes the work of a process of clients. It is encoded as JSON between processes.
-type load struct {
+// Load describes the work of a process of clients. It is encoded as JSON between processes.
+type Load struct {
 	// Dir has the certificates.
 	Dir string `json:"dir"`
 	// To are addresses, one of which each connection dials.
@@ -37,8 +38,8 @@ type load struct {
 	Path string `json:"path"`
 }
 
-// outcome is the result of a load. Times are the times of requests that were answered correctly.
-type outcome struct {
+// Outcome is the result of a load. Times are the times of requests that were answered correctly.
+type Outcome struct {
 	openloop.Times
 	// Done and Failed are requests whose moment was in Duration, Requests all that were sent.
 	Done     int `json:"done"`
@@ -52,24 +53,24 @@ type outcome struct {
 	Servers map[string]int `json:"servers"`
 }
 
-// patience is how long an answer may take.
-const patience = 5 * time.Second
+// Patience is how long an answer may take.
+const Patience = 5 * time.Second
 
 // clients are the clients of one process.
 type clients struct {
-	load
+	Load
 	each []*http.Client
 	urls []string
 
 	mu    sync.Mutex
 	times []time.Duration
-	out   outcome
+	out   Outcome
 }
 
-// run makes the load.
-func (l load) run(ctx context.Context) (outcome, error) {
-	c := &clients{load: l, out: outcome{Servers: map[string]int{}}}
-	config, err := credentials(l.Dir, "client")
+// Run makes the load.
+func (l Load) Run(ctx context.Context) (Outcome, error) {
+	c := &clients{Load: l, out: Outcome{Servers: map[string]int{}}}
+	config, err := server.Credentials(l.Dir, "client")
 	if err != nil {
 		return c.out, err
 	}
@@ -93,10 +94,10 @@ func (c *clients) connect(config *tls.Config) {
 	to := c.To[rand.IntN(len(c.To))]
 	path := c.Path
 	if path == "" {
-		path = objectPath
+		path = server.ObjectPath
 	}
 	c.urls = append(c.urls, "https://"+to.String()+path)
-	c.each = append(c.each, &http.Client{Timeout: patience, Transport: &http.Transport{
+	c.each = append(c.each, &http.Client{Timeout: Patience, Transport: &http.Transport{
 		TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, DisableCompression: true}})
 }
 
@@ -170,7 +171,7 @@ func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 var errAnswer = errors.New("another answer than the object")
 
 // get returns the name of the server that answered.
-func (c *clients) get(ctx context.Context, i int) (server string, err error) {
+func (c *clients) get(ctx context.Context, i int) (from string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.urls[i], nil)
 	if err != nil {
 		return "", err
@@ -189,11 +190,24 @@ func (c *clients) get(ctx context.Context, i int) (server string, err error) {
 		}
 		return "", nil
 	}
-	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 || !bytes.Equal(body, object) {
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 ||
+		!bytes.Equal(body, server.Object) {
 		return "", fmt.Errorf("%w: %s %s, %d bytes", errAnswer, resp.Proto, resp.Status, len(body))
 	}
-	if who := resp.Header.Get(headerUser); who != user {
-		return "", fmt.Errorf("the server took the client for %q, want %q", who, user)
+	if who := resp.Header.Get(server.HeaderUser); who != server.User {
+		return "", fmt.Errorf("the server took the client for %q, want %q", who, server.User)
 	}
-	return resp.Header.Get(headerServer), nil
+	return resp.Header.Get(server.HeaderServer), nil
+}
+
+// Sound returns an error if a request failed.
+func (o Outcome) Sound() error {
+	switch {
+	case o.Failed > 0:
+		return fmt.Errorf("%d of %d requests failed, the first: %s", o.Failed, o.Failed+o.Done,
+			o.Error)
+	case o.Done == 0:
+		return errors.New("no request was made")
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package api
+package server
 
 import (
 	"context"
@@ -7,25 +7,26 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"sync"
 	"sync/atomic"
 )
 
-// copyTCP is a proxy of connections at addr: each goes to one of the servers in turns, and its
+// CopyTCP is a proxy of connections at addr: each goes to one of the servers in turns, and its
 // bytes are copied, by splice(2) as net.TCPConn does.
-func copyTCP(ctx context.Context, addr string) error {
+func CopyTCP(ctx context.Context, addr string, servers []netip.AddrPort) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	return first(ctx, func() error {
+	return First(ctx, func() error {
 		for turn := 0; ; turn++ {
 			c, err := l.Accept()
 			if err != nil {
 				return err
 			}
-			to := servers()[turn%len(servers())].String()
+			to := servers[turn%len(servers)].String()
 			go func() { _ = join(ctx, c.(*net.TCPConn), to) }()
 		}
 	})
@@ -54,15 +55,15 @@ func join(ctx context.Context, near *net.TCPConn, to string) error {
 	return errors.Join(errs[:]...)
 }
 
-// impersonate is a proxy of requests at addr, in the shape of KubeGateway: it ends the client's TLS
+// Impersonate is a proxy of requests at addr, in the shape of KubeGateway: it ends the client's TLS
 // and sends each request to one of the servers in turns, over TLS of its own, with the user of the
 // client's certificate in a header.
-func impersonate(ctx context.Context, dir, addr string) error {
+func Impersonate(ctx context.Context, dir, addr string, servers []netip.AddrPort) error {
 	near, err := serving(dir)
 	if err != nil {
 		return err
 	}
-	far, err := credentials(dir, "proxy")
+	far, err := Credentials(dir, "proxy")
 	if err != nil {
 		return err
 	}
@@ -76,12 +77,12 @@ func impersonate(ctx context.Context, dir, addr string) error {
 		Transport: &http.Transport{TLSClientConfig: far, ForceAttemptHTTP2: true,
 			DisableCompression: true},
 		Rewrite: func(r *httputil.ProxyRequest) {
-			to := servers()[turn.Add(1)%uint64(len(servers()))]
+			to := servers[turn.Add(1)%uint64(len(servers))]
 			r.SetURL(&url.URL{Scheme: "https", Host: to.String()})
 			r.Out.Header.Set(headerImpersonate, r.In.TLS.PeerCertificates[0].Subject.CommonName)
 		},
 	}
-	return first(ctx, func() error {
+	return First(ctx, func() error {
 		return (&http.Server{Handler: proxy, TLSConfig: near}).ServeTLS(l, "", "")
 	})
 }

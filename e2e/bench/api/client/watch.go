@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"context"
@@ -20,10 +20,10 @@ import (
 const (
 	// kindWatch are watches of the written object. Each resumes at the last version that it saw, by
 	// client-go's RetryWatcher.
-	kindWatch = "watch"
+	KindWatch = "watch"
 
-	watchers    = 4 // in a process
-	writePeriod = 100 * time.Millisecond
+	Watchers    = 4 // in a process
+	WritePeriod = 100 * time.Millisecond
 )
 
 // written is the ConfigMap that is written while servers fail. Its data has a number that grows by
@@ -102,7 +102,7 @@ func (w *watched) see(m *corev1.ConfigMap) {
 	w.numberLocked(number)
 	if !w.served && !w.held.marked.IsZero() && time.Unix(0, at).After(w.held.marked) {
 		w.served = true
-		w.held.serveLocked(kindWatch)
+		w.held.serveLocked(KindWatch)
 	}
 }
 
@@ -114,8 +114,8 @@ func (w *watched) numberLocked(number int) {
 	w.last = max(w.last, number)
 }
 
-// write writes the object again and again until ctx is done, and then returns nil.
-func write(ctx context.Context, c kubernetes.Interface) error {
+// Write writes the object again and again until ctx is done, and then returns nil.
+func Write(ctx context.Context, c kubernetes.Interface) error {
 	maps := c.CoreV1().ConfigMaps(writtenNamespace)
 	m, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: writtenName}},
 		metav1.CreateOptions{})
@@ -126,7 +126,7 @@ func write(ctx context.Context, c kubernetes.Interface) error {
 		return fmt.Errorf("write %s: %w", writtenName, err)
 	}
 
-	tick := time.NewTicker(writePeriod)
+	tick := time.NewTicker(WritePeriod)
 	defer tick.Stop()
 	number, _ := strconv.Atoi(m.Data[keyNumber])
 	for {

@@ -1,4 +1,4 @@
-package api
+package client
 
 import (
 	"context"
@@ -20,26 +20,28 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
 )
 
 // Kinds of clients that hold connections.
 const (
-	kindCurl  = "curl"
-	kindGo    = "client_go"
-	kindHTTP2 = "http2"
+	KindCurl  = "curl"
+	KindGo    = "client_go"
+	KindHTTP2 = "http2"
 )
 
-// kinds are the clients that are held: none of them has a time limit of its own.
-var kinds = []struct {
-	name, title string
+// Kinds are the clients that are held: none of them has a time limit of its own.
+var Kinds = []struct {
+	Name, Title string
 	make        func(to netip.AddrPort, dir string, count func()) (asker, error)
 }{
-	{kindCurl, "HTTP/1.1 as curl has it", func(to netip.AddrPort, dir string,
+	{KindCurl, "HTTP/1.1 as curl has it", func(to netip.AddrPort, dir string,
 		count func()) (asker, error) {
 		return newAsker(to, dir, "http/1.1", count)
 	}},
-	{kindGo, "client-go with its defaults", newGoAsker},
-	{kindHTTP2, "HTTP/2 without pings", func(to netip.AddrPort, dir string,
+	{KindGo, "client-go with its defaults", newGoAsker},
+	{KindHTTP2, "HTTP/2 without pings", func(to netip.AddrPort, dir string,
 		count func()) (asker, error) {
 		return newAsker(to, dir, "h2", count)
 	}},
@@ -49,15 +51,15 @@ var kinds = []struct {
 type asker func(ctx context.Context) error
 
 const (
-	heldEach   = 6 // clients of each kind, so that all on one of two servers is rare
-	heldPeriod = 150 * time.Millisecond
+	HeldEach   = 6 // clients of each kind, so that all on one of two servers is rare
+	HeldPeriod = 150 * time.Millisecond
 	heldPath   = "/version"
 
 	// fleetPeriod is the time between two requests of a client of fleet.
 	fleetPeriod = 200 * time.Millisecond
 
 	// Lines that the process prints.
-	lineHeld, lineServed = "held", "served"
+	LineHeld, LineServed = "held", "served"
 )
 
 // dialer connects. It calls count once per connection that ends before its client closes it.
@@ -99,7 +101,7 @@ func (c *heldConn) see(err error) {
 
 // newTransport returns a transport of net/http that speaks one protocol.
 func newTransport(dir, protocol string, count func()) (*http.Transport, error) {
-	config, err := credentials(dir, "client")
+	config, err := server.Credentials(dir, "client")
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +165,8 @@ func newGoAsker(to netip.AddrPort, dir string, count func()) (asker, error) {
 	}, nil
 }
 
-// tally is the output of a process of clients at its end. It covers the time since the mark.
-type tally struct {
+// Tally is the output of a process of clients at its end. It covers the time since the mark.
+type Tally struct {
 	// Served are the moments at which clients were served, by kind, milliseconds since 1970.
 	Served map[string][]int64 `json:"served"`
 	// Missed counts events that watches did not see.
@@ -176,7 +178,7 @@ type tally struct {
 	Failed int `json:"failed"`
 }
 
-func (t *tally) add(other tally) {
+func (t *Tally) Add(other Tally) {
 	t.Missed += other.Missed
 	for kind, n := range other.Closed {
 		if t.Closed == nil {
@@ -202,7 +204,7 @@ type held struct {
 	marked time.Time
 	// opened are clients that were answered, served those that were since the mark.
 	opened, served int
-	tally          tally
+	tally          Tally
 }
 
 // newHeld returns the clients of a process before the first one, whose mark may come from now on.
@@ -212,25 +214,25 @@ func newHeld(clients int, period time.Duration, out io.Writer) *held {
 	return h
 }
 
-// hold runs clients of all kinds that send requests again and again, until ctx is done, and then
+// Hold runs clients of all kinds that send requests again and again, until ctx is done, and then
 // prints its tally. Other clients watch an object that is written.
-func hold(ctx context.Context, dir, addr string, out io.Writer) error {
+func Hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
 	}
-	h := newHeld(heldEach*len(kinds)+watchers, heldPeriod, out)
-	for _, k := range kinds {
-		for range heldEach {
-			ask, err := k.make(to, dir, h.count(k.name))
+	h := newHeld(HeldEach*len(Kinds)+Watchers, HeldPeriod, out)
+	for _, k := range Kinds {
+		for range HeldEach {
+			ask, err := k.make(to, dir, h.count(k.Name))
 			if err != nil {
 				return err
 			}
-			h.wg.Go(func() { h.keep(ctx, k.name, ask) })
+			h.wg.Go(func() { h.keep(ctx, k.Name, ask) })
 		}
 	}
-	for range watchers {
-		c, err := newGoClient(to, dir, h.count(kindWatch))
+	for range Watchers {
+		c, err := newGoClient(to, dir, h.count(KindWatch))
 		if err != nil {
 			return err
 		}
@@ -239,19 +241,19 @@ func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	return h.run(ctx)
 }
 
-// fleet runs n clients of client-go with its defaults that send five requests per second each.
-func fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
+// Fleet runs n clients of client-go with its defaults that send five requests per second each.
+func Fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
 	}
 	h := newHeld(n, fleetPeriod, out)
 	for range n {
-		ask, err := newGoAsker(to, dir, h.count(kindGo))
+		ask, err := newGoAsker(to, dir, h.count(KindGo))
 		if err != nil {
 			return err
 		}
-		h.wg.Go(func() { h.keep(ctx, kindGo, ask) })
+		h.wg.Go(func() { h.keep(ctx, KindGo, ask) })
 	}
 	return h.run(ctx)
 }
@@ -280,7 +282,7 @@ func (h *held) count(kind string) func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if !h.marked.IsZero() {
-			h.tally.add(tally{Closed: map[string]int{kind: 1}})
+			h.tally.Add(Tally{Closed: map[string]int{kind: 1}})
 		}
 	}
 }
@@ -333,7 +335,7 @@ func (h *held) keep(ctx context.Context, kind string, ask asker) {
 // openLocked notes that a client has a connection.
 func (h *held) openLocked() {
 	if h.opened++; h.opened == h.clients {
-		fmt.Fprintln(h.out, lineHeld)
+		fmt.Fprintln(h.out, LineHeld)
 	}
 }
 
@@ -344,6 +346,6 @@ func (h *held) serveLocked(kind string) {
 	}
 	h.tally.Served[kind] = append(h.tally.Served[kind], time.Now().UnixMilli())
 	if h.served++; h.served == h.clients {
-		fmt.Fprintln(h.out, lineServed)
+		fmt.Fprintln(h.out, LineServed)
 	}
 }

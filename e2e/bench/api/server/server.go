@@ -1,4 +1,4 @@
-package api
+package server
 
 import (
 	"bytes"
@@ -16,21 +16,21 @@ import (
 	"sync/atomic"
 )
 
-// objectPath is the path that clients GET.
-const objectPath = "/api/v1/namespaces/default/configmaps/bench"
+// ObjectPath is the path that clients GET.
+const ObjectPath = "/api/v1/namespaces/default/configmaps/bench"
 
 // Names in certificates and headers.
 const (
-	user      = "system:node:bench"
-	proxyUser = "bench:proxy"
+	User      = "system:node:bench"
+	ProxyUser = "bench:proxy"
 
-	headerUser        = "Bench-User"
-	headerServer      = "Bench-Server"
+	HeaderUser        = "Bench-User"
+	HeaderServer      = "Bench-Server"
 	headerImpersonate = "Impersonate-User"
 )
 
-// object is the ConfigMap, as an API server writes it.
-var object = func() []byte {
+// Object is the ConfigMap, as an API server writes it.
+var Object = func() []byte {
 	b, err := json.Marshal(map[string]any{
 		"kind": "ConfigMap", "apiVersion": "v1",
 		"metadata": map[string]any{"name": "bench", "namespace": "default", "resourceVersion": "1"},
@@ -54,32 +54,32 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	who := r.TLS.PeerCertificates[0].Subject.CommonName
 	if other := r.Header.Get(headerImpersonate); other != "" {
-		if who != proxyUser {
+		if who != ProxyUser {
 			http.Error(w, "users do not impersonate", http.StatusForbidden)
 			return
 		}
 		who = other
 	}
-	if r.Method != http.MethodGet || r.URL.Path != objectPath {
+	if r.Method != http.MethodGet || r.URL.Path != ObjectPath {
 		http.NotFound(w, r)
 		return
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
-	h.Set(headerUser, who)
-	h.Set(headerServer, s.name)
-	_, _ = w.Write(object)
+	h.Set(HeaderUser, who)
+	h.Set(HeaderServer, s.name)
+	_, _ = w.Write(Object)
 }
 
-// serve is an API server at addrs. How many requests it has had is read at the socket name.sock in
+// Serve is an API server at addrs. How many requests it has had is read at the socket name.sock in
 // dir, where certificates are, too.
-func serve(ctx context.Context, dir, name string, addrs ...string) error {
+func Serve(ctx context.Context, dir, name string, addrs ...string) error {
 	s := &server{name: name}
 	config, err := serving(dir)
 	if err != nil {
 		return err
 	}
-	control, err := net.Listen("unix", socket(dir, name))
+	control, err := net.Listen("unix", Socket(dir, name))
 	if err != nil {
 		return err
 	}
@@ -96,13 +96,13 @@ func serve(ctx context.Context, dir, name string, addrs ...string) error {
 			return (&http.Server{Handler: s, TLSConfig: config.Clone()}).ServeTLS(l, "", "")
 		})
 	}
-	return first(ctx, all...)
+	return First(ctx, all...)
 }
 
-func socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
+func Socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
 
-// first returns the error of the function that ends first, or nil when ctx is done.
-func first(ctx context.Context, fns ...func() error) error {
+// First returns the error of the function that ends first, or nil when ctx is done.
+func First(ctx context.Context, fns ...func() error) error {
 	errs := make(chan error, len(fns))
 	for _, fn := range fns {
 		go func() { errs <- fn() }()
@@ -117,7 +117,7 @@ func first(ctx context.Context, fns ...func() error) error {
 
 // serving returns the TLS configuration of a server that requires client certificates.
 func serving(dir string) (*tls.Config, error) {
-	config, err := credentials(dir, "apiserver")
+	config, err := Credentials(dir, "apiserver")
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +126,8 @@ func serving(dir string) (*tls.Config, error) {
 	return config, nil
 }
 
-// credentials has the certificate of this name, and trusts the authority.
-func credentials(dir, name string) (*tls.Config, error) {
+// Credentials has the certificate of this name, and trusts the authority.
+func Credentials(dir, name string) (*tls.Config, error) {
 	file := func(end string) string { return filepath.Join(dir, name+end) }
 	cert, err := tls.LoadX509KeyPair(file(".crt"), file(".key"))
 	if err != nil {

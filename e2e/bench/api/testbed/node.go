@@ -1,4 +1,4 @@
-package api
+package testbed
 
 import (
 	"context"
@@ -28,7 +28,7 @@ type node struct {
 }
 
 // node makes node i, without anything of ours.
-func (g *ground) node(ctx context.Context, i int) (err error) {
+func (g *Testbed) node(ctx context.Context, i int) (err error) {
 	n := &node{number: i}
 	g.nodes[i] = n
 	if n.group, err = g.groups.Add(fmt.Sprintf("node%d", i)); err != nil {
@@ -122,9 +122,10 @@ func (n *node) translate(pins string) error {
 	if err != nil {
 		return err
 	}
-	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{frontend, frontend6},
-		Backends: slices.Concat(servers(), servers6()), Host: []service.HostFrontend{
-			{Addr: hostFrontend, Backends: servers()}, {Addr: hostFrontend6, Backends: servers6()}}})
+	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{Frontend, Frontend6},
+		Backends: slices.Concat(Servers(), Servers6()), Host: []service.HostFrontend{
+			{Addr: HostFrontend, Backends: Servers()}, {Addr: HostFrontend6,
+				Backends: Servers6()}}})
 	if err := t.Apply(p.Plan()); err != nil {
 		return err
 	}
