@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
@@ -55,12 +56,12 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	host, err := newSpace()
+	host, err := world.NewSpace()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, host.close()) }()
-	inner, err := newSpace()
+	inner, err := world.NewSpace()
 	if err != nil {
 		return 0, err
 	}
@@ -68,10 +69,10 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 
 	paths := pod.Paths{PodDir: filepath.Join(dir, "pods"), ReadyFile: filepath.Join(dir, "ready"),
 		PolicyDir: filepath.Join(dir, "policy")}
-	p := podOf(0, 0, 0)
-	r := recordOf(p, 0)
-	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), inner.f.Fd())
-	err = host.do(func() error {
+	p := world.PodOf(0, 0, 0)
+	r := world.RecordOf(p, 0)
+	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), inner.Fd())
+	err = host.Do(func() error {
 		err := errors.Join(podtest.Guard(), podtest.Mark(paths.ReadyFile))
 		if err == nil && judged {
 			err = reserve(paths, p, r.Workload)
@@ -86,7 +87,7 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 		}
 		var undo pod.Undo
 		defer func() { _ = undo.Run() }()
-		if err := paths.Attach(r, int(inner.f.Fd()), &undo); err != nil {
+		if err := paths.Attach(r, inner.Fd(), &undo); err != nil {
 			return err
 		}
 		after, err := countElements()
@@ -98,12 +99,12 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 
 // reserve puts a policy in force that isolates the pod, which is bound and not attached.
 func reserve(paths pod.Paths, p policy.Pod, w pod.Workload) error {
-	planner := policy.NewPlanner(here)
+	planner := policy.NewPlanner(world.Here)
 	planner.PutNamespace(policy.Namespace{Name: p.Namespace})
 	planner.PutPod(p)
 	planner.PutPolicy(access(portRest))
 	plan := planner.Plan()
-	m := plan.Members[keyOf(p)]
+	m := plan.Members[world.KeyOf(p)]
 	if m == nil {
 		return fmt.Errorf("pod %s is in no group", p.Name)
 	}

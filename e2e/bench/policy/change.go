@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 )
@@ -47,24 +48,24 @@ func (s *run) changes(ctx context.Context) error {
 	return nil
 }
 
-func (s *run) changeRound(ctx context.Context, z scale, name string, v values) (err error) {
-	n, err := newNode(cluster{z})
+func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v values) (err error) {
+	n, err := newNode(world.Cluster{Scale: z})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	began := time.Now()
-	n.put(n, n.nodes)
+	n.Put(n, n.Nodes)
 	if err := n.listed(ctx); err != nil {
 		return err
 	}
-	s.Progress("a node with %d rules is in force after %.1f s", z.policies*z.rules,
+	s.Progress("a node with %d rules is in force after %.1f s", z.Policies*z.Rules,
 		time.Since(began).Seconds())
 	runtime.GC()
 
 	took, err := n.paced(ctx, s.scales.changes, func(k int) ([]byte, error) {
-		node, i := n.otherPod(k)
-		return eventOf(podObject(podOf(node, i, tierOf(node, i)+1)))
+		node, i := n.OtherPod(k)
+		return world.EventOf(world.PodObject(world.PodOf(node, i, world.TierOf(node, i)+1)))
 	})
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (s *run) changeRound(ctx context.Context, z scale, name string, v values) (
 	}
 
 	took, err = n.paced(ctx, s.scales.edits, func(k int) ([]byte, error) {
-		return eventOf(policyObject(n.policyOf(k%n.policies, 10+k)))
+		return world.EventOf(world.PolicyObject(n.PolicyOf(k%n.Policies, 10+k)))
 	})
 	v.addBoth(caseEdit, took)
 	return err
@@ -95,7 +96,7 @@ func (n *node) paced(ctx context.Context, count int,
 		}
 		<-tick.C
 		began := time.Now()
-		if err := policyfeed.PutEvent(event, here, n); err != nil {
+		if err := policyfeed.PutEvent(event, world.Here, n); err != nil {
 			return took, err
 		}
 		d, err := n.inForce(ctx, began)

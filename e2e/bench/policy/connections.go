@@ -8,10 +8,8 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -37,14 +35,14 @@ type quantity struct {
 	amount               func(*scales) int
 	// prepare returns what does an amount and is measured, and what ends it. Both run on the thread
 	// of prepare, in the client's namespace.
-	prepare func(l *lane, amount int) (do func() error, end func(), err error)
+	prepare func(l *lane.Lane, amount int) (do func() error, end func(), err error)
 }
 
 var quantities = []quantity{
 	{"established", bench.Mbps, bench.CoreSecondsPerGB, 8 / 1e6, 1e9,
-		func(z *scales) int { return z.bytes }, (*lane).prepareStream},
+		func(z *scales) int { return z.bytes }, (*lane.Lane).PrepareStream},
 	{"new", bench.PerSecond, bench.Microsecond, 1, 1e6,
-		func(z *scales) int { return z.short }, (*lane).prepareShort},
+		func(z *scales) int { return z.short }, (*lane.Lane).PrepareShort},
 }
 
 const (
@@ -75,18 +73,18 @@ func (s *run) connections(ctx context.Context) (err error) {
 	lanes, err := newLanes(dir, pins)
 	defer func() {
 		for _, l := range lanes {
-			err = errors.Join(err, l.close())
+			err = errors.Join(err, l.Close())
 		}
 	}()
 	if err != nil {
 		return err
 	}
 	for _, l := range lanes {
-		if l.rules > 0 {
+		if l.Rules > 0 {
 			s.Notes = append(s.Notes, fmt.Sprintf(
 				"Lane %s has %d rules for the server, of which one "+
 					"allows the client or one in ten. All are for one port, so the plan joins them: "+
-					"lines %d.", l.name, l.rules, l.lines))
+					"lines %d.", l.Name, l.Rules, l.Lines))
 		}
 	}
 
@@ -99,7 +97,7 @@ func (s *run) connections(ctx context.Context) (err error) {
 }
 
 // takeRounds measures all quantities of all lanes. With an error v has the rounds before it.
-func (s *run) takeRounds(ctx context.Context, lanes []*lane, rng *rand.Rand, v values) error {
+func (s *run) takeRounds(ctx context.Context, lanes []*lane.Lane, rng *rand.Rand, v values) error {
 	for round := range s.Rounds {
 		for _, q := range quantities {
 			if err := s.takeTurns(ctx, q, lanes, rng, v); err != nil {
@@ -112,13 +110,14 @@ func (s *run) takeRounds(ctx context.Context, lanes []*lane, rng *rand.Rand, v v
 }
 
 // newLanes makes all lanes. Those that it returns must be closed also after an error.
-func newLanes(dir string, pins *bpffs.FS) (lanes []*lane, err error) {
+func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
 	for _, one := range []struct {
 		name  string
-		judge judge
-	}{{laneNone, nil}, {laneControl, nil}, {laneTen, tenByTen()}, {laneMany, afterOthers()},
-		{laneQueue, judgeQueue}} {
-		l, err := newLane(one.name, dir, pins, one.judge)
+		judge lane.Judge
+	}{{laneNone, nil}, {laneControl, nil}, {laneTen, lane.TenByTen()}, {laneMany,
+		lane.AfterOthers()},
+		{laneQueue, lane.JudgeQueue}} {
+		l, err := lane.New(one.name, dir, pins, one.judge)
 		lanes = append(lanes, l)
 		if err != nil {
 			return lanes, err
@@ -128,7 +127,7 @@ func newLanes(dir string, pins *bpffs.FS) (lanes []*lane, err error) {
 }
 
 // takeTurns measures a quantity of all lanes for a round.
-func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *rand.Rand,
+func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng *rand.Rand,
 	v values) error {
 	spent, took := map[string]float64{}, map[string]float64{}
 	for range s.scales.turns {
@@ -137,19 +136,19 @@ func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *ran
 				return err
 			}
 			l := lanes[i]
-			cpu, seconds, err := l.turn(q, q.amount(&s.scales))
+			cpu, seconds, err := turn(l, q, q.amount(&s.scales))
 			if err != nil {
-				return fmt.Errorf("lane %s, %s connections: %w", l.name, q.name, err)
+				return fmt.Errorf("lane %s, %s connections: %w", l.Name, q.name, err)
 			}
-			spent[l.name] += cpu
-			took[l.name] += seconds
+			spent[l.Name] += cpu
+			took[l.Name] += seconds
 		}
 	}
 
 	all := float64(q.amount(&s.scales) * s.scales.turns)
 	for _, l := range lanes {
-		v.add(q.caseOf(l.name), all*q.perSecond/took[l.name])
-		v.add(q.caseOf(l.name)+suffixCPU, spent[l.name]*q.perAmount/all)
+		v.add(q.caseOf(l.Name), all*q.perSecond/took[l.Name])
+		v.add(q.caseOf(l.Name)+suffixCPU, spent[l.Name]*q.perAmount/all)
 	}
 	return nil
 }
@@ -157,11 +156,11 @@ func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *ran
 // turn does an amount and returns the CPU time and the time that it took, seconds. Connections of
 // former turns are forgotten before: the kernel remembers them for a while, and fewer of some lanes
 // than of others.
-func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
-	if err := l.host.do(forgetConnections); err != nil {
+func turn(l *lane.Lane, q quantity, amount int) (cpu, seconds float64, err error) {
+	if err := l.Host.Do(lane.ForgetConnections); err != nil {
 		return 0, 0, err
 	}
-	err = l.client.do(func() error {
+	err = l.Client.Do(func() error {
 		do, end, err := q.prepare(l, amount)
 		if err != nil {
 			return err
@@ -169,7 +168,7 @@ func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
 		defer end()
 		runtime.GC()
 
-		asked := l.asked()
+		asked := l.Asked()
 		m, err := load.Start()
 		if err != nil {
 			return err
@@ -179,51 +178,13 @@ func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
 		}
 		spent, took, err := m.Stop()
 		cpu, seconds = spent.Seconds(), took.Seconds()
-		if asked = l.asked() - asked; err == nil && l.queue != nil && q.name == "new" &&
+		if asked = l.Asked() - asked; err == nil && l.Queue != nil && q.name == "new" &&
 			asked < uint64(amount) {
 			err = fmt.Errorf("the program received %d packets of %d connections", asked, amount)
 		}
 		return err
 	})
 	return cpu, seconds, err
-}
-
-// asked returns the number of packets that the program behind NFQUEUE received.
-func (l *lane) asked() uint64 {
-	if l.queue == nil {
-		return 0
-	}
-	return l.queue.Accepted()
-}
-
-// forgetConnections does what conntrack -F does, in the calling thread's namespace.
-func forgetConnections() error {
-	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return h.ConntrackTableFlush(netlink.ConntrackTable)
-}
-
-// warm is the share of an amount that is done before it is measured.
-const warm = 20
-
-func (l *lane) prepareStream(amount int) (do func() error, end func(), err error) {
-	s, err := l.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := s.move(amount / warm); err != nil {
-		s.close()
-		return nil, nil, err
-	}
-	return func() error { return s.move(amount) }, s.close, nil
-}
-
-func (l *lane) prepareShort(amount int) (do func() error, end func(), err error) {
-	do = func() error { return l.shortOnes(amount) }
-	return do, func() {}, l.shortOnes(amount / warm)
 }
 
 // lastRound describes the last round: the cost without a policy, and the others as ratios.
@@ -249,6 +210,7 @@ func (s *run) compareLanes(v values) error {
 		if done == 0 {
 			continue
 		}
+
 		for _, lane := range comparedLanes {
 			for _, c := range []struct {
 				suffix string

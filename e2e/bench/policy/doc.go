@@ -6,8 +6,9 @@
 //	node:    a network namespace, and the Keeper of veild in it
 //	lane:    a node with the guard, routing and NAT, two attached pods, and what judges between them
 //
-// Objects are made by cluster, in world.go. All pods have an address of each family, so each rule
-// of a policy becomes two rules of nftables. Each rule names one of 200 sets of peers.
+// Package world makes the objects, and package lane the lanes. All pods have an address of each
+// family, so each rule of a policy becomes two rules of nftables. Each rule names one of 200 sets
+// of peers.
 //
 // # What it promises
 //
@@ -31,10 +32,6 @@
 // Part read has a lab with the whole veild and a real API server (e2e/lab). veild reads objects
 // there that are as large as etcd accepts. One repeated field makes each of them large.
 //
-// It is larger than most packages: all parts measure the objects of world.go, in one run with one
-// result.
-//
-// Start reading at Run in suite.go; node.go has the node, lane.go the lanes. The parts are size.go,
-// change.go with fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go, whose load
-// is traffic.go.
+// Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
+// fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go.
 package policy

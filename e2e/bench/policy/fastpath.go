@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -35,15 +37,15 @@ type fastPath struct {
 // thread's namespace. The node undoes it also after an error.
 func openFastPath(n *node) (*fastPath, error) {
 	f := &fastPath{}
-	pods, err := newSpace()
+	pods, err := world.NewSpace()
 	if err != nil {
 		return nil, err
 	}
-	n.undo.Add(pods.close)
-	for i := range n.pods {
-		name := recordOf(podOf(0, i, 0), i).HostLink
+	n.undo.Add(pods.Close)
+	for i := range n.Pods {
+		name := world.RecordOf(world.PodOf(0, i, 0), i).HostLink
 		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Group: abi.PodGroup},
-			PeerName: fmt.Sprintf("pod%d", i), PeerNamespace: netlink.NsFd(int(pods.f.Fd()))}
+			PeerName: fmt.Sprintf("pod%d", i), PeerNamespace: netlink.NsFd(pods.Fd())}
 		if err := netlink.LinkAdd(l); err != nil {
 			return nil, fmt.Errorf("add link %s: %w", name, err)
 		}
@@ -60,12 +62,12 @@ func openFastPath(n *node) (*fastPath, error) {
 	}
 	n.undo.Add(pins.Close)
 	log := slog.New(slog.DiscardHandler)
-	g, err := guard.Open(pins.Dir(here), log) // programs at links use its maps
+	g, err := guard.Open(pins.Dir(world.Here), log) // programs at links use its maps
 	if err != nil {
 		return nil, err
 	}
 	n.undo.Add(g.Close)
-	f.table, err = services.Open(services.Config{Dir: pins.Dir(here), Log: log, Links: true,
+	f.table, err = services.Open(services.Config{Dir: pins.Dir(world.Here), Log: log, Links: true,
 		HostRouting: true, Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12,
 			Members: 1 << 10, SourceRanges: 1 << 10}})
 	if err != nil {
@@ -92,18 +94,19 @@ type (
 
 // open adds connections on the fast path, from pods of this node to the pods of team-0.
 func (f *fastPath) open(n *node, count int) error {
-	servers := n.pods / namespaces
+	servers := n.Pods / world.Namespaces
 	opened := f.table.Map("service_opened")
 	for k := range count {
-		client := 1 + k%(namespaces-1) // of another team
-		server := k / (namespaces - 1) % servers * namespaces
+		client := 1 + k%(world.Namespaces-1) // of another team
+		server := k / (world.Namespaces - 1) % servers * world.Namespaces
 		port := uint16(portRest)
 		if k%connectionShare == 0 {
 			port = portFew
 		}
-		key := openedKey{Src: addrs(0, client)[0].As16(), Dst: addrs(0, server)[0].As16(),
+		key := openedKey{Src: world.Addrs(0, client)[0].As16(),
+			Dst:   world.Addrs(0, server)[0].As16(),
 			Proto: unix.IPPROTO_TCP}
-		binary.BigEndian.PutUint16(key.SPort[:], uint16(1024+k/servers/(namespaces-1)))
+		binary.BigEndian.PutUint16(key.SPort[:], uint16(1024+k/servers/(world.Namespaces-1)))
 		binary.BigEndian.PutUint16(key.DPort[:], port)
 		if err := opened.Put(key, openedLinks{f.index[client], f.index[server]}); err != nil {
 			return fmt.Errorf("add connection %d: %w", k, err)
@@ -119,20 +122,20 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 		return err
 	}
 	alone := s.scales.node
-	alone.policies = 0
-	n, f, err := newFastNode(cluster{alone})
+	alone.Policies = 0
+	n, f, err := newFastNode(world.Cluster{Scale: alone})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	n.put(n, n.nodes)
+	n.Put(n, n.Nodes)
 	if err := n.listed(ctx); err != nil {
 		return err
 	}
 
 	few := (s.scales.opened + connectionShare - 1) / connectionShare
 	for range s.Rounds {
-		if err := n.wantFast(f, n.pods); err != nil {
+		if err := n.wantFast(f, n.Pods); err != nil {
 			return err
 		}
 		if err := f.open(n, s.scales.opened); err != nil {
@@ -143,16 +146,17 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 			return err
 		}
 		v.add(caseFastPath, millis(took))
-		err = errors.Join(n.wantFast(f, n.pods-n.pods/namespaces), n.tracks(s.scales.opened-few))
+		err = errors.Join(n.wantFast(f, n.Pods-n.Pods/world.Namespaces),
+			n.tracks(s.scales.opened-few))
 		if err != nil {
 			return err
 		}
 
-		name := policy.Name{Namespace: namespaceName(0), Name: access().Name.Name}
+		name := policy.Name{Namespace: world.NamespaceName(0), Name: access().Name.Name}
 		if _, err := n.change(ctx, func() { n.DeletePolicy(name) }); err != nil {
 			return err
 		}
-		if err := n.do(forgetConnections); err != nil {
+		if err := n.Do(lane.ForgetConnections); err != nil {
 			return err
 		}
 		s.Progress("%.1f ms until a policy took the fast path from pods with %d connections",

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,38 +9,16 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/netns"
-	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/pod"
-	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
-	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
-
-// space is a network namespace that goes with its descriptor.
-type space struct{ f *os.File }
-
-func newSpace() (*space, error) {
-	f, err := netns.New()
-	if err != nil {
-		return nil, err
-	}
-	return &space{f}, nil
-}
-
-func (s *space) do(fn func() error) error {
-	return netns.DoFd(int(s.f.Fd()), "of bench-policy", fn)
-}
-
-// close deletes the table of policies before the namespace goes: the kernel would otherwise free it
-// while the next part is measured.
-func (s *space) close() error { return errors.Join(s.do(nftables.Delete), s.f.Close()) }
 
 // node is a node with a running Keeper.
 type node struct {
 	*keeper.Keeper
-	*space
-	cluster
+	*world.Space
+	world.Cluster
 	dir string
 	// programmed has the time at which each step was in force.
 	programmed chan time.Time
@@ -61,10 +38,10 @@ const changeLimit = time.Minute
 
 // newNode returns a node of which pods have records. The caller puts objects, calls listed, and
 // closes it.
-func newNode(c cluster) (*node, error) { return newNodeWith(c, nil) }
+func newNode(c world.Cluster) (*node, error) { return newNodeWith(c, nil) }
 
 // newFastNode is newNode with pods that have links, and the fast path where no policy judges them.
-func newFastNode(c cluster) (n *node, f *fastPath, err error) {
+func newFastNode(c world.Cluster) (n *node, f *fastPath, err error) {
 	n, err = newNodeWith(c, func(n *node) (keeper.FastPath, error) {
 		f, err = openFastPath(n)
 		return f, err
@@ -74,32 +51,33 @@ func newFastNode(c cluster) (n *node, f *fastPath, err error) {
 
 // newNodeWith is newNode with a fast path, which open opens in the node's namespace. If open is
 // nil, the node has no fast path.
-func newNodeWith(c cluster, open func(*node) (keeper.FastPath, error)) (*node, error) {
-	s, err := newSpace()
+func newNodeWith(c world.Cluster, open func(*node) (keeper.FastPath, error)) (*node, error) {
+	s, err := world.NewSpace()
 	if err != nil {
 		return nil, err
 	}
-	n := &node{space: s, cluster: c, programmed: make(chan time.Time, 64),
+	n := &node{Space: s, Cluster: c, programmed: make(chan time.Time, 64),
 		ended: make(chan error, 1), stop: func() {}}
 	if n.dir, err = os.MkdirTemp(memory, folderPrefix); err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, errors.Join(err, s.Close())
 	}
 
 	paths := pod.Paths{PodDir: filepath.Join(n.dir, "pods"), PolicyDir: filepath.Join(n.dir, "policy")}
 	err = errors.Join(os.Mkdir(paths.PodDir, 0o700), paths.OpenPolicy())
-	for i := range c.pods {
-		err = errors.Join(err, writeRecord(paths.PodDir, recordOf(podOf(0, i, 0), i)))
+	for i := range c.Pods {
+		err = errors.Join(err, world.WriteRecord(paths.PodDir,
+			world.RecordOf(world.PodOf(0, i, 0), i)))
 	}
-	o := keeper.Options{Node: here, Paths: paths, Log: slog.New(slog.DiscardHandler),
+	o := keeper.Options{Node: world.Here, Paths: paths, Log: slog.New(slog.DiscardHandler),
 		Programmed: func(time.Duration) { n.programmed <- time.Now() }}
 	if open != nil {
-		err = errors.Join(err, s.do(func() (err error) {
+		err = errors.Join(err, s.Do(func() (err error) {
 			o.FastPath, err = open(n)
 			return err
 		}))
 	}
 	n.Keeper = keeper.New(o)
-	if err = errors.Join(err, s.do(n.Begin)); err != nil {
+	if err = errors.Join(err, s.Do(n.Begin)); err != nil {
 		n.ended <- nil
 		return nil, errors.Join(err, n.close())
 	}
@@ -107,30 +85,14 @@ func newNodeWith(c cluster, open func(*node) (keeper.FastPath, error)) (*node, e
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go func() {
-		n.ended <- s.do(func() error { return n.Run(ctx) })
+		n.ended <- s.Do(func() error { return n.Run(ctx) })
 	}()
 	return n, nil
 }
 
-// recordOf is the record of pod i of this node.
-func recordOf(p policy.Pod, i int) pod.Record {
-	id := fmt.Sprintf("%064d", i)
-	return pod.Record{Network: abi.NetworkName, ContainerID: id, IfName: "eth0",
-		Netns: "/proc/self/ns/net", HostLink: pod.HostLink(id, "eth0"), Addrs: addrs(0, i), MTU: 1420,
-		Workload: pod.Workload{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}}
-}
-
-func writeRecord(dir string, r pod.Record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, r.HostLink+".json"), b, 0o600)
-}
-
 // listed reports to the Keeper that all objects are there, and waits until they are in force.
 func (n *node) listed(ctx context.Context) error {
-	n.SetPrefixes(n.prefixes())
+	n.SetPrefixes(n.Prefixes())
 	_, err := n.change(ctx, n.Listed)
 	if err != nil {
 		return err
@@ -140,10 +102,10 @@ func (n *node) listed(ctx context.Context) error {
 	defer tick.Stop()
 	for began := time.Now(); ; {
 		s, problems := n.Status(), n.Problems()
-		if s.Members == n.pods && s.Pending == 0 && len(problems) == 0 {
+		if s.Members == n.Pods && s.Pending == 0 && len(problems) == 0 {
 			return nil
 		} else if time.Since(began) > changeLimit {
-			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.pods, problems)
+			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.Pods, problems)
 		}
 		select {
 		case <-ctx.Done():
@@ -177,6 +139,6 @@ func (n *node) inForce(ctx context.Context, began time.Time) (time.Duration, err
 // close ends the Keeper and removes all of the node.
 func (n *node) close() error {
 	n.stop()
-	return errors.Join(<-n.ended, n.Keeper.Close(), n.undo.Run(), n.space.close(),
+	return errors.Join(<-n.ended, n.Keeper.Close(), n.undo.Run(), n.Space.Close(),
 		os.RemoveAll(n.dir))
 }

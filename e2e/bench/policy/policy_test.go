@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	gort "runtime"
@@ -12,15 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	"k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -33,8 +27,8 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 // all pods. The pods of 60 nodes take more memory than the heap of a busy machine varies by.
 func small() *scales {
 	return &scales{
-		large:   scale{nodes: 4, pods: 20, policies: 40, rules: 7},
-		node:    scale{nodes: 60, pods: 20, policies: 20, rules: 7},
+		large:   world.Scale{Nodes: 4, Pods: 20, Policies: 40, Rules: 7},
+		node:    world.Scale{Nodes: 60, Pods: 20, Policies: 20, Rules: 7},
 		changes: 10, edits: 5, connections: 300, opened: 300,
 		bytes: 50e6, short: 400, turns: 2,
 		swollen: 2, readPods: 10,
@@ -194,24 +188,6 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// A lane whose policies allow more than they should is not measured.
-func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
-	nettest.NeedBPF(t)
-	pins, err := bpffs.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pins.Close()
-	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
-	l, err := newLane("open", t.TempDir(), pins, all)
-	if err == nil || !strings.Contains(err.Error(), "deny came about") {
-		t.Errorf("error %v, want that a denied connection came about", err)
-	}
-	if err := l.close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // A part that cannot be measured is a missed gate, and the parts behind it run.
 func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 	nettest.NeedBPF(t)
@@ -246,23 +222,23 @@ func TestOptionsThatAreWrong(t *testing.T) {
 
 // The plan at the scale of the gates has all pods and each rule once.
 func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
-	c := cluster{ofGates.large}
-	if pods, rules := c.nodes*c.pods, c.policies*c.rules; pods != 10000 || c.policies != 1000 ||
+	c := world.Cluster{Scale: ofGates.large}
+	if pods, rules := c.Nodes*c.Pods, c.Policies*c.Rules; pods != 10000 || c.Policies != 1000 ||
 		rules != 100000 {
-		t.Fatalf("%d pods, %d policies, %d rules", pods, c.policies, rules)
+		t.Fatalf("%d pods, %d policies, %d rules", pods, c.Policies, rules)
 	}
-	if z := ofGates.node; z.policies*z.rules != 10000 || ofGates.connections != 100000 {
+	if z := ofGates.node; z.Policies*z.Rules != 10000 || ofGates.connections != 100000 {
 		t.Errorf("node %+v, %d connections", z, ofGates.connections)
 	}
 
 	// Three nodes of them are enough: rules do not depend on the pods of other nodes.
-	p := policy.NewPlanner(here)
-	c.put(p, 3)
+	p := policy.NewPlanner(world.Here)
+	c.Put(p, 3)
 	plan := p.Plan()
-	if err := c.check(plan); err != nil {
+	if err := check(c, plan); err != nil {
 		t.Error(err)
 	}
-	if len(plan.Problems) > 0 || len(plan.Groups) != c.pods {
+	if len(plan.Problems) > 0 || len(plan.Groups) != c.Pods {
 		t.Errorf("%d groups, problems %v", len(plan.Groups), plan.Problems)
 	}
 }
@@ -280,40 +256,4 @@ func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	}
 	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.last(casePlan),
 		v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect))
-}
-
-// told records the object that an event carries.
-type told struct {
-	pod    policy.Pod
-	policy policy.Policy
-}
-
-func (t *told) PutPod(p policy.Pod)       { t.pod = p }
-func (t *told) PutPolicy(p policy.Policy) { t.policy = p }
-
-// An event carries the same object as the one that it was made of.
-func TestEventsTellTheirObjects(t *testing.T) {
-	c := cluster{ofGates.large}
-	pod, want := podOf(3, 5, 7), c.policyOf(11, 4)
-	var got told
-	for _, o := range []runtime.Object{podObject(pod), policyObject(want)} {
-		event, err := eventOf(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := policyfeed.PutEvent(event, here, &got); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%T is an event of %d bytes", o, len(event))
-	}
-	options := []cmp.Option{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}
-	if diff := cmp.Diff(pod, got.pod, options...); diff != "" {
-		t.Errorf("pod:\n%s", diff)
-	}
-	if diff := cmp.Diff(want, got.policy, options...); diff != "" {
-		t.Errorf("policy:\n%s", diff)
-	}
-	if err := policyfeed.PutEvent([]byte("nonsense"), here, &got); err == nil {
-		t.Error("bytes that are not an event are accepted")
-	}
 }

@@ -3,25 +3,27 @@ package policy
 import (
 	"fmt"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/lane"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // labels name the cases for people.
 func (z scales) labels() map[string]string {
-	rules := func(s scale) int { return s.policies * s.rules }
-	pods := z.large.nodes * z.large.pods
-	large := fmt.Sprintf("%d pods, %d policies, %d rules", pods, z.large.policies, rules(z.large))
+	rules := func(s world.Scale) int { return s.Policies * s.Rules }
+	pods := z.large.Nodes * z.large.Pods
+	large := fmt.Sprintf("%d pods, %d policies, %d rules", pods, z.large.Policies, rules(z.large))
 	one := "one pod in another set of peers"
 
 	out := map[string]string{
 		casePlan:     large + ": planned",
 		caseKernel:   large + ": from plan to kernel",
 		caseAdopt:    large + ": read by a veild that starts again, and left as it is",
-		caseMemory:   fmt.Sprintf("heap of veild for %d pods", z.node.nodes*z.node.pods),
+		caseMemory:   fmt.Sprintf("heap of veild for %d pods", z.node.Nodes*z.node.Pods),
 		caseDirect:   fmt.Sprintf("%s, %d rules, without the Keeper", one, rules(z.large)),
 		casePod:      fmt.Sprintf("%s, node with %d rules", one, rules(z.node)),
 		casePodLarge: fmt.Sprintf("%s, node with %d rules", one, rules(z.large)),
-		caseEdit: fmt.Sprintf("one policy of %d rules edited, node with %d rules", z.node.rules,
+		caseEdit: fmt.Sprintf("one policy of %d rules edited, node with %d rules", z.node.Rules,
 			rules(z.node)),
 		caseFastPath: fmt.Sprintf("policy that takes the fast path from pods with %d open "+
 			"connections", z.opened),
@@ -65,7 +67,7 @@ func (z scales) labels() map[string]string {
 	for lane, text := range map[string]string{
 		laneControl: "no policy again, the control",
 		laneTen:     "10 policies with 10 rules",
-		laneMany:    fmt.Sprintf("%d rules that do not match and one that does", others),
+		laneMany:    fmt.Sprintf("%d rules that do not match and one that does", lane.Others),
 		laneQueue:   "first packets to a Go program by NFQUEUE, a stand-in",
 	} {
 		for _, q := range quantities {
@@ -117,10 +119,11 @@ func (s *run) Report() *report.Report {
 		Tables: []report.Table{peers},
 		Notes: append(s.Notes,
 			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
-				"families. A rule of a policy becomes a rule of nftables for each family.", z.large.nodes,
-				z.large.pods),
+				"families. A rule of a policy becomes a rule of nftables for each family.",
+				z.large.Nodes,
+				z.large.Pods),
 			fmt.Sprintf("All rules select pods of the measured node, and refer to %d sets of peers.",
-				tiers),
+				world.Tiers),
 			"A change is timed from the bytes of its event in the watch until the kernel has "+
 				"acknowledged it. In it are decoding the event, and the 2 ms for which the "+
 				"Keeper gathers changes; the network and the API server are not.",

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -34,7 +35,7 @@ const (
 
 // access is the policy that allows the connections of the part: to pods of team-0, on both ports.
 func access(ports ...uint16) policy.Policy {
-	p := policy.Policy{Name: policy.Name{Namespace: namespaceName(0), Name: "access"},
+	p := policy.Policy{Name: policy.Name{Namespace: world.NamespaceName(0), Name: "access"},
 		Isolates: [2]bool{true, false}}
 	for _, port := range ports {
 		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress],
@@ -48,12 +49,12 @@ func (s *run) revoke(ctx context.Context) (err error) {
 	if err := room(s.scales.connections); err != nil {
 		return err
 	}
-	n, err := newNode(cluster{s.scales.node})
+	n, err := newNode(world.Cluster{Scale: s.scales.node})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	n.put(n, n.nodes)
+	n.Put(n, n.Nodes)
 	n.PutPolicy(access(portFew, portRest))
 	if err := n.listed(ctx); err != nil {
 		return err
@@ -94,7 +95,7 @@ func room(n int) error {
 // another revocation has just begun.
 func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values) error {
 	count := s.scales.connections
-	if err := n.do(func() error { return n.connect(ctx, count) }); err != nil {
+	if err := n.Do(func() error { return n.connect(ctx, count) }); err != nil {
 		return err
 	}
 	few := (count + connectionShare - 1) / connectionShare
@@ -129,8 +130,11 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	}
 	if behind {
 		n.moves++
-		node, i := n.otherPod(n.moves)
-		_, err := n.change(ctx, func() { n.PutPod(podOf(node, i, tierOf(node, i)+n.moves)) })
+		node, i := n.OtherPod(n.moves)
+		_, err := n.change(ctx, func() {
+			n.PutPod(world.PodOf(node, i,
+				world.TierOf(node, i)+n.moves))
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -159,7 +163,7 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 
 // tracks holds that the node tracks as many connections.
 func (n *node) tracks(want int) error {
-	return n.do(func() error {
+	return n.Do(func() error {
 		b, err := os.ReadFile(conntrackCount)
 		if err != nil {
 			return err
@@ -193,9 +197,10 @@ func (n *node) connect(ctx context.Context, count int) error {
 
 // flow is connection k.
 func (n *node) flow(k int) *netlink.ConntrackFlow {
-	from, i := n.otherPod(k)
-	client, server := net.IP(addrs(from, i)[0].AsSlice()), net.IP(addrs(0, 0)[0].AsSlice())
-	clientPort, serverPort := uint16(20000+k/(n.pods*(n.nodes-1))), uint16(portRest)
+	from, i := n.OtherPod(k)
+	client, server := net.IP(world.Addrs(from, i)[0].AsSlice()), net.IP(world.Addrs(0,
+		0)[0].AsSlice())
+	clientPort, serverPort := uint16(20000+k/(n.Pods*(n.Nodes-1))), uint16(portRest)
 	if k%connectionShare == 0 {
 		serverPort = portFew
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
@@ -33,7 +34,8 @@ func (s *run) size(ctx context.Context) error {
 		if err := s.weigh(ctx, v); err != nil {
 			return err
 		}
-		s.Progress("round %d  %d pods weigh %.2f MiB", round+1, s.scales.large.nodes*s.scales.large.pods,
+		s.Progress("round %d  %d pods weigh %.2f MiB", round+1,
+			s.scales.large.Nodes*s.scales.large.Pods,
 			v.last(caseMemory))
 	}
 	for _, name := range []string{
@@ -45,44 +47,44 @@ func (s *run) size(ctx context.Context) error {
 }
 
 func (s *run) sizeRound(ctx context.Context, v values) (err error) {
-	c := cluster{s.scales.large}
+	c := world.Cluster{Scale: s.scales.large}
 	runtime.GC()
 	began := time.Now()
-	p := policy.NewPlanner(here)
-	c.put(p, c.nodes)
-	for i := range c.pods {
-		p.SetAttached(keyOf(podOf(0, i, 0)), addrs(0, i))
+	p := policy.NewPlanner(world.Here)
+	c.Put(p, c.Nodes)
+	for i := range c.Pods {
+		p.SetAttached(world.KeyOf(world.PodOf(0, i, 0)), world.Addrs(0, i))
 	}
 	plan := p.Plan()
 	v.add(casePlan, millis(time.Since(began)))
-	if err := c.check(plan); err != nil {
+	if err := check(c, plan); err != nil {
 		return err
 	}
 
-	ns, err := newSpace()
+	ns, err := world.NewSpace()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.close()) }()
-	return ns.do(func() error { return c.kernel(ctx, p, plan, s.scales.changes, v) })
+	return ns.Do(func() error { return kernel(ctx, c, p, plan, s.scales.changes, v) })
 }
 
 // check holds that the plan is as large as it should be: what is not planned is not measured.
-func (c cluster) check(plan *policy.Plan) error {
+func check(c world.Cluster, plan *policy.Plan) error {
 	lines := 0
 	for _, chain := range plan.Chains {
 		lines += len(chain.Lines)
 	}
-	if want := c.policies * c.rules; lines != want || len(plan.Members) != c.pods {
+	if want := c.Policies * c.Rules; lines != want || len(plan.Members) != c.Pods {
 		return fmt.Errorf("the plan has %d lines for %d pods, want %d for %d", lines,
-			len(plan.Members), want, c.pods)
+			len(plan.Members), want, c.Pods)
 	}
 	return nil
 }
 
 // kernel writes the plan, adopts it as veild does that starts again, and changes pods of other
 // nodes one after the other without a Keeper.
-func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Plan, changes int,
+func kernel(ctx context.Context, c world.Cluster, p *policy.Planner, plan *policy.Plan, changes int,
 	v values) error {
 	var first nftables.Table
 	defer func() { _ = first.Close() }()
@@ -109,8 +111,8 @@ func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Pla
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		node, i := c.otherPod(k)
-		pod := podOf(node, i, tierOf(node, i)+1)
+		node, i := c.OtherPod(k)
+		pod := world.PodOf(node, i, world.TierOf(node, i)+1)
 		began := time.Now()
 		p.PutPod(pod)
 		r, err := again.Apply(p.Plan())
@@ -134,7 +136,7 @@ func (s *run) weigh(ctx context.Context, v values) error {
 	if err != nil {
 		return err
 	}
-	all, err := s.heapOf(ctx, s.scales.node.nodes)
+	all, err := s.heapOf(ctx, s.scales.node.Nodes)
 	if err != nil {
 		return err
 	}
@@ -142,8 +144,8 @@ func (s *run) weigh(ctx context.Context, v values) error {
 		return fmt.Errorf("a Keeper of all pods weighs %d bytes, one of its own pods %d", all, own)
 	}
 	// Scaled to as many pods as the cluster has: the pods of the node itself are on both sides.
-	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.nodes)/
-		float64(s.scales.node.nodes-1))
+	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.Nodes)/
+		float64(s.scales.node.Nodes-1))
 	return nil
 }
 
@@ -151,11 +153,11 @@ func (s *run) weigh(ctx context.Context, v values) error {
 // the first nodes and enforces the policies of its own node.
 func (s *run) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
 	before := heap()
-	n, err := newNode(cluster{s.scales.node})
+	n, err := newNode(world.Cluster{Scale: s.scales.node})
 	if err != nil {
 		return 0, err
 	}
-	n.put(n, nodes)
+	n.Put(n, nodes)
 	err = n.listed(ctx)
 	after := heap()
 	if err = errors.Join(err, n.close()); err == nil && after < before {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
@@ -35,7 +36,7 @@ type Options struct {
 
 // scales are the sizes of the measurements.
 type scales struct {
-	large, node                 scale
+	large, node                 world.Scale
 	changes, edits, connections int
 	// opened is the number of connections on the fast path.
 	opened int
@@ -52,8 +53,8 @@ type scales struct {
 
 // ofGates are the scales that the gates are for.
 var ofGates = scales{
-	large:   scale{nodes: 100, pods: 100, policies: 1000, rules: 100},
-	node:    scale{nodes: 100, pods: 100, policies: 100, rules: 100},
+	large:   world.Scale{Nodes: 100, Pods: 100, Policies: 1000, Rules: 100},
+	node:    world.Scale{Nodes: 100, Pods: 100, Policies: 100, Rules: 100},
 	changes: 300, edits: 100, connections: 100000,
 	opened: 50000,
 	bytes:  2e9, short: 10000, turns: 5,

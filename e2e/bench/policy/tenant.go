@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
@@ -90,7 +91,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	add := func(suffix string, x float64) { v.add(caseTenant(sh.name, suffix), x) }
 	p99 := func(suffix string, all []float64) { add(suffix+suffixP99, bench.Quantile(all, 0.99)) }
 
-	n, err := newNode(cluster{s.scales.node})
+	n, err := newNode(world.Cluster{Scale: s.scales.node})
 	if err != nil {
 		return err
 	}
@@ -100,9 +101,9 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, plugin.inner.close()) }()
-	n.put(n, n.nodes)
+	n.Put(n, n.Nodes)
 	for k := range newcomers {
-		n.PutPod(newcomer(n.pods, k))
+		n.PutPod(newcomer(n.Pods, k))
 	}
 	if err := errors.Join(n.listed(ctx), n.evilPods(ctx)); err != nil {
 		return err
@@ -132,7 +133,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 
 	n.drain()
 	edits, err := n.paced(ctx, s.scales.edits, func(k int) ([]byte, error) {
-		return eventOf(policyObject(n.policyOf(k%n.policies, 10+k)))
+		return world.EventOf(world.PolicyObject(n.PolicyOf(k%n.Policies, 10+k)))
 	})
 	if err != nil {
 		return err
@@ -181,22 +182,22 @@ func cpu() time.Duration {
 // events passes the Keeper an event that relabels a pod of evil. It returns an event of a pod of
 // another namespace, which changes the kernel's table regardless of the objects of evil.
 func (n *node) events(k int) ([]byte, error) {
-	event, err := eventOf(podObject(evilPod(n.pods, 1, k+1)))
+	event, err := world.EventOf(world.PodObject(evilPod(n.Pods, 1, k+1)))
 	if err != nil {
 		return nil, err
 	}
-	if err := policyfeed.PutEvent(event, here, n); err != nil {
+	if err := policyfeed.PutEvent(event, world.Here, n); err != nil {
 		return nil, err
 	}
-	node, i := n.otherPod(k)
-	return eventOf(podObject(podOf(node, i, tierOf(node, i)+1)))
+	node, i := n.OtherPod(k)
+	return world.EventOf(world.PodObject(world.PodOf(node, i, world.TierOf(node, i)+1)))
 }
 
 // evilPod returns pod i of evil: pod 0 is on this node and has the record pods, others are
 // elsewhere.
 func evilPod(pods, i, excluded int) policy.Pod {
 	node := min(i, 1)
-	p := podOf(node, pods+i, 0)
+	p := world.PodOf(node, pods+i, 0)
 	p.Name = policy.Name{Namespace: evil, Name: fmt.Sprint(evil, "-", i)}
 	p.Labels = map[string]string{"app": evil, "tier": fmt.Sprint("excluded-", excluded)}
 	return p
@@ -204,14 +205,15 @@ func evilPod(pods, i, excluded int) policy.Pod {
 
 // evilPods makes evil and its pods, and waits until the one of this node is judged.
 func (n *node) evilPods(ctx context.Context) error {
-	own := evilPod(n.pods, 0, 0)
-	if err := writeRecord(filepath.Join(n.dir, "pods"), recordOf(own, n.pods)); err != nil {
+	own := evilPod(n.Pods, 0, 0)
+	if err := world.WriteRecord(filepath.Join(n.dir, "pods"),
+		world.RecordOf(own, n.Pods)); err != nil {
 		return err
 	}
 	n.PutNamespace(policy.Namespace{Name: evil})
-	n.PutPod(evilPod(n.pods, 1, 0))
+	n.PutPod(evilPod(n.Pods, 1, 0))
 	n.PutPod(own)
-	return n.until(ctx, func() bool { return n.Status().Members == n.pods+1 })
+	return n.until(ctx, func() bool { return n.Status().Members == n.Pods+1 })
 }
 
 // tell puts policies into the Keeper and waits until they are in force.
@@ -282,7 +284,7 @@ const newcomers = 8
 
 // newcomer is a pod of this node of another namespace than evil, which policies select.
 func newcomer(pods, k int) policy.Pod {
-	p := podOf(0, pods+10+k, k)
+	p := world.PodOf(0, pods+10+k, k)
 	p.Labels["app"] = fmt.Sprintf("app-%d", k)
 	return p
 }
@@ -290,18 +292,21 @@ func newcomer(pods, k int) policy.Pod {
 // plugin does on a node what the CNI plugin does.
 type plugin struct {
 	n     *node
-	inner *space // of the pod
+	inner *world.Space // of the pod
 	paths pod.Paths
 }
 
 func newPlugin(n *node) (*plugin, error) {
-	inner, err := newSpace()
+	inner, err := world.NewSpace()
 	if err != nil {
 		return nil, err
 	}
 	p := &plugin{n: n, inner: inner, paths: pod.Paths{PodDir: filepath.Join(n.dir, "pods"),
 		PolicyDir: filepath.Join(n.dir, "policy"), ReadyFile: filepath.Join(n.dir, "ready")}}
-	err = n.do(func() error { return errors.Join(podtest.Guard(), podtest.Mark(p.paths.ReadyFile)) })
+	err = n.Do(func() error {
+		return errors.Join(podtest.Guard(),
+			podtest.Mark(p.paths.ReadyFile))
+	})
 	if err != nil {
 		return nil, errors.Join(err, inner.close())
 	}
@@ -316,7 +321,7 @@ func (p *plugin) beside(ctx context.Context, least int,
 	go func() { ended <- fn() }()
 	took = map[string][]float64{}
 	for k, running := 0, true; running || k < least; k++ {
-		err := p.n.do(func() error { return p.turn(k%newcomers, took) })
+		err := p.n.Do(func() error { return p.turn(k%newcomers, took) })
 		if err == nil {
 			err = context.Cause(ctx)
 		}
@@ -346,12 +351,12 @@ func (p *plugin) turn(k int, took map[string][]float64) error {
 		return err
 	}
 
-	who := newcomer(p.n.pods, k)
-	r := recordOf(who, p.n.pods+10+k)
-	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.inner.f.Fd())
+	who := newcomer(p.n.Pods, k)
+	r := world.RecordOf(who, p.n.Pods+10+k)
+	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.inner.Fd())
 	err := timed(suffixAdd, func() error {
 		var undo pod.Undo
-		err := p.paths.Attach(r, int(p.inner.f.Fd()), &undo)
+		err := p.paths.Attach(r, p.inner.Fd(), &undo)
 		if err != nil {
 			return errors.Join(err, undo.Run())
 		}

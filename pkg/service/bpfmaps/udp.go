@@ -50,8 +50,9 @@ func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 			return err
 		})
 		if errors.Is(err, sockdiag.ErrNotSupported) {
-			return aborted, &probe.FeatureError{"closing sockets of others", "4.5",
-				"use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", err}
+			return aborted, &probe.FeatureError{What: "closing sockets of others",
+				Since: "4.5", Err: err,
+				Do: "use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG"}
 		}
 		if err != nil && !errors.Is(err, netns.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("disconnect UDP sockets in %s: %w", ns, err))

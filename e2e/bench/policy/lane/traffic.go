@@ -1,4 +1,4 @@
-package policy
+package lane
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 )
 
 // Both ends of a connection are sockets of one thread, which never waits while there is something
@@ -24,7 +26,7 @@ const deniedFor = 300 * time.Millisecond
 var errDenied = errors.New("no answer")
 
 // listen listens on both ports, in the calling thread's namespace.
-func (l *lane) listen() error {
+func (l *Lane) listen() error {
 	for i, port := range []int{portServed, portDenied} {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -41,16 +43,16 @@ func (l *lane) listen() error {
 }
 
 // prove checks that the lane does what its name says. Connections to the measured port succeed, and
-// others succeed only where no policy is in force.
-func (l *lane) prove() error {
-	return l.client.do(func() error {
+// Others succeed only where no policy is in force.
+func (l *Lane) prove() error {
+	return l.Client.Do(func() error {
 		client, server, err := l.dial(portServed, sockPatience)
 		if err != nil {
 			return fmt.Errorf("an allowed connection: %w", err)
 		}
 		closeAll(client, server)
 		client, server, err = l.dial(portDenied, deniedFor)
-		switch judged := l.rules > 0; {
+		switch judged := l.Rules > 0; {
 		case judged && errors.Is(err, errDenied):
 			return nil
 		case err != nil:
@@ -64,7 +66,7 @@ func (l *lane) prove() error {
 }
 
 // dial connects both ends, from the calling thread's namespace.
-func (l *lane) dial(port int, patience time.Duration) (client, server int, err error) {
+func (l *Lane) dial(port int, patience time.Duration) (client, server int, err error) {
 	client, err = l.connect(port)
 	if err != nil {
 		return -1, -1, err
@@ -79,14 +81,14 @@ func (l *lane) dial(port int, patience time.Duration) (client, server int, err e
 
 // connect begins a connection to the server. Closing it sends a reset: no socket waits for minutes,
 // and ports do not run out.
-func (l *lane) connect(port int) (fd int, err error) {
+func (l *Lane) connect(port int) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
 	err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	if err == nil {
-		to := unix.SockaddrInet4{Port: port, Addr: addrs(0, serverPod)[0].As4()}
+		to := unix.SockaddrInet4{Port: port, Addr: world.Addrs(0, serverPod)[0].As4()}
 		if err = unix.Connect(fd, &to); errors.Is(err, unix.EINPROGRESS) {
 			err = nil
 		}
@@ -141,7 +143,7 @@ const atOnce = 32
 
 // shortOnes makes connections one batch after the other, from the calling thread's namespace. Over
 // each of them the server sends a byte, and the client resets it.
-func (l *lane) shortOnes(count int) error {
+func (l *Lane) shortOnes(count int) error {
 	for done := 0; done < count; done += atOnce {
 		if err := l.batch(min(atOnce, count-done)); err != nil {
 			return fmt.Errorf("connection %d or later: %w", done, err)
@@ -150,7 +152,7 @@ func (l *lane) shortOnes(count int) error {
 	return nil
 }
 
-func (l *lane) batch(count int) (err error) {
+func (l *Lane) batch(count int) (err error) {
 	var clients, servers [atOnce]int
 	connected, accepted := 0, 0
 	defer func() {
@@ -208,7 +210,7 @@ type stream struct {
 const streamBuffer = 128 << 10
 
 // open opens a stream, from the calling thread's namespace.
-func (l *lane) open() (*stream, error) {
+func (l *Lane) open() (*stream, error) {
 	from, to, err := l.dial(portServed, sockPatience)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package policy
+package world
 
 import (
 	"bytes"
@@ -29,8 +29,8 @@ var encoder = func() runtime.Encoder {
 	return protobuf.NewSerializer(known, known)
 }()
 
-// eventOf returns the event of a watch for a changed object.
-func eventOf(o runtime.Object) ([]byte, error) {
+// EventOf returns the event of a watch for a changed object.
+func EventOf(o runtime.Object) ([]byte, error) {
 	var object bytes.Buffer
 	if err := encoder.Encode(o, &object); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", o, err)
@@ -44,8 +44,8 @@ func eventOf(o runtime.Object) ([]byte, error) {
 // environment.
 const unread = 2 << 10
 
-// podObject returns the Pod of which kube makes p, with the size of a usual one.
-func podObject(p policy.Pod) *corev1.Pod {
+// PodObject returns the Pod of which kube makes p, with the size of a usual one.
+func PodObject(p policy.Pod) *corev1.Pod {
 	var ips []corev1.PodIP
 	for _, a := range p.Addrs {
 		ips = append(ips, corev1.PodIP{IP: a.String()})
@@ -68,8 +68,8 @@ func podObject(p policy.Pod) *corev1.Pod {
 	}
 }
 
-// policyObject returns the NetworkPolicy of which kube makes p, one of cluster.policyOf.
-func policyObject(p policy.Policy) *networkingv1.NetworkPolicy {
+// PolicyObject returns the NetworkPolicy of which kube makes p, one of cluster.policyOf.
+func PolicyObject(p policy.Policy) *networkingv1.NetworkPolicy {
 	o := &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name.Name,

@@ -1,4 +1,4 @@
-package policy
+package lane
 
 import (
 	"fmt"
@@ -17,12 +17,12 @@ import (
 // real one costs more.
 const queueNumber = 100
 
-// judgeQueue is a judge that sends packets to the program, which must run before the first packet.
-func judgeQueue(l *lane, _ pod.Paths) (err error) {
-	if l.queue, err = nfqueue.Open(queueNumber, 0); err != nil {
+// JudgeQueue is a judge that sends packets to the program, which must run before the first packet.
+func JudgeQueue(l *Lane, _ pod.Paths) (err error) {
+	if l.Queue, err = nfqueue.Open(queueNumber, 0); err != nil {
 		return err
 	}
-	l.undo.Add(l.queue.Close)
+	l.undo.Add(l.Queue.Close)
 	return queueRules()
 }
 

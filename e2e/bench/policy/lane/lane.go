@@ -1,4 +1,4 @@
-package policy
+package lane
 
 import (
 	"errors"
@@ -12,27 +12,28 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/e2e/bench/nfqueue"
+	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// lane is a node of its own with two pods, all in namespaces of their own:
+// Lane is a node of its own with two pods, all in namespaces of their own:
 //
 //	client ── node: guard, routing, NAT, and what judges ── server
 //
 // Nothing that is in force in one lane costs another anything.
-type lane struct {
-	name                 string
-	host, client, server *space
+type Lane struct {
+	Name                 string
+	Host, Client, Server *world.Space
 	// listeners are the server's sockets, on portServed and portDenied.
 	listeners [2]int
-	// rules is the number of rules that select the server, lines the number of rules that the plan
+	// Rules is the number of rules that select the server, lines the number of rules that the plan
 	// makes of them.
-	rules, lines int
-	// queue judges in place of our table; nil in other lanes.
-	queue *nfqueue.Queue
+	Rules, Lines int
+	// Queue judges in place of our table; nil in other lanes.
+	Queue *nfqueue.Queue
 	undo  pod.Undo
 }
 
@@ -46,21 +47,21 @@ const clientPod, serverPod = 0, 1
 var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"),
 	netip.MustParsePrefix("fd42::/24")}
 
-// judge puts the filter of a lane into force, in the node's namespace. It is called before the pods
+// Judge puts the filter of a lane into force, in the node's namespace. It is called before the pods
 // are attached. Nil means that the lane has no filter.
-type judge func(l *lane, paths pod.Paths) error
+type Judge func(l *Lane, paths pod.Paths) error
 
-// newLane makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
+// New makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
 // after an error.
-func newLane(name string, dir string, pins *bpffs.FS, j judge) (*lane, error) {
-	l := &lane{name: name, listeners: [2]int{-1, -1}}
-	for _, s := range []**space{&l.host, &l.client, &l.server} {
-		made, err := newSpace()
+func New(name string, dir string, pins *bpffs.FS, j Judge) (*Lane, error) {
+	l := &Lane{Name: name, listeners: [2]int{-1, -1}}
+	for _, s := range []**world.Space{&l.Host, &l.Client, &l.Server} {
+		made, err := world.NewSpace()
 		if err != nil {
 			return l, err
 		}
 		*s = made
-		l.undo.Add(made.close)
+		l.undo.Add(made.Close)
 	}
 
 	dir = filepath.Join(dir, name)
@@ -68,13 +69,13 @@ func newLane(name string, dir string, pins *bpffs.FS, j judge) (*lane, error) {
 		PolicyDir: filepath.Join(dir, "policy")}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = l.host.do(func() error { return l.node(paths, pins.Dir(name), j) })
+		err = l.Host.Do(func() error { return l.node(paths, pins.Dir(name), j) })
 	}
 	if err == nil {
 		err = l.attach(paths)
 	}
 	if err == nil {
-		err = l.server.do(l.listen)
+		err = l.Server.Do(l.listen)
 	}
 	if err == nil {
 		err = l.prove()
@@ -85,12 +86,12 @@ func newLane(name string, dir string, pins *bpffs.FS, j judge) (*lane, error) {
 	return l, nil
 }
 
-// close takes everything away.
-func (l *lane) close() error { return l.undo.Run() }
+// Close takes everything away.
+func (l *Lane) Close() error { return l.undo.Run() }
 
 // node puts into force what veild has on a node, but for tunnels, in the calling thread's
 // namespace: without it no packet would be tracked, and policies alone would pay for that.
-func (l *lane) node(paths pod.Paths, pins string, j judge) error {
+func (l *Lane) node(paths pod.Paths, pins string, j Judge) error {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
@@ -111,13 +112,13 @@ func (l *lane) node(paths pod.Paths, pins string, j judge) error {
 }
 
 // attach attaches both pods as the CNI plugin does.
-func (l *lane) attach(paths pod.Paths) error {
-	for i, s := range []*space{l.client, l.server} {
-		r := recordOf(podOf(0, i, 0), i)
-		r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.f.Fd())
+func (l *Lane) attach(paths pod.Paths) error {
+	for i, s := range []*world.Space{l.Client, l.Server} {
+		r := world.RecordOf(world.PodOf(0, i, 0), i)
+		r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.Fd())
 		var undo pod.Undo
-		err := l.host.do(func() error { return paths.Attach(r, int(s.f.Fd()), &undo) })
-		l.undo.Add(func() error { return l.host.do(undo.Run) })
+		err := l.Host.Do(func() error { return paths.Attach(r, s.Fd(), &undo) })
+		l.undo.Add(func() error { return l.Host.Do(undo.Run) })
 		if err != nil {
 			return err
 		}
@@ -127,14 +128,14 @@ func (l *lane) attach(paths pod.Paths) error {
 
 // judgePolicies returns a judge that enforces the policies by Kubeveil's table. rules is the number
 // of their rules.
-func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) judge {
-	return func(l *lane, paths pod.Paths) error {
+func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) Judge {
+	return func(l *Lane, paths pod.Paths) error {
 		plan, err := planOf(client, policies)
 		if err != nil {
 			return err
 		}
-		l.rules = rules
-		if l.lines = linesOfServer(plan); l.lines == 0 {
+		l.Rules = rules
+		if l.Lines = linesOfServer(plan); l.Lines == 0 {
 			return errors.New("the plan has no line for the server")
 		}
 
@@ -154,15 +155,15 @@ func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) judge
 // planOf plans policies on the node of a lane. The peers that they name are pods of another node,
 // one in each set.
 func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
-	p := policy.NewPlanner(here)
-	for i := range namespaces {
-		p.PutNamespace(policy.Namespace{Name: namespaceName(i)})
+	p := policy.NewPlanner(world.Here)
+	for i := range world.Namespaces {
+		p.PutNamespace(policy.Namespace{Name: world.NamespaceName(i)})
 	}
-	for i := range tiers {
-		p.PutPod(podOf(1, i, i))
+	for i := range world.Tiers {
+		p.PutPod(world.PodOf(1, i, i))
 	}
 	p.PutPod(client)
-	p.PutPod(podOf(0, serverPod, tiers-1))
+	p.PutPod(world.PodOf(0, serverPod, world.Tiers-1))
 	for _, one := range policies {
 		p.PutPolicy(one)
 	}
@@ -176,7 +177,7 @@ func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
 
 // linesOfServer returns how many lines the plan has for what the server receives.
 func linesOfServer(plan *policy.Plan) int {
-	server := plan.Members[keyOf(podOf(0, serverPod, 0))]
+	server := plan.Members[world.KeyOf(world.PodOf(0, serverPod, 0))]
 	if server == nil || plan.Groups[server.Group] == nil {
 		return 0
 	}
@@ -189,7 +190,7 @@ func linesOfServer(plan *policy.Plan) int {
 
 // clientOf is the client with labels beside those that all pods have. No tier of a rule is its.
 func clientOf(labels ...string) policy.Pod {
-	p := podOf(0, clientPod, tiers)
+	p := world.PodOf(0, clientPod, world.Tiers)
 	delete(p.Labels, "tier")
 	for _, l := range labels {
 		p.Labels[l] = "client"
@@ -199,7 +200,7 @@ func clientOf(labels ...string) policy.Pod {
 
 // serverPolicy returns policy j for the server, with these rules.
 func serverPolicy(j int, rules ...policy.Rule) policy.Policy {
-	server := podOf(0, serverPod, 0)
+	server := world.PodOf(0, serverPod, 0)
 	p := policy.Policy{
 		Name:     policy.Name{Namespace: server.Namespace, Name: fmt.Sprintf("server-%d", j)},
 		Subjects: policy.Selector{{Key: "app", Values: []string{server.Labels["app"]}}},
@@ -218,14 +219,14 @@ func allow(key, value string) policy.Rule {
 	}
 }
 
-// tenByTen are ten policies of ten rules for the server. Each has one rule that allows the client.
-func tenByTen() judge {
+// TenByTen are ten policies of ten rules for the server. Each has one rule that allows the client.
+func TenByTen() Judge {
 	var policies []policy.Policy
 	var roles []string
 	for j := range 10 {
 		var rules []policy.Rule
 		for r := range 9 {
-			rules = append(rules, allow("tier", tierName(j*9+r)))
+			rules = append(rules, allow("tier", world.TierName(j*9+r)))
 		}
 		roles = append(roles, fmt.Sprintf("role-%d", j))
 		policies = append(policies, serverPolicy(j, append(rules, allow(roles[j], "client"))...))
@@ -233,19 +234,19 @@ func tenByTen() judge {
 	return judgePolicies(clientOf(roles...), policies, 100)
 }
 
-// others is the number of rules that do not match in the lane "many".
-const others = tiers
+// Others is the number of rules that do not match in the lane "many".
+const Others = world.Tiers
 
-// afterOthers are rules of which all but one do not match.
-func afterOthers() judge {
+// AfterOthers are rules of which all but one do not match.
+func AfterOthers() Judge {
 	var policies []policy.Policy
-	for j := range others / 10 {
+	for j := range Others / 10 {
 		var rules []policy.Rule
 		for r := range 10 {
-			rules = append(rules, allow("tier", tierName(j*10+r)))
+			rules = append(rules, allow("tier", world.TierName(j*10+r)))
 		}
 		policies = append(policies, serverPolicy(j, rules...))
 	}
-	policies = append(policies, serverPolicy(others, allow("role", "client")))
-	return judgePolicies(clientOf("role"), policies, others+1)
+	policies = append(policies, serverPolicy(Others, allow("role", "client")))
+	return judgePolicies(clientOf("role"), policies, Others+1)
 }

@@ -1,0 +1,34 @@
+package lane
+
+import (
+	"os"
+	gort "runtime"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// A lane whose policies allow more than they should is not measured.
+func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
+	nettest.NeedBPF(t)
+	pins, err := bpffs.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pins.Close()
+	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
+	l, err := New("open", t.TempDir(), pins, all)
+	if err == nil || !strings.Contains(err.Error(), "deny came about") {
+		t.Errorf("error %v, want that a denied connection came about", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func init() { gort.LockOSThread() }
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
