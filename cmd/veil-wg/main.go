@@ -20,6 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
+	"github.com/kubeveil/kubeveil/pkg/worker/logs"
+	"github.com/kubeveil/kubeveil/pkg/worker/supervisor"
 )
 
 const usage = `Serve userspace WireGuard devices for veild, on a node whose kernel has none.
@@ -108,7 +110,7 @@ func run(ctx context.Context, args []string) error {
 	}
 
 	if verb == "ready" {
-		return worker.Ready(o.dir, o.instance)
+		return supervisor.Ready(o.dir, o.instance)
 	}
 	if err := worker.CheckEngine(o.engine); err != nil {
 		return err
@@ -123,7 +125,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	lines := worker.NewLogWriter(os.Stderr, o.format.Handler(os.Stderr, slog.LevelWarn))
+	lines := logs.NewWriter(os.Stderr, o.format.Handler(os.Stderr, slog.LevelWarn))
 	defer lines.Close()
 	log := slog.New(o.format.Handler(lines, o.level))
 	if verb == "device" {
@@ -137,15 +139,15 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("find own program: %w", err)
 	}
 
-	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Instance: o.instance, Log: log}
-	command := func(r worker.Request, how string) []string {
+	s := &supervisor.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Instance: o.instance, Log: log}
+	command := func(r supervisor.Request, how string) []string {
 		return []string{exe, "device", "--dir", o.dir, "--mtu", strconv.Itoa(r.MTU),
 			"--engine", o.engine, "--log-level", o.level.String(), "--log-format", string(o.format),
 			how, r.Device}
 	}
-	s.Command = func(r worker.Request) []string { return command(r, "--locked") }
+	s.Command = func(r supervisor.Request) []string { return command(r, "--locked") }
 	if worker.HandsOver(o.engine) {
-		s.Takeover = func(r worker.Request) []string { return command(r, "--takeover") }
+		s.Takeover = func(r supervisor.Request) []string { return command(r, "--takeover") }
 	}
 	return s.Run(ctx)
 }
@@ -154,7 +156,7 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	if len(args) != 1 {
 		return fmt.Errorf("device: want one name, have %q", args)
 	}
-	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
+	d := worker.DeviceOptions{Request: supervisor.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
 		Engine: o.engine,
 		Debug:  o.level <= slog.LevelDebug, Log: log}
 	switch {

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/worker/confsocket"
+	"github.com/kubeveil/kubeveil/pkg/worker/handover"
+	"github.com/kubeveil/kubeveil/pkg/worker/supervisor"
 )
 
 // DeviceOptions configure a process that serves one device.
 type DeviceOptions struct {
 	// Request is the device.
-	Request
+	supervisor.Request
 	// Dir holds its state.
 	Dir string
 	// SocketDir holds its configuration socket; empty means abi.WireGuardSocketDir.
@@ -65,7 +67,7 @@ var ErrDeviceGone = errors.New("the TUN was removed")
 // RunDevice serves a device until ctx ends, and then returns nil, or until it fails. It never
 // removes the TUN.
 func RunDevice(ctx context.Context, o DeviceOptions) error {
-	if err := checkName(o.Device); err != nil {
+	if err := supervisor.CheckName(o.Device); err != nil {
 		return err
 	}
 	if o.SocketDir == "" {
@@ -79,7 +81,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	if o.Lock != nil {
 		// Open, and so held, as long as the device is served.
 		defer o.Lock.Close()
-		if err := writePID(o.Lock); err != nil {
+		if err := supervisor.WritePID(o.Lock); err != nil {
 			return err
 		}
 	}
@@ -89,9 +91,9 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		return err
 	}
 	defer dev.Close()
-	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
-	o.stamps().restore(dev, o.Log) // before the peers exist, which are greeted
-	if err := s.restore(o.Log); err != nil {
+	s := &confsocket.Server{Device: dev, State: filepath.Join(o.Dir, o.Device+".state")}
+	o.stamps().Restore(dev, o.Log) // before the peers exist, which are greeted
+	if err := s.Restore(o.Log); err != nil {
 		return err
 	}
 	stop, err := dev.begin(ctx, s)
@@ -99,11 +101,11 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		return err
 	}
 	defer stop()
-	l, err := listen(o.socket())
+	l, err := confsocket.Listen(o.socket())
 	if err != nil {
 		return err
 	}
-	return s.run(ctx, o, dev, l)
+	return run(ctx, s, o, dev, l)
 }
 
 // runSuccessor serves a device in place of the process that serves it now.
@@ -118,7 +120,7 @@ func runSuccessor(ctx context.Context, o DeviceOptions) error {
 	defer t.dev.Close()
 	if t.lock != nil {
 		defer t.lock.Close()
-		if err := writePID(t.lock); err != nil {
+		if err := supervisor.WritePID(t.lock); err != nil {
 			o.Log.Warn("the lock names another process", "err", err)
 		}
 	}
@@ -129,14 +131,14 @@ func runSuccessor(ctx context.Context, o DeviceOptions) error {
 			o.Log.Warn("the supervisor is gone", "err", err)
 		}
 	}
-	s := &server{dev: t.dev, state: filepath.Join(o.Dir, o.Device+".state")}
-	return s.run(ctx, o, t.dev, t.listener)
+	s := &confsocket.Server{Device: t.dev, State: filepath.Join(o.Dir, o.Device+".state")}
+	return run(ctx, s, o, t.dev, t.listener)
 }
 
 func (o *DeviceOptions) socket() string { return filepath.Join(o.SocketDir, o.Device+".sock") }
 
-func (o *DeviceOptions) stamps() *stampFile {
-	return &stampFile{path: filepath.Join(o.Dir, o.Device+".stamp")}
+func (o *DeviceOptions) stamps() *confsocket.StampFile {
+	return &confsocket.StampFile{Path: filepath.Join(o.Dir, o.Device+".stamp")}
 }
 
 func (o *DeviceOptions) step(name string) {
@@ -145,27 +147,11 @@ func (o *DeviceOptions) step(name string) {
 	}
 }
 
-// restore sets the device to the kept state. One that it does not take is
-// a warning: the device begins empty and waits to be configured.
-func (s *server) restore(log *slog.Logger) error {
-	b, err := load(s.state)
-	if err != nil {
-		return err
-	}
-	if err := s.dev.IpcSetOperation(bytes.NewReader(configuration(b))); err != nil {
-		log.Warn("kept state is not usable, beginning empty", "file", s.state,
-			"err", redact(err.Error()))
-		empty :=
-			"private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"
-		return s.dev.IpcSetOperation(bytes.NewReader([]byte(empty)))
-	}
-	return nil
-}
-
 // run serves the configuration socket until ctx ends, the device fails, or another process takes it
 // over. It returns nil at the end of ctx and after a takeover. It recreates a socket that was
 // removed.
-func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.UnixListener) error {
+func run(ctx context.Context, s *confsocket.Server, o DeviceOptions, dev served,
+	l *net.UnixListener) error {
 	path := o.socket()
 	a := accept(l, s)
 	handed := false
@@ -179,12 +165,12 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 	var asked chan *net.UnixConn
 	giver, can := dev.(*own)
 	if can {
-		d, err := openDesk(handPath(o.Dir, o.Device), giver.queues.fds)
+		d, err := handover.OpenDesk(handover.Path(o.Dir, o.Device), giver.queues.FDs)
 		if err != nil {
 			return err
 		}
-		defer d.close()
-		asked = d.asked
+		defer d.Close()
+		asked = d.Asked
 	}
 
 	o.Log.Info("device ready", "socket", path)
@@ -209,7 +195,7 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 		case <-tick.C:
 		}
 
-		err := stamps.keep(dev)
+		err := stamps.Keep(dev)
 		if err != nil && stampsKept {
 			o.Log.Warn("the last timestamp cannot be kept", "err", err)
 		}
@@ -219,7 +205,7 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 			continue
 		}
 
-		again, err := listen(path)
+		again, err := confsocket.Listen(path)
 		if err != nil {
 			o.Log.Warn("configuration socket is gone and cannot be made again", "socket", path,
 				"err", err)

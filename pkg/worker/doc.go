@@ -33,12 +33,10 @@
 // and never leads to two processes for a device.
 //
 // With package engine the supervisor does not wait: its own process requests the device from the
-// adopted one, and goes on with its sessions (handover.go). Of several supervisors of a directory
-// the newest serves; an older one stays, holds nothing, and serves again when the newest ends
-// (instance.go). With wireguard-go no session is handed over.
+// adopted one, and goes on with its sessions. With wireguard-go no session is handed over.
 //
-// It is larger than most packages: supervisor and device process are one program and share the
-// formats of request, state and lock.
+// Packages of its own are the supervisor, the protocol of the handover, the configuration socket
+// with the kept state, and the TUN.
 //
-// Start reading at Supervisor.Run, then at RunDevice.
+// Start reading at RunDevice, then at supervisor.Supervisor.Run.
 package worker

@@ -15,6 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+	"github.com/kubeveil/kubeveil/pkg/worker/confsocket"
+	"github.com/kubeveil/kubeveil/pkg/worker/logs"
+	"github.com/kubeveil/kubeveil/pkg/worker/tunlink"
 )
 
 // Engines that serve a device.
@@ -41,9 +44,9 @@ func HandsOver(engine string) bool { return engine != EngineWireGuardGo }
 
 // served is a device of either engine.
 type served interface {
-	configurer
+	confsocket.Device
 	// begin is called once the kept state is restored; stop is called before Close.
-	begin(ctx context.Context, s *server) (stop func(), err error)
+	begin(ctx context.Context, s *confsocket.Server) (stop func(), err error)
 	// gone is closed when the TUN was removed.
 	gone() <-chan struct{}
 	Close()
@@ -56,12 +59,12 @@ func openDevice(o DeviceOptions) (served, error) {
 	if o.Engine != EngineWireGuardGo {
 		return openEngine(o)
 	}
-	tunDev, err := openTUN(o.Device, o.MTU)
+	tunDev, err := tunlink.Open(o.Device, o.MTU)
 	if err != nil {
 		return nil, err
 	}
 	dev := device.NewDevice(tunDev, conn.NewStdNetBind(),
-		newLogger(o.Log.With("device", o.Device), o.Debug))
+		logs.NewLogger(o.Log.With("device", o.Device), o.Debug))
 	return &library{dev, o.Device}, nil
 }
 
@@ -73,8 +76,8 @@ type library struct {
 
 func (l *library) gone() <-chan struct{} { return l.Wait() }
 
-func (l *library) begin(ctx context.Context, s *server) (func(), error) {
-	if up, err := linkIsUp(l.name); err != nil {
+func (l *library) begin(ctx context.Context, s *confsocket.Server) (func(), error) {
+	if up, err := tunlink.IsUp(l.name); err != nil {
 		return nil, err
 	} else if up {
 		if err := l.Up(); err != nil {
@@ -83,7 +86,7 @@ func (l *library) begin(ctx context.Context, s *server) (func(), error) {
 	}
 	g := newGreeter(l.Device)
 	g.greet()
-	s.changed = g.greet
+	s.Changed = g.greet
 	greeting, stop := context.WithCancel(ctx)
 	var greeted sync.WaitGroup
 	greeted.Go(func() { g.run(greeting) })
@@ -96,7 +99,7 @@ func (l *library) begin(ctx context.Context, s *server) (func(), error) {
 // own is a device of package engine. It follows its link and greets its peers by itself.
 type own struct {
 	*engine.Device
-	queues queues
+	queues tunlink.Queues
 	link   *sock.LinkReader
 }
 
@@ -114,13 +117,13 @@ func openEngine(o DeviceOptions) (served, error) {
 			n = 1
 		}
 	}
-	q, err := openQueues(o.Device, o.MTU, unix.IFF_MULTI_QUEUE, n)
+	q, err := tunlink.OpenQueues(o.Device, o.MTU, unix.IFF_MULTI_QUEUE, n)
 	if err != nil {
 		return nil, err
 	}
 	d := &own{queues: q}
 	if err := d.open(o); err != nil {
-		q.close()
+		q.Close()
 		return nil, err
 	}
 	return d, nil
@@ -150,7 +153,7 @@ func (d *own) open(o DeviceOptions) error {
 		return err
 	}
 
-	for _, fd := range d.queues.fds {
+	for _, fd := range d.queues.FDs {
 		queue, udp, err := sock.NewQueue(fd)
 		if err != nil {
 			link.Close()
@@ -172,12 +175,12 @@ func (d *own) open(o DeviceOptions) error {
 	return nil
 }
 
-func (d *own) begin(context.Context, *server) (func(), error) { return func() {}, nil }
+func (d *own) begin(context.Context, *confsocket.Server) (func(), error) { return func() {}, nil }
 
 func (d *own) gone() <-chan struct{} { return d.Wait() }
 
 func (d *own) Close() {
 	d.Device.Close()
 	d.link.Close()
-	d.queues.close()
+	d.queues.Close()
 }

@@ -9,21 +9,23 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/worker/confsocket"
+	"github.com/kubeveil/kubeveil/pkg/worker/handover"
 )
 
 // give hands the device over to the process at the other end of c. With an error the device goes on
 // as before.
-func (d *own) give(c *net.UnixConn, s *server, a *accepting, lock *os.File,
+func (d *own) give(c *net.UnixConn, s *confsocket.Server, a *accepting, lock *os.File,
 	step func(string)) error {
 	defer c.Close()
 	step(StepHello)
 
 	// Clients that come meanwhile wait in the socket's queue, which the successor gets too.
 	a.pause()
-	if !s.hold(handPatience) {
+	if !s.Hold(handover.Patience) {
 		a.resume(s)
 		err := errors.New("a configuration is under way")
-		_ = say(c, refusedWord+" "+err.Error())
+		_ = handover.Say(c, handover.Refused+" "+err.Error())
 		return err
 	}
 
@@ -32,26 +34,26 @@ func (d *own) give(c *net.UnixConn, s *server, a *accepting, lock *os.File,
 		// Clients that were connected before are not answered any more.
 		return nil
 	}
-	s.release()
+	s.Release()
 	a.resume(s)
 	return err
 }
 
 // move sends the device: what it is while it is served, and then what changed since.
 func (d *own) move(c *net.UnixConn, a *accepting, lock *os.File, step func(string)) error {
-	_ = c.SetDeadline(time.Now().Add(basePatience))
+	_ = c.SetDeadline(time.Now().Add(handover.BasePatience))
 	b, err := d.sendBase(c, step)
 	if err != nil {
 		return err
 	}
-	since := sinceBoot()
+	since := handover.SinceBoot()
 	h, err := d.Export(b)
 	if err != nil {
 		b.Close()
 		return err
 	}
 	step(StepExported)
-	_ = c.SetDeadline(time.Now().Add(handPatience))
+	_ = c.SetDeadline(time.Now().Add(handover.Patience))
 	if err = d.commit(c, h, since, a, lock, step); err != nil {
 		h.Resume(err)
 	}
@@ -64,10 +66,10 @@ func (d *own) sendBase(c *net.UnixConn, step func(string)) (*engine.Base, error)
 	if err != nil {
 		return nil, err
 	}
-	err = send(c, baseText, []int{b.Image.FD})
+	err = handover.Send(c, handover.Base, []int{b.Image.FD})
 	if err == nil {
 		step(StepBase)
-		err = answered(c, filledText)
+		err = answered(c, handover.Filled)
 	}
 	if err != nil {
 		b.Close()
@@ -78,13 +80,13 @@ func (d *own) sendBase(c *net.UnixConn, step func(string)) (*engine.Base, error)
 
 // answered waits for a word of the successor.
 func answered(c *net.UnixConn, want string) error {
-	text, err := hear(c)
+	text, err := handover.Hear(c)
 	switch {
 	case err != nil:
 		return fmt.Errorf("wait for the successor: %w", err)
 	case text == want:
 		return nil
-	case strings.HasPrefix(text, refusedWord+" "+malformed):
+	case strings.HasPrefix(text, handover.Refused+" "+handover.Malformed):
 		return fmt.Errorf("the successor refuses: %w", engine.ErrMalformed)
 	}
 	return fmt.Errorf("the successor sends %q, want %q", text, want)
@@ -94,17 +96,17 @@ func answered(c *net.UnixConn, want string) error {
 // ended.
 func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a *accepting,
 	lock *os.File, step func(string)) error {
-	p := &parcel{image: h.Image.FD, lock: -1, sockets: h.Sockets(), since: since}
+	p := &handover.Parcel{Image: h.Image.FD, Lock: -1, Sockets: h.Sockets(), Since: since}
 	if lock != nil {
-		p.lock = int(lock.Fd())
+		p.Lock = int(lock.Fd())
 	}
 	raw, err := a.l.SyscallConn()
 	if err != nil {
 		return err
 	}
 	if e := raw.Control(func(fd uintptr) {
-		p.listener = int(fd)
-		err = send(c, p.text(), p.fds())
+		p.Listener = int(fd)
+		err = handover.Send(c, p.Text(), p.FDs())
 	}); e != nil {
 		err = e
 	}
@@ -113,14 +115,14 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a
 	}
 
 	step(StepSent)
-	if err := answered(c, takenText); err != nil {
+	if err := answered(c, handover.Taken); err != nil {
 		return err
 	}
 	step(StepTaken)
 
 	// A message of this kind of socket is delivered whole or not at all: after an error the
 	// successor cannot have it.
-	if err := say(c, goText); err != nil {
+	if err := handover.Say(c, handover.Go); err != nil {
 		return fmt.Errorf("send the successor go: %w", err)
 	}
 	step(StepGone)
@@ -134,7 +136,7 @@ type accepting struct {
 	ended chan struct{}
 }
 
-func accept(l *net.UnixListener, s *server) *accepting {
+func accept(l *net.UnixListener, s *confsocket.Server) *accepting {
 	a := &accepting{l: l}
 	a.resume(s)
 	return a
@@ -147,12 +149,12 @@ func (a *accepting) pause() {
 }
 
 // resume accepts clients.
-func (a *accepting) resume(s *server) {
+func (a *accepting) resume(s *confsocket.Server) {
 	_ = a.l.SetDeadline(time.Time{})
 	a.ended = make(chan struct{})
 	go func() {
 		defer close(a.ended)
-		s.serve(a.l)
+		s.Serve(a.l)
 	}()
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+	"github.com/kubeveil/kubeveil/pkg/worker/handover"
 )
 
 // taken is a device that was taken over and started.
@@ -47,32 +48,32 @@ func takeOver(o DeviceOptions) (*taken, error) {
 // ask talks to the process that serves the device.
 func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 	raw, err := net.DialUnix("unixpacket", nil,
-		&net.UnixAddr{Name: handPath(o.Dir, o.Device), Net: "unixpacket"})
+		&net.UnixAddr{Name: handover.Path(o.Dir, o.Device), Net: "unixpacket"})
 	if err != nil {
 		return fmt.Errorf("request it from the process that serves it: %w", err)
 	}
 	defer raw.Close()
-	if err := sameUser(raw); err != nil {
+	if err := handover.SameUser(raw); err != nil {
 		return err
 	}
-	_ = raw.SetDeadline(time.Now().Add(helloPatience))
-	if err := say(raw, helloText); err != nil {
+	_ = raw.SetDeadline(time.Now().Add(handover.HelloPatience))
+	if err := handover.Say(raw, handover.Hello); err != nil {
 		return err
 	}
 
-	fds, err := receive(raw, parseQueues)
+	fds, err := handover.Receive(raw, handover.ParseQueues)
 	if err != nil {
 		return err
 	}
-	t.dev.queues.fds = fds
+	t.dev.queues.FDs = fds
 	if err := t.prepare(o, options); err != nil {
-		t.dev.queues.close()
+		t.dev.queues.Close()
 		return err
 	}
 	o.step(StepPrepared)
 	if err := t.take(raw, o); err != nil {
 		t.dev.Abandon()
-		t.dev.queues.close()
+		t.dev.queues.Close()
 		return err
 	}
 	return nil
@@ -80,7 +81,7 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 
 // prepare makes a device without state.
 func (t *taken) prepare(o DeviceOptions, options engine.Options) error {
-	for _, fd := range t.dev.queues.fds {
+	for _, fd := range t.dev.queues.FDs {
 		if err := checkQueue(fd, o.Device); err != nil {
 			return err
 		}
@@ -94,35 +95,35 @@ func (t *taken) prepare(o DeviceOptions, options engine.Options) error {
 
 // take fills the device with its state and starts it. With an error it is not started.
 func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
-	if err := say(raw, readyText); err != nil {
+	if err := handover.Say(raw, handover.Ready); err != nil {
 		return err
 	}
-	_ = raw.SetDeadline(time.Now().Add(basePatience))
+	_ = raw.SetDeadline(time.Now().Add(handover.BasePatience))
 	if err := t.fill(raw, o); err != nil {
 		return err
 	}
-	p, err := receive(raw, parseParcel)
+	p, err := handover.Receive(raw, handover.ParseParcel)
 	if err != nil {
 		return err
 	}
 	o.step(StepReceived)
 	if err := t.unpack(p); err != nil {
-		closeFDs(p.fds())
+		handover.CloseFDs(p.FDs())
 		refuse(raw, err)
 		return err
 	}
 	o.step(StepImported)
 
-	err = say(raw, takenText)
+	err = handover.Say(raw, handover.Taken)
 	if err == nil {
 		o.step(StepTold)
 		// The other side either sends a refusal or closes the socket; there is nothing else to wait
 		// for.
 		_ = raw.SetDeadline(time.Time{})
-		err = expect(raw, goText)
+		err = handover.Expect(raw, handover.Go)
 	}
 	if err != nil {
-		closeFDs(p.sockets)
+		handover.CloseFDs(p.Sockets)
 		t.listener.Close()
 		if t.lock != nil {
 			t.lock.Close()
@@ -132,7 +133,7 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 
 	o.step(StepGo)
 	t.dev.Start()
-	stood := sinceBoot() - p.since
+	stood := handover.SinceBoot() - p.Since
 	o.step(StepStarted)
 	o.Log.Info("handover done", "stood_still", stood)
 	return nil
@@ -140,7 +141,7 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 
 // fill fills the device with the base.
 func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
-	fd, err := receive(raw, parseBase)
+	fd, err := handover.Receive(raw, handover.ParseBase)
 	if err != nil {
 		return err
 	}
@@ -156,22 +157,22 @@ func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
 		return err
 	}
 	o.step(StepFilled)
-	return say(raw, filledText)
+	return handover.Say(raw, handover.Filled)
 }
 
 // refuse informs the other side that its state is not taken.
 func refuse(raw *net.UnixConn, err error) {
 	why := "failed"
 	if errors.Is(err, engine.ErrMalformed) {
-		why = malformed
+		why = handover.Malformed
 	}
-	_ = say(raw, refusedWord+" "+why)
+	_ = handover.Say(raw, handover.Refused+" "+why)
 }
 
 // unpack changes the device to its state at the other process; it stands still. With an error all
 // descriptors still belong to the caller.
-func (t *taken) unpack(p *parcel) error {
-	for _, fd := range p.sockets {
+func (t *taken) unpack(p *handover.Parcel) error {
+	for _, fd := range p.Sockets {
 		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		if err != nil {
 			return fmt.Errorf("a descriptor is not a socket: %w", err)
@@ -182,7 +183,7 @@ func (t *taken) unpack(p *parcel) error {
 		}
 	}
 
-	file := os.NewFile(uintptr(duplicate(p.listener)), "configuration")
+	file := os.NewFile(uintptr(duplicate(p.Listener)), "configuration")
 	l, err := net.FileListener(file) // which duplicates it again
 	file.Close()
 	if err != nil {
@@ -198,26 +199,26 @@ func (t *taken) unpack(p *parcel) error {
 		listener.Close()
 		return err
 	}
-	unix.Close(p.listener)
+	unix.Close(p.Listener)
 	t.listener = listener
-	if p.lock >= 0 {
-		t.lock = os.NewFile(uintptr(p.lock), "lock")
+	if p.Lock >= 0 {
+		t.lock = os.NewFile(uintptr(p.Lock), "lock")
 	}
 	return nil
 }
 
-func (t *taken) importImage(p *parcel) error {
-	fd := duplicate(p.image)
+func (t *taken) importImage(p *handover.Parcel) error {
+	fd := duplicate(p.Image)
 	image, err := secret.OpenSealed(fd)
 	if err != nil {
 		unix.Close(fd)
 		return err
 	}
 	defer image.Close()
-	if err := t.dev.Import(image.Bytes, p.sockets); err != nil {
+	if err := t.dev.Import(image.Bytes, p.Sockets); err != nil {
 		return err
 	}
-	unix.Close(p.image)
+	unix.Close(p.Image)
 	return nil
 }
 

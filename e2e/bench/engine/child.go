@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/worker"
+	"github.com/kubeveil/kubeveil/pkg/worker/supervisor"
 )
 
 // tookFD is the descriptor on which a child reports that it took the device over.
@@ -46,7 +47,7 @@ func serve(ctx context.Context, args []string, _ io.Writer) error {
 	}
 
 	return worker.RunDevice(ctx, worker.DeviceOptions{
-		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
+		Request: supervisor.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
 		Engine: args[0], AEAD: args[1], Shards: shards, TakeOver: takeOver, TookOver: took,
 		Step: stepper(args[6]),
 		Log:  slog.New(slog.NewTextHandler(os.Stderr, nil)),

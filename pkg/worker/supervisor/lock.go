@@ -1,4 +1,4 @@
-package worker
+package supervisor
 
 import (
 	"bytes"
@@ -29,8 +29,8 @@ func tryLock(path string) (f *os.File, held bool, err error) {
 	return nil, false, fmt.Errorf("lock %s: %w", path, err)
 }
 
-// writePID writes the number of this process into its lock.
-func writePID(f *os.File) error {
+// WritePID writes the number of this process into its lock.
+func WritePID(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return fmt.Errorf("write pid: %w", err)
 	}

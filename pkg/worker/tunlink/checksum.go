@@ -1,4 +1,4 @@
-package worker
+package tunlink
 
 import (
 	"encoding/binary"

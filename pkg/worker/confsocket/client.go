@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bufio"
@@ -89,8 +89,8 @@ func (c *clients) remove(client io.Closer) bool {
 	return false
 }
 
-// serve answers the clients of l until it is closed.
-func (s *server) serve(l net.Listener) {
+// Serve answers the clients of l until it is closed.
+func (s *Server) Serve(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -117,7 +117,7 @@ func within(c io.ReadWriteCloser, d time.Duration) {
 }
 
 // handle answers one client until it leaves, breaks the protocol or is too slow.
-func (s *server) handle(c io.ReadWriteCloser) {
+func (s *Server) handle(c io.ReadWriteCloser) {
 	defer c.Close()
 	if !s.clients.enter(c) {
 		s.refuse()
@@ -165,7 +165,7 @@ func (s *server) handle(c io.ReadWriteCloser) {
 
 // request is the body of a request.
 type request struct {
-	server *server
+	server *Server
 	// renew lets the client have requestPatience from now on.
 	renew func()
 	text  []byte

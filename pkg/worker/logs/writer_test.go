@@ -1,4 +1,4 @@
-package worker
+package logs
 
 import (
 	"bytes"
@@ -13,10 +13,10 @@ import (
 // A log that no process reads holds no writer up; what was lost is counted once one does.
 func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 	r, w := io.Pipe() // A write waits for its reader.
-	l := NewLogWriter(w, slog.NewJSONHandler(w, nil))
+	l := NewWriter(w, slog.NewJSONHandler(w, nil))
 	const lost = 7
 	// One line is being written, so many wait.
-	for i := range 1 + logLines + lost {
+	for i := range 1 + maxLines + lost {
 		for i == 1 && len(l.lines) > 0 {
 			runtime.Gosched()
 		}
@@ -32,8 +32,8 @@ func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 	l.Close()
 	w.Close()
 	<-read
-	if n := strings.Count(got.String(), "line "); n != 1+logLines {
-		t.Errorf("%d lines, want %d", n, 1+logLines)
+	if n := strings.Count(got.String(), "line "); n != 1+maxLines {
+		t.Errorf("%d lines, want %d", n, 1+maxLines)
 	}
 	if !strings.Contains(got.String(), fmt.Sprintf("\"lines\":%d}\n", lost)) {
 		t.Errorf("it does not say that %d lines are lost", lost)
@@ -43,8 +43,8 @@ func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 // A log that is read has every line, in order.
 func TestLogKeepsLines(t *testing.T) {
 	var got, want bytes.Buffer
-	l := NewLogWriter(&got, slog.DiscardHandler)
-	for i := range logLines {
+	l := NewWriter(&got, slog.DiscardHandler)
+	for i := range maxLines {
 		fmt.Fprintf(&want, "line %d\n", i)
 		fmt.Fprintf(l, "line %d\n", i)
 	}

@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bytes"
@@ -65,7 +65,7 @@ func randomSections(r *rand.Rand) string {
 }
 
 // peersOf returns the peers in a device's state, sorted by key.
-func peersOf(t *testing.T, dev configurer) string {
+func peersOf(t *testing.T, dev Device) string {
 	t.Helper()
 	var get bytes.Buffer
 	errtest.Must(t, dev.IpcGetOperation(&get))
@@ -88,10 +88,10 @@ func peersOf(t *testing.T, dev configurer) string {
 func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		make func(*testing.T) configurer
+		make func(*testing.T) Device
 	}{
-		{EngineKubeveil, func(t *testing.T) configurer { return newOwn(t) }},
-		{EngineWireGuardGo, func(t *testing.T) configurer { return newDevice(t) }},
+		{"kubeveil", func(t *testing.T) Device { return newOwn(t) }},
+		{"wireguard-go", func(t *testing.T) Device { return newDevice(t) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -100,7 +100,7 @@ func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				first := "replace_peers=true\n" + randomSections(r)
 				text := first
-				s := &server{dev: step, state: filepath.Join(dir, fmt.Sprint(seed))}
+				s := &Server{Device: step, State: filepath.Join(dir, fmt.Sprint(seed))}
 				errtest.Must(t, s.set([]byte(first)))
 				for range r.IntN(20) {
 					next := randomSections(r)
@@ -113,8 +113,8 @@ func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 
 				errtest.Must(t, once.IpcSetOperation(strings.NewReader(text)))
 				errtest.Must(t, restored.IpcSetOperation(strings.NewReader("replace_peers=true\n")))
-				again := &server{dev: restored, state: s.state}
-				errtest.Must(t, again.restore(slog.New(slog.NewTextHandler(os.Stderr, nil))))
+				again := &Server{Device: restored, State: s.State}
+				errtest.Must(t, again.Restore(slog.New(slog.NewTextHandler(os.Stderr, nil))))
 				want := peersOf(t, step)
 				if got := peersOf(t, once); got != want {
 					t.Fatalf("seed %d: one by one\n%s\nas one text\n%s\nthe text\n%s", seed, want, got,
@@ -153,10 +153,10 @@ func TestKeptStateMayNameMorePeersThanTheDeviceHolds(t *testing.T) {
 
 // A missing link does not make the kept state unusable.
 func TestKeptEndpointNamesNoInterface(t *testing.T) {
-	s := &server{dev: newOwn(t), state: filepath.Join(t.TempDir(), "state")}
+	s := &Server{Device: newOwn(t), State: filepath.Join(t.TempDir(), "state")}
 	errtest.Must(t, s.set([]byte(setText(100))))
 	errtest.Must(t, s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=[fe80::1%%lo]:7\n", 9)))
-	b, err := load(s.state)
+	b, err := load(s.State)
 	errtest.Must(t, err)
 	if !bytes.Contains(b, []byte("endpoint=[fe80::1%1]:7\n")) || bytes.Contains(b, []byte("%lo")) {
 		t.Errorf("kept %s", b[:min(len(b), 300)])

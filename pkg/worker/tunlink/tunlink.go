@@ -1,4 +1,4 @@
-package worker
+package tunlink
 
 import (
 	"errors"
@@ -15,27 +15,28 @@ import (
 // tunLink is the netlink library's type name of a TUN or TAP.
 const tunLink = "tuntap"
 
-// queues are the attached queues of a TUN.
-type queues struct {
-	fds []int
-	mtu int
+// Queues are the attached queues of a TUN.
+type Queues struct {
+	FDs []int
+	MTU int
 }
 
-func (q queues) close() {
-	for _, fd := range q.fds {
+// Close detaches from the queues; the TUN stays.
+func (q Queues) Close() {
+	for _, fd := range q.FDs {
 		unix.Close(fd)
 	}
 }
 
-// openTUN opens the TUN of that name with one queue and returns it to the library.
-func openTUN(name string, mtu int) (tun.Device, error) {
-	q, err := openQueues(name, mtu, 0, 1)
+// Open opens the TUN of that name with one queue and returns it to the library.
+func Open(name string, mtu int) (tun.Device, error) {
+	q, err := OpenQueues(name, mtu, 0, 1)
 	if err != nil {
 		return nil, err
 	}
 	// Handed to the runtime's poller only when it is a TUN: before, it never becomes ready.
-	file := os.NewFile(uintptr(q.fds[0]), "/dev/net/tun")
-	dev, err := tun.CreateTUNFromFile(file, q.mtu)
+	file := os.NewFile(uintptr(q.FDs[0]), "/dev/net/tun")
+	dev, err := tun.CreateTUNFromFile(file, q.MTU)
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("hand over TUN %s: %w", name, err)
@@ -43,24 +44,24 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	return summedTUN{dev}, nil
 }
 
-// openQueues attaches to n queues of the TUN of that name. It makes a missing TUN with flags,
+// OpenQueues attaches to n queues of the TUN of that name. It makes a missing TUN with flags,
 // persistent, in the group of tunnels, with mtu and a queue that does not drop bursts, and sets it
 // up. An existing TUN keeps its settings, and its single queue if it was made with one.
-func openQueues(name string, mtu int, flags uint16, n int) (queues, error) {
+func OpenQueues(name string, mtu int, flags uint16, n int) (Queues, error) {
 	h, err := nl.Open()
 	if err != nil {
-		return queues{}, err
+		return Queues{}, err
 	}
 	defer h.Close()
 	old, err := h.LinkByName(name)
 	if err != nil && !errors.Is(err, nl.ErrNotFound) {
-		return queues{}, fmt.Errorf("look for %s: %w", name, err)
+		return Queues{}, fmt.Errorf("look for %s: %w", name, err)
 	}
 
 	created := err != nil
 	if !created {
 		if flags, err = queueFlags(old); err != nil {
-			return queues{}, err
+			return Queues{}, err
 		}
 		mtu = old.Attrs().MTU
 	}
@@ -68,19 +69,19 @@ func openQueues(name string, mtu int, flags uint16, n int) (queues, error) {
 		n = 1
 	}
 
-	q := queues{mtu: mtu}
+	q := Queues{MTU: mtu}
 	for range n {
 		fd, err := attachTUN(name, flags)
 		if err != nil {
-			q.close()
-			return queues{}, err
+			q.Close()
+			return Queues{}, err
 		}
-		q.fds = append(q.fds, fd)
+		q.FDs = append(q.FDs, fd)
 	}
 
 	if err := setUpTUN(h, name, mtu, created); err != nil {
-		q.close()
-		return queues{}, err
+		q.Close()
+		return Queues{}, err
 	}
 
 	return q, nil
@@ -154,8 +155,8 @@ func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 	return nil
 }
 
-// linkIsUp reports whether a link is set up.
-func linkIsUp(name string) (bool, error) {
+// IsUp reports whether a link is set up.
+func IsUp(name string) (bool, error) {
 	up := false
 	err := nl.OnLink(name, func(_ *nl.Handle, l nl.Link) error {
 		up = l.Attrs().RawFlags&unix.IFF_UP != 0
@@ -164,8 +165,8 @@ func linkIsUp(name string) (bool, error) {
 	return up, err
 }
 
-// removeTUN removes the TUN of that name if there is one, and nothing else.
-func removeTUN(name string) error {
+// Remove removes the TUN of that name if there is one, and nothing else.
+func Remove(name string) error {
 	h, err := nl.Open()
 	if err != nil {
 		return err

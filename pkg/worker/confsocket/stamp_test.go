@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bytes"
@@ -17,40 +17,40 @@ import (
 func TestLastTimestampIsKept(t *testing.T) {
 	var log bytes.Buffer
 	l := slog.New(slog.NewTextHandler(&log, nil))
-	f := &stampFile{path: filepath.Join(t.TempDir(), "veil0.stamp")}
+	f := &StampFile{Path: filepath.Join(t.TempDir(), "veil0.stamp")}
 	first := newOwn(t).Engine
-	f.restore(first, l)
-	errtest.Must(t, f.keep(first))
-	if _, err := os.Stat(f.path); err == nil {
+	f.Restore(first, l)
+	errtest.Must(t, f.Keep(first))
+	if _, err := os.Stat(f.Path); err == nil {
 		t.Error("a device that sent nothing has a timestamp")
 	}
 
 	want := noise.Timestamp{0x40, 1, 2, 3}
 	first.StampsAfter(want)
-	errtest.Must(t, f.keep(first))
+	errtest.Must(t, f.Keep(first))
 	second := newOwn(t).Engine
-	again := &stampFile{path: f.path}
-	again.restore(second, l)
+	again := &StampFile{Path: f.Path}
+	again.Restore(second, l)
 	if got := second.LastStamp(); got != want {
 		t.Errorf("timestamp %x, want %x", got, want)
 	}
-	errtest.Must(t, os.Remove(f.path))
-	errtest.Must(t, again.keep(second))
-	if _, err := os.Stat(f.path); err == nil {
+	errtest.Must(t, os.Remove(f.Path))
+	errtest.Must(t, again.Keep(second))
+	if _, err := os.Stat(f.Path); err == nil {
 		t.Error("a timestamp was written that had not changed")
 	}
 
 	for _, bad := range []string{"", "00", "x" + strings.Repeat("0", 23), strings.Repeat("0", 26)} {
 		log.Reset()
-		filetest.Write(t, f.path, []byte(bad), 0o600)
+		filetest.Write(t, f.Path, []byte(bad), 0o600)
 		third := newOwn(t).Engine
-		(&stampFile{path: f.path}).restore(third, l)
+		(&StampFile{Path: f.Path}).Restore(third, l)
 		if !strings.Contains(log.String(), "timestamp is not known") {
 			t.Errorf("%q: the log is %q", bad, &log)
 		}
 	}
 
 	// The other engine has no timestamp to keep.
-	f.restore(newDevice(t), l)
-	errtest.Must(t, f.keep(newDevice(t)))
+	f.Restore(newDevice(t), l)
+	errtest.Must(t, f.Keep(newDevice(t)))
 }

@@ -1,4 +1,4 @@
-package worker
+package logs
 
 import (
 	"io"
@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// LogWriter passes lines on to another writer and does not wait for it. Where no process reads the
+// Writer passes lines on to another writer and does not wait for it. Where no process reads the
 // log, lines are lost and their number is written later. A device logs with its lock held, and a
 // log that is stuck must not end its sessions. It is safe for concurrent use.
-type LogWriter struct {
+type Writer struct {
 	lines   chan []byte
 	dropped atomic.Int64
 	out     io.Writer
@@ -20,22 +20,22 @@ type LogWriter struct {
 }
 
 const (
-	// logLines bounds the lines that wait to be written.
-	logLines = 1024
-	// logPatience is how long Close waits for them.
-	logPatience = time.Second
+	// maxLines bounds the lines that wait to be written.
+	maxLines = 1024
+	// patience is how long Close waits for them.
+	patience = time.Second
 )
 
-// NewLogWriter returns a writer to w. direct writes to w in the format of the lines: it reports how
+// NewWriter returns a writer to w. direct writes to w in the format of the lines: it reports how
 // many of them are lost. Close has to be called.
-func NewLogWriter(w io.Writer, direct slog.Handler) *LogWriter {
-	l := &LogWriter{lines: make(chan []byte, logLines), out: w, direct: slog.New(direct),
+func NewWriter(w io.Writer, direct slog.Handler) *Writer {
+	l := &Writer{lines: make(chan []byte, maxLines), out: w, direct: slog.New(direct),
 		stop: make(chan struct{}), done: make(chan struct{})}
 	go l.run()
 	return l
 }
 
-func (l *LogWriter) run() {
+func (l *Writer) run() {
 	defer close(l.done)
 	for {
 		select {
@@ -55,7 +55,7 @@ func (l *LogWriter) run() {
 	}
 }
 
-func (l *LogWriter) write(line []byte) {
+func (l *Writer) write(line []byte) {
 	if n := l.dropped.Swap(0); n > 0 {
 		l.direct.Warn("log lines are lost: no process read them", "lines", n)
 	}
@@ -63,7 +63,7 @@ func (l *LogWriter) write(line []byte) {
 }
 
 // Write takes a line, or loses it. It never fails.
-func (l *LogWriter) Write(line []byte) (int, error) {
+func (l *Writer) Write(line []byte) (int, error) {
 	select {
 	case l.lines <- append([]byte(nil), line...):
 	default:
@@ -73,10 +73,10 @@ func (l *LogWriter) Write(line []byte) (int, error) {
 }
 
 // Close waits a second at most until all lines are written. Later ones are lost.
-func (l *LogWriter) Close() {
+func (l *Writer) Close() {
 	close(l.stop)
 	select {
 	case <-l.done:
-	case <-time.After(logPatience):
+	case <-time.After(patience):
 	}
 }

@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"encoding/hex"
@@ -19,21 +19,21 @@ type stamped interface {
 	StampsAfter(t noise.Timestamp)
 }
 
-// stampFile keeps the last timestamp of a device beside its state: 24 hexadecimal digits. It is
+// StampFile keeps the last timestamp of a device beside its state: 24 hexadecimal digits. It is
 // behind by a second at most.
-type stampFile struct {
-	path string
+type StampFile struct {
+	Path string
 	kept noise.Timestamp
 }
 
-// restore makes the device go on behind the kept timestamp. One that cannot be read is a warning:
+// Restore makes the device go on behind the kept timestamp. One that cannot be read is a warning:
 // it matters only if the clock was set back.
-func (f *stampFile) restore(dev configurer, log *slog.Logger) {
+func (f *StampFile) Restore(dev Device, log *slog.Logger) {
 	d, ok := dev.(stamped)
 	if !ok {
 		return
 	}
-	b, err := os.ReadFile(f.path)
+	b, err := os.ReadFile(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -42,13 +42,13 @@ func (f *stampFile) restore(dev configurer, log *slog.Logger) {
 	}
 	if err != nil {
 		log.Warn("the last timestamp is not known: peers refuse handshakes if the clock was set back",
-			"file", f.path, "err", err)
+			"file", f.Path, "err", err)
 		return
 	}
 	d.StampsAfter(f.kept)
 }
 
-func (f *stampFile) parse(text string) error {
+func (f *StampFile) parse(text string) error {
 	var t noise.Timestamp
 	b, err := hex.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(b) != len(t) {
@@ -58,8 +58,8 @@ func (f *stampFile) parse(text string) error {
 	return nil
 }
 
-// keep writes the timestamp of the device if it is a later one.
-func (f *stampFile) keep(dev configurer) error {
+// Keep writes the timestamp of the device if it is a later one.
+func (f *StampFile) Keep(dev Device) error {
 	d, ok := dev.(stamped)
 	if !ok {
 		return nil
@@ -68,7 +68,7 @@ func (f *stampFile) keep(dev configurer) error {
 	if !t.After(f.kept) {
 		return nil
 	}
-	if err := atomicfile.Write(f.path, []byte(hex.EncodeToString(t[:])+"\n"), 0o600); err != nil {
+	if err := atomicfile.Write(f.Path, []byte(hex.EncodeToString(t[:])+"\n"), 0o600); err != nil {
 		return fmt.Errorf("keep timestamp: %w", err)
 	}
 	f.kept = t

@@ -1,19 +1,14 @@
-package worker
+package supervisor
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -232,97 +227,4 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 	if _, err := register(dir, "twice"); err == nil {
 		t.Error("two processes are one instance")
 	}
-}
-
-// The process that serves offers its queues to a successor of its own version, and goes on until
-// the successor reports that it is ready.
-func TestDeskOffersQueues(t *testing.T) {
-	queue, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	errtest.Must(t, err)
-	defer unix.Close(queue)
-	path := handPath(t.TempDir(), "veil0")
-	d, err := openDesk(path, []int{queue})
-	errtest.Must(t, err)
-	dial := func(hello string) *net.UnixConn {
-		t.Helper()
-		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-		errtest.Must(t, err)
-		t.Cleanup(func() { c.Close() })
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-		errtest.Must(t, say(c, hello))
-		return c
-	}
-
-	for _, hello := range []string{"hello 1 1", "hello 2 2", "hello 3", "taken"} {
-		if text, err := hear(dial(hello)); err != nil || !strings.HasPrefix(text, refusedWord) {
-			t.Errorf("%q: it says %q, %v; want that it refuses", hello, text, err)
-		}
-	}
-
-	c := dial(helloText)
-	fds, err := receive(c, parseQueues)
-	if err != nil || len(fds) != 1 {
-		t.Fatalf("queues %v, %v", fds, err)
-	}
-	closeFDs(fds)
-	errtest.Must(t, say(c, "taken"))
-	if text, err := hear(c); err != nil || !strings.HasPrefix(text, refusedWord) {
-		t.Errorf("without a word that it is ready: it says %q, %v", text, err)
-	}
-
-	c = dial(helloText)
-	if fds, err = receive(c, parseQueues); err != nil {
-		t.Fatal(err)
-	}
-	closeFDs(fds)
-	select {
-	case <-d.asked:
-		t.Fatal("the device is asked for before the successor is ready")
-	default:
-	}
-	errtest.Must(t, say(c, readyText))
-	(<-d.asked).Close()
-
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	errtest.Must(t, err)
-	defer unix.Close(ends[1])
-	file := os.NewFile(uintptr(ends[0]), "socket")
-	pair, err := net.FileConn(file)
-	file.Close()
-	errtest.Must(t, err)
-	defer pair.Close()
-	live := pair.(*net.UnixConn)
-	if err := d.offer(live); err != nil {
-		t.Error(err)
-	}
-	d.close()
-	if err := d.offer(live); err == nil {
-		t.Error("queues are offered that may be closed")
-	}
-}
-
-// A message of a successor, or of the process that serves, is taken whole or refused.
-func FuzzParcel(f *testing.F) {
-	f.Add("state true 2 17", 5)
-	f.Add("state false 8 1", 10)
-	f.Add("state true 1 99999999999999999999", 4)
-	f.Add("queues 4", 4)
-	f.Add("refused busy", 0)
-	f.Fuzz(func(t *testing.T, text string, n int) {
-		if n < 0 || n > 300 {
-			return
-		}
-		fds := make([]int, n)
-		for i := range fds {
-			fds[i] = i + 1000
-		}
-		if p, err := parseParcel(text, fds); err == nil {
-			if got := p.fds(); len(got) != n || p.image != 1000 || p.since < 0 {
-				t.Errorf("%q with %d descriptors: %+v", text, n, p)
-			}
-		}
-		if q, err := parseQueues(text, fds); err == nil && (len(q) != n || n == 0) {
-			t.Errorf("%q with %d descriptors: %v", text, n, q)
-		}
-	})
 }

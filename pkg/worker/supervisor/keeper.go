@@ -1,4 +1,4 @@
-package worker
+package supervisor
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/worker/handover"
+	"github.com/kubeveil/kubeveil/pkg/worker/tunlink"
 )
 
 // keeper keeps the process of one device alive.
@@ -288,12 +290,12 @@ func (k *keeper) clean() {
 	// A process killed while it saved leaves a part under another name.
 	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
 	for _, file := range append(parts, path(".state"), path(".stamp"),
-		handPath(k.dir, k.name), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
+		handover.Path(k.dir, k.name), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, removeTUN(k.name))
+	errs = append(errs, tunlink.Remove(k.name))
 	if err := os.Remove(path(".lock")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}

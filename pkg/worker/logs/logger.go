@@ -1,4 +1,4 @@
-package worker
+package logs
 
 import (
 	"fmt"
@@ -15,12 +15,12 @@ import (
 // good part of it. The library quotes input lines that it could not parse.
 var keyText = regexp.MustCompile(`[0-9A-Fa-f]{24,}|[A-Za-z0-9+/]{40,}=?`)
 
-// redact cuts from s what may be a key.
-func redact(s string) string { return keyText.ReplaceAllString(s, "redacted") }
+// Redact cuts from s what may be a key.
+func Redact(s string) string { return keyText.ReplaceAllString(s, "redacted") }
 
-// newLogger returns the library's messages to log: its errors as warnings, at
+// NewLogger returns the library's messages to log: its errors as warnings, at
 // most linesPerSecond, the others as debug messages when debug is set.
-func newLogger(log *slog.Logger, debug bool) *device.Logger {
+func NewLogger(log *slog.Logger, debug bool) *device.Logger {
 	l := &limiter{now: time.Now}
 	out := &device.Logger{Verbosef: device.DiscardLogf}
 	out.Errorf = func(format string, args ...any) {
@@ -37,7 +37,7 @@ func newLogger(log *slog.Logger, debug bool) *device.Logger {
 }
 
 func message(format string, args []any) string {
-	return redact(strings.TrimSpace(fmt.Sprintf(format, args...)))
+	return Redact(strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
 // linesPerSecond bounds what a peer that cannot be reached writes to the log.

@@ -1,4 +1,4 @@
-package worker
+package supervisor
 
 import (
 	"crypto/rand"

@@ -1,10 +1,11 @@
-package worker
+package handover
 
 import (
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,86 +39,90 @@ import (
 // Packets wait from "filled" to the start. So all that can be done earlier is done earlier.
 //
 // Until the commit, the process goes on serving if the successor refuses, ends, or is silent for
-// handPatience. A successor that receives no "go" ends. The sessions are lost if the process ends
+// Patience. A successor that receives no "go" ends. The sessions are lost if the process ends
 // before the commit, or the successor after it. The next process then begins as after any death.
 
-// helloText is the first message. It has the versions of the protocol and of the state; the process
+// Hello is the first message. It has the versions of the protocol and of the state; the process
 // refuses other versions.
-var helloText = fmt.Sprintf("hello 3 %d", engine.Schema)
+var Hello = fmt.Sprintf("hello 3 %d", engine.Schema)
 
+// Words of the protocol.
 const (
-	queuesWord  = "queues"
-	readyText   = "ready"
-	baseText    = "base"
-	filledText  = "filled"
-	stateWord   = "state"
-	takenText   = "taken"
-	goText      = "go"
-	refusedWord = "refused"
-	malformed   = "malformed"
+	queuesWord = "queues"
+	Ready      = "ready"
+	Base       = "base"
+	Filled     = "filled"
+	stateWord  = "state"
+	Taken      = "taken"
+	Go         = "go"
+	Refused    = "refused"
+	Malformed  = "malformed"
 )
 
 const (
-	// handPatience is the longest time for which a device stands still for a silent successor.
-	handPatience = 500 * time.Millisecond
-	// basePatience is the longest time in which a successor has to fill its device. The process
+	// Patience is the longest time for which a device stands still for a silent successor.
+	Patience = 500 * time.Millisecond
+	// BasePatience is the longest time in which a successor has to fill its device. The process
 	// serves its own device meanwhile, and only configuration waits. 10,000 peers take 0.1 s.
-	basePatience = 10 * time.Second
-	// helloPatience is the time that a successor has for its first message.
-	helloPatience = 2 * time.Second
+	BasePatience = 10 * time.Second
+	// HelloPatience is the time that a successor has for its first message.
+	HelloPatience = 2 * time.Second
 	// handMessage bounds a message, bytes. handFDs bounds its descriptors (SCM_MAX_FD is 253).
 	handMessage = 256
 	handFDs     = 3 + 3*64
 )
 
-// Steps of a handover in the process that serves the device, for DeviceOptions.Step.
-const (
-	StepHello    = "hello"    // a successor has connected and is ready
-	StepBase     = "base"     // the base is sent
-	StepExported = "exported" // the threads are stopped, and the state is written
-	StepSent     = "sent"     // the state is sent
-	StepTaken    = "taken"    // the successor has confirmed that it has the state
-	StepGone     = "gone"     // "go" is sent, and the keys are not forgotten yet
-)
+// Listen makes a socket with mode 0600 from the first moment, in place of a former one.
+func Listen(path, network string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of sockets: %w", err)
+	}
+	tmp := path + ".new"
+	os.Remove(tmp)
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: tmp, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err = os.Chmod(tmp, 0o600); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(tmp)
+		return nil, err
+	}
+	return l, nil
+}
 
-// Steps of a handover in the successor, for DeviceOptions.Step.
-const (
-	StepPrepared = "prepared" // its device exists, without state
-	StepFilled   = "filled"   // the base is in the device
-	StepReceived = "received" // the state and the descriptors are here
-	StepImported = "imported" // the state is in the device
-	StepTold     = "told"     // "taken" is sent
-	StepGo       = "go"       // "go" is received
-	StepStarted  = "started"  // the device sends
-)
+// Path is the path of a device's handover socket.
+func Path(dir, device string) string { return dir + "/" + device + ".handover" }
 
-// handPath is the path of a device's handover socket.
-func handPath(dir, device string) string { return dir + "/" + device + ".handover" }
-
-// desk accepts processes that request the device.
-type desk struct {
+// Desk accepts processes that request the device.
+type Desk struct {
 	l *net.UnixListener
-	// asked receives the connection to each successor that is ready.
-	asked chan *net.UnixConn
+	// Asked receives the connection to each successor that is ready.
+	Asked chan *net.UnixConn
 	end   chan struct{}
 
 	mu     sync.Mutex
 	queues []int // of the TUN; nil once the desk is closed
 }
 
-// openDesk makes the handover socket, mode 0600, and removes one that an earlier process left. The
+// OpenDesk makes the handover socket, mode 0600, and removes one that an earlier process left. The
 // queues must stay open until close.
-func openDesk(path string, queues []int) (*desk, error) {
-	l, err := listenAt(path, "unixpacket")
+func OpenDesk(path string, queues []int) (*Desk, error) {
+	l, err := Listen(path, "unixpacket")
 	if err != nil {
 		return nil, fmt.Errorf("listen for a successor: %w", err)
 	}
-	d := &desk{l: l, asked: make(chan *net.UnixConn), end: make(chan struct{}), queues: queues}
+	d := &Desk{l: l, Asked: make(chan *net.UnixConn), end: make(chan struct{}), queues: queues}
 	go d.serve()
 	return d, nil
 }
 
-func (d *desk) close() {
+// Close accepts no more of them.
+func (d *Desk) Close() {
 	close(d.end)
 	d.l.Close()
 	d.mu.Lock()
@@ -125,7 +130,7 @@ func (d *desk) close() {
 	d.queues = nil
 }
 
-func (d *desk) serve() {
+func (d *Desk) serve() {
 	for {
 		c, err := d.l.AcceptUnix()
 		if err != nil {
@@ -135,42 +140,42 @@ func (d *desk) serve() {
 	}
 }
 
-func (d *desk) greet(c *net.UnixConn) {
-	err := sameUser(c)
+func (d *Desk) greet(c *net.UnixConn) {
+	err := SameUser(c)
 	if err == nil {
-		_ = c.SetDeadline(time.Now().Add(helloPatience))
-		err = expect(c, helloText)
+		_ = c.SetDeadline(time.Now().Add(HelloPatience))
+		err = Expect(c, Hello)
 	}
 	if err == nil {
 		err = d.offer(c)
 	}
 	if err == nil {
-		err = expect(c, readyText)
+		err = Expect(c, Ready)
 	}
 	if err != nil {
-		_ = say(c, refusedWord+" "+err.Error())
+		_ = Say(c, Refused+" "+err.Error())
 		c.Close()
 		return
 	}
 	select {
-	case d.asked <- c:
+	case d.Asked <- c:
 	case <-d.end:
 		c.Close()
 	}
 }
 
 // offer sends the queues of the TUN.
-func (d *desk) offer(c *net.UnixConn) error {
+func (d *Desk) offer(c *net.UnixConn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queues == nil {
 		return errors.New("the device is closed")
 	}
-	return send(c, fmt.Sprintf("%s %d", queuesWord, len(d.queues)), d.queues)
+	return Send(c, fmt.Sprintf("%s %d", queuesWord, len(d.queues)), d.queues)
 }
 
-// sameUser refuses the process of another user at the other end (SO_PEERCRED, unix(7)).
-func sameUser(c *net.UnixConn) error {
+// SameUser refuses the process of another user at the other end (SO_PEERCRED, unix(7)).
+func SameUser(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -191,59 +196,61 @@ func sameUser(c *net.UnixConn) error {
 	return nil
 }
 
-// say sends one message.
-func say(c *net.UnixConn, text string) error {
+// Say sends one message.
+func Say(c *net.UnixConn, text string) error {
 	_, err := c.Write([]byte(text[:min(len(text), handMessage)]))
 	return err
 }
 
-// hear receives one message.
-func hear(c *net.UnixConn) (string, error) {
+// Hear receives one message.
+func Hear(c *net.UnixConn) (string, error) {
 	b := make([]byte, handMessage)
 	n, err := c.Read(b)
 	return string(b[:n]), err
 }
 
-// expect receives one message. It returns an error unless the message is text.
-func expect(c *net.UnixConn, text string) error {
-	got, err := hear(c)
+// Expect receives one message. It returns an error unless the message is text.
+func Expect(c *net.UnixConn, text string) error {
+	got, err := Hear(c)
 	if err == nil && got != text {
 		err = fmt.Errorf("it sends %q, want %q", got, text)
 	}
 	return err
 }
 
-// send sends one message with descriptors.
-func send(c *net.UnixConn, text string, fds []int) error {
+// Send sends one message with descriptors.
+func Send(c *net.UnixConn, text string, fds []int) error {
 	_, _, err := c.WriteMsgUnix([]byte(text), unix.UnixRights(fds...), nil)
 	return err
 }
 
-// parcel holds the descriptors that go with the state.
-type parcel struct {
-	image    int
-	lock     int // -1: the process has none
-	listener int // of the configuration socket
-	sockets  []int
-	// since is the time since boot at which the device began to stand still.
-	since time.Duration
+// Parcel holds the descriptors that go with the state.
+type Parcel struct {
+	Image    int
+	Lock     int // -1: the process has none
+	Listener int // of the configuration socket
+	Sockets  []int
+	// Since is the time since boot at which the device began to stand still.
+	Since time.Duration
 }
 
-func (p *parcel) text() string {
-	return fmt.Sprintf("%s %t %d %d", stateWord, p.lock >= 0, len(p.sockets), p.since)
+// Text is the message that they go with.
+func (p *Parcel) Text() string {
+	return fmt.Sprintf("%s %t %d %d", stateWord, p.Lock >= 0, len(p.Sockets), p.Since)
 }
 
-func (p *parcel) fds() []int {
-	fds := []int{p.image, p.listener}
-	if p.lock >= 0 {
-		fds = append(fds, p.lock)
+// FDs are all of them, in the order of ParseParcel.
+func (p *Parcel) FDs() []int {
+	fds := []int{p.Image, p.Listener}
+	if p.Lock >= 0 {
+		fds = append(fds, p.Lock)
 	}
-	return append(fds, p.sockets...)
+	return append(fds, p.Sockets...)
 }
 
-// parseBase returns the descriptor of a message with the base.
-func parseBase(text string, fds []int) (int, error) {
-	if _, err := words(text, baseText, 0); err != nil {
+// ParseBase returns the descriptor of a message with the base.
+func ParseBase(text string, fds []int) (int, error) {
+	if _, err := words(text, Base, 0); err != nil {
 		return -1, err
 	}
 	if len(fds) != 1 {
@@ -256,8 +263,8 @@ func parseBase(text string, fds []int) (int, error) {
 // many must follow.
 func words(text, first string, more int) ([]string, error) {
 	f := strings.Fields(text)
-	if len(f) > 0 && f[0] == refusedWord {
-		return nil, fmt.Errorf("it refuses: %s", strings.TrimPrefix(text, refusedWord+" "))
+	if len(f) > 0 && f[0] == Refused {
+		return nil, fmt.Errorf("it refuses: %s", strings.TrimPrefix(text, Refused+" "))
 	}
 	if len(f) != 1+more || f[0] != first {
 		return nil, fmt.Errorf("it sends %q, want %q", text, first)
@@ -265,8 +272,8 @@ func words(text, first string, more int) ([]string, error) {
 	return f[1:], nil
 }
 
-// parseQueues returns the descriptors of a message with the queues, at least one.
-func parseQueues(text string, fds []int) ([]int, error) {
+// ParseQueues returns the descriptors of a message with the queues, at least one.
+func ParseQueues(text string, fds []int) ([]int, error) {
 	f, err := words(text, queuesWord, 1)
 	if err != nil {
 		return nil, err
@@ -281,8 +288,8 @@ func parseQueues(text string, fds []int) ([]int, error) {
 	return fds, nil
 }
 
-// parseParcel returns the descriptors of a message with the state, by their use.
-func parseParcel(text string, fds []int) (*parcel, error) {
+// ParseParcel returns the descriptors of a message with the state, by their use.
+func ParseParcel(text string, fds []int) (*Parcel, error) {
 	f, err := words(text, stateWord, 3)
 	if err != nil {
 		return nil, err
@@ -295,7 +302,7 @@ func parseParcel(text string, fds []int) (*parcel, error) {
 		return nil, fmt.Errorf("it sends %q: %w", text, err)
 	}
 
-	p := &parcel{lock: -1, since: time.Duration(since)}
+	p := &Parcel{Lock: -1, Since: time.Duration(since)}
 	fixed := 2
 	if lock {
 		fixed++
@@ -303,17 +310,17 @@ func parseParcel(text string, fds []int) (*parcel, error) {
 	if len(fds) != fixed+int(sockets) {
 		return nil, fmt.Errorf("it sends %q and %d descriptors", text, len(fds))
 	}
-	p.image, p.listener = fds[0], fds[1]
+	p.Image, p.Listener = fds[0], fds[1]
 	if lock {
-		p.lock = fds[2]
+		p.Lock = fds[2]
 	}
-	p.sockets = fds[fixed:]
+	p.Sockets = fds[fixed:]
 	return p, nil
 }
 
-// receive receives a message with descriptors, and returns what parse makes of both. It closes the
+// Receive receives a message with descriptors, and returns what parse makes of both. It closes the
 // descriptors if it returns an error.
-func receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, error) {
+func Receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, error) {
 	var out T
 	b, oob := make([]byte, handMessage), make([]byte, unix.CmsgSpace(4*handFDs))
 	n, k, flags, _, err := c.ReadMsgUnix(b, oob)
@@ -334,19 +341,20 @@ func receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, e
 		out, err = parse(string(b[:n]), fds)
 	}
 	if err != nil {
-		closeFDs(fds)
+		CloseFDs(fds)
 	}
 	return out, err
 }
 
-func closeFDs(fds []int) {
+// CloseFDs closes descriptors.
+func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
 
-// sinceBoot returns the time since boot, which all processes of the machine share.
-func sinceBoot() time.Duration {
+// SinceBoot returns the time since boot, which all processes of the machine share.
+func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
 	return time.Duration(ts.Nano())

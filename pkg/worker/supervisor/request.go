@@ -1,4 +1,4 @@
-package worker
+package supervisor
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func ParseRequest(data []byte) (Request, error) {
 	if d.More() {
 		return Request{}, fmt.Errorf("parse device request: text after the object")
 	}
-	if err := checkName(r.Device); err != nil {
+	if err := CheckName(r.Device); err != nil {
 		return Request{}, err
 	}
 	// A larger packet does not fit an outer packet over IPv4 (cluster.TunnelMTU).
@@ -50,8 +50,8 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, nil
 }
 
-// checkName refuses a name that is not a name of a tunnel, hence also any path.
-func checkName(name string) error {
+// CheckName refuses a name that is not a name of a tunnel, hence also any path.
+func CheckName(name string) error {
 	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {
 		return fmt.Errorf("device name %q: want %q and a number, at most 15 characters", name,

@@ -1,4 +1,4 @@
-package worker
+package supervisor
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // Supervisor runs a process for each request in Dir.
@@ -39,7 +41,7 @@ type Supervisor struct {
 	refused map[string]string // by file name: the last logged reason
 	done    chan string
 	left    []*process // of devices that a newer supervisor keeps
-	// patience is handover; tests shorten it.
+	// patience is endPatience; tests shorten it.
 	patience time.Duration
 }
 
@@ -47,9 +49,9 @@ type Supervisor struct {
 // it may have been removed and made again.
 const rescan = time.Second
 
-// handover is the time that a supervisor waits for a previous one to end, which grants its
+// endPatience is the time that a supervisor waits for a previous one to end, which grants its
 // processes their grace period.
-const handover = 2 * grace
+const endPatience = 2 * grace
 
 // Run serves the requests until ctx ends. Then it ends the processes; the
 // devices, their routes and their states stay. When a newer supervisor of the same directory
@@ -163,7 +165,7 @@ const supersededPoll = 200 * time.Millisecond
 func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, error) {
 	patience := s.patience
 	if patience == 0 {
-		patience = handover
+		patience = endPatience
 	}
 	waiting, told := time.Now(), false
 	for {
@@ -316,4 +318,19 @@ func watch(dir string) (<-chan struct{}, func(), error) {
 		}
 	}()
 	return changed, func() { f.Close() }, nil
+}
+
+// prepareDir makes the directory of requests and states and refuses one that
+// is on a disk: states hold private keys.
+func prepareDir(dir string, trustDisk bool) error {
+	if !trustDisk {
+		if err := atomicfile.RequireMemory(dir); err != nil {
+			return fmt.Errorf("directory for devices: %w: keys would reach a disk: mount a "+
+				"tmpfs there, or pass --trust-disk if the disk is yours", err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for devices: %w", err)
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package worker
+package tunlink
 
 import (
 	"encoding/binary"
@@ -38,7 +38,7 @@ func TestChecksumOfZero(t *testing.T) {
 
 	var dev tun.Device
 	ns.Run(t, func() (err error) {
-		dev, err = openTUN("veil0", 1440)
+		dev, err = Open("veil0", 1440)
 		return err
 	})
 	defer dev.Close()

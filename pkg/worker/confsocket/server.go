@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bytes"
@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,10 +18,12 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/worker/handover"
+	"github.com/kubeveil/kubeveil/pkg/worker/logs"
 )
 
-// configurer is the part of a device that a configuration socket needs.
-type configurer interface {
+// Device is the part of a device that a configuration socket needs.
+type Device interface {
 	IpcGetOperation(w io.Writer) error
 	IpcSetOperation(r io.Reader) error
 }
@@ -39,7 +40,7 @@ type offloader interface {
 	SendSingly(peer noise.PublicKey) error
 }
 
-// server speaks the cross-platform configuration protocol
+// Server speaks the cross-platform configuration protocol
 // (https://www.wireguard.com/xplatform/) and keeps what was set. Beside "get" and "set" it knows
 //
 //	drops=1        a line for each reason: its name, an equals sign and the number
@@ -48,10 +49,10 @@ type offloader interface {
 //	singly=KEY     send datagrams to this peer one by one
 //
 // where KEY is a public key in hexadecimal digits.
-type server struct {
-	dev     configurer
-	state   string
-	changed func() // called after each set; may be nil
+type Server struct {
+	Device  Device
+	State   string
+	Changed func() // called after each set; may be nil
 
 	// gate is held for reading while an operation is done, and for writing during a handover. No
 	// client is waited for with it held.
@@ -64,54 +65,31 @@ type server struct {
 	whole, appended int
 }
 
-// listen makes the configuration socket of a device, with mode 0600 from the first moment. It
+// Listen makes the configuration socket of a device, with mode 0600 from the first moment. It
 // replaces a socket without a listener.
-func listen(path string) (*net.UnixListener, error) {
+func Listen(path string) (*net.UnixListener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path,
 			unix.EADDRINUSE)
 	}
-	l, err := listenAt(path, "unix")
+	l, err := handover.Listen(path, "unix")
 	if err != nil {
 		return nil, fmt.Errorf("listen for configuration: %w", err)
 	}
 	return l, nil
 }
 
-// listenAt makes a socket with mode 0600 from the first moment, in place of a former one.
-func listenAt(path, network string) (*net.UnixListener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make directory of sockets: %w", err)
-	}
-	tmp := path + ".new"
-	os.Remove(tmp)
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: tmp, Net: network})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	if err = os.Chmod(tmp, 0o600); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		l.Close()
-		os.Remove(tmp)
-		return nil, err
-	}
-	return l, nil
-}
-
 // answer does an operation and returns the reply to the client. It returns nothing if op is not an
 // operation of the protocol.
-func (s *server) answer(op string, body []byte) []byte {
+func (s *Server) answer(op string, body []byte) []byte {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	var answer bytes.Buffer
 	var err error
 	switch op {
 	case "get=1\n":
-		err = s.dev.IpcGetOperation(&answer)
+		err = s.Device.IpcGetOperation(&answer)
 	case "set=1\n":
 		err = s.set(body)
 	case "drops=1\n":
@@ -131,15 +109,15 @@ func (s *server) answer(op string, body []byte) []byte {
 }
 
 // refuse counts a request that the device does not see.
-func (s *server) refuse() {
-	if c, ok := s.dev.(dropCounter); ok {
+func (s *Server) refuse() {
+	if c, ok := s.Device.(dropCounter); ok {
 		c.NoteRefused()
 	}
 }
 
 // drops writes how often something was dropped, by reason.
-func (s *server) drops(w io.Writer) error {
-	c, ok := s.dev.(dropCounter)
+func (s *Server) drops(w io.Writer) error {
+	c, ok := s.Device.(dropCounter)
 	if !ok {
 		return unix.EOPNOTSUPP
 	}
@@ -151,8 +129,8 @@ func (s *server) drops(w io.Writer) error {
 }
 
 // offloads writes which offloads the device uses.
-func (s *server) offloads(w io.Writer) error {
-	d, ok := s.dev.(offloader)
+func (s *Server) offloads(w io.Writer) error {
+	d, ok := s.Device.(offloader)
 	if !ok {
 		return unix.EOPNOTSUPP
 	}
@@ -174,8 +152,8 @@ func (s *server) offloads(w io.Writer) error {
 }
 
 // singly makes the device send datagrams to a peer one by one.
-func (s *server) singly(text string) error {
-	d, ok := s.dev.(offloader)
+func (s *Server) singly(text string) error {
+	d, ok := s.Device.(offloader)
 	if !ok {
 		return unix.EOPNOTSUPP
 	}
@@ -192,9 +170,9 @@ func (s *server) singly(text string) error {
 	return nil
 }
 
-// hold waits until no operation is under way and lets none begin until release. It returns false
+// Hold waits until no operation is under way and lets none begin until release. It returns false
 // when that takes too long.
-func (s *server) hold(patience time.Duration) bool {
+func (s *Server) Hold(patience time.Duration) bool {
 	held := make(chan struct{})
 	go func() {
 		s.gate.Lock()
@@ -214,18 +192,19 @@ func (s *server) hold(patience time.Duration) bool {
 	}
 }
 
-func (s *server) release() { s.gate.Unlock() }
+// Release lets operations begin again.
+func (s *Server) Release() { s.gate.Unlock() }
 
 // set changes the device and keeps what came of it, also of a set that failed half way.
-func (s *server) set(body []byte) error {
+func (s *Server) set(body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.dev.IpcSetOperation(bytes.NewReader(body))
+	err := s.Device.IpcSetOperation(bytes.NewReader(body))
 	if err != nil || !s.extend(body) {
 		err = errors.Join(err, s.keep())
 	}
-	if s.changed != nil {
-		s.changed()
+	if s.Changed != nil {
+		s.Changed()
 	}
 	return err
 }
@@ -234,26 +213,26 @@ func (s *server) set(body []byte) error {
 // read and write a thousand. Sections of peers may follow others in one set; settings of the device
 // may not. An interface's name may not either: a kept state has numbers, which need no interface to
 // be read. The file is rewritten once more than half of it was appended.
-func (s *server) extend(body []byte) bool {
+func (s *Server) extend(body []byte) bool {
 	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole ||
 		bytes.IndexByte(body, '%') >= 0 {
 		return false
 	}
-	if err := extend(s.state, int64(s.whole+s.appended), body); err != nil {
+	if err := extend(s.State, int64(s.whole+s.appended), body); err != nil {
 		return false
 	}
 	s.appended += len(body)
 	return true
 }
 
-func (s *server) keep() error {
+func (s *Server) keep() error {
 	s.whole, s.appended = 0, 0
 	var get bytes.Buffer
-	if err := s.dev.IpcGetOperation(&get); err != nil {
+	if err := s.Device.IpcGetOperation(&get); err != nil {
 		return fmt.Errorf("read own state: %w", err)
 	}
 	state := configuration(get.Bytes())
-	if err := save(s.state, state); err != nil {
+	if err := save(s.State, state); err != nil {
 		return err
 	}
 	s.whole = len(state)
@@ -274,4 +253,21 @@ func errno(err error) int64 {
 		return coded.ErrorCode()
 	}
 	return -int64(unix.EIO)
+}
+
+// Restore sets the device to the kept state. One that it does not take is
+// a warning: the device begins empty and waits to be configured.
+func (s *Server) Restore(log *slog.Logger) error {
+	b, err := load(s.State)
+	if err != nil {
+		return err
+	}
+	if err := s.Device.IpcSetOperation(bytes.NewReader(configuration(b))); err != nil {
+		log.Warn("kept state is not usable, beginning empty", "file", s.State,
+			"err", logs.Redact(err.Error()))
+		empty :=
+			"private_key=0000000000000000000000000000000000000000000000000000000000000000\nreplace_peers=true\n"
+		return s.Device.IpcSetOperation(bytes.NewReader([]byte(empty)))
+	}
+	return nil
 }

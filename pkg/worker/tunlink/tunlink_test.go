@@ -1,4 +1,4 @@
-package worker
+package tunlink
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 				}
 
 				for range 2 {
-					dev, err := openTUN("veil0", 1440)
+					dev, err := Open("veil0", 1440)
 					if tc.want != "" {
 						if err == nil || !strings.Contains(err.Error(), tc.want) {
 							t.Errorf("open: %v, want %q", err, tc.want)

@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bytes"
@@ -23,14 +23,14 @@ func (*chatty) IpcGetOperation(w io.Writer) error {
 }
 
 // dial connects to a server that serves dev.
-func dial(t *testing.T, dev configurer) (*server, func() *net.UnixConn) {
+func dial(t *testing.T, dev Device) (*Server, func() *net.UnixConn) {
 	t.Helper()
-	s := &server{dev: dev, state: filepath.Join(t.TempDir(), "state")}
+	s := &Server{Device: dev, State: filepath.Join(t.TempDir(), "state")}
 	addr := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"}
 	l, err := net.ListenUnix("unix", addr)
 	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
-	go s.serve(l)
+	go s.Serve(l)
 	return s, func() *net.UnixConn {
 		t.Helper()
 		c, err := net.DialUnix("unix", nil, addr)
@@ -55,10 +55,10 @@ func TestClientThatDoesNotReadHoldsNoHandover(t *testing.T) {
 	s, connect := dial(t, &chatty{})
 	errtest.Must(t, say1(connect(), "get=1\n\n")) // The answer is being written, and does not fit.
 	for i := range 3 {
-		if !s.hold(10 * time.Second) {
+		if !s.Hold(10 * time.Second) {
 			t.Fatalf("attempt %d: refused, an operation is under way", i)
 		}
-		s.release()
+		s.Release()
 	}
 }
 
@@ -82,18 +82,18 @@ func TestHandoverWaitsForAnOperation(t *testing.T) {
 	answered := make(chan error, 2)
 	go func() { answered <- say1(first, "set=1\n\n") }()
 	<-d.begun
-	if s.hold(time.Millisecond) {
+	if s.Hold(time.Millisecond) {
 		t.Fatal("a handover began in the middle of an operation")
 	}
 	held := make(chan bool)
-	go func() { held <- s.hold(20 * time.Second) }()
+	go func() { held <- s.Hold(20 * time.Second) }()
 	d.end <- struct{}{}
 	errtest.Must(t, <-answered)
 	if !<-held {
 		t.Fatal("the handover did not begin after the operation")
 	}
 	go func() { answered <- say1(second, "set=1\n\n") }()
-	s.release()
+	s.Release()
 	<-d.begun
 	d.end <- struct{}{}
 	errtest.Must(t, <-answered)
@@ -166,7 +166,7 @@ func (c *timed) SetDeadline(end time.Time) error {
 // A client has a bounded time to finish a request and to read the answer, and any time before.
 func TestClientHasADeadline(t *testing.T) {
 	c := &timed{script: script{Reader: strings.NewReader("get=1\n\n")}}
-	s := &server{dev: &nothing{}}
+	s := &Server{Device: &nothing{}}
 	s.handle(c)
 	want := []bool{false, true, true, false}
 	if len(c.limits) != len(want) {
@@ -183,7 +183,7 @@ func TestClientHasADeadline(t *testing.T) {
 func TestEndlessOperationIsRefused(t *testing.T) {
 	d := &dropper{}
 	r := &endless{}
-	(&server{dev: d}).handle(&script{Reader: r})
+	(&Server{Device: d}).handle(&script{Reader: r})
 	if r.n > 1<<20 || d.refused != 1 {
 		t.Errorf("read %d bytes, %d refused, want few and 1", r.n, d.refused)
 	}

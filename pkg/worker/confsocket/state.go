@@ -1,4 +1,4 @@
-package worker
+package confsocket
 
 import (
 	"bytes"
@@ -76,19 +76,4 @@ func load(path string) ([]byte, error) {
 		return nil, fmt.Errorf("load state: %w", err)
 	}
 	return b[:bytes.LastIndexByte(b, '\n')+1], nil
-}
-
-// prepareDir makes the directory of requests and states and refuses one that
-// is on a disk: states hold private keys.
-func prepareDir(dir string, trustDisk bool) error {
-	if !trustDisk {
-		if err := atomicfile.RequireMemory(dir); err != nil {
-			return fmt.Errorf("directory for devices: %w: keys would reach a disk: mount a "+
-				"tmpfs there, or pass --trust-disk if the disk is yours", err)
-		}
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory for devices: %w", err)
-	}
-	return nil
 }
