@@ -27,6 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -156,7 +157,7 @@ func TestStartFencesByTheState(t *testing.T) {
 	f.store, f.cluster = storeFile+dir, "c"
 	st := ready(0)
 	st.UUID, st.Writer, st.Epoch = crypt.UUID{1}, "node-2", 3
-	errtest.Must(t, (&volume.FileStore{Dir: dir}).Create(t.Context(), st))
+	errtest.Must(t, (&filestore.Folder{Dir: dir}).Create(t.Context(), st))
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 )
 
 // The driver itself answers the liveness probe: the server of its socket and device-mapper must
@@ -32,7 +33,7 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 		return nil
 	}
 	set := volume.NewSet(volume.Config{
-		Cluster: "c", Node: "n", Store: &volume.FileStore{Dir: t.TempDir()}, Engine: engine,
+		Cluster: "c", Node: "n", Store: &filestore.Folder{Dir: t.TempDir()}, Engine: engine,
 		Backend: &backend.Files{Dir: t.TempDir()},
 	})
 

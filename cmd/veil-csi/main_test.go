@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/hack/deptest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -105,7 +106,7 @@ func TestKeys(t *testing.T) {
 // A volume that another node took over is fenced by a driver without calls.
 func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine, store, id := dmcrypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}
+		engine, store, id := dmcrypttest.New(), &filestore.Folder{Dir: t.TempDir()}, crypt.UUID{1}
 		set := volume.NewSet(volume.Config{Cluster: "c", Node: "node-1", Store: store,
 			Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
 		d, err := driver.New(driver.Config{Node: "node-1",

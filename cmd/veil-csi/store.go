@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 )
 
 // states is a store, with the requests of people in it.
@@ -43,7 +44,7 @@ func (s states) reader() volume.Reader {
 func (o *options) open(log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
 		id := func(context.Context) (string, error) { return o.cluster, nil }
-		return states{Store: &volume.FileStore{Dir: dir}, cluster: id}, os.MkdirAll(dir, 0o700)
+		return states{Store: &filestore.Folder{Dir: dir}, cluster: id}, os.MkdirAll(dir, 0o700)
 	}
 	s, err := kubestore.New(kubestore.Options{Kubeconfig: o.kubeconfig, Node: o.node})
 	if err != nil {

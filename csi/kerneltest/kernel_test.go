@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -77,7 +78,7 @@ func newNodeIn(t *testing.T, dir string) *node {
 	}
 	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
 	n.Set = volume.NewSet(volume.Config{
-		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]},
+		Cluster: cluster, Node: "node-1", Store: &filestore.Folder{Dir: dirs["states"]},
 		Engine: dmcrypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})

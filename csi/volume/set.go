@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // readers bounds how many volumes have their metadata in memory, and how many disks are scanned, at
@@ -186,7 +187,8 @@ func (s *Set) lock(volume string) (func(), error) {
 			return nil, err
 		}
 		f.Close()
-		if release, err = flock(path, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		if release, err = atomicfile.Lock(path, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err,
+			unix.EWOULDBLOCK) {
 			return nil, inProgress
 		} else if err != nil {
 			return nil, err

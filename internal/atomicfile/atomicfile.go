@@ -146,3 +146,16 @@ func RequireMemory(path string) error {
 		return fmt.Errorf("%s is %w", path, ErrOnDisk)
 	}
 }
+
+// Lock locks the file or folder at path until unlock or the end of the process.
+func Lock(path string, how int) (unlock func(), err error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), how); err != nil {
+		d.Close()
+		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
+	}
+	return func() { d.Close() }, nil
+}

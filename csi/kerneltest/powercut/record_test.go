@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt/dmcrypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
@@ -85,7 +86,7 @@ func simulate(t *testing.T) []logged {
 	disk := recorder{NewDisk(volumeSize), volumeStart, &entries}
 	m := &marker{disk: recorder{NewDisk(marksSize), marksStart, &entries}}
 	s := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: t.TempDir()},
+		Cluster: cluster, Node: nodeName, Store: markingStore{&filestore.Folder{Dir: t.TempDir()},
 			m}, Engine: dmcrypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
 		OpenDisk: func(string, bool) (blk.Disk, error) { return disk, nil },
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -64,7 +65,7 @@ func TestWorkload(t *testing.T) {
 
 	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states},
+		Cluster: cluster, Node: nodeName, Store: markingStore{&filestore.Folder{Dir: states},
 			w.marks}, Engine: dmcrypt.Kernel{},
 		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t),
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 )
 
@@ -57,7 +58,7 @@ func newNode(s settings) (*node, error) {
 	}
 
 	config := volume.Config{
-		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]},
+		Cluster: clusterID, Node: nodeName, Store: &filestore.Folder{Dir: dirs["states"]},
 		Engine: dmcrypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}

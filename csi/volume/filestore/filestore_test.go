@@ -1,21 +1,28 @@
-package volume
+package filestore
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-func TestFileStore(t *testing.T) {
-	f := &FileStore{Dir: t.TempDir()}
+const id, cluster = "pvc-1", "c0ffee00-0000-4000-8000-000000000001"
+
+func equal(a, b volume.State) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
+
+func TestFolder(t *testing.T) {
+	f := &Folder{Dir: t.TempDir()}
 	ctx := t.Context()
-	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	st := volume.State{Volume: id, Cluster: cluster, Phase: volume.New, Payload: 4096,
+		Content: volume.Unmade}
 	errtest.Must(t, f.Create(ctx, st))
-	if err := f.Create(ctx, st); !errors.Is(err, ErrExists) {
+	if err := f.Create(ctx, st); !errors.Is(err, volume.ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
 	got, r, err := f.Get(ctx, id)
@@ -23,14 +30,14 @@ func TestFileStore(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 
-	st.Content = Made
+	st.Content = volume.Made
 	if _, err := f.Update(ctx, st, r); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Update(ctx, st, r); !errors.Is(err, ErrConflict) {
+	if _, err := f.Update(ctx, st, r); !errors.Is(err, volume.ErrConflict) {
 		t.Errorf("updated an old revision: %v", err)
 	}
-	if err := f.Remove(ctx, id, r); !errors.Is(err, ErrConflict) {
+	if err := f.Remove(ctx, id, r); !errors.Is(err, volume.ErrConflict) {
 		t.Errorf("removed an old revision: %v", err)
 	}
 	if all, err := f.List(ctx); err != nil || len(all) != 1 || !equal(all[0], st) {
@@ -38,39 +45,42 @@ func TestFileStore(t *testing.T) {
 	}
 
 	st.Payload = 1
-	if err := f.Create(ctx, st); !errors.Is(err, ErrState) {
+	if err := f.Create(ctx, st); !errors.Is(err, volume.ErrState) {
 		t.Errorf("kept a state that is none: %v", err)
 	}
 
 	for _, name := range []string{"", "../x", ".x"} {
-		if _, _, err := f.Get(ctx, name); err == nil || errors.Is(err, ErrNotFound) {
+		if _, _, err := f.Get(ctx, name); err == nil || errors.Is(err, volume.ErrNotFound) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 
 	filetest.Write(t, filepath.Join(f.Dir, id+".json"),
 		[]byte(`{"revision":1,"state":{"later":1}}`), 0o600)
-	if _, _, err := f.Get(ctx, id); !errors.Is(err, ErrState) {
+	if _, _, err := f.Get(ctx, id); !errors.Is(err, volume.ErrState) {
 		t.Errorf("a field of another version: %v", err)
 	}
-	st = State{Volume: "pvc-2", Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	st = volume.State{Volume: "pvc-2", Cluster: cluster, Phase: volume.New, Payload: 4096,
+		Content: volume.Unmade}
 	errtest.Must(t, f.Create(ctx, st))
-	if all, err := f.List(ctx); !errors.Is(err, ErrState) || len(all) != 1 || !equal(all[0], st) {
+	if all, err := f.List(ctx); !errors.Is(err, volume.ErrState) || len(all) != 1 ||
+		!equal(all[0], st) {
 		t.Errorf("list beside one that is refused: %v, %v", all, err)
 	}
 }
 
 // A process that died while it wrote a state leaves no part of a wrapped key after the next write.
-func TestFileStoreTakesWhatWasLeft(t *testing.T) {
-	f := &FileStore{Dir: t.TempDir()}
+func TestFolderTakesWhatWasLeft(t *testing.T) {
+	f := &Folder{Dir: t.TempDir()}
 	left := filepath.Join(f.Dir, ".pvc-1.tmp-1")
 	leave := func() {
 		t.Helper()
 		filetest.Write(t, left, []byte("a wrapped key"), 0o600)
 	}
-	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
+	st := volume.State{Volume: id, Cluster: cluster, Phase: volume.New, Payload: 4096,
+		Content: volume.Unmade}
 
-	var r Revision
+	var r volume.Revision
 	for _, c := range []struct {
 		what string
 		do   func() error
@@ -101,7 +111,7 @@ func FuzzStored(f *testing.F) {
 			`{"revision":1,"state":{"volume":"pvc-1","cluster":"c","phase":"New","payload":4096,"content":"Unmade"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := parseStored(text, id)
-		if err != nil && !errors.Is(err, ErrState) {
+		if err != nil && !errors.Is(err, volume.ErrState) {
 			t.Errorf("untyped: %v", err)
 		}
 		if err == nil && s.State.Check() != nil {
