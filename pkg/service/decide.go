@@ -99,7 +99,7 @@ func (d *decision) port(h here, e *entry, p Port) {
 	add := func(k kind, a netip.Addr, port uint16, scope Scope, local bool) {
 		a = a.Unmap()
 		v6 := a.Is6()
-		if !reachable(a) || port == 0 || !s.hasFamily(v6) {
+		if !Reachable(a) || port == 0 || !s.HasFamily(v6) {
 			return
 		}
 		if _, ok := found[v6]; !ok {
@@ -194,7 +194,7 @@ func (d *decision) apiServer(e *entry) {
 func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 	backends []netip.AddrPort) {
 	addr := a.Addr().Unmap()
-	if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFrontends {
+	if !Reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFrontends {
 		return
 	}
 
@@ -208,7 +208,7 @@ func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 
 	g := &group{id: groupID(e.name, key)}
 	for _, b := range backends {
-		if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
+		if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); Reachable(b.Addr()) &&
 			b.Port() != 0 && b.Addr().Is6() == key.v6 {
 			g.backends = append(g.backends, backendOf(b))
 		}
@@ -267,7 +267,7 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 		all = slices.Grow(all, len(s.Endpoints))
 		for _, ep := range s.Endpoints {
 			addr, rank := ep.Addr.Unmap(), rankOf(ep)
-			if rank == rankNone || !reachable(addr) || addr.Is6() != v6 {
+			if rank == rankNone || !Reachable(addr) || addr.Is6() != v6 {
 				continue
 			}
 			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank}

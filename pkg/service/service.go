@@ -64,10 +64,10 @@ type Service struct {
 	HealthCheckNodePort uint16
 }
 
-// hasFamily reports whether the service may claim IPv6, or IPv4, addresses. A load balancer may
+// HasFamily reports whether the service may claim IPv6, or IPv4, addresses. A load balancer may
 // list addresses of both families; kube-proxy ignores other families than the service's too
 // (GetClusterIPByFamily in pkg/proxy/util).
-func (s *Service) hasFamily(v6 bool) bool {
+func (s *Service) HasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 ||
 		slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
@@ -138,8 +138,8 @@ type HostFrontend struct {
 	Backends []netip.AddrPort
 }
 
-// reachable reports whether a frontend or a backend may have an address.
-func reachable(a netip.Addr) bool {
+// Reachable reports whether a frontend or a backend may have an address.
+func Reachable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() &&
 		!a.IsMulticast() && !a.Unmap().IsLinkLocalUnicast()
 }

@@ -224,7 +224,7 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 	slot := backendOf(b.Addr)
 	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareBackend)
 	switch rank := rankOf(ep); {
-	case !reachable(b.Addr.Addr()) || port == 0:
+	case !Reachable(b.Addr.Addr()) || port == 0:
 		b.Why = "no pod can be reached at this address"
 	case b.Chosen && rank == rankReady:
 		b.Why = "ready"

@@ -23,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
+	"github.com/kubeveil/kubeveil/pkg/service/vip"
 )
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
@@ -75,7 +76,7 @@ type Feature struct {
 	keeper    *Keeper
 	noAPIPath string
 
-	vips service.VIPs
+	vips vip.Addresses
 	// listed reports whether vips are complete.
 	listed atomic.Bool
 

@@ -22,8 +22,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/service/vip"
 )
 
 func TestWhichProgramsALinkHas(t *testing.T) {
@@ -286,8 +286,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 
 		// No service has had them for long, and the table has no flow: only callers keep them
 		// closed. From here on the addresses are closed. Dropped packets are sent again.
-		var known service.VIPs
-		known.Left(nettest.Addrs(vips...), time.Now().Add(-2*service.VIPLinger))
+		var known vip.Addresses
+		known.Left(nettest.Addrs(vips...), time.Now().Add(-2*vip.Linger))
 
 		var closed []string
 		for _, a := range known.Addrs(time.Now(), l.inUse(t)) {

@@ -1,32 +1,34 @@
-package service
+package vip
 
 import (
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// VIPLinger is how long an address counts after its last service went, and how often the use of
+// Linger is how long an address counts after its last service went, and how often the use of
 // such an address is checked then. Its flows go on, and programs still translate their packets.
-const VIPLinger = time.Hour
+const Linger = time.Hour
 
-// VIPs are the addresses of all known services outside the cluster's service ranges: LoadBalancer
-// IPs and external IPs. An untranslated packet of a pod to one of them must not leave the node. The
-// table cannot drop it, since it passes what it does not know. Methods may be called concurrently.
-// The zero value has no services.
-type VIPs struct {
+// Addresses are the addresses of all known services outside the cluster's service ranges:
+// LoadBalancer IPs and external IPs. An untranslated packet of a pod to one of them must not leave
+// the node. The table cannot drop it, since it passes what it does not know. Methods may be called
+// concurrently. The zero value has no services.
+type Addresses struct {
 	mu        sync.Mutex
-	byService map[Name][]netip.Addr
+	byService map[service.Name][]netip.Addr
 	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
 }
 
 // Put adds or replaces a service and reports whether its addresses changed. An address that no
 // frontend may have does not count, nor does one of a family that the service does not have.
-func (v *VIPs) Put(s Service, now time.Time) bool {
+func (v *Addresses) Put(s service.Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
-		if a = a.Unmap(); reachable(a) && s.hasFamily(a.Is6()) {
+		if a = a.Unmap(); service.Reachable(a) && s.HasFamily(a.Is6()) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -34,11 +36,11 @@ func (v *VIPs) Put(s Service, now time.Time) bool {
 }
 
 // Delete removes a service and reports whether it had addresses.
-func (v *VIPs) Delete(n Name, now time.Time) bool { return v.set(n, nil, now) }
+func (v *Addresses) Delete(n service.Name, now time.Time) bool { return v.set(n, nil, now) }
 
 // Left adds addresses that services had before this process knew any. They count as if their
 // service went now.
-func (v *VIPs) Left(addrs []netip.Addr, now time.Time) {
+func (v *Addresses) Left(addrs []netip.Addr, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.begin()
@@ -48,13 +50,13 @@ func (v *VIPs) Left(addrs []netip.Addr, now time.Time) {
 }
 
 // begin makes the zero value's maps.
-func (v *VIPs) begin() {
+func (v *Addresses) begin() {
 	if v.byService == nil {
-		v.byService, v.gone = make(map[Name][]netip.Addr), make(map[netip.Addr]time.Time)
+		v.byService, v.gone = make(map[service.Name][]netip.Addr), make(map[netip.Addr]time.Time)
 	}
 }
 
-func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
+func (v *Addresses) set(n service.Name, addrs []netip.Addr, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	had := v.byService[n]
@@ -74,9 +76,9 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 }
 
 // Addrs returns addresses, each once and sorted. They are addresses that services have now or had
-// within the last VIPLinger, and addresses that are still in use. inUse returns the addresses among
-// its argument that are in use. It is costly, so it is called once in VIPLinger for each address.
-func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
+// within the last Linger, and addresses that are still in use. inUse returns the addresses among
+// its argument that are in use. It is costly, so it is called once in Linger for each address.
+func (v *Addresses) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var all, late []netip.Addr
@@ -84,7 +86,7 @@ func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []net
 		all = append(all, addrs...)
 	}
 	for a, when := range v.gone {
-		if now.Sub(when) > VIPLinger {
+		if now.Sub(when) > Linger {
 			delete(v.gone, a)
 			late = append(late, a)
 		} else {

@@ -1,10 +1,12 @@
-package service
+package vip
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 func vipAddrs(texts ...string) (out []netip.Addr) {
@@ -16,8 +18,8 @@ func vipAddrs(texts ...string) (out []netip.Addr) {
 
 func TestVIPsComeFromKnownServices(t *testing.T) {
 	addrs := vipAddrs
-	var v VIPs
-	name := func(n string) Name { return Name{"shop", n} }
+	var v Addresses
+	name := func(n string) service.Name { return service.Name{Namespace: "shop", Name: n} }
 
 	began := time.Now()
 	for _, c := range []struct {
@@ -28,27 +30,27 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 		want      []netip.Addr
 	}{
 		{"an address of the cluster's own", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("a"), ClusterIPs: addrs("198.18.128.1")}, now)
+			return v.Put(service.Service{Name: name("a"), ClusterIPs: addrs("198.18.128.1")}, now)
 		}, false, nil},
 		{"balancers of both families, one twice", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("b"),
+			return v.Put(service.Service{Name: name("b"),
 				LoadBalancerIPs: addrs("fd42:fd::1", "198.19.199.1", "198.19.199.1")}, now)
 		}, true, addrs("198.19.199.1", "fd42:fd::1")},
 		{"nothing new", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("b"),
+			return v.Put(service.Service{Name: name("b"),
 				LoadBalancerIPs: addrs("198.19.199.1", "fd42:fd::1")}, now)
 		}, false, addrs("198.19.199.1", "fd42:fd::1")},
 		{"external, one of another's, one mapped", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("c"),
+			return v.Put(service.Service{Name: name("c"),
 				ExternalIPs: addrs("198.19.199.1", "::ffff:198.19.199.2")}, now)
 		}, true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"what nobody can be reached at", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("d"),
+			return v.Put(service.Service{Name: name("d"),
 				ExternalIPs: append(addrs("127.0.0.1", "::", "224.0.0.1", "fe80::1%eth0"),
 					netip.Addr{})}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"of a family that the service does not have", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"),
+			return v.Put(service.Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"),
 				LoadBalancerIPs: addrs("fd42:fd::9")}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"a service goes", time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) },
@@ -60,7 +62,7 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 		{"more than an hour later only what another has is left", 2*time.Hour + time.Second,
 			func(time.Time) bool { return false }, false, addrs("198.19.199.1", "198.19.199.2")},
 		{"the other has none any more", 3 * time.Hour, func(now time.Time) bool {
-			return v.Put(Service{Name: name("c")}, now)
+			return v.Put(service.Service{Name: name("c")}, now)
 		}, true, addrs("198.19.199.1", "198.19.199.2")},
 		{"long after", 5 * time.Hour, func(time.Time) bool { return false }, false, nil},
 	} {
@@ -76,11 +78,12 @@ func TestVIPsComeFromKnownServices(t *testing.T) {
 }
 
 func TestVIPsInUseStay(t *testing.T) {
-	var v VIPs
+	var v Addresses
 	began := time.Now()
-	v.Put(Service{Name: Name{"shop", "a"}, ExternalIPs: vipAddrs("198.19.199.1")}, began)
+	v.Put(service.Service{Name: service.Name{Namespace: "shop", Name: "a"},
+		ExternalIPs: vipAddrs("198.19.199.1")}, began)
 	v.Left(vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1", "::ffff:198.19.199.3"), began)
-	v.Delete(Name{"shop", "a"}, began.Add(VIPLinger))
+	v.Delete(service.Name{Namespace: "shop", Name: "a"}, began.Add(Linger))
 
 	for _, c := range []struct {
 		situation          string
@@ -89,18 +92,18 @@ func TestVIPsInUseStay(t *testing.T) {
 	}{
 		{"at first", 0, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "198.19.199.3",
 			"fd42:fd::1")},
-		{"an hour after the start two of three are in use", VIPLinger + time.Second,
+		{"an hour after the start two of three are in use", Linger + time.Second,
 			vipAddrs("198.19.199.2", "fd42:fd::1"),
 			vipAddrs("198.19.199.2", "198.19.199.3", "fd42:fd::1"),
 			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"soon after that nobody is asked", VIPLinger + time.Minute, nil, nil,
+		{"soon after that nobody is asked", Linger + time.Minute, nil, nil,
 			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"what a service had an hour ago is in use", 2*VIPLinger + time.Second,
+		{"what a service had an hour ago is in use", 2*Linger + time.Second,
 			vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1"),
 			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"an hour later nothing is", 4 * VIPLinger, nil,
+		{"an hour later nothing is", 4 * Linger, nil,
 			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1"), nil},
-		{"and nobody is asked again", 9 * VIPLinger, nil, nil, nil},
+		{"and nobody is asked again", 9 * Linger, nil, nil, nil},
 	} {
 		var asked []netip.Addr
 		got := v.Addrs(began.Add(c.after), func(addrs []netip.Addr) []netip.Addr {
