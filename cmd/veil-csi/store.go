@@ -46,7 +46,7 @@ func (o *options) open(log *slog.Logger) (states, error) {
 		id := func(context.Context) (string, error) { return o.cluster, nil }
 		return states{Store: &filestore.Folder{Dir: dir}, cluster: id}, os.MkdirAll(dir, 0o700)
 	}
-	s, err := kubestore.New(kubestore.Options{Kubeconfig: o.kubeconfig, Node: o.node})
+	s, err := kubestore.New(o.kubeconfig, o.node)
 	if err != nil {
 		return states{}, err
 	}

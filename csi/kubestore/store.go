@@ -29,15 +29,6 @@ const (
 	page = 500
 )
 
-// Options set how the API server is reached.
-type Options struct {
-	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
-	Kubeconfig string
-	// Node is the name of this node in Kubernetes. The API server lets a node's token change no
-	// other's volumes.
-	Node string
-}
-
 // Store is a volume.Store in the API server. Its methods may be called from several goroutines.
 type Store struct {
 	node    string
@@ -47,13 +38,15 @@ type Store struct {
 
 var _ volume.Store = (*Store)(nil)
 
-// New reads the credentials. It does not yet talk to the API server.
-func New(o Options) (*Store, error) {
-	cfg, err := RESTConfig(o.Kubeconfig)
+// New reads the credentials from a kubeconfig file, or from the pod's service account where that is
+// empty. node is the name of this node in Kubernetes: the API server lets a node's token change no
+// other's volumes. New does not yet talk to the API server.
+func New(kubeconfig, node string) (*Store, error) {
+	cfg, err := RESTConfig(kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("volumes in kubernetes: %w", err)
 	}
-	return NewForConfig(cfg, o.Node)
+	return NewForConfig(cfg, node)
 }
 
 // NewForConfig is New with credentials that were read already.
