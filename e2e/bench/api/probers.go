@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
-	"github.com/kubeveil/kubeveil/e2e/bench/api/server"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/faultlab"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
@@ -40,15 +40,15 @@ type probed struct {
 
 // probers measures an API server alone, and then with probes as from so many nodes.
 func (s *run) probers(ctx context.Context) error {
-	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
-		if err := b.good(ctx); err != nil {
+	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
+		if err := b.Good(ctx); err != nil {
 			return err
 		}
-		server := b.lab.Control.APIServer
+		server := b.Cluster.Control.APIServer
 		if err := client.MoreFiles(server.PID(), s.Probers); err != nil {
 			return err
 		}
-		if err := b.lab.Control.Host().Sysctl("net/ipv4/ip_local_port_range",
+		if err := b.Cluster.Control.Host().Sysctl("net/ipv4/ip_local_port_range",
 			"10000 65000"); err != nil {
 			return err
 		}
@@ -58,8 +58,8 @@ func (s *run) probers(ctx context.Context) error {
 		}
 		s.Progress("without probers: %.1f %% of a core, P99 %.0f µs", alone.cpu, alone.p99)
 
-		p, err := b.child(ctx, b.lab.Control.Host(), "probe",
-			b.lab.Control.ServerAddr(0).String(), strconv.Itoa(s.Probers))
+		p, err := b.Child(ctx, b.Cluster.Control.Host(), "probe",
+			b.Cluster.Control.ServerAddr(0).String(), strconv.Itoa(s.Probers))
 		if err != nil {
 			return err
 		}
@@ -87,10 +87,11 @@ func (s *run) joining() time.Duration {
 
 // measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own
 // namespace: the lab's network, which looks at each frame, is not measured.
-func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process) (m probed,
+func (s *run) measureProbed(ctx context.Context, b *faultlab.Lab,
+	server *lab.Process) (m probed,
 	err error) {
-	l, err := json.Marshal(client.Load{Dir: b.dir,
-		To:          []netip.AddrPort{b.lab.Control.ServerAddr(0)},
+	l, err := json.Marshal(client.Load{Dir: b.Dir,
+		To:          []netip.AddrPort{b.Cluster.Control.ServerAddr(0)},
 		Connections: connections, Rate: probedRate, Warm: warm, Duration: s.Steady, Path: probedPath})
 	if err != nil {
 		return m, err
@@ -106,7 +107,7 @@ func (s *run) measureProbed(ctx context.Context, b *broken, server *lab.Process)
 	if err != nil {
 		return m, err
 	}
-	text, err := b.lab.Control.Host().Exec(ctx, argv[0], argv[1:]...)
+	text, err := b.Cluster.Control.Host().Exec(ctx, argv[0], argv[1:]...)
 	if err != nil {
 		return m, err
 	}

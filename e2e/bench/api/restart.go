@@ -3,12 +3,12 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/faultlab"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -34,23 +34,23 @@ const (
 // restart restarts the API servers one after the other under clients, and looks how their
 // connections are spread when some time has passed.
 func (s *run) restart(ctx context.Context) error {
-	err := s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
-		if err := b.good(ctx); err != nil {
+	err := s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
+		if err := b.Good(ctx); err != nil {
 			return err
 		}
-		clients, err := b.child(ctx, b.pod, "fleet", b.dir, b.service.String(),
+		clients, err := b.Child(ctx, b.Pod, "fleet", b.Dir, b.Service.String(),
 			strconv.Itoa(fleetSize))
 		if err != nil {
 			return err
 		}
-		b.holders = []*lab.Process{clients}
+		b.Hold(clients)
 		if err := clients.WaitLine(ctx, client.LineHeld, time.Minute); err != nil {
 			return err
 		}
-		if err := b.mark(); err != nil {
+		if err := b.Mark(); err != nil {
 			return err
 		}
-		if err := b.roll(ctx); err != nil {
+		if err := b.Roll(ctx, goawayFlag); err != nil {
 			return err
 		}
 		return s.settle(ctx, b, clients)
@@ -59,39 +59,25 @@ func (s *run) restart(ctx context.Context) error {
 	return errors.Join(err, s.closeLab())
 }
 
-// roll restarts the API servers one after the other, the first one last.
-func (b *broken) roll(ctx context.Context) error {
-	for i := range slices.Backward(b.lab.Control.Servers) {
-		flags := append(serverFlags(), goawayFlag)
-		if err := b.lab.Control.ReplaceServer(ctx, i, flags...); err != nil {
-			return fmt.Errorf("restart API server %d: %w", i+1, err)
-		}
-		if err := b.good(ctx); err != nil {
-			return fmt.Errorf("restart API server %d: %w", i+1, err)
-		}
-	}
-	return nil
-}
-
 // settle waits until connections have had their time, and adds the cases.
-func (s *run) settle(ctx context.Context, b *broken, clients *lab.Process) error {
+func (s *run) settle(ctx context.Context, b *faultlab.Lab, clients *lab.Process) error {
 	first, err := s.look(ctx, b, 0)
 	if err != nil {
 		return err
 	}
-	before, err := b.closed(ctx)
+	before, err := b.Closed(ctx)
 	if err != nil {
 		return err
 	}
 	last := first
 	for began := time.Now(); time.Since(began) < s.Settle; {
-		pause(ctx, min(time.Minute, s.Settle-time.Since(began)))
+		faultlab.Pause(ctx, min(time.Minute, s.Settle-time.Since(began)))
 		if last, err = s.look(ctx, b, time.Since(began)); err != nil {
 			return err
 		}
 	}
 
-	after, err := b.closed(ctx)
+	after, err := b.Closed(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,17 +99,17 @@ func (s *run) settle(ctx context.Context, b *broken, clients *lab.Process) error
 }
 
 // look returns how the clients' connections are spread.
-func (s *run) look(ctx context.Context, b *broken, after time.Duration) ([]int, error) {
-	counts, err := b.spread(ctx)
+func (s *run) look(ctx context.Context, b *faultlab.Lab, after time.Duration) ([]int, error) {
+	counts, err := b.Spread(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.Progress("%v after the rolling restart: connections to the servers %v",
 		after.Round(time.Second), counts)
-	if slices.Max(counts[:]) == 0 {
+	if slices.Max(counts) == 0 {
 		return nil, errors.New("no connection of the clients leads to a server")
 	}
-	return counts[:], nil
+	return counts, nil
 }
 
 // ratioOf returns the most by the fewest. A server without connections counts as one with one.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
+	"github.com/kubeveil/kubeveil/e2e/bench/api/faultlab"
 	"github.com/kubeveil/kubeveil/e2e/bench/api/testbed"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -119,7 +120,7 @@ func (o Options) Estimate() time.Duration {
 	took := map[string]time.Duration{
 		partFailure:  time.Duration(len(faults)*o.Faults) * 15 * time.Second,
 		partHang:     time.Duration(o.Faults) * 15 * time.Second,
-		partWell:     3*troubleTime + flaps*(flapBad+flapGood),
+		partWell:     faultlab.TroublesTake,
 		partProbers:  3*time.Duration(o.Probers)*client.ProberPause + 2*o.Steady,
 		partRestart:  time.Minute + o.Settle,
 		partFailure6: time.Minute + time.Duration(len(faults)*o.Faults)*15*time.Second,
@@ -148,7 +149,7 @@ type run struct {
 	Options
 	*suite.Run
 	ground *testbed.Testbed
-	lab    *broken
+	lab    *faultlab.Lab
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside

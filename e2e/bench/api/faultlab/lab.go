@@ -1,4 +1,4 @@
-package api
+package faultlab
 
 import (
 	"context"
@@ -21,15 +21,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// broken is a lab with a node, a pod, and two API servers. Faults happen to the second one.
-type broken struct {
-	family lab.Family
-	lab    *lab.Lab
-	node   *lab.Node
-	pod    *lab.Pod
-	// service is the address of the API servers' service, dir has credentials of a client.
-	service netip.AddrPort
-	dir     string
+// Lab is a lab with a node, a pod, and two API servers. Faults happen to the second one.
+type Lab struct {
+	Family  lab.Family
+	Cluster *lab.Lab
+	Pod     *lab.Pod
+	// Service is the address of the API servers' service, Dir has credentials of a client.
+	Service netip.AddrPort
+	Dir     string
+
+	suite string
+	node  *lab.Node
 	// audit is the audit log of the second server.
 	audit *auditLog
 	// holders are the processes of clients, one in the pod and one on the node.
@@ -37,8 +39,8 @@ type broken struct {
 }
 
 const (
-	// serverCountLab is how many API servers there are. failing is the index of the second one.
-	serverCountLab, failing = 2, 1
+	// serverCount is how many API servers there are. failing is the index of the second one.
+	serverCount, failing = 2, 1
 	// goodWithin is how long a server may need after a fault until veild reports it good again.
 	goodWithin = 90 * time.Second
 )
@@ -51,37 +53,8 @@ func serverFlags() []string {
 		"--etcd-readycheck-timeout=500ms"}
 }
 
-// inLab runs a part in a lab of the family. The next part uses the same lab, unless this one fails.
-func (s *run) inLab(ctx context.Context, family lab.Family,
-	part func(context.Context, *broken) error) error {
-	if s.lab != nil && s.lab.family != family {
-		if err := s.closeLab(); err != nil {
-			return err
-		}
-	}
-	if s.lab == nil {
-		b, err := newBroken(ctx, family)
-		if err != nil {
-			return err
-		}
-		s.lab = b
-	}
-	if err := part(ctx, s.lab); err != nil {
-		return errors.Join(err, s.closeLab())
-	}
-	return nil
-}
-
-func (s *run) closeLab() error {
-	if s.lab == nil {
-		return nil
-	}
-	b := s.lab
-	s.lab = nil
-	return b.close()
-}
-
-func newBroken(ctx context.Context, family lab.Family) (*broken, error) {
+// New makes a lab of a family. name is the name of the suite whose executable runs clients.
+func New(ctx context.Context, name string, family lab.Family) (*Lab, error) {
 	root, err := lab.Root()
 	if err != nil {
 		return nil, err
@@ -90,16 +63,16 @@ func newBroken(ctx context.Context, family lab.Family) (*broken, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &broken{family: family, dir: filepath.Join(dir, "bench")}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+	b := &Lab{suite: name, Family: family, Dir: filepath.Join(dir, "bench")}
+	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if b.audit, err = newAuditLog(b.dir); err != nil {
+	if b.audit, err = newAuditLog(b.Dir); err != nil {
 		return nil, err
 	}
 
 	first := netip.AddrPortFrom(family.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
-	b.lab, err = lab.New(ctx, lab.Options{Family: family, APIServers: serverCountLab, Nodes: 1,
+	b.Cluster, err = lab.New(ctx, lab.Options{Family: family, APIServers: serverCount, Nodes: 1,
 		Dir: dir,
 		APIServerFlags: func(i int) []string {
 			if i == failing {
@@ -114,17 +87,17 @@ func newBroken(ctx context.Context, family lab.Family) (*broken, error) {
 		err = b.prepare(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, b.close())
+		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-func (b *broken) prepare(ctx context.Context) (err error) {
-	b.node = b.lab.Nodes()[0]
-	if b.pod, err = b.node.AddPod(ctx, "client", lab.PodOptions{}); err != nil {
+func (b *Lab) prepare(ctx context.Context) (err error) {
+	b.node = b.Cluster.Nodes()[0]
+	if b.Pod, err = b.node.AddPod(ctx, "client", lab.PodOptions{}); err != nil {
 		return err
 	}
-	api, err := b.lab.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+	api, err := b.Cluster.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
 		metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -133,28 +106,29 @@ func (b *broken) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.service = netip.AddrPortFrom(addr, uint16(api.Spec.Ports[0].Port))
+	b.Service = netip.AddrPortFrom(addr, uint16(api.Spec.Ports[0].Port))
 
-	tls := b.lab.Control.Config.TLSClientConfig
+	tls := b.Cluster.Control.Config.TLSClientConfig
 	for name, text := range map[string][]byte{"ca.crt": tls.CAData, "client.crt": tls.CertData,
 		"client.key": tls.KeyData} {
-		if err := os.WriteFile(filepath.Join(b.dir, name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(b.Dir, name), text, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *broken) close() error {
+// Close removes the lab.
+func (b *Lab) Close() error {
 	var errs []error
-	if b.lab != nil {
-		errs = append(errs, b.lab.Close())
+	if b.Cluster != nil {
+		errs = append(errs, b.Cluster.Close())
 	}
 	return errors.Join(append(errs, b.audit.close())...)
 }
 
 // telemetry returns veild's status of the services.
-func (b *broken) telemetry(ctx context.Context) (*telemetry.Services, error) {
+func (b *Lab) telemetry(ctx context.Context) (*telemetry.Services, error) {
 	st, err := telemetry.Fetch(ctx, b.node.Path(abi.AdminSocket))
 	if err != nil {
 		return nil, err
@@ -167,21 +141,21 @@ func (b *broken) telemetry(ctx context.Context) (*telemetry.Services, error) {
 
 // state returns the state of the second server that veild reports, or "" while the server is not in
 // the list.
-func (b *broken) state(ctx context.Context) (string, error) {
+func (b *Lab) state(ctx context.Context) (string, error) {
 	st, err := b.telemetry(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, a := range st.APIServers {
-		if a.Addr == b.lab.Control.ServerAddr(failing) {
+		if a.Addr == b.Cluster.Control.ServerAddr(failing) {
 			return a.State, nil
 		}
 	}
 	return "", nil
 }
 
-// closed returns how many connections to API servers veild has closed.
-func (b *broken) closed(ctx context.Context) (int, error) {
+// Closed returns how many connections to API servers veild has closed.
+func (b *Lab) Closed(ctx context.Context) (int, error) {
 	st, err := b.telemetry(ctx)
 	if err != nil {
 		return 0, err
@@ -189,11 +163,11 @@ func (b *broken) closed(ctx context.Context) (int, error) {
 	return int(st.APIClosed.Waiting + st.APIClosed.Rest), nil
 }
 
-// good waits until veild reports both API servers good.
-func (b *broken) good(ctx context.Context) error { return b.wait(ctx, serverCountLab) }
+// Good waits until veild reports both API servers good.
+func (b *Lab) Good(ctx context.Context) error { return b.wait(ctx, serverCount) }
 
 // wait waits until veild reports exactly want of the two API servers good.
-func (b *broken) wait(ctx context.Context, want int) error {
+func (b *Lab) wait(ctx context.Context, want int) error {
 	return lab.Until(ctx, goodWithin, func() error {
 		st, err := b.telemetry(ctx)
 		if err != nil {
@@ -205,7 +179,7 @@ func (b *broken) wait(ctx context.Context, want int) error {
 				got++
 			}
 		}
-		if len(st.APIServers) != serverCountLab || got != want {
+		if len(st.APIServers) != serverCount || got != want {
 			return fmt.Errorf("%d of %d API servers are good, want %d: %+v", got,
 				len(st.APIServers), want, st.APIServers)
 		}
@@ -215,15 +189,15 @@ func (b *broken) wait(ctx context.Context, want int) error {
 
 // start starts a process of clients in the pod and one on the node, and waits until they hold
 // connections. It first ends processes that an earlier failure has left.
-func (b *broken) start(ctx context.Context, verb string) error {
+func (b *Lab) start(ctx context.Context, verb string) error {
 	for _, p := range b.holders {
 		if err := p.Kill(ctx); err != nil {
 			return err
 		}
 	}
 	b.holders = nil
-	for _, at := range []lab.Place{b.pod, b.node} {
-		p, err := b.child(ctx, at, verb, b.dir, b.service.String())
+	for _, at := range []lab.Place{b.Pod, b.node} {
+		p, err := b.Child(ctx, at, verb, b.Dir, b.Service.String())
 		if err != nil {
 			return err
 		}
@@ -235,9 +209,10 @@ func (b *broken) start(ctx context.Context, verb string) error {
 	return nil
 }
 
-// child starts this executable as a process that Child runs.
-func (b *broken) child(ctx context.Context, at lab.Place, args ...string) (*lab.Process, error) {
-	self, err := suite.NewSelf(Suite)
+// Child starts this executable as a process that the suite's Child runs.
+func (b *Lab) Child(ctx context.Context, at lab.Place, args ...string) (*lab.Process,
+	error) {
+	self, err := suite.NewSelf(b.suite)
 	if err != nil {
 		return nil, err
 	}
@@ -245,8 +220,11 @@ func (b *broken) child(ctx context.Context, at lab.Place, args ...string) (*lab.
 	return at.Start(ctx, argv[0], argv[1:]...)
 }
 
-// mark makes the clients count the requests that begin from now on.
-func (b *broken) mark() error {
+// Hold makes a process of clients the one of Mark.
+func (b *Lab) Hold(p *lab.Process) { b.holders = []*lab.Process{p} }
+
+// Mark makes the clients count the requests that begin from now on.
+func (b *Lab) Mark() error {
 	var errs []error
 	for _, p := range b.holders {
 		errs = append(errs, p.Signal(syscall.SIGUSR1))
@@ -256,7 +234,7 @@ func (b *broken) mark() error {
 
 // served waits until all clients had an answer, and ends them. It returns the longest wait of each
 // kind of client, in milliseconds since since, and the sum of their tallies.
-func (b *broken) served(ctx context.Context, since time.Time) (map[string]float64, client.Tally,
+func (b *Lab) served(ctx context.Context, since time.Time) (map[string]float64, client.Tally,
 	error) {
 	longest, sum := map[string]float64{}, client.Tally{}
 	for _, p := range b.holders {
@@ -270,18 +248,18 @@ func (b *broken) served(ctx context.Context, since time.Time) (map[string]float6
 		sum.Add(t)
 		for kind, all := range t.Served {
 			wait := time.UnixMilli(slices.Max(all)).Sub(since)
-			longest[kind] = max(longest[kind], micros(wait)/1000)
+			longest[kind] = max(longest[kind], float64(wait)/float64(time.Millisecond))
 		}
 	}
 	return longest, sum, nil
 }
 
-// whileWritten runs fn. Meanwhile it writes the object that the clients watch.
-func (b *broken) whileWritten(ctx context.Context, fn func(context.Context) error) error {
+// WhileWritten runs fn. Meanwhile it writes the object that the clients watch.
+func (b *Lab) WhileWritten(ctx context.Context, fn func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		err := client.Write(ctx, b.lab.Control.Client)
+		err := client.Write(ctx, b.Cluster.Control.Client)
 		stop(err)
 		ended <- err
 	}()
@@ -291,9 +269,9 @@ func (b *broken) whileWritten(ctx context.Context, fn func(context.Context) erro
 	return errors.Join(err, <-ended)
 }
 
-// spread returns how many connections of the pod lead to each server. It reads the pod's sockets.
-func (b *broken) spread(ctx context.Context) (counts [serverCountLab]int, err error) {
-	out, err := b.pod.Exec(ctx, "ss", "-Htn", "state", "established")
+// Spread returns how many connections of the pod lead to each server. It reads the pod's sockets.
+func (b *Lab) Spread(ctx context.Context) (counts []int, err error) {
+	out, err := b.Pod.Exec(ctx, "ss", "-Htn", "state", "established")
 	if err != nil {
 		return counts, err
 	}
@@ -301,8 +279,8 @@ func (b *broken) spread(ctx context.Context) (counts [serverCountLab]int, err er
 	if err != nil {
 		return counts, err
 	}
-	for i := range counts {
-		counts[i] = peers[b.lab.Control.ServerAddr(i)]
+	for i := range serverCount {
+		counts = append(counts, peers[b.Cluster.Control.ServerAddr(i)])
 	}
 	return counts, nil
 }

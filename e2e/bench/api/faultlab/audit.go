@@ -1,4 +1,4 @@
-package api
+package faultlab
 
 import (
 	"errors"
@@ -90,7 +90,7 @@ func (a *auditLog) stall() (time.Time, error) {
 	return time.Now(), nil
 }
 
-// close ends the reader. The pipe is removed with its folder.
+// Close ends the reader. The pipe is removed with its folder.
 func (a *auditLog) close() error {
 	err := a.pipe.Close()
 	if a.read != nil {

@@ -1,0 +1,39 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/api/faultlab"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// inLab runs a part in a lab of the family. The next part uses the same lab, unless this one fails.
+func (s *run) inLab(ctx context.Context, family lab.Family,
+	part func(context.Context, *faultlab.Lab) error) error {
+	if s.lab != nil && s.lab.Family != family {
+		if err := s.closeLab(); err != nil {
+			return err
+		}
+	}
+	if s.lab == nil {
+		b, err := faultlab.New(ctx, Suite, family)
+		if err != nil {
+			return err
+		}
+		s.lab = b
+	}
+	if err := part(ctx, s.lab); err != nil {
+		return errors.Join(err, s.closeLab())
+	}
+	return nil
+}
+
+func (s *run) closeLab() error {
+	if s.lab == nil {
+		return nil
+	}
+	b := s.lab
+	s.lab = nil
+	return b.Close()
+}
