@@ -2,19 +2,16 @@ package driver
 
 import (
 	"fmt"
-	"regexp"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestMetrics(t *testing.T) {
@@ -79,47 +76,5 @@ func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	d = m.process(0)
 	if _, err := d.Sets[BackendFile].Close(t.Context(), restored, nil); err != nil || d.unsealed.Load() != 1 {
 		t.Errorf("unsealed %d, %v", d.unsealed.Load(), err)
-	}
-}
-
-// Alert rules use metrics that exist.
-func TestAlertRulesNameMetrics(t *testing.T) {
-	text := filetest.Read(t, "../../manifests/components/csi-servicemonitor/prometheusrule.yaml")
-
-	var rule struct {
-		Spec struct {
-			Groups []struct {
-				Rules []struct{ Alert, Expr string }
-			}
-		}
-	}
-	errtest.Must(t, yaml.Unmarshal(text, &rule))
-
-	m := newMachine(t)
-	r := prometheus.NewRegistry()
-	NewMetrics(m.process(0), func() bool { return true }, r)
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	have := map[string]bool{"kubeveil_csi_call_seconds_count": true}
-	for _, f := range families {
-		have[f.GetName()] = true
-	}
-
-	n := 0
-	for _, g := range rule.Spec.Groups {
-		for _, each := range g.Rules {
-			for _, name := range regexp.MustCompile(`kubeveil_\w+`).FindAllString(each.Expr, -1) {
-				if n++; !have[name] {
-					t.Errorf("%s asks for %s, which there is not", each.Alert, name)
-				}
-			}
-		}
-	}
-
-	if n < 5 {
-		t.Errorf("%d metrics are asked for", n)
 	}
 }

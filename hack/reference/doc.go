@@ -1,5 +1,5 @@
 // Command reference writes docs/reference and docs/architecture.md: configuration keys, command
-// lines, metrics and StorageClass parameters; packages and the rules of their imports.
+// lines, metrics, alerts and StorageClass parameters; packages and the rules of their imports.
 // `go generate ./hack/reference` runs it.
 //
 // Names, defaults, flags, labels and help texts come from the code. What the code

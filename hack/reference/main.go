@@ -57,6 +57,7 @@ func render(bin programs) (map[string]string, error) {
 		"key":       config.row,
 		"parameter": parameters.row,
 		"metrics":   metrics,
+		"alerts":    alerts,
 		"help":      bin.help,
 		"packages":  packages,
 		"floors":    floors,

@@ -26,8 +26,9 @@ import (
 
 const component = "manifests/components/servicemonitor"
 
-// monitorDefinition is the operator's own definition of ServiceMonitor, from its Go module.
-func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstructured {
+// operatorDefinition returns the operator's own definition of a resource, from its Go module.
+func operatorDefinition(ctx context.Context, t *testing.T,
+	resource string) *unstructured.Unstructured {
 	t.Helper()
 	const module = "github.com/prometheus-operator/prometheus-operator"
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
@@ -41,7 +42,7 @@ func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstruct
 		t.Fatalf("download %s: %v: %s", module, err, out)
 	}
 	return manifesttest.Read(t, filepath.Join(found.Dir,
-		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).Object
+		"example/prometheus-operator-crd/monitoring.coreos.com_"+resource+".yaml")).Object
 }
 
 // An API server with the operator's definition accepts the component's objects, and Prometheus
@@ -52,7 +53,12 @@ func TestServiceMonitor(t *testing.T) {
 		"servicemonitor.yaml")).Object
 	service := manifesttest.Read(t, filepath.Join(nodetest.Root(t), component,
 		"service.yaml")).Object
-	t.Run("accepted", func(t *testing.T) { accepted(ctx, t, l, monitor) })
+	rules := manifesttest.Read(t, filepath.Join(nodetest.Root(t), component,
+		"prometheusrule.yaml")).Object
+	t.Run("accepted", func(t *testing.T) {
+		accepted(ctx, t, l, monitor, "servicemonitors", "selectors")
+		accepted(ctx, t, l, rules, "prometheusrules", "group")
+	})
 	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
 	if len(ports) != 1 {
 		t.Fatalf("ports of the service %v: want one", ports)
@@ -93,24 +99,26 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
-// accepted applies the operator's definition, and then the monitor without keeping it. It checks
-// that a wrong field is refused.
-func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
+// accepted applies the operator's definition of a resource, and then an object without keeping it.
+// It checks that an unknown field of spec is refused.
+func accepted(ctx context.Context, t *testing.T, l *lab.Lab, object *unstructured.Unstructured,
+	resource, unknown string) {
+	t.Helper()
 	c := l.Control
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"}
-	if _, err := c.Dynamic.Resource(definitions).Create(ctx, monitorDefinition(ctx, t),
+	if _, err := c.Dynamic.Resource(definitions).Create(ctx, operatorDefinition(ctx, t, resource),
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	err := lab.Until(ctx, 20*time.Second, func() error {
-		return nodetest.DryApply(ctx, l, monitor)
+		return nodetest.DryApply(ctx, l, object)
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	wrong := monitor.DeepCopy()
-	if err := unstructured.SetNestedField(wrong.Object, "x", "spec", "selectors"); err != nil {
+	wrong := object.DeepCopy()
+	if err := unstructured.SetNestedField(wrong.Object, "x", "spec", unknown); err != nil {
 		t.Fatal(err)
 	}
 	if err := nodetest.DryApply(ctx, l, wrong); err == nil {
