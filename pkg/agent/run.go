@@ -224,7 +224,7 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	if a.metricsSocket != nil {
 		g.Go(func() error {
 			return telemetry.Serve(ctx, a.metricsSocket,
-				telemetry.MetricsHandler(a.metrics, a.health), a.log)
+				telemetry.MetricsHandler(a.metrics, a.health, a.config().ClusterRanges), a.log)
 		})
 	}
 }

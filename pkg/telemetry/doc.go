@@ -8,7 +8,8 @@
 //
 // It shows no secret: Status has no field that could hold a private key, and
 // none may be added. The metrics address is read-only and shows peers' names,
-// addresses and counters. The admin socket is for root.
+// addresses and counters, to pods and programs of the node alone: metrics never cross the network
+// in clear. The admin socket is for root.
 //
 // Start reading at status.go (the content), then metrics.go.
 package telemetry

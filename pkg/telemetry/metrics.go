@@ -24,6 +24,7 @@ type Metrics struct {
 	programmed  sync.Once
 	policing    prometheus.Histogram
 	policed     sync.Once
+	refused     prometheus.Counter
 }
 
 // NewMetrics makes the metrics of one node. snapshot is called for each scrape.
@@ -49,9 +50,13 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 			Help: "Attempts to make the kernel match a table revision that failed in part " +
 				"or whole.",
 		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: "metrics", Name: "refused_total",
+			Help: "Requests for metrics whose answer would have crossed the network in clear.",
+		}),
 	}
 
-	m.Registry.MustRegister(m.add, m.apply, m.applyErrors,
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, m.refused,
 		&collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(
 			collectors.ProcessCollectorOpts{}))

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,13 +31,13 @@ const (
 // StatusPath is where the admin socket serves Status.
 const StatusPath = "/v1/status"
 
-// MetricsHandler serves /metrics, /healthz and /readyz. The status is 200 when all
-// is well, otherwise 503 with the reasons, one per line. It changes nothing.
-func MetricsHandler(m *Metrics, h *Health) http.Handler {
+// MetricsHandler serves /metrics, /healthz and /readyz. /metrics is for pods, whose addresses lie
+// in pods, and for programs of this node; it refuses others with 403. The status of the other two
+// is 200 when all is well, otherwise 503 with the reasons, one per line. It changes nothing.
+func MetricsHandler(m *Metrics, h *Health, pods []netip.Prefix) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
-		Timeout: scrapeTimeout, MaxRequestsInFlight: 4,
-	}))
+	mux.Handle("GET /metrics", inside(pods, m.refused, promhttp.HandlerFor(m.Registry,
+		promhttp.HandlerOpts{Timeout: scrapeTimeout, MaxRequestsInFlight: 4})))
 	mux.HandleFunc("GET /healthz", reasons(h.Alive))
 	mux.HandleFunc("GET /readyz", reasons(h.Ready))
 	return mux

@@ -35,7 +35,8 @@ func TestHealthAndReadiness(t *testing.T) {
 	h.now = func() time.Time { return clock }
 	h.Beat()
 
-	handler := MetricsHandler(metricsOf(busy()), h)
+	handler := MetricsHandler(metricsOf(busy()), h,
+		[]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}) // where package httptest asks from
 	for _, step := range []struct {
 		situation string
 		do        func()

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
+	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
 const component = "manifests/components/servicemonitor"
@@ -75,11 +76,17 @@ func TestServiceMonitor(t *testing.T) {
 	}
 	nodetest.WaitReady(ctx, t, n)
 	address := net.JoinHostPort(n.Addrs[0].String(), port)
-	ready, err := get(ctx, t, l.Control.Host(), address, "/readyz")
+	ready, err := get(ctx, t, n, address, "/readyz")
 	if err != nil || ready.StatusCode != http.StatusOK {
 		t.Errorf("the readiness probe, which asks at the node's address: %v, %v", ready, err)
 	}
-	response, err := get(ctx, t, l.Control.Host(), address, "/metrics")
+	refused, err := get(ctx, t, l.Control.Host(), address, "/metrics")
+	if err != nil || refused.StatusCode != http.StatusForbidden {
+		t.Errorf("another host, which would get metrics in clear: %v, %v", refused, err)
+	}
+
+	pod := nodetest.AddPod(ctx, t, n, "prometheus")
+	response, err := get(ctx, t, pod, address, "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,16 +140,17 @@ func listening(t *testing.T) *unstructured.Unstructured {
 		daemonSet(t, "cni/daemonset-veild.yaml"))
 }
 
-// get requests a path by HTTP from a host.
-func get(ctx context.Context, t *testing.T, from *lab.Host,
+// get requests a path by HTTP from a network namespace.
+func get(ctx context.Context, t *testing.T, from interface{ NetNS() string },
 	address, path string) (*http.Response, error) {
+	t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	request.Close = true
 	var conn net.Conn
-	err = from.Do(func() (err error) {
+	err = netns.Do(from.NetNS(), func() (err error) {
 		conn, err = net.DialTimeout("tcp", address, 5*time.Second)
 		return err
 	})
