@@ -2,6 +2,9 @@ package manifests_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // ruleGroups are the groups of a PrometheusRule, which are the content of a file of rules.
@@ -101,4 +105,175 @@ func TestAlertsAndDashboardNameMetricsThatExist(t *testing.T) {
 			t.Errorf("%s: %d metrics are used", component, named)
 		}
 	}
+}
+
+// alertCase is a situation at minute 40, in promtool's notation: axn is a, n more times; a+bxn adds
+// b each minute.
+type alertCase struct {
+	// alert is the only one that fires; "" means that none does.
+	alert  string
+	series samples
+}
+
+// samples are values by series.
+type samples = map[string]string
+
+const (
+	always = "1x40"
+	now    = "0x38 1x1"
+	rising = "0+5x40"
+	oneGo  = "0x30 1x10"
+)
+
+// blocked returns the name of a counter of the guard.
+func blocked(reason string) string {
+	return `kubeveil_plaintext_blocked_total{instance="a", reason="` + reason + `"}`
+}
+
+var alertCases = []alertCase{
+	{"", samples{`kubeveil_guard_in_force{instance="a"}`: always,
+		blocked("pod_link_local"): rising, blocked("pod_to_range"): "7x40",
+		blocked("pod_to_vip"): oneGo, blocked("tunnel_unknown_source"): rising,
+		`kubeveil_peers{instance="a", state="silent"}`:             "0x40",
+		`kubeveil_peers{instance="b", state="silent"}`:             now,
+		`kubeveil_device_up{instance="a", device="veil0"}`:         always,
+		`kubeveil_tunnel_offload{instance="a", offload="tun_udp"}`: "0x40",
+		`kubeveil_tunnel_dropped_total{reason="forged"}`:           oneGo,
+		`kubeveil_tunnel_dropped_total{reason="no_session"}`:       rising,
+		`kubeveil_table_lag_seconds`:                               "20x40",
+		`kubeveil_problems`:                                        now,
+		`kubeveil_policy_ignored_addresses`:                        now,
+		`up{namespace="kube-system", service="veild-metrics"}`:     "1x20 0x3 1x17",
+		restarts("veil-wg"):                                        rising,
+		ended("Error"):                                             always,
+		restarts("etcd"):                                           rising}},
+
+	{"KubeveilGuardNotInForce", samples{"kubeveil_guard_in_force": "0x40"}},
+	{"KubeveilPlaintextBlocked", samples{blocked("pod_to_range"): now}},
+	{"KubeveilPlaintextBlocked", samples{blocked("pod_to_node"): now}},
+	{"KubeveilPlaintextBlocked", samples{blocked("src_in_range"): now}},
+	{"KubeveilPlaintextBlocked", samples{blocked("dst_in_range"): now}},
+	{"KubeveilTunnelToOutside", samples{blocked("tunnel_to_outside"): now}},
+	{"KubeveilClaimRefused", samples{`kubeveil_claims_refused{node="b"}`: always}},
+	{"KubeveilPodSourceSpoofed", samples{blocked("pod_spoofed_source"): now}},
+	{"KubeveilPodToMissingService", samples{blocked("pod_to_vip"): rising}},
+	{"KubeveilConnectionsForgotten", samples{blocked("pod_midstream"): now}},
+	{"KubeveilTunnelSourceUnknown", samples{blocked("tunnel_unknown_source"): now,
+		`kubeveil_peers{instance="a", state="silent"}`: now}},
+	{"KubeveilPodMarkLost", samples{blocked("pod_mark_lost"): now}},
+	{"KubeveilPodsUnmarked", samples{blocked("pod_unmarked"): now}},
+	{"KubeveilMarksRestored", samples{"kubeveil_marks_restored_total": now}},
+	{"KubeveilTunnelForged", samples{
+		`kubeveil_tunnel_dropped_total{reason="inner_source"}`: rising}},
+
+	{"KubeveilVeildDown", samples{
+		`up{namespace="kube-system", service="veild-metrics"}`: "1x20 0x20"}},
+	{"KubeveilProblem", samples{"kubeveil_problems": always}},
+	{"KubeveilOutOfMemory", samples{restarts("veil-wg"): now,
+		ended("OOMKilled"): always}},
+	{"KubeveilOutOfMemory", samples{ // one process of the container
+		`container_oom_events_total{namespace="kube-system", container="veil-wg"}`: now}},
+	{"KubeveilTableLags", samples{"kubeveil_table_lag_seconds": "0x38 31x1"}},
+	{"KubeveilPeerSilent", samples{`kubeveil_peers{state="silent"}`: always}},
+	{"KubeveilTunnelDown", samples{`kubeveil_device_up{device="veil0"}`: "0x40"}},
+	{"KubeveilOffloadOff", samples{
+		`kubeveil_tunnel_offload{instance="a", offload="tun_udp"}`: "1x10 0x29"}},
+	{"KubeveilPeersSentSingly", samples{"kubeveil_tunnel_peers_sent_singly": always}},
+
+	{"KubeveilPolicyNotEnforced", samples{"kubeveil_policy_not_enforced": always}},
+	{"KubeveilPolicyIgnoresAddresses", samples{
+		"kubeveil_policy_ignored_addresses": always}},
+	{"KubeveilPodConnectionsLimited", samples{
+		`kubeveil_pod_connections_limited{exported_pod="shop/web"}`: "90x40"}},
+	{"KubeveilServiceObjectsLeftOut", samples{
+		"kubeveil_service_objects_left_out": always}},
+}
+
+// restarts and ended return names of series of a container of the pod w.
+func restarts(container string) string {
+	return fmt.Sprintf(`kube_pod_container_status_restarts_total{namespace="kube-system", `+
+		`pod="w", container=%q}`, container)
+}
+
+func ended(reason string) string {
+	return fmt.Sprintf(`kube_pod_container_status_last_terminated_reason{`+
+		`namespace="kube-system", pod="w", container="veil-wg", reason=%q}`, reason)
+}
+
+// Prometheus' own program evaluates the rules: in each case exactly its alert fires. It reads the
+// queries of the dashboard, too.
+func TestAlertsFireAtTheirCase(t *testing.T) {
+	type object = map[string]any
+	var tests []object
+	tested := map[string]bool{}
+	for _, c := range alertCases {
+		tested[c.alert] = true
+		var input, firing []object
+		for name, values := range c.series {
+			input = append(input, object{"series": name, "values": values})
+		}
+		if c.alert != "" {
+			firing = append(firing, object{"value": 1,
+				"labels": fmt.Sprintf("{alertname=%q}", c.alert)})
+		}
+		tests = append(tests, object{"name": "case of " + c.alert, "interval": "1m",
+			"input_series": input, "promql_expr_test": []object{{"eval_time": "40m",
+				"expr":        `group by (alertname) (ALERTS{alertstate="firing"})`,
+				"exp_samples": firing}}})
+	}
+
+	rules := rulesOf(t, "servicemonitor")
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if !tested[r.Alert] {
+				t.Errorf("%s has no case in alertCases", r.Alert)
+			}
+		}
+	}
+
+	dir := t.TempDir()
+	write := func(name string, v any) string {
+		text, err := yaml.Marshal(v)
+		errtest.Must(t, err)
+		path := filepath.Join(dir, name)
+		filetest.Write(t, path, text, 0o600)
+		return path
+	}
+	write("rules.yaml", rules)
+	var panels []object
+	for i, query := range dashboardQueries(t) {
+		panels = append(panels, object{"record": fmt.Sprint("panel:", i), "expr": query})
+	}
+	write("dashboard.yaml", object{"groups": []object{{"name": "dashboard", "rules": panels}}})
+	file := write("tests.yaml", object{"rule_files": []string{"rules.yaml", "dashboard.yaml"},
+		"evaluation_interval": "1m", "tests": tests})
+	out, err := exec.CommandContext(t.Context(), promtool(t, dir), "test", "rules",
+		file).CombinedOutput()
+	if err != nil {
+		t.Errorf("promtool: %v\n%s", err, out)
+	}
+}
+
+// promtool builds promtool of hack/tools/promtool into dir, without what finds targets.
+func promtool(t *testing.T, dir string) string {
+	t.Helper()
+	goTool := nettest.NeedProgram(t, "go")
+	const pkg = "github.com/prometheus/prometheus/cmd/promtool"
+	run := func(verb string, args ...string) ([]byte, error) {
+		c := exec.CommandContext(t.Context(), goTool, append([]string{verb,
+			"-tags=remove_all_sd"}, args...)...)
+		c.Dir = "../hack/tools/promtool"
+		c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		return c.CombinedOutput()
+	}
+
+	// What lists the packages also fetches their modules, and compiles nothing.
+	if out, err := run("list", "-deps", pkg); err != nil {
+		nettest.Skip(t, nettest.NoModule, fmt.Sprintf("go list: %v: %s", err, out))
+	}
+	path := filepath.Join(dir, "promtool")
+	if out, err := run("build", "-buildvcs=false", "-o", path, pkg); err != nil {
+		t.Fatalf("build hack/tools/promtool: %v\n%s", err, out)
+	}
+	return path
 }
