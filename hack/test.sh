@@ -31,9 +31,6 @@ export GORACE=${GORACE-atexit_sleep_ms=20}
 patience=20m
 [ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
 
-# A test by random cases draws others in each run. The long part draws ten times as many.
-export RAPID_CHECKS=${RAPID_CHECKS-30}
-
 # watched reports whether the tests of a package in a folder run with the race detector, which takes
 # four times the CPU. They do where something starts a goroutine, except tools and packages whose
 # goroutines are those of their tests: tests of the keeper of policies run its table so. Goroutines
@@ -47,13 +44,10 @@ watched() {
 	grep -qE '\bgo (func|[a-z]+[.(])|\.Go\(|\.Parallel\(' "$1"/*.go
 }
 
-# A linker lives for seconds, and a hundred of them run: collecting their garbage saves nothing.
-tools="env GOGC=off GOMEMLIMIT=1GiB"
-
 # events runs go test. The last event has its status: there may be no other, if it did not start.
 events() {
 	local status=0
-	go test -json -vet=off -toolexec="$tools" "$@" || status=$?
+	go test -json -vet=off "$@" || status=$?
 	((status == 0)) || echo "hack/test.sh: go test ended with status $status (see above)" >&2
 	printf '{"Action":"exit","Status":%d}\n' "$status"
 }

@@ -60,12 +60,12 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, host.close()) }()
+	defer func() { err = errors.Join(err, host.Close()) }()
 	inner, err := world.NewSpace()
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, inner.close()) }()
+	defer func() { err = errors.Join(err, inner.Close()) }()
 
 	paths := pod.Paths{PodDir: filepath.Join(dir, "pods"), ReadyFile: filepath.Join(dir, "ready"),
 		PolicyDir: filepath.Join(dir, "policy")}

@@ -65,7 +65,7 @@ func (s *run) sizeRound(ctx context.Context, v values) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, ns.close()) }()
+	defer func() { err = errors.Join(err, ns.Close()) }()
 	return ns.Do(func() error { return kernel(ctx, c, p, plan, s.scales.changes, v) })
 }
 

@@ -100,7 +100,7 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, plugin.inner.close()) }()
+	defer func() { err = errors.Join(err, plugin.inner.Close()) }()
 	n.Put(n, n.Nodes)
 	for k := range newcomers {
 		n.PutPod(newcomer(n.Pods, k))
@@ -308,7 +308,7 @@ func newPlugin(n *node) (*plugin, error) {
 			podtest.Mark(p.paths.ReadyFile))
 	})
 	if err != nil {
-		return nil, errors.Join(err, inner.close())
+		return nil, errors.Join(err, inner.Close())
 	}
 	return p, nil
 }

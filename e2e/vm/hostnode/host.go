@@ -34,7 +34,7 @@ type Setup struct {
 	Kubeconfig string
 	// Translates and Enforces report whether Kubeveil translates services and enforces policies.
 	Translates, Enforces bool
-	// HostRouting is veild's setting. ProxyMode and ClusterCIDR are kube-proxy's.
+	// HostRouting is a setting of veild. ProxyMode and ClusterCIDR are settings of kube-proxy.
 	HostRouting, ProxyMode, ClusterCIDR string
 	Log                                 *slog.Logger
 }
