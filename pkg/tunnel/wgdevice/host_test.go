@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	// It stays, and the next process links it only after a change.
-	dir, err := filepath.Abs("../../out/tunnel")
+	dir, err := filepath.Abs("../../../out/tunnel")
 	if err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}
