@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/drop"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
@@ -116,7 +116,7 @@ func (l *loop) turnFeatures(in inputs, d *decision) {
 }
 
 // changedFeatures passes a notification of the kernel to features.
-func (a *Agent) changedFeatures(c hostnet.Change) {
+func (a *Agent) changedFeatures(c watch.Change) {
 	k := feature.KernelChange{PolicyTable: c.Policy,
 		Pods: c.AllPods || c.PodLinks || len(c.Pods) > 0}
 	if k == (feature.KernelChange{}) {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/feature"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -76,7 +77,7 @@ func TestFeaturesReceiveWhatATurnBelieves(t *testing.T) {
 	a, first, second, _ := twoFeatures()
 	first.fails = errors.New("one lacks a map")
 	l := &loop{Agent: a}
-	l.underlay = hostnet.Underlay{Addrs: addrs("198.18.0.11"), Assigned: addrs("198.18.0.11", "::2")}
+	l.underlay = underlay.Link{Addrs: addrs("198.18.0.11"), Assigned: addrs("198.18.0.11", "::2")}
 	l.seen.underlay = true
 	in := two(t)
 	d := decide(in)
@@ -102,15 +103,17 @@ func TestFeaturesReceiveWhatATurnBelieves(t *testing.T) {
 
 func TestKernelChangesReachFeatures(t *testing.T) {
 	for name, c := range map[string]struct {
-		change hostnet.Change
+		change watch.Change
 		want   []feature.KernelChange
 	}{
-		"the guard's table": {hostnet.Change{Guard: true}, nil},
-		"a table of policies": {hostnet.Change{Policy: true},
+		"the guard's table": {watch.Change{Guard: true}, nil},
+		"a table of policies": {watch.Change{Policy: true},
 			[]feature.KernelChange{{PolicyTable: true}}},
-		"a pod":              {hostnet.Change{Pods: []string{"veil1"}}, []feature.KernelChange{{Pods: true}}},
-		"links of pods":      {hostnet.Change{PodLinks: true}, []feature.KernelChange{{Pods: true}}},
-		"lost notifications": {hostnet.All(), []feature.KernelChange{{PolicyTable: true, Pods: true}}},
+		"a pod": {watch.Change{Pods: []string{"veil1"}},
+			[]feature.KernelChange{{Pods: true}}},
+		"links of pods": {watch.Change{PodLinks: true}, []feature.KernelChange{{Pods: true}}},
+		"lost notifications": {watch.All(), []feature.KernelChange{{PolicyTable: true,
+			Pods: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, second, _ := twoFeatures()

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 )
 
 // kernelChanges collects the kernel's notifications until the loop takes them. It is shared: the
@@ -14,10 +14,10 @@ type kernelChanges struct {
 	told chan struct{}
 
 	mu sync.Mutex // guards the fields below
-	c  hostnet.Change
+	c  watch.Change
 }
 
-func (k *kernelChanges) add(c hostnet.Change) {
+func (k *kernelChanges) add(c watch.Change) {
 	k.mu.Lock()
 	k.c.Add(c)
 	k.mu.Unlock()
@@ -27,11 +27,11 @@ func (k *kernelChanges) add(c hostnet.Change) {
 	}
 }
 
-func (k *kernelChanges) take() hostnet.Change {
+func (k *kernelChanges) take() watch.Change {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.c
-	k.c = hostnet.Change{}
+	k.c = watch.Change{}
 	return c
 }
 
@@ -55,7 +55,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
 		began := time.Now()
-		changes, err := hostnet.Watch(ctx, quiet, lossy)
+		changes, err := watch.Start(ctx, quiet, lossy)
 		if err != nil && pause == 0 {
 			return err
 		}
@@ -74,11 +74,11 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 		// The subscription broke: everything is read again.
-		a.changedKernel(hostnet.All())
+		a.changedKernel(watch.All())
 	}
 }
 
-func (a *Agent) changedKernel(c hostnet.Change) {
+func (a *Agent) changedKernel(c watch.Change) {
 	a.pods.changed(c)
 	a.changedFeatures(c)
 	a.kernel.add(c)

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 )
 
 func TestEachPartIsComparedOnceAResync(t *testing.T) {
@@ -59,8 +59,8 @@ func TestWatchPauseGrowsAndIsForgotten(t *testing.T) {
 
 func TestKernelChangesAreTakenOnce(t *testing.T) {
 	k := kernelChanges{told: make(chan struct{}, 1)}
-	k.add(hostnet.Change{Guard: true})
-	k.add(hostnet.Change{Underlay: true})
+	k.add(watch.Change{Guard: true})
+	k.add(watch.Change{Underlay: true})
 	<-k.told
 	if c := k.take(); !c.Guard || !c.Underlay || c.Routing {
 		t.Errorf("took %+v, want both changes", c)

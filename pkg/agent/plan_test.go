@@ -17,6 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -284,14 +286,14 @@ func TestPathTooNarrowForIPv6CarriesIPv4Only(t *testing.T) {
 func TestWideMTUIsNoted(t *testing.T) {
 	for name, tt := range map[string]struct {
 		configured int
-		link       hostnet.Underlay
+		link       underlay.Link
 		noted      bool
 	}{
-		"none":           {0, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
-		"the link's":     {1500, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
-		"less":           {1400, hostnet.Underlay{Name: "eth9", MTU: 1500}, false},
-		"more":           {9000, hostnet.Underlay{Name: "eth9", MTU: 1500}, true},
-		"no link so far": {9000, hostnet.Underlay{}, false},
+		"none":           {0, underlay.Link{Name: "eth9", MTU: 1500}, false},
+		"the link's":     {1500, underlay.Link{Name: "eth9", MTU: 1500}, false},
+		"less":           {1400, underlay.Link{Name: "eth9", MTU: 1500}, false},
+		"more":           {9000, underlay.Link{Name: "eth9", MTU: 1500}, true},
+		"no link so far": {9000, underlay.Link{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := two(t)
@@ -436,7 +438,7 @@ func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 	if !slices.Equal(d.guard.NodeAddrs, want) || !slices.Equal(d.host.NodeAddrs, want) {
 		t.Errorf("closed for %v and %v, want %v", d.guard.NodeAddrs, d.host.NodeAddrs, want)
 	}
-	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r hostnet.Route) bool {
+	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r rtnetlink.Route) bool {
 		return r.Table == abi.TablePod && r.Device == "" &&
 			r.Dst == netip.MustParsePrefix("198.18.0.13/32")
 	})

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	turns "github.com/kubeveil/kubeveil/internal/loop"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
@@ -85,7 +85,7 @@ func (k *podKeeper) begin(mtu int) {
 }
 
 // changed passes the kernel's notifications to the keeper.
-func (k *podKeeper) changed(c hostnet.Change) {
+func (k *podKeeper) changed(c watch.Change) {
 	if !c.AllPods && len(c.Pods) == 0 && !c.PodLinks {
 		return
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
@@ -99,7 +99,7 @@ func (k *kept) hold(r pod.Record) (held *os.File) {
 
 func TestKeeperBeginsBehindTheGuard(t *testing.T) {
 	k := newKept(t)
-	k.changed(hostnet.All())
+	k.changed(watch.All())
 	if work, _, began := k.take(); began || work.all {
 		t.Error("there is work before the guard is in force")
 	}
@@ -123,7 +123,7 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 		k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	}
 
-	k.changed(hostnet.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
+	k.changed(watch.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
 	if again := k.works(); again.all || len(again.links) > 0 {
 		t.Errorf("%+v is tried again; a pod without a record is on its way out", again)
 	}
@@ -135,7 +135,7 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 		t.Errorf("up are %t and %t, want only the one that was named", up(one), up(other))
 	}
 
-	k.changed(hostnet.Change{AllPods: true})
+	k.changed(watch.Change{AllPods: true})
 	k.works()
 	if !up(other) {
 		t.Error("the sweep leaves a pod down")
@@ -150,9 +150,9 @@ func TestKeeperObservesNewPodsAndGivesThemTheMTU(t *testing.T) {
 	k.begin(1420)
 	k.works()
 	k.attach(1)
-	k.changed(hostnet.Change{PodLinks: true})
+	k.changed(watch.Change{PodLinks: true})
 	k.works()
-	k.changed(hostnet.Change{PodLinks: true})
+	k.changed(watch.Change{PodLinks: true})
 	k.works()
 	if n := k.seen.Load().count; n != 1 || len(k.observed) != 1 {
 		t.Errorf("%d pods, observed %v, want one and one", n, k.observed)
@@ -175,7 +175,7 @@ func TestKeeperTriesABusyPodAgainAndShowsIt(t *testing.T) {
 	k.works()
 	k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	held := k.hold(r)
-	k.changed(hostnet.Change{Pods: []string{r.HostLink}})
+	k.changed(watch.Change{Pods: []string{r.HostLink}})
 	again := k.works()
 	if !again.links[r.HostLink] || again.all {
 		t.Errorf("tried again is %+v, want the busy pod", again)

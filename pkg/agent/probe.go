@@ -9,7 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/feature"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
@@ -82,7 +82,7 @@ func (l *loop) recall(in *inputs) error {
 
 // routedMTU reads the results of an earlier veild from the routes, by peer. After a restart the
 // node so never sends packets that the path cannot carry.
-func routedMTU(routes []hostnet.Route, peers []cluster.Node) map[string]int {
+func routedMTU(routes []rtnetlink.Route, peers []cluster.Node) map[string]int {
 	byPrefix := map[netip.Prefix]string{}
 	for _, n := range peers {
 		for _, p := range n.PodPrefixes {

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -68,19 +69,19 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 
 	in.vips = l.closedByFeatures()
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
-	underlay, err := l.readUnderlay(lastGood)
-	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
+	link, err := l.readUnderlay(lastGood)
+	if err != nil && !errors.Is(err, underlay.ErrNone) {
 		return in, nil, err
 	}
-	in.underlayMTU = underlay.MTU
+	in.underlayMTU = link.MTU
 	if in.cfg.MTU > 0 {
 		in.underlayMTU = in.cfg.MTU
 	}
-	in.wideMTU = node.WideMTU(in.cfg.MTU, underlay)
-	in.overlaps = node.Overlaps(in.cfg, underlay.Networks)
-	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
+	in.wideMTU = node.WideMTU(in.cfg.MTU, link)
+	in.overlaps = node.Overlaps(in.cfg, link.Networks)
+	in.localAddrs, in.otherAddrs = link.Addrs, link.Assigned
 	var refusals []cluster.Refusal
-	rules := in.cfg.Rules(underlay.Gateways)
+	rules := in.cfg.Rules(link.Gateways)
 	added, problems := cluster.AddedRanges(rules, state, lastGood)
 	rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
 	in.table, refusals = cluster.Resolve(rules,
@@ -105,7 +106,7 @@ func union(table, guarded []netip.Addr) []netip.Addr {
 }
 
 // readUnderlay finds the link between nodes, with the peers known so far.
-func (l *loop) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
+func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
 		for _, p := range lastGood.Peers {
@@ -120,7 +121,7 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
 		return l.underlay, nil
 	}
 	u, err := l.host.Underlay(nodes, self)
-	if errors.Is(err, hostnet.ErrNoUnderlay) {
+	if errors.Is(err, underlay.ErrNone) {
 		// A link that is down for a moment does not allow others to claim its gateway.
 		u.Gateways = l.underlay.Gateways
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // Ranges that were added at run time are closed like the configured ranges: by routes of pods and
@@ -44,7 +45,7 @@ func TestAddedServiceRangesAreClosed(t *testing.T) {
 
 // closes reports whether a range is unreachable beneath the tunnels of a table.
 func closes(s hostnet.State, table int, r netip.Prefix) bool {
-	return slices.ContainsFunc(s.Routes, func(x hostnet.Route) bool {
+	return slices.ContainsFunc(s.Routes, func(x rtnetlink.Route) bool {
 		return x.Table == table && x.Dst == r && x.Metric == abi.MetricRange && x.Device == ""
 	})
 }

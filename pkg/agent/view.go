@@ -6,7 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
@@ -37,7 +37,7 @@ type outcome struct {
 	lastGood *cluster.Table
 	applied  uint64
 	last     decision
-	underlay hostnet.Underlay
+	underlay underlay.Link
 	refusals []cluster.Refusal
 	problems []string
 	// flowtable is its text in telemetry.Status.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -26,7 +26,7 @@ func TestNoNewsIsLost(t *testing.T) {
 		func(i int) { a.foundMTU(pathmtu.Peer{Name: fmt.Sprint("c", i)}, 1300) },
 		func(i int) { a.yield(cluster.State{Revision: uint64(i)}) },
 		func(i int) {
-			a.change(func(v *view) { v.outcome = outcome{underlay: hostnet.Underlay{MTU: i}} })
+			a.change(func(v *view) { v.outcome = outcome{underlay: underlay.Link{MTU: i}} })
 		},
 	} {
 		all.Go(func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
@@ -40,7 +41,7 @@ func (h *Host) Apply(ops []Op) error {
 
 // Sync makes the kernel match want, and returns what it did. It reads the kernel first, unless the
 // last Sync succeeded and Forget was not called since: with a thousand peers, reading takes longer
-// than changing one. Call Forget after a notification of Watch.
+// than changing one. Call Forget after a notification of pkg/hostnet/watch.
 func (h *Host) Sync(want State) ([]Op, error) {
 	if h.have == nil {
 		have, err := h.Read()
@@ -196,12 +197,12 @@ func (o routeOp) apply(h *Host) error {
 	return err
 }
 
-func (h *Host) toKernel(r Route) (*nl.Route, error) {
+func (h *Host) toKernel(r rtnetlink.Route) (*nl.Route, error) {
 	out := &nl.Route{
 		Table: r.Table, Dst: ipNet(r.Dst), Priority: r.Metric, Protocol: abi.RouteProtoNode,
 		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
 	}
-	if r.unreachable() {
+	if r.Unreachable() {
 		return out, nil
 	}
 	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {

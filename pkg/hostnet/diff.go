@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // Op is one change. Its String is a line for people.
@@ -54,10 +55,10 @@ func Diff(have, want State) []Op {
 }
 
 // diffRoutes merges two lists in canonical order, identity by identity.
-func diffRoutes(have, want []Route) []Op {
+func diffRoutes(have, want []rtnetlink.Route) []Op {
 	var ops []Op
 	for len(have) > 0 || len(want) > 0 {
-		var h, w []Route
+		var h, w []rtnetlink.Route
 		switch c := compareFirst(have, want); {
 		case c < 0:
 			h, have = cutSame(have)
@@ -73,20 +74,20 @@ func diffRoutes(have, want []Route) []Op {
 }
 
 // compareFirst compares the identities of the first routes; an empty list sorts last.
-func compareFirst(a, b []Route) int {
+func compareFirst(a, b []rtnetlink.Route) int {
 	switch {
 	case len(a) == 0:
 		return 1
 	case len(b) == 0:
 		return -1
 	}
-	return compareKeys(a[0], b[0])
+	return rtnetlink.CompareKeys(a[0], b[0])
 }
 
 // cutSame cuts off the routes with the identity of the first.
-func cutSame(routes []Route) (same, rest []Route) {
+func cutSame(routes []rtnetlink.Route) (same, rest []rtnetlink.Route) {
 	n := 1
-	for n < len(routes) && compareKeys(routes[0], routes[n]) == 0 {
+	for n < len(routes) && rtnetlink.CompareKeys(routes[0], routes[n]) == 0 {
 		n++
 	}
 	return routes[:n], routes[n:]
@@ -94,7 +95,7 @@ func cutSame(routes []Route) (same, rest []Route) {
 
 // diffSame compares routes of one identity. At most one is wanted, but the kernel may have several.
 // After a replacement the next reading finds the superfluous ones.
-func diffSame(have, want []Route) []Op {
+func diffSame(have, want []rtnetlink.Route) []Op {
 	if len(want) > 0 && !slices.Contains(have, want[0]) {
 		if len(have) > 0 {
 			return []Op{routeOp{verbReplace, want[0]}}
@@ -113,7 +114,7 @@ func diffSame(have, want []Route) []Op {
 // afterMTU returns routes as the kernel will have them once the devices are set. A device's new MTU
 // also becomes the MTU of an IPv6 route over it, if the route's own MTU is at least as large or was
 // the device's (rt6_mtu_change_route in net/ipv6/route.c).
-func afterMTU(routes []Route, devices []deviceOp) []Route {
+func afterMTU(routes []rtnetlink.Route, devices []deviceOp) []rtnetlink.Route {
 	changed := slices.ContainsFunc(devices,
 		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
 	if !changed {
@@ -206,18 +207,18 @@ const (
 
 type routeOp struct {
 	verb  verb
-	route Route
+	route rtnetlink.Route
 }
 
 func (o routeOp) String() string { return fmt.Sprintf("%s route %s", o.verb, o.route) }
 
 func (o routeOp) phase() phase {
 	switch {
-	case o.verb == verbDelete && o.route.unreachable():
+	case o.verb == verbDelete && o.route.Unreachable():
 		return phaseUnclose
 	case o.verb == verbDelete:
 		return phaseUntunnel
-	case o.route.unreachable():
+	case o.route.Unreachable():
 		return phaseClose
 	}
 	return phaseTunnel

@@ -26,11 +26,11 @@
 // # Surprising behaviour of the kernel
 //
 //	a link goes down             routes over it vanish: IPv4 without a message,
-//	                             so Watch listens to links as well
+//	                             so watch.Start listens to links as well
 //	lo goes down                 the IPv6 unreachable routes, which live on lo, vanish
 //	an address is removed        IPv4 routes that prefer it as source vanish,
 //	                             IPv6 routes silently lose the preference
-//	an IPv6 address is tentative it cannot be preferred yet: Apply fails, Watch
+//	an IPv6 address is tentative it cannot be preferred yet: Apply fails, watch
 //	                             wakes when it is ready
 //	a device's MTU changes       IPv6 routes over it follow if their own MTU is at
 //	                             least as large, or was the device's MTU; Diff

@@ -263,8 +263,8 @@ func (o flowsOp) apply(h *Host) error {
 	return nil
 }
 
-// join joins the links of t. It ignores a link or table that is gone: Watch notifies, and the next
-// reading finds what is missing.
+// join joins the links of t. It ignores a link or table that is gone: package watch notifies, and
+// the next reading finds what is missing.
 func join(t *nft.Table) error {
 	if len(t.Devices) == 0 {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
@@ -23,7 +25,7 @@ import (
 type Host struct {
 	nl *nl.Handle
 	// ask lists and looks up routes.
-	ask *asker
+	ask *rtnetlink.Socket
 	// have is the state that Sync left, or nil when it must read.
 	have *State
 	// wanted is the want of the last SyncWant if that succeeded, else nil.
@@ -48,7 +50,7 @@ func Open() (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	ask, err := openAsker()
+	ask, err := rtnetlink.Open()
 	if err != nil {
 		h.Close()
 		return nil, err
@@ -59,7 +61,7 @@ func Open() (*Host, error) {
 // Close closes the sockets; the kernel's state stays.
 func (h *Host) Close() {
 	h.nl.Close()
-	h.ask.close()
+	h.ask.Close()
 }
 
 // Read returns what is ours in the kernel, in canonical order.
@@ -74,7 +76,7 @@ func (h *Host) Read() (State, error) {
 	for _, l := range links {
 		a := l.Attrs()
 		names[a.Index] = a.Name
-		if !isTunnel(a) {
+		if !watch.IsTunnel(a) {
 			continue
 		}
 		d, err := h.readDevice(l)
@@ -118,13 +120,9 @@ func (h *Host) Read() (State, error) {
 	return s, nil
 }
 
-// isTunnel recognizes a tunnel device by its group, or by name before it has the group.
-func isTunnel(a *nl.LinkAttrs) bool {
-	if a.Group == abi.TunnelGroup {
-		return true
-	}
-	number, ok := strings.CutPrefix(a.Name, abi.TunnelDevicePrefix)
-	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+// Underlay determines how node traffic leaves this node; see underlay.Find.
+func (h *Host) Underlay(nodes, self []netip.Addr) (underlay.Link, error) {
+	return underlay.Find(h.nl, h.ask, nodes, self)
 }
 
 func (h *Host) readDevice(l nl.Link) (Device, error) {
@@ -147,7 +145,7 @@ func (h *Host) readDevice(l nl.Link) (Device, error) {
 
 // readRoutes lists our routes of a table.
 func (h *Host) readRoutes(s *State, family, table int, names map[int]string) error {
-	var routes []Route
+	var routes []rtnetlink.Route
 	odd := false
 	nameOf := func(index int) string {
 		if name := names[index]; name != "" {
@@ -155,11 +153,11 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 		}
 		return fmt.Sprintf("#%d", index)
 	}
-	err := h.ask.dump(byte(family), table, abi.RouteProtoNode, 0, func() func([]byte) {
+	err := h.ask.Dump(byte(family), table, abi.RouteProtoNode, 0, func() func([]byte) {
 		routes, odd = nil, false
 		return func(body []byte) {
-			r, _, proto, _, ok := routeOf(body, nameOf)
-			if !ok || r.Device == oddDevice {
+			r, _, proto, _, ok := rtnetlink.ReadRoute(body, nameOf)
+			if !ok || r.Device == rtnetlink.OddDevice {
 				odd = true
 			} else if r.Table == table && proto == abi.RouteProtoNode {
 				routes = append(routes, r)
@@ -196,8 +194,9 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 // fromKernel returns a route of ours as the kernel has it. A property that Route cannot express,
 // such as a gateway that another program set with our protocol, becomes an impossible device name.
 // Such a route never equals a wanted one.
-func fromKernel(r nl.Route, family int, names map[int]string) Route {
-	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU, Dst: defaultPrefix(family)}
+func fromKernel(r nl.Route, family int, names map[int]string) rtnetlink.Route {
+	out := rtnetlink.Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU,
+		Dst: defaultPrefix(family)}
 	if r.Dst != nil {
 		ones, _ := r.Dst.Mask.Size()
 		a, _ := netip.AddrFromSlice(r.Dst.IP)

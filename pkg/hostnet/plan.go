@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // Want is the agent's demand for this node's routing. Order never matters.
@@ -79,7 +80,7 @@ func (p Peer) equal(q Peer) bool {
 // Plan returns the State that the kernel must have. It is pure, and returns the same State for the
 // same Want in any order.
 func Plan(w Want) State {
-	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
+	p := planner{routes: make([]rtnetlink.Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
 	p.beneath(w)
 	p.tunnels(w)
 
@@ -117,15 +118,16 @@ func Plan(w Want) State {
 // to it, unlike those to 0.0.0.0.
 const unspecified6 = "::"
 
-type planner struct{ routes []Route }
+type planner struct{ routes []rtnetlink.Route }
 
-func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
+func (p *planner) add(r rtnetlink.Route) { p.routes = append(p.routes, r) }
 
 // list returns the routes in canonical order; of several with one identity the
 // first that was added.
-func (p *planner) list() []Route {
-	slices.SortStableFunc(p.routes, compareKeys)
-	return slices.CompactFunc(p.routes, func(a, b Route) bool { return compareKeys(a, b) == 0 })
+func (p *planner) list() []rtnetlink.Route {
+	slices.SortStableFunc(p.routes, rtnetlink.CompareKeys)
+	return slices.CompactFunc(p.routes,
+		func(a, b rtnetlink.Route) bool { return rtnetlink.CompareKeys(a, b) == 0 })
 }
 
 // beneath closes everything that must not be reached in clear. It does not trust the caller: a
@@ -183,15 +185,15 @@ func (p *planner) tunnels(w Want) {
 		if len(peer.Devices) == 0 {
 			continue
 		}
-		via := Route{Metric: abi.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
+		via := rtnetlink.Route{Metric: abi.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
 		for _, a := range peer.NodeAddrs {
 			if !slices.Contains(w.SelfAddrs, a) {
-				p.add(via.to(abi.TablePod, single(a)).from(answers))
+				p.add(from(to(via, abi.TablePod, single(a)), answers))
 			}
 		}
 		for _, prefix := range peer.PodPrefixes {
-			p.add(via.to(abi.TablePod, prefix).from(answers))
-			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
+			p.add(from(to(via, abi.TablePod, prefix), answers))
+			p.add(from(to(via, unix.RT_TABLE_MAIN, prefix), source))
 		}
 	}
 
@@ -201,20 +203,20 @@ func (p *planner) tunnels(w Want) {
 
 	// A host process that connects to a service is routed once before its packet is translated. An
 	// untranslated packet dies in the tunnel, which has no peer for it.
-	via := Route{Metric: abi.MetricTunnel, Device: w.Devices[0].Name}
+	via := rtnetlink.Route{Metric: abi.MetricTunnel, Device: w.Devices[0].Name}
 	for _, r := range w.ServiceRanges {
-		p.add(via.to(unix.RT_TABLE_MAIN, r).from(source))
+		p.add(from(to(via, unix.RT_TABLE_MAIN, r), source))
 	}
 }
 
 // to returns r in a table for a destination.
-func (r Route) to(table int, dst netip.Prefix) Route {
+func to(r rtnetlink.Route, table int, dst netip.Prefix) rtnetlink.Route {
 	r.Table, r.Dst = table, canonical(dst)
 	return r
 }
 
 // from returns r with the preferred source of its family.
-func (r Route) from(source map[bool]netip.Addr) Route {
+func from(r rtnetlink.Route, source map[bool]netip.Addr) rtnetlink.Route {
 	r.Source = source[r.Dst.Addr().Is6()]
 	return r
 }
@@ -230,8 +232,8 @@ func sources(self []netip.Addr) map[bool]netip.Addr {
 	return out
 }
 
-func unreachable(table int, dst netip.Prefix) Route {
-	return Route{Metric: abi.MetricRange}.to(table, dst)
+func unreachable(table int, dst netip.Prefix) rtnetlink.Route {
+	return to(rtnetlink.Route{Metric: abi.MetricRange}, table, dst)
 }
 
 func single(a netip.Addr) netip.Prefix {

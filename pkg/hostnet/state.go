@@ -3,20 +3,20 @@ package hostnet
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // State is our part of the kernel's state in one canonical order: equal States print the same. The
 // zero value is "nothing of ours".
 type State struct {
 	Rules   []Rule
-	Routes  []Route
+	Routes  []rtnetlink.Route
 	Devices []Device
 	// Forward4 and Forward6 report whether packets of the family are forwarded.
 	Forward4, Forward6 bool
@@ -52,20 +52,6 @@ type Rule struct {
 	NotGroup uint32
 }
 
-// Route is one route. It is comparable: the kernel's identity of a route is
-// Table, Dst and Metric, the rest is where it leads.
-type Route struct {
-	Table  int
-	Dst    netip.Prefix
-	Metric int
-	// Device is the output link; empty means an unreachable route.
-	Device string
-	// MTU is the route's own MTU; 0 means the MTU of the device.
-	MTU int
-	// Source is the preferred source address; the zero Addr means that there is none.
-	Source netip.Addr
-}
-
 // Device is the configuration of a tunnel device. Diff ignores a wanted Device that does not exist;
 // routes over it fail until pkg/tunnel makes it.
 type Device struct {
@@ -82,29 +68,6 @@ type Device struct {
 	// loose.
 	Addr4 bool
 	Up    bool
-}
-
-func (r Route) unreachable() bool { return r.Device == "" }
-
-func (r Route) String() string {
-	var b strings.Builder
-	if r.unreachable() {
-		fmt.Fprintf(&b, "unreachable %s", r.Dst)
-	} else {
-		fmt.Fprintf(&b, "%s dev %s", r.Dst, r.Device)
-	}
-	table := "main"
-	if r.Table != unix.RT_TABLE_MAIN {
-		table = fmt.Sprint(r.Table)
-	}
-	fmt.Fprintf(&b, " table %s metric %d", table, r.Metric)
-	if r.Source.IsValid() {
-		fmt.Fprintf(&b, " src %s", r.Source)
-	}
-	if r.MTU != 0 {
-		fmt.Fprintf(&b, " mtu %d", r.MTU)
-	}
-	return b.String()
 }
 
 func (r Rule) String() string {
@@ -161,7 +124,7 @@ func (s State) String() string {
 
 // sort brings s into canonical order.
 func (s *State) sort() {
-	slices.SortFunc(s.Routes, compareRoutes)
+	slices.SortFunc(s.Routes, rtnetlink.CompareRoutes)
 	s.sortSmall()
 }
 
@@ -177,29 +140,6 @@ func (s *State) sortSmall() {
 func compareRules(a, b Rule) int {
 	return cmp.Or(compareBool(a.V6, b.V6), cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Mark, b.Mark),
 		cmp.Compare(a.Table, b.Table), cmp.Compare(a.NotGroup, b.NotGroup))
-}
-
-// compareRoutes puts TablePod, the larger number, first: it closes pods' routes.
-func compareRoutes(a, b Route) int {
-	if c := compareKeys(a, b); c != 0 {
-		return c
-	}
-	return cmp.Or(cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source),
-		cmp.Compare(a.MTU, b.MTU))
-}
-
-// compareKeys compares the kernel's identities of two routes.
-func compareKeys(a, b Route) int {
-	if c := cmp.Compare(b.Table, a.Table); c != 0 {
-		return c
-	}
-	if c := a.Dst.Addr().Compare(b.Dst.Addr()); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(a.Dst.Bits(), b.Dst.Bits()); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.Metric, b.Metric)
 }
 
 func compareBool(a, b bool) int {

@@ -16,14 +16,15 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 )
 
 func TestUnderlay(t *testing.T) {
 	self := addrs("198.18.0.1", "fd42:0:0:1::1")
 	gateways := addrs("198.18.0.254", "fd42:0:0:1::fe")
-	own := Underlay{Name: "under0", MTU: 1500, Addrs: self, Assigned: self, Gateways: gateways}
+	own := underlay.Link{Name: "under0", MTU: 1500, Addrs: self, Assigned: self, Gateways: gateways}
 
-	with := func(change func(*Underlay)) Underlay {
+	with := func(change func(*underlay.Link)) underlay.Link {
 		u := own
 		change(&u)
 		return u
@@ -32,33 +33,34 @@ func TestUnderlay(t *testing.T) {
 		name    string
 		command string
 		nodes   []netip.Addr
-		want    Underlay
+		want    underlay.Link
 	}{
 		{"by default routes", "true", nil, own},
 		{"by routes to nodes", "true", addrs("198.18.0.2", "fd42:0:0:1::2"), own},
 		{"a smaller interface", "ip link set under0 mtu 1400", addrs("198.18.0.2"),
-			with(func(u *Underlay) { u.MTU = 1400 })},
+			with(func(u *underlay.Link) { u.MTU = 1400 })},
 		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380",
 			addrs("198.18.9.1"),
-			with(func(u *Underlay) {
+			with(func(u *underlay.Link) {
 				u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe")
 			})},
 		{"a route to nodes over two gateways",
 			"ip route add 198.18.9.0/24 mtu 1380 nexthop via 198.18.0.252 nexthop via 198.18.0.253",
 			addrs("198.18.9.1"),
-			with(func(u *Underlay) {
+			with(func(u *underlay.Link) {
 				u.MTU, u.Gateways = 1380, addrs("198.18.0.252", "198.18.0.253", "198.18.0.254",
 					"fd42:0:0:1::fe")
 			})},
 		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0",
 			addrs("198.18.7.2", "198.18.7.3"),
-			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"),
+			underlay.Link{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"),
 				Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
 		{"another link to nodes, without a carrier", "ip addr add 198.18.7.1/24 dev other0; " +
-			"ip link set other1 down", addrs("198.18.7.2", "198.18.7.3"), with(func(u *Underlay) {
+			"ip link set other1 down", addrs("198.18.7.2",
+			"198.18.7.3"), with(func(u *underlay.Link) {
 			u.MTU, u.Assigned = 1450, addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1")
 		})},
-		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) {
+		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *underlay.Link) {
 			u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1")
 		})},
 		{"services of kube-proxy by IPVS",
@@ -67,7 +69,7 @@ func TestUnderlay(t *testing.T) {
 		{"no way to nodes", "ip route add blackhole 198.18.8.0/24; ip route add prohibit " +
 			"198.18.9.0/24", addrs("198.18.8.1", "198.18.9.1"), own},
 		{"no default route", "ip route del default; ip -6 route del default", nil,
-			with(func(u *Underlay) { u.Gateways = nil })},
+			with(func(u *underlay.Link) { u.Gateways = nil })},
 		{"a node inside a range that is closed", "true", addrs("198.18.130.1"), own},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestUnderlay(t *testing.T) {
 			nettest.Veth(t, nettest.End{NS: l.ns, Name: "other0", MTU: 1450},
 				nettest.End{NS: l.ns, Name: "other1"})
 			l.apply(dual())
-			var got Underlay
+			var got underlay.Link
 			l.ns.Run(t, func() (err error) {
 				if err := exec.Command("sh", "-ec", tt.command).Run(); err != nil {
 					return err
@@ -84,7 +86,8 @@ func TestUnderlay(t *testing.T) {
 				return err
 			})
 
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index", "Networks"),
+			if diff := cmp.Diff(tt.want, got,
+				cmpopts.IgnoreFields(underlay.Link{}, "Index", "Networks"),
 				cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("underlay (-want +got):\n%s", diff)
 			}
@@ -101,7 +104,7 @@ func TestUnderlay(t *testing.T) {
 func TestUnderlayHasTheNetworksOfLinks(t *testing.T) {
 	l := newLab(t)
 	l.apply(dual())
-	var got Underlay
+	var got underlay.Link
 	l.ns.Run(t, func() (err error) {
 		if err := command("ip link add docker0 type bridge; ip addr add 198.18.130.129/25 dev " +
 			"docker0; ip addr add fd42:aaaa:0:2::1/64 dev docker0")(); err != nil {
@@ -111,8 +114,8 @@ func TestUnderlayHasTheNetworksOfLinks(t *testing.T) {
 		return err
 	})
 	for _, network := range []string{"198.18.130.128/25", "fd42:aaaa:0:2::/64"} {
-		if want := (LinkNetwork{"docker0", netip.MustParsePrefix(network)}); !slices.Contains(
-			got.Networks, want) {
+		if want := (underlay.Network{Link: "docker0",
+			Network: netip.MustParsePrefix(network)}); !slices.Contains(got.Networks, want) {
 			t.Errorf("networks %v without %v", got.Networks, want)
 		}
 	}
@@ -173,8 +176,8 @@ func TestUnderlayNeedsALink(t *testing.T) {
 		}
 		defer h.Close()
 		if _, err := h.Underlay(addrs("198.18.0.2", "fd42::2"),
-			addrs("198.18.0.1")); !errors.Is(err, ErrNoUnderlay) {
-			t.Errorf("underlay: %v, want ErrNoUnderlay", err)
+			addrs("198.18.0.1")); !errors.Is(err, underlay.ErrNone) {
+			t.Errorf("underlay: %v, want ErrNone", err)
 		}
 		return nil
 	})

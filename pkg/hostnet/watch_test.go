@@ -6,24 +6,23 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 )
 
 // watched is a lab whose changes are watched.
 type watched struct {
 	*lab
-	changes <-chan Change
+	changes <-chan watch.Change
 	stop    context.CancelFunc
 }
 
-func watch(t *testing.T, l *lab) watched {
+func watchLab(t *testing.T, l *lab) watched {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := watched{lab: l, stop: cancel}
 	l.ns.Run(t, func() (err error) {
-		w.changes, err = Watch(ctx, time.Millisecond, time.Minute)
+		w.changes, err = watch.Start(ctx, time.Millisecond, time.Minute)
 		return err
 	})
 	t.Cleanup(func() {
@@ -35,7 +34,7 @@ func watch(t *testing.T, l *lab) watched {
 }
 
 // told returns the notifications of do, together. It waits longer where do takes longer.
-func (w watched) told(t *testing.T, do func() error) Change {
+func (w watched) told(t *testing.T, do func() error) watch.Change {
 	t.Helper()
 	began := time.Now()
 	w.ns.Run(t, do)
@@ -43,9 +42,9 @@ func (w watched) told(t *testing.T, do func() error) Change {
 }
 
 // until returns the notifications, together, until none came for so long.
-func (w watched) until(t *testing.T, quiet time.Duration) Change {
+func (w watched) until(t *testing.T, quiet time.Duration) watch.Change {
 	t.Helper()
-	var all Change
+	var all watch.Change
 	for {
 		select {
 		case c, open := <-w.changes:
@@ -68,7 +67,7 @@ func command(text string) func() error {
 }
 
 // summary returns what a turn would read for a change.
-func (w watched) summary(c Change) string {
+func (w watched) summary(c watch.Change) string {
 	s := ""
 	for what, is := range map[string]bool{
 		"u": c.Underlay, "r": c.Routing ||
@@ -91,7 +90,7 @@ func (w watched) summary(c Change) string {
 // not.
 func TestWatchTellsOfPoliciesThatAreGone(t *testing.T) {
 	l := newLab(t)
-	w := watch(t, l)
+	w := watchLab(t, l)
 	const judges, stamp = "inet " + abi.NFTPolicyTable, "inet " + abi.NFTStampTable
 	w.until(t, settled)
 	for _, tt := range []struct{ name, command, want string }{
@@ -118,7 +117,7 @@ func TestWatchTellsOfPoliciesThatAreGone(t *testing.T) {
 
 func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	l := newLab(t)
-	w := watch(t, l)
+	w := watchLab(t, l)
 	l.sync(dual())
 	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ "+
 		"type ifname . ipv4_addr; }'"))
@@ -176,7 +175,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 // The kernel notifies of Sync's own writes; they cost no turn.
 func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 	l := newLab(t)
-	w := watch(t, l)
+	w := watchLab(t, l)
 	want := manyPeers(50)
 	w.told(t, func() error { _, err := l.host.Sync(Plan(want)); return err })
 	w.until(t, settled)
@@ -189,8 +188,8 @@ func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 		ops = len(done)
 		return err
 	})
-	if ops == 0 || len(c.routes) == 0 {
-		t.Fatalf("%d ops, %d messages about routes: nothing was tested", ops, len(c.routes))
+	if ops == 0 || len(c.Routes) == 0 {
+		t.Fatalf("%d ops, %d messages about routes: nothing was tested", ops, len(c.Routes))
 	}
 
 	if got := w.summary(c); got != "" {
@@ -208,40 +207,9 @@ func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 	}
 }
 
-func TestLossIsToldAtOnceAndThenSeldom(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	g := gatherer{changes: make(chan message), lossy: time.Hour}
-	out := make(chan Change)
-	go g.run(ctx, out)
-	g.changes <- message{lost: true}
-	if c := <-out; !c.AllPods || !c.Routing || !c.Underlay || !c.Guard || !c.PodLinks {
-		t.Errorf("after a loss %+v, want all", c)
-	}
-	g.changes <- message{lost: true}
-	g.changes <- message{Change: Change{Guard: true}}
-	if c := <-out; c.AllPods || !c.Guard {
-		t.Errorf("after a second loss %+v, want what was told and not all", c)
-	}
-}
-
-func TestHeldLossIsToldLater(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	g := gatherer{changes: make(chan message), lossy: 20 * time.Millisecond}
-	out := make(chan Change)
-	go g.run(ctx, out)
-	g.changes <- message{lost: true}
-	<-out
-	g.changes <- message{lost: true}
-	if c := <-out; !c.AllPods {
-		t.Errorf("the second loss is told as %+v, want all", c)
-	}
-}
-
 func TestWatchOutlivesAnOverrun(t *testing.T) {
 	l := newLab(t)
-	w := watch(t, l)
+	w := watchLab(t, l)
 	many := manyPeers(300)
 	for range 3 {
 		l.apply(many)
@@ -254,19 +222,5 @@ func TestWatchOutlivesAnOverrun(t *testing.T) {
 		default:
 			return false
 		}
-	})
-}
-
-func FuzzChange(f *testing.F) {
-	f.Add([]byte{})
-	f.Add([]byte{28, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0,
-		abi.RouteProtoPod, 0, 0, 0, 0, 0, 0})
-	f.Add([]byte{255, 255, 255, 255, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add(append([]byte{40, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-		abi.NFTNatTable+"\x00           "...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		seen := tracker{links: map[int]linkSeen{}, addrs: map[addrSeen]uint32{}}
-		seen.change(b)
-		changeOfNFT(b)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/rootfs"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
@@ -158,7 +159,7 @@ func storageNote(paths []string, p rootfs.Protection) string {
 
 // WideMTU returns a sentence if configured, in bytes, is more than the MTU of the link between
 // nodes. Otherwise, or without such a link, it returns "".
-func WideMTU(configured int, u hostnet.Underlay) string {
+func WideMTU(configured int, u underlay.Link) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 )
 
 // overlapsShown bounds how many links a sentence names.
@@ -17,7 +17,7 @@ const overlapsShown = 5
 // range, for example a bridge of Docker. It returns "" if there are none. Processes of this node
 // reach that link instead of the pods or services. A single address in a service range is ordinary:
 // NodeLocal DNSCache and IPVS have some.
-func Overlaps(cfg config.Config, networks []hostnet.LinkNetwork) string {
+func Overlaps(cfg config.Config, networks []underlay.Network) string {
 	var found []string
 	for _, n := range networks {
 		switch {

@@ -8,24 +8,24 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
 func TestLinksInsideClusterRangesAreNamed(t *testing.T) {
 	cfg := config.Config{ClusterRanges: nettest.Prefixes("198.19.0.0/16", "fd42:1::/48"),
 		ServiceRanges: nettest.Prefixes("198.18.128.0/20", "fd42:2::/112")}
-	many := make([]hostnet.LinkNetwork, 7)
+	many := make([]underlay.Network, 7)
 	for i := range many {
-		many[i] = hostnet.LinkNetwork{Link: fmt.Sprint("br-", i),
+		many[i] = underlay.Network{Link: fmt.Sprint("br-", i),
 			Network: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(i), 0}), 24)}
 	}
 
-	one := func(network string) []hostnet.LinkNetwork {
-		return []hostnet.LinkNetwork{{Link: "docker0", Network: netip.MustParsePrefix(network)}}
+	one := func(network string) []underlay.Network {
+		return []underlay.Network{{Link: "docker0", Network: netip.MustParsePrefix(network)}}
 	}
 	for name, tt := range map[string]struct {
-		networks []hostnet.LinkNetwork
+		networks []underlay.Network
 		want     string
 	}{
 		"none":                       {nil, ""},

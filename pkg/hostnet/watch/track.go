@@ -1,4 +1,4 @@
-package hostnet
+package watch
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // tracker follows links and addresses by the kernel's notifications. So it recognizes a
@@ -79,7 +80,7 @@ func (t *tracker) lost() error {
 	return nil
 }
 
-func (l linkSeen) tunnel() bool { return isTunnel(&nl.LinkAttrs{Name: l.name, Group: l.group}) }
+func (l linkSeen) tunnel() bool { return IsTunnel(&nl.LinkAttrs{Name: l.name, Group: l.group}) }
 
 func (l linkSeen) pod() bool {
 	return l.group == abi.PodGroup || strings.HasPrefix(l.name, abi.PodLinkPrefix)
@@ -87,7 +88,7 @@ func (l linkSeen) pod() bool {
 
 // change returns the Change in a datagram.
 func (t *tracker) change(b []byte) (c Change) {
-	for kind, body := range netlinkMessages(b) {
+	for kind, body := range rtnetlink.Messages(b) {
 		switch kind {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 			c.Add(t.link(kind == unix.RTM_DELLINK, body))
@@ -112,21 +113,21 @@ func (t *tracker) link(gone bool, body []byte) Change {
 		return Change{} // The same news for a port of a bridge; the link has its own notification.
 	}
 
-	index := number(body[4:])
+	index := rtnetlink.Number(body[4:])
 	was, known := t.links[index]
-	is := linkSeen{flags: uint32(number(body[8:])) & linkFlags}
-	for k, v := range attributes(body[unix.SizeofIfInfomsg:]) {
+	is := linkSeen{flags: uint32(rtnetlink.Number(body[8:])) & linkFlags}
+	for k, v := range rtnetlink.Attributes(body[unix.SizeofIfInfomsg:]) {
 		switch k {
 		case unix.IFLA_IFNAME:
-			is.name = text(v)
+			is.name = rtnetlink.Text(v)
 		case unix.IFLA_MTU:
-			is.mtu = number(v)
+			is.mtu = rtnetlink.Number(v)
 		case unix.IFLA_TXQLEN:
-			is.queue = number(v)
+			is.queue = rtnetlink.Number(v)
 		case unix.IFLA_GROUP:
-			is.group = uint32(number(v))
+			is.group = uint32(rtnetlink.Number(v))
 		case unix.IFLA_MASTER:
-			is.under = number(v)
+			is.under = rtnetlink.Number(v)
 		case unix.IFLA_OPERSTATE:
 			if len(v) > 0 {
 				is.operState = int(v[0])
@@ -159,8 +160,8 @@ func tunnelChange(anew bool, was, is linkSeen) Change {
 	if anew || was.flags != is.flags || was.operState != is.operState || was.name != is.name {
 		return Change{Underlay: true, Routing: true, Tunnels: true}
 	}
-	return Change{devices: map[string]Device{is.name: {
-		Name: is.name, MTU: is.mtu, Group: is.group, QueueLen: is.queue,
+	return Change{Devices: map[string]Tunnel{is.name: {
+		MTU: is.mtu, Group: is.group, QueueLen: is.queue,
 		Up: is.flags&unix.IFF_UP != 0,
 	}}}
 }
@@ -183,7 +184,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 		return All()
 	}
 
-	index := number(body[4:])
+	index := rtnetlink.Number(body[4:])
 	l, known := t.links[index]
 	if known && l.pod() {
 		return Change{}
@@ -191,7 +192,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 
 	flags := uint32(body[2])
 	var addr netip.Addr
-	for k, v := range attributes(body[unix.SizeofIfAddrmsg:]) {
+	for k, v := range rtnetlink.Attributes(body[unix.SizeofIfAddrmsg:]) {
 		switch k {
 		case unix.IFA_LOCAL: // Where a link has a peer's address, too, this is its own.
 			addr, _ = netip.AddrFromSlice(v)
@@ -200,7 +201,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 				addr, _ = netip.AddrFromSlice(v)
 			}
 		case unix.IFA_FLAGS:
-			flags = uint32(number(v))
+			flags = uint32(rtnetlink.Number(v))
 		}
 	}
 
@@ -222,7 +223,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 }
 
 func (t *tracker) route(gone bool, body []byte) Change {
-	r, index, proto, kind, ok := routeOf(body, func(index int) string {
+	r, index, proto, kind, ok := rtnetlink.ReadRoute(body, func(index int) string {
 		if l := t.links[index]; l.name != "" {
 			return l.name
 		}
@@ -233,7 +234,7 @@ func (t *tracker) route(gone bool, body []byte) Change {
 	switch {
 	case !ok:
 		return All()
-	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL,
+	case rtnetlink.Number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL,
 		kind == unix.RTN_MULTICAST:
 		return Change{} // A route exception, or a route that belongs to an address.
 	case proto == abi.RouteProtoPod && !gone:
@@ -244,11 +245,20 @@ func (t *tracker) route(gone bool, body []byte) Change {
 		return Change{AllPods: true}
 	}
 
-	c := Change{routes: []routeEvent{{route: r, ours: proto == abi.RouteProtoNode, gone: gone}}}
+	c := Change{Routes: []RouteEvent{{Route: r, Ours: proto == abi.RouteProtoNode, Gone: gone}}}
 	if proto != abi.RouteProtoNode && !l.pod() && !l.tunnel() {
 		c.Underlay = true
 		c.Routing = r.Table == abi.TablePod
 	}
 
 	return c
+}
+
+// IsTunnel recognizes a tunnel device by its group, or by name before it has the group.
+func IsTunnel(a *nl.LinkAttrs) bool {
+	if a.Group == abi.TunnelGroup {
+		return true
+	}
+	digits, ok := strings.CutPrefix(a.Name, abi.TunnelDevicePrefix)
+	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }

@@ -1,8 +1,10 @@
-package hostnet
+package watch
 
 import (
 	"maps"
 	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
 // Change is what other programs may have changed, by the kernel's notifications. The zero value
@@ -28,9 +30,10 @@ type Change struct {
 	// AllPods reports that any pod may have changed.
 	AllPods bool
 
-	// routes are the events of routes in order, devices the last event of each tunnel device.
-	routes  []routeEvent
-	devices map[string]Device
+	// Routes are the events of routes in order, Devices the last event of each tunnel device, by
+	// name.
+	Routes  []RouteEvent
+	Devices map[string]Tunnel
 }
 
 // All is the Change after lost notifications.
@@ -42,7 +45,7 @@ func All() Change {
 // Empty reports whether nothing changed.
 func (c Change) Empty() bool {
 	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.Policy || c.Filters ||
-		c.PodLinks || c.AllPods) && len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
+		c.PodLinks || c.AllPods) && len(c.Pods) == 0 && len(c.Routes) == 0 && len(c.Devices) == 0
 }
 
 // maxRouteEvents bounds the remembered routes of a Change; beyond it, Routing is set.
@@ -63,66 +66,31 @@ func (c *Change) Add(later Change) {
 			c.Pods = append(c.Pods, name)
 		}
 	}
-	if c.routes = append(c.routes, later.routes...); len(c.routes) > maxRouteEvents {
+	if c.Routes = append(c.Routes, later.Routes...); len(c.Routes) > maxRouteEvents {
 		c.Routing = true
 	}
 	if c.Routing {
-		c.routes = nil // Host.Read sees the later changes.
+		c.Routes = nil // Host.Read sees the later changes.
 	}
-	if c.devices == nil {
-		c.devices = later.devices
+	if c.Devices == nil {
+		c.Devices = later.Devices
 		return
 	}
-	maps.Copy(c.devices, later.devices)
+	maps.Copy(c.Devices, later.Devices)
 }
 
-// routeEvent is a notification about a route.
-type routeEvent struct {
-	route Route
-	// ours reports whether it has RouteProtoNode.
-	ours bool
-	// gone reports whether it was deleted.
-	gone bool
+// RouteEvent is a notification about a route.
+type RouteEvent struct {
+	Route rtnetlink.Route
+	// Ours reports whether it has RouteProtoNode.
+	Ours bool
+	// Gone reports whether it was deleted.
+	Gone bool
 }
 
-// Differs reports whether the routes and tunnel devices of c differ from what the last Sync left.
-// It does not query the kernel: the notifications of own writes match what Sync remembers.
-func (h *Host) Differs(c Change) bool {
-	if len(c.routes) == 0 && len(c.devices) == 0 {
-		return false
-	}
-	if h.have == nil {
-		return true
-	}
-
-	for name, d := range c.devices {
-		i := slices.IndexFunc(h.have.Devices, func(have Device) bool { return have.Name == name })
-		if i < 0 {
-			return true
-		}
-		if have := h.have.Devices[i]; have.MTU != d.MTU || have.Group != d.Group ||
-			have.QueueLen != d.QueueLen || have.Up != d.Up {
-			return true
-		}
-	}
-
-	there := map[Route]bool{}
-	for _, e := range c.routes {
-		if e.ours {
-			there[e.route] = !e.gone
-			continue
-		}
-		// The kernel announces a replaced route only by its replacement.
-		if _, taken := slices.BinarySearchFunc(h.have.Routes, e.route, compareKeys); taken {
-			return true
-		}
-	}
-
-	for r, is := range there {
-		if _, was := slices.BinarySearchFunc(h.have.Routes, r, compareRoutes); was != is {
-			return true
-		}
-	}
-
-	return false
+// Tunnel holds the settings in a notification about a tunnel device.
+type Tunnel struct {
+	MTU, QueueLen int
+	Group         uint32
+	Up            bool
 }

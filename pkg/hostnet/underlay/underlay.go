@@ -1,4 +1,4 @@
-package hostnet
+package underlay
 
 import (
 	"encoding/binary"
@@ -11,14 +11,15 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// ErrNoUnderlay matches when no link carries node traffic.
-var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node needs a route to " +
+// ErrNone matches when no link carries node traffic.
+var ErrNone = errors.New("no link carries traffic between nodes: the node needs a route to " +
 	"its peers, or a default route")
 
-// Underlay is the link that carries the traffic between nodes.
-type Underlay struct {
+// Link is the link that carries the traffic between nodes.
+type Link struct {
 	// Name and Index identify the link towards most nodes, else the link of the default route, else
 	// the link of the node's own address. A link without a carrier counts only if none has one.
 	Name  string
@@ -34,37 +35,37 @@ type Underlay struct {
 	// are left out.
 	Assigned []netip.Addr
 	// Networks are the networks of the links of Assigned, in the kernel's order.
-	Networks []LinkNetwork
+	Networks []Network
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
 }
 
-// LinkNetwork is the network that a link has by one of its addresses.
-type LinkNetwork struct {
+// Network is the network that a link has by one of its addresses.
+type Network struct {
 	Link    string
 	Network netip.Prefix
 }
 
-// Underlay determines how node traffic leaves this node. nodes are the underlay addresses of peers,
+// Find determines how node traffic leaves this node. nodes are the underlay addresses of peers,
 // self the addresses of this node; either may be empty.
-func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
-	links, err := h.nl.LinkList()
+func Find(h *nl.Handle, ask *rtnetlink.Socket, nodes, self []netip.Addr) (Link, error) {
+	links, err := h.LinkList()
 	if err != nil {
-		return Underlay{}, fmt.Errorf("list links: %w", err)
+		return Link{}, fmt.Errorf("list links: %w", err)
 	}
 	f := finder{byIndex: map[int]*nl.LinkAttrs{}, votes: map[int]int{}}
 	for _, l := range links {
 		f.byIndex[l.Attrs().Index] = l.Attrs()
 	}
-	if err := f.towards(h, nodes); err != nil {
-		return Underlay{}, err
+	if err := f.towards(ask, nodes); err != nil {
+		return Link{}, err
 	}
-	if err := f.defaults(h); err != nil {
-		return Underlay{}, err
+	if err := f.defaults(ask); err != nil {
+		return Link{}, err
 	}
-	addrs, err := h.nl.AddrList(nil, nl.FamilyAll)
+	addrs, err := h.AddrList(nil, nl.FamilyAll)
 	if err != nil {
-		return Underlay{}, fmt.Errorf("list addresses: %w", err)
+		return Link{}, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(self, ip.Unmap()) {
@@ -121,8 +122,8 @@ func (f *finder) gateway(b []byte) {
 
 // towards looks up, for each node, the configured route of an outer packet. A node without a route
 // does not show the underlay.
-func (f *finder) towards(h *Host, nodes []netip.Addr) error {
-	return h.ask.lookUp(nodes, func(body []byte) { f.route(body, weightNode) })
+func (f *finder) towards(ask *rtnetlink.Socket, nodes []netip.Addr) error {
+	return ask.LookUp(nodes, func(body []byte) { f.route(body, weightNode) })
 }
 
 // route counts every next hop of a route; of the body of RTM_NEWROUTE.
@@ -133,14 +134,14 @@ func (f *finder) route(body []byte, weight int) {
 
 	index := 0
 	var hops []byte
-	for k, v := range attributes(body[unix.SizeofRtMsg:]) {
+	for k, v := range rtnetlink.Attributes(body[unix.SizeofRtMsg:]) {
 		switch k {
 		case unix.RTA_METRICS:
-			f.narrow(number(attribute(v, unix.RTAX_MTU)))
+			f.narrow(rtnetlink.Number(rtnetlink.Attribute(v, unix.RTAX_MTU)))
 		case unix.RTA_GATEWAY:
 			f.gateway(v)
 		case unix.RTA_OIF:
-			index = number(v)
+			index = rtnetlink.Number(v)
 		case unix.RTA_MULTIPATH:
 			hops = v
 		}
@@ -155,26 +156,17 @@ func (f *finder) route(body []byte, weight int) {
 		if size < unix.SizeofRtNexthop || size > len(hops) {
 			return
 		}
-		f.gateway(attribute(hops[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
-		f.link(number(hops[4:]), weight)
-		hops = hops[min(len(hops), align(size)):]
+		f.gateway(rtnetlink.Attribute(hops[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
+		f.link(rtnetlink.Number(hops[4:]), weight)
+		hops = hops[min(len(hops), rtnetlink.Align(size)):]
 	}
 }
 
-// noWay reports whether err means that there is no route, or none of the family. Such are routes of
-// type unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
-// claims must not stop this node.
-func noWay(err error) bool {
-	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,
-		unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
-		func(e error) bool { return errors.Is(err, e) })
-}
-
 // defaults counts the default routes of main.
-func (f *finder) defaults(h *Host) error {
+func (f *finder) defaults(ask *rtnetlink.Socket) error {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var routes [][]byte
-		err := h.ask.dump(family, unix.RT_TABLE_MAIN, 0, unix.RTN_UNICAST, func() func([]byte) {
+		err := ask.Dump(family, unix.RT_TABLE_MAIN, 0, unix.RTN_UNICAST, func() func([]byte) {
 			routes = nil
 			return func(body []byte) {
 				if to := body[1]; to == 0 {
@@ -193,8 +185,8 @@ func (f *finder) defaults(h *Host) error {
 	return nil
 }
 
-func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
-	u := Underlay{MTU: f.mtu, Gateways: f.gateways}
+func (f *finder) result(addrs []nl.Addr) (Link, error) {
+	u := Link{MTU: f.mtu, Gateways: f.gateways}
 	for index, votes := range f.votes {
 		// The kernel keeps routes of a link that lost its carrier.
 		if f.byIndex[index].RawFlags&unix.IFF_LOWER_UP != 0 {
@@ -209,7 +201,7 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	}
 
 	if u.Index == 0 {
-		return Underlay{}, ErrNoUnderlay
+		return Link{}, ErrNone
 	}
 
 	u.Name = f.byIndex[u.Index].Name
@@ -223,7 +215,7 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 		}
 		u.Assigned = append(u.Assigned, ip)
 		ones, _ := a.Mask.Size()
-		u.Networks = append(u.Networks, LinkNetwork{f.byIndex[a.LinkIndex].Name,
+		u.Networks = append(u.Networks, Network{f.byIndex[a.LinkIndex].Name,
 			netip.PrefixFrom(ip, ones).Masked()})
 		if a.LinkIndex == u.Index {
 			u.Addrs = append(u.Addrs, ip)

@@ -1,4 +1,4 @@
-package hostnet
+package watch
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes in the network namespace of the calling thread: links (so MTU, up and
+// Start reports changes in the network namespace of the calling thread: links (so MTU, up and
 // down), addresses, routes, rules, our nftables tables. It collects changes for the time quiet
 // before it sends them. The channel is closed when ctx ends or the subscription breaks; then the
 // caller reads everything and watches again.
 //
 // After lost notifications (ENOBUFS) everything may have changed. That is reported at most once in
 // the time lossy, because the program that overruns the socket continues.
-func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, error) {
+func Start(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, error) {
 	route, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)

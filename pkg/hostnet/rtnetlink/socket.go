@@ -1,4 +1,4 @@
-package hostnet
+package rtnetlink
 
 import (
 	"encoding/binary"
@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// asker queries routes of the kernel: many destinations in one system call, dumps filtered by the
+// Socket queries routes of the kernel: many destinations in one system call, dumps filtered by the
 // kernel, and replies parsed in place. With a thousand peers, the general library alone would take
 // as long as a whole turn may. It is not safe for concurrent use.
-type asker struct {
+type Socket struct {
 	fd  int
 	seq uint32
 	buf []byte
@@ -37,12 +37,13 @@ const (
 // errInterrupted matches a dump during which routes changed.
 var errInterrupted = errors.New("the routes changed while they were listed")
 
-func openAsker() (*asker, error) {
+// Open opens a socket in the network namespace of the calling thread.
+func Open() (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	a := &asker{fd: fd, buf: make([]byte, answerBytes)}
+	s := &Socket{fd: fd, buf: make([]byte, answerBytes)}
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1),
@@ -50,31 +51,32 @@ func openAsker() (*asker, error) {
 			&unix.Timeval{Sec: answerSeconds}),
 	)
 	if err != nil {
-		a.close()
+		s.Close()
 		return nil, fmt.Errorf("set up netlink socket: %w", err)
 	}
-	return a, nil
+	return s, nil
 }
 
-func (a *asker) close() { unix.Close(a.fd) }
+// Close closes the socket.
+func (s *Socket) Close() { unix.Close(s.fd) }
 
-// lookUp calls found for the configured route that an outer packet to each of dsts takes. Path MTUs
+// LookUp calls found for the configured route that an outer packet to each of dsts takes. Path MTUs
 // and redirects that the kernel learned from ICMP do not count. Destinations without a route are
 // skipped.
-func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
+func (s *Socket) LookUp(dsts []netip.Addr, found func(body []byte)) error {
 	for some := range slices.Chunk(dsts, askedAtOnce) {
 		var b []byte
-		first := a.seq + 1
+		first := s.seq + 1
 		for _, dst := range some {
-			b = a.appendLookUp(b, dst.Unmap())
+			b = s.appendLookUp(b, dst.Unmap())
 		}
 
-		if err := a.send(b); err != nil {
+		if err := s.send(b); err != nil {
 			return fmt.Errorf("look up routes to nodes: %w", err)
 		}
 
 		for left := len(some); left > 0; {
-			err := a.receive(func(kind uint16, seq uint32, body []byte) error {
+			err := s.receive(func(kind uint16, seq uint32, body []byte) error {
 				if seq-first >= uint32(len(some)) {
 					return nil // A reply to an earlier request.
 				}
@@ -98,15 +100,15 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 }
 
 // appendLookUp appends the request for the route of an outer packet to dst.
-func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
+func (s *Socket) appendLookUp(b []byte, dst netip.Addr) []byte {
 	start := len(b)
 	if dst.Is4() {
 		to := dst.As4()
-		b = a.appendHeader(b, 0, unix.AF_INET, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
+		b = s.appendHeader(b, 0, unix.AF_INET, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
 		b = appendAttribute(b, unix.RTA_DST, to[:])
 	} else {
 		to := dst.As16()
-		b = a.appendHeader(b, 0, unix.AF_INET6, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
+		b = s.appendHeader(b, 0, unix.AF_INET6, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
 		b = appendAttribute(b, unix.RTA_DST, to[:])
 	}
 	b = appendNumber(b, unix.RTA_MARK, abi.TunnelMark)
@@ -114,13 +116,13 @@ func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
 	return b
 }
 
-// dump calls each for the routes of a family in a table, filtered by protocol and type unless those
+// Dump calls each for the routes of a family in a table, filtered by protocol and type unless those
 // are 0. begin returns each; when routes change meanwhile, the dump starts over with a new call of
 // begin.
-func (a *asker) dump(family byte, table int, proto, kind byte,
+func (s *Socket) Dump(family byte, table int, proto, kind byte,
 	begin func() (each func(body []byte))) error {
 	for range askTries {
-		err := a.dumpOnce(family, table, proto, kind, begin())
+		err := s.dumpOnce(family, table, proto, kind, begin())
 		if !errors.Is(err, errInterrupted) {
 			return err
 		}
@@ -128,17 +130,17 @@ func (a *asker) dump(family byte, table int, proto, kind byte,
 	return errInterrupted
 }
 
-func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(body []byte)) error {
-	b := appendNumber(a.appendHeader(nil, unix.NLM_F_DUMP, family, 0, proto, kind, 0),
+func (s *Socket) dumpOnce(family byte, table int, proto, kind byte, each func(body []byte)) error {
+	b := appendNumber(s.appendHeader(nil, unix.NLM_F_DUMP, family, 0, proto, kind, 0),
 		unix.RTA_TABLE, uint32(table))
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
-	if err := a.send(b); err != nil {
+	if err := s.send(b); err != nil {
 		return err
 	}
 
-	asked, done, interrupted := a.seq, false, false
+	asked, done, interrupted := s.seq, false, false
 	for !done {
-		err := a.receive(func(kind uint16, seq uint32, body []byte) error {
+		err := s.receive(func(kind uint16, seq uint32, body []byte) error {
 			if seq != asked {
 				return nil
 			}
@@ -169,13 +171,13 @@ const interruptedKind = 1 << 15
 
 // appendHeader appends the header of a route request with the next number: struct nlmsghdr, whose
 // length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
-func (a *asker) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte,
+func (s *Socket) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte,
 	routeFlags uint32) []byte {
-	a.seq++
+	s.seq++
 	b = append(b, 0, 0, 0, 0)
 	b = binary.NativeEndian.AppendUint16(b, unix.RTM_GETROUTE)
 	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
-	b = binary.NativeEndian.AppendUint32(b, a.seq)
+	b = binary.NativeEndian.AppendUint32(b, s.seq)
 	b = append(b, 0, 0, 0, 0) // The port of the kernel's choice.
 	b = append(b, family, dstLen, 0, 0, 0, proto, 0, kind)
 	return binary.NativeEndian.AppendUint32(b, routeFlags)
@@ -194,15 +196,15 @@ func appendNumber(b []byte, kind uint16, value uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, value)
 }
 
-func (a *asker) send(b []byte) error {
-	return unix.Sendto(a.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+func (s *Socket) send(b []byte) error {
+	return unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
 // receive calls answer for each message of the next datagram.
-func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error) error {
-	n, from, err := unix.Recvfrom(a.fd, a.buf, 0)
+func (s *Socket) receive(answer func(kind uint16, seq uint32, body []byte) error) error {
+	n, from, err := unix.Recvfrom(s.fd, s.buf, 0)
 	for errors.Is(err, unix.EINTR) {
-		n, from, err = unix.Recvfrom(a.fd, a.buf, 0)
+		n, from, err = unix.Recvfrom(s.fd, s.buf, 0)
 	}
 
 	if err != nil {
@@ -213,7 +215,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 	}
 
 	var errs []error
-	for b := a.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+	for b := s.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < unix.SizeofNlMsghdr || size > len(b) {
 			return errors.Join(append(errs, fmt.Errorf("a netlink message of %d bytes in %d", size,
@@ -225,7 +227,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 		}
 		errs = append(errs, answer(kind, binary.NativeEndian.Uint32(b[8:]),
 			b[unix.SizeofNlMsghdr:size]))
-		b = b[min(len(b), align(size)):]
+		b = b[min(len(b), Align(size)):]
 	}
 
 	return errors.Join(errs...)
@@ -240,4 +242,13 @@ func answerError(kind uint16, body []byte) error {
 		return unix.Errno(-code)
 	}
 	return nil
+}
+
+// noWay reports whether err means that there is no route, or none of the family. Such are routes of
+// type unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
+// claims must not stop this node.
+func noWay(err error) bool {
+	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,
+		unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
+		func(e error) bool { return errors.Is(err, e) })
 }

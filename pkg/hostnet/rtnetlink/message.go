@@ -1,0 +1,75 @@
+package rtnetlink
+
+import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+
+	"golang.org/x/sys/unix"
+)
+
+// Messages returns the messages of a datagram: kind and body. At a message that cannot be
+// read, the kind is 0 and the iteration ends.
+func Messages(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				yield(0, nil)
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]) {
+				return
+			}
+			b = b[min(len(b), Align(size)):]
+		}
+	}
+}
+
+// Align returns n rounded up to where the next message or attribute begins.
+func Align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// attributeType is NLA_TYPE_MASK (include/uapi/linux/netlink.h).
+const attributeType = 1<<14 - 1
+
+// Attributes returns the attributes of a message or of a nested attribute, without flags of their
+// types. It ends at the first attribute that cannot be read.
+func Attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			size := int(binary.NativeEndian.Uint16(b))
+			if size < unix.SizeofNlAttr || size > len(b) {
+				return
+			}
+			kind := binary.NativeEndian.Uint16(b[2:]) & attributeType
+			if !yield(kind, b[unix.SizeofNlAttr:size]) {
+				return
+			}
+			b = b[min(len(b), Align(size)):]
+		}
+	}
+}
+
+// Attribute returns the first attribute of a kind, or nil when there is none.
+func Attribute(b []byte, kind uint16) []byte {
+	for k, v := range Attributes(b) {
+		if k == kind {
+			return v
+		}
+	}
+	return nil
+}
+
+// Number returns a number of four bytes in the host's order, or 0 if b is shorter.
+func Number(b []byte) int {
+	if len(b) < 4 {
+		return 0
+	}
+	return int(binary.NativeEndian.Uint32(b))
+}
+
+// Text returns b up to its zero.
+func Text(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
+}

@@ -1,0 +1,131 @@
+package rtnetlink
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Route is one route. It is comparable: the kernel's identity of a route is
+// Table, Dst and Metric, the rest is where it leads.
+type Route struct {
+	Table  int
+	Dst    netip.Prefix
+	Metric int
+	// Device is the output link; empty means an unreachable route.
+	Device string
+	// MTU is the route's own MTU; 0 means the MTU of the device.
+	MTU int
+	// Source is the preferred source address; the zero Addr means that there is none.
+	Source netip.Addr
+}
+
+// Unreachable reports whether packets on r are refused.
+func (r Route) Unreachable() bool { return r.Device == "" }
+
+// String is the route as `ip route` prints it.
+func (r Route) String() string {
+	var b strings.Builder
+	if r.Unreachable() {
+		fmt.Fprintf(&b, "unreachable %s", r.Dst)
+	} else {
+		fmt.Fprintf(&b, "%s dev %s", r.Dst, r.Device)
+	}
+	table := "main"
+	if r.Table != unix.RT_TABLE_MAIN {
+		table = fmt.Sprint(r.Table)
+	}
+	fmt.Fprintf(&b, " table %s metric %d", table, r.Metric)
+	if r.Source.IsValid() {
+		fmt.Fprintf(&b, " src %s", r.Source)
+	}
+	if r.MTU != 0 {
+		fmt.Fprintf(&b, " mtu %d", r.MTU)
+	}
+	return b.String()
+}
+
+// CompareRoutes puts TablePod, the larger number, first: it closes pods' routes.
+func CompareRoutes(a, b Route) int {
+	if c := CompareKeys(a, b); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source),
+		cmp.Compare(a.MTU, b.MTU))
+}
+
+// CompareKeys compares the kernel's identities of two routes.
+func CompareKeys(a, b Route) int {
+	if c := cmp.Compare(b.Table, a.Table); c != 0 {
+		return c
+	}
+	if c := a.Dst.Addr().Compare(b.Dst.Addr()); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.Dst.Bits(), b.Dst.Bits()); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Metric, b.Metric)
+}
+
+// OddDevice is the device of a route that Route cannot represent. No wanted route has such a
+// device.
+const OddDevice = "#"
+
+// nexthopID is RTA_NH_ID (include/uapi/linux/rtnetlink.h).
+const nexthopID = 30
+
+// ReadRoute reads the body of RTM_NEWROUTE. index is the index of the device; ok is false when the
+// body cannot be read.
+func ReadRoute(body []byte,
+	nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
+	if len(body) < unix.SizeofRtMsg {
+		return Route{}, 0, 0, 0, false
+	}
+
+	family, bits := body[0], int(body[1])
+	proto, kind = body[5], body[7]
+	r.Table = int(body[4])
+	addr, size := netip.IPv4Unspecified(), 4
+	if family == unix.AF_INET6 {
+		addr, size = netip.IPv6Unspecified(), 16
+	}
+
+	plain := kind == unix.RTN_UNICAST
+	for k, v := range Attributes(body[unix.SizeofRtMsg:]) {
+		switch k {
+		case unix.RTA_DST:
+			if len(v) != size {
+				return Route{}, 0, 0, 0, false
+			}
+			addr, _ = netip.AddrFromSlice(v)
+		case unix.RTA_TABLE:
+			r.Table = Number(v)
+		case unix.RTA_OIF:
+			index = Number(v)
+		case unix.RTA_PRIORITY:
+			r.Metric = Number(v)
+		case unix.RTA_PREFSRC:
+			src, _ := netip.AddrFromSlice(v)
+			r.Source = src.Unmap()
+		case unix.RTA_METRICS:
+			r.MTU = Number(Attribute(v, unix.RTAX_MTU))
+		case unix.RTA_GATEWAY, unix.RTA_MULTIPATH, unix.RTA_VIA, nexthopID:
+			plain = false
+		}
+	}
+
+	r.Dst = netip.PrefixFrom(addr, bits)
+	switch {
+	case kind == unix.RTN_UNREACHABLE:
+	case plain:
+		r.Device = nameOf(index)
+	default:
+		r.Device = OddDevice
+	}
+
+	return r, index, proto, kind, r.Dst.IsValid()
+}
