@@ -1,7 +1,7 @@
 // Package policy decides which connections NetworkPolicy allows to and from the pods of one
 // node. It is pure: it reads no clock, no file and no kernel.
 //
-// A Planner takes pods, namespaces and policies one at a time. Plan returns what the node must
+// planner.Planner takes pods, namespaces and policies one at a time. Its Plan is what the node must
 // enforce, in terms that do not depend on nftables:
 //
 //	pods of this node ─► Member ─► Group ─► ingress Chain, egress Chain ─► Lines ─► Sets of peers
@@ -20,9 +20,6 @@
 // Slices and maps of a Plan are shared with later Plans and never changed. A Set, Chain or
 // Group that did not change keeps its pointer, so a caller compares pointers first.
 //
-// It is larger than most packages: selectors, tiers and chains are steps of one plan, which
-// compares pointers to find what did not change.
-//
-// Start reading at object.go, then Planner.Plan and Plan.Judge. oracle_test.go states the rules
-// of NetworkPolicy plainly; the property tests compare the two.
+// Start reading at object.go, then Plan.Judge and planner.Planner.Plan. policytest/oracle.go states
+// the rules of NetworkPolicy plainly; the property tests compare the two.
 package policy

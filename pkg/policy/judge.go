@@ -128,7 +128,7 @@ func (p *Plan) judge(g *Group, f Flow, d Direction, own, peer netip.Addr, deny V
 // tier judges by the first line that matches. final reports whether that line accepts or denies.
 func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verdict, final bool) {
 	for _, l := range lines {
-		matched, unknown := p.matches(l, peer, f)
+		matched, unknown := p.Matches(l, peer, f)
 		switch {
 		case unknown:
 			return DenyUnknownPeer, true
@@ -146,10 +146,10 @@ func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verd
 	return Allow, false
 }
 
-// matches reports whether a line matches a flow with a peer. unknown reports whether it may match:
+// Matches reports whether a line matches a flow with a peer. unknown reports whether it may match:
 // the peer is unknown, and the line denies or passes pods.
-func (p *Plan) matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) {
-	if !l.Ports.has(f.Proto, f.Port) {
+func (p *Plan) Matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) {
+	if !l.Ports.Has(f.Proto, f.Port) {
 		return false, false
 	}
 	if l.Doubts() && p.Sets.Get(SetRanges).has(peer, f) && !p.Sets.Get(SetKnown).has(peer, f) {
@@ -161,7 +161,7 @@ func (p *Plan) matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) 
 // Doubts reports whether the line denies or passes pods, so that it may be meant for an unknown
 // peer on the ports of the line.
 func (l Line) Doubts() bool {
-	return l.Action != Accept && ofPods(l)
+	return l.Action != Accept && l.OfPods()
 }
 
 // groupOf returns the group of the pod of this node that has the address, or nil if no pod has it.
@@ -187,14 +187,14 @@ func (s *Set) has(peer netip.Addr, f Flow) bool {
 		return within(s.Ranges, peer)
 	case KindNamed:
 		_, found := slices.BinarySearchFunc(s.Named, AddrPort{peer, f.Proto, f.Port},
-			AddrPort.compare)
+			AddrPort.Compare)
 		return found
 	}
 	return false
 }
 
-// size returns the number of addresses and ranges in the set. A nil set is empty.
-func (s *Set) size() int {
+// Size returns the number of addresses and ranges in the set. A nil set is empty.
+func (s *Set) Size() int {
 	if s == nil {
 		return 0
 	}

@@ -144,7 +144,8 @@ type Key struct {
 	UID string
 }
 
-func (p *Pod) key() Key { return Key{p.Name, p.UID} }
+// Key returns the pod's Key.
+func (p *Pod) Key() Key { return Key{p.Name, p.UID} }
 
 // Direction is the direction of a connection as its pod sees it.
 type Direction uint8

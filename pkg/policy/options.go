@@ -8,6 +8,3 @@ type Options struct {
 	// same, as Kubernetes' API has it. The Admin tier of ClusterNetworkPolicies judges first.
 	AllowOwnNode bool
 }
-
-// SetOptions sets the options of all plans. Call it before the first Plan.
-func (p *Planner) SetOptions(o Options) { p.options = o }

@@ -24,6 +24,9 @@ const (
 var setPrefixes = map[SetKind]string{KindPods: "p", KindBlock: "b", KindNamed: "n",
 	KindNodes: "h"}
 
+// Prefix returns how the names of sets of this kind begin.
+func (k SetKind) Prefix() string { return setPrefixes[k] }
+
 // Range is a range of addresses of one family, both ends inclusive.
 type Range struct{ First, Last netip.Addr }
 
@@ -34,12 +37,14 @@ type Interval struct {
 	First, Last uint16
 }
 
-func (i Interval) compare(j Interval) int {
+// Compare orders intervals by protocol, then by port.
+func (i Interval) Compare(j Interval) int {
 	return cmp.Or(cmp.Compare(i.Proto, j.Proto), cmp.Compare(i.First, j.First),
 		cmp.Compare(i.Last, j.Last))
 }
 
-func (i Interval) has(proto Proto, port uint16) bool {
+// Has reports whether the interval has a port of a protocol.
+func (i Interval) Has(proto Proto, port uint16) bool {
 	return i.Proto == 0 || i.Proto == proto && i.First <= port && port <= i.Last
 }
 
@@ -50,7 +55,8 @@ type AddrPort struct {
 	Port  uint16
 }
 
-func (a AddrPort) compare(b AddrPort) int {
+// Compare orders by address, then by protocol and port.
+func (a AddrPort) Compare(b AddrPort) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto),
 		cmp.Compare(a.Port, b.Port))
 }
@@ -152,3 +158,20 @@ type FastPathView struct {
 	// Why is the reason why the pod's packets do not; "" if Has.
 	Why string `json:"why,omitempty"`
 }
+
+// LastOf returns the last address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// Names of the sets that identify an unknown peer: an address in SetRanges that is not in SetKnown.
+// A Plan has both sets if a line that denies or passes refers to pods, otherwise neither.
+const (
+	SetRanges = "ranges"
+	SetKnown  = "known"
+)

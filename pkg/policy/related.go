@@ -39,29 +39,6 @@ func (r Range) has(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && !a.Less(r.First) && !r.Last.Less(a)
 }
 
-// SetNodeAddrs sets the addresses of all nodes.
-func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
-	sorted := slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
-	if sorted = slices.Compact(sorted); !slices.Equal(sorted, p.nodeAddrs) {
-		p.nodeAddrs = sorted
-		p.setInside()
-	}
-}
-
-// setInside makes the ranges of all addresses of pods and nodes. Plans keep the old slice.
-func (p *Planner) setInside() {
-	inside := make([]Range, 0, len(p.nodeAddrs)+len(p.prefixes))
-	for _, a := range p.nodeAddrs {
-		inside = append(inside, Range{a, a})
-	}
-	for _, prefix := range p.prefixes {
-		if prefix.IsValid() {
-			inside = append(inside, Range{prefix.Masked().Addr(), lastOf(prefix)})
-		}
-	}
-	p.inside = Join(inside)
-}
-
 // Join sorts ranges and joins those that overlap or touch. It changes the slice.
 func Join(ranges []Range) (out []Range) {
 	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })

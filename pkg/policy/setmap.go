@@ -14,6 +14,9 @@ type SetMap struct {
 	changed map[string]*Set
 }
 
+// NewSetMap returns a map of sets by name, which it keeps.
+func NewSetMap(sets map[string]*Set) SetMap { return SetMap{base: &sets} }
+
 // maxChanged is the number of sets that may differ from a shared map before a new map is made.
 const maxChanged = 64
 
@@ -67,8 +70,8 @@ func (m SetMap) ChangedSince(before SetMap) (names []string, ok bool) {
 	return names, true
 }
 
-// with returns the map with some sets replaced or added, by name.
-func (m SetMap) with(sets map[string]*Set) SetMap {
+// With returns the map with some sets replaced or added, by name.
+func (m SetMap) With(sets map[string]*Set) SetMap {
 	if len(sets) == 0 {
 		return m
 	}

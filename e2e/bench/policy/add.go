@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 const (
@@ -99,7 +100,7 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 
 // reserve puts a policy in force that isolates the pod, which is bound and not attached.
 func reserve(paths pod.Paths, p policy.Pod, w pod.Workload) error {
-	planner := policy.NewPlanner(world.Here)
+	planner := planner.New(world.Here)
 	planner.PutNamespace(policy.Namespace{Name: p.Namespace})
 	planner.PutPod(p)
 	planner.PutPolicy(access(portRest))

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
-	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // The main thread shows the process's mounts to the leak check: no test may take it.
@@ -232,7 +232,7 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 	}
 
 	// Three nodes of them are enough: rules do not depend on the pods of other nodes.
-	p := policy.NewPlanner(world.Here)
+	p := planner.New(world.Here)
 	c.Put(p, 3)
 	plan := p.Plan()
 	if err := check(c, plan); err != nil {

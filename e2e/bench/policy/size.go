@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 const (
@@ -50,7 +51,7 @@ func (s *run) sizeRound(ctx context.Context, v values) (err error) {
 	c := world.Cluster{Scale: s.scales.large}
 	runtime.GC()
 	began := time.Now()
-	p := policy.NewPlanner(world.Here)
+	p := planner.New(world.Here)
 	c.Put(p, c.Nodes)
 	for i := range c.Pods {
 		p.SetAttached(world.KeyOf(world.PodOf(0, i, 0)), world.Addrs(0, i))
@@ -84,7 +85,8 @@ func check(c world.Cluster, plan *policy.Plan) error {
 
 // kernel writes the plan, adopts it as veild does that starts again, and changes pods of other
 // nodes one after the other without a Keeper.
-func kernel(ctx context.Context, c world.Cluster, p *policy.Planner, plan *policy.Plan, changes int,
+func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
+	changes int,
 	v values) error {
 	var first nftables.Table
 	defer func() { _ = first.Close() }()

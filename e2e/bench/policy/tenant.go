@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -273,7 +274,7 @@ func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
 	for _, p := range policies {
 		lines += len(p.Rules[policy.Ingress]) + len(p.Rules[policy.Egress])
 	}
-	if want := denied && lines > policy.MaxNamespaceLines; want != (got > 0) {
+	if want := denied && lines > planner.MaxNamespaceLines; want != (got > 0) {
 		return fmt.Errorf("%d of %d policies with %d lines are denied", got, len(policies), lines)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/feed"
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 func parseCluster(t *testing.T, spec string) feed.Parsed[policy.ClusterPolicy] {
@@ -156,8 +157,8 @@ func FuzzClusterPolicy(f *testing.F) {
 		if p.Value.Invalid != "" && len(p.Value.Rules[0])+len(p.Value.Rules[1]) > 0 {
 			t.Fatal("rules of a policy that could not be read")
 		}
-		planner := policy.NewPlanner("node-1")
-		planner.PutClusterPolicy(*p.Value)
-		planner.Plan()
+		of := planner.New("node-1")
+		of.PutClusterPolicy(*p.Value)
+		of.Plan()
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -77,7 +78,7 @@ type Keeper struct {
 // received is what a source and the agent have passed to the Keeper.
 type received struct {
 	mu      sync.Mutex // guards the fields below
-	planner *policy.Planner
+	planner *planner.Planner
 	// pods are the pods as the source has them, with all addresses that they claim.
 	pods map[policy.Name]policy.Pod
 	// prefixes are the pod prefixes of each node. Nil means that they are not known yet.
@@ -149,7 +150,7 @@ func New(o Options) *Keeper {
 		loop: loop.New(loop.Options{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
 		revoker: revoker{wake: make(chan struct{}, 1)},
-		received: received{planner: policy.NewPlanner(o.Node), pods: map[policy.Name]policy.Pod{},
+		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},
 			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{}},
 		own: owned{attached: map[policy.Key]bool{}},
 	}
@@ -192,7 +193,7 @@ func (k *Keeper) Begin() error {
 
 // empty returns a plan that makes all pods mute.
 func (k *Keeper) empty() *policy.Plan {
-	p := policy.NewPlanner(k.node)
+	p := planner.New(k.node)
 	p.SetOwn(k.firstAddrs())
 	return p.Plan()
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -26,7 +27,7 @@ func TestListSaysWhatIsNotInForce(t *testing.T) {
 	if l := n.List(); !l.Listed || len(l.Policies) > 0 || len(l.Problems) != 0 {
 		t.Errorf("without pods: %+v", l)
 	}
-	if _, err := n.ShowPod(server); !errors.Is(err, policy.ErrNoPod) {
+	if _, err := n.ShowPod(server); !errors.Is(err, planner.ErrNoPod) {
 		t.Errorf("an attached pod that is not known: %v", err)
 	}
 	n.AttachmentsChanged()

@@ -5,15 +5,16 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // crowded is a lab of four pods: a server with a policy and a client, and in the namespace of
 // absurd policies a victim and a bystander with a policy.
-func crowded(t *testing.T) (*lab, *policy.Planner) {
+func crowded(t *testing.T) (*lab, *planner.Planner) {
 	l := newLab(t, 1, 2, 3, 4)
 	w := policytest.NewWorld()
-	p := policy.NewPlanner(w.Node)
+	p := planner.New(w.Node)
 	attach(w, p, 1, map[string]string{"app": "server"})
 	attach(w, p, 2, map[string]string{"app": "client"})
 	p.PutPolicy(serverPolicy())

@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 )
 
 // Lines that share neither peers nor ports become elements of few sets of address . protocol .
@@ -20,12 +21,12 @@ import (
 // copies a whole set with intervals for each transaction that changes an element.
 
 // boxPrefixes begin the names of sets of boxes.
-var boxPrefixes = [policy.BoxKinds]string{policy.BoxBlocks: "xb", policy.BoxPods: "xp",
-	policy.BoxPodRanges: "xr"}
+var boxPrefixes = [arrange.BoxKinds]string{arrange.BoxBlocks: "xb", arrange.BoxPods: "xp",
+	arrange.BoxPodRanges: "xr"}
 
 // boxes are the lines of one set, sorted.
 type boxes struct {
-	kind  policy.BoxKind
+	kind  arrange.BoxKind
 	lines []policy.Line
 }
 
@@ -54,9 +55,9 @@ func (f family) inBoxes(d policy.Direction, set string) match {
 
 // boxSet returns a set of boxes of a family without elements. Only a set of single points has no
 // intervals.
-func (f family) boxSet(kind policy.BoxKind) *set {
+func (f family) boxSet(kind arrange.BoxKind) *set {
 	key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)
-	return &set{key: key, concat: true, interval: kind != policy.BoxPods, elements: union{{}}}
+	return &set{key: key, concat: true, interval: kind != arrange.BoxPods, elements: union{{}}}
 }
 
 // boxOf returns the key of a point: an address, a protocol and a port.
@@ -67,9 +68,9 @@ func boxOf(a netip.Addr, proto policy.Proto, port uint16) []byte {
 }
 
 // boxElement returns a box as an element of a set of a kind.
-func boxElement(kind policy.BoxKind, b policy.Box) string {
+func boxElement(kind arrange.BoxKind, b arrange.Box) string {
 	first := boxOf(b.Peers.First, b.Ports.Proto, b.Ports.First)
-	if kind == policy.BoxPods {
+	if kind == arrange.BoxPods {
 		return key(first)
 	}
 	return keyRange + string(append(first, boxOf(b.Peers.Last, b.Ports.Proto, b.Ports.Last)...))
@@ -104,14 +105,14 @@ func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
 // elementsOf returns the elements of lines of a family. The planner has refused lines that make too
 // many boxes.
 func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) elements {
-	all := make([]policy.Box, 0, len(lines))
+	all := make([]arrange.Box, 0, len(lines))
 	for _, l := range lines {
 		for _, r := range rangesOfPeer(sets.Get(l.Peer), l.Peer == "", f) {
-			all = append(all, policy.Box{Peers: r, Ports: l.Ports})
+			all = append(all, arrange.Box{Peers: r, Ports: l.Ports})
 		}
 	}
-	if b.kind != policy.BoxPods {
-		all, _ = policy.DisjointBoxes(all)
+	if b.kind != arrange.BoxPods {
+		all, _ = arrange.DisjointBoxes(all)
 	}
 	out := make(elements, len(all))
 	for _, box := range all {

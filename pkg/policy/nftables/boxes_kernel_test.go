@@ -6,7 +6,9 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -16,9 +18,9 @@ func TestManyLinesWithPortsOfTheirOwnAreInForce(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	ns := nettest.NewNS(t)
 	w := policytest.NewWorld()
-	p := policy.NewPlanner(w.Node)
+	p := planner.New(w.Node)
 	attach(w, p, 2, map[string]string{"app": "client"})
-	for _, np := range policytest.OwnPorts("a", "client", policy.MaxChainLines, true) {
+	for _, np := range policytest.OwnPorts("a", "client", compile.MaxChainLines, true) {
 		p.PutPolicy(np)
 	}
 	plan := p.Plan()

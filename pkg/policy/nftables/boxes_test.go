@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // selected returns a planner with one attached pod of this node with the label app.
-func selected(app string, policies []policy.Policy) *policy.Planner {
-	p := policy.NewPlanner("here")
+func selected(app string, policies []policy.Policy) *planner.Planner {
+	p := planner.New("here")
 	p.PutNamespace(policy.Namespace{Name: "a"})
 	pod := policy.Pod{Name: policy.Name{Namespace: "a", Name: app}, UID: app, Node: "here",
 		Labels: map[string]string{"app": app}}
@@ -24,7 +25,7 @@ func selected(app string, policies []policy.Policy) *policy.Planner {
 
 // size returns how many sets and rules the table has for a plan, and how many messages make it.
 func size(plan *policy.Plan) (sets, rules, messages int) {
-	var p planner
+	var p maker
 	var cached fragments
 	want := p.want(plan)
 	for _, c := range want.chains {

@@ -11,13 +11,14 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 )
 
 // chainWriter makes the chains of a plan. Each chain of the plan becomes one chain of the kernel
 // per direction and family: the rules that lead there have checked the family.
 type chainWriter struct {
 	plan *policy.Plan
-	// boxed is the planner's field of the same name.
+	// boxed is the maker's field of the same name.
 	boxed bool
 	// old holds the chains of the previous plan.
 	old    map[string]*chain
@@ -27,7 +28,7 @@ type chainWriter struct {
 // add adds the chains that enforce one direction of a plan's chain. It reuses chains of the
 // previous plan: chains of the same name have the same content.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
-	var lines policy.Arrangement
+	var lines arrange.Arrangement
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.suffix
 		if w.chains[name] != nil {
@@ -44,7 +45,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 
 		var refer references
 		if i == 0 {
-			lines = policy.Arrange(from.Lines, w.boxed)
+			lines = arrange.Arrange(from.Lines, w.boxed)
 			refer = referencesOf(from, lines)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i),
@@ -154,7 +155,7 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 }
 
 // isolating returns the rules for the lines of NetworkPolicies.
-func (w *ruleWriter) isolating(lines policy.Arrangement) (rules []rule) {
+func (w *ruleWriter) isolating(lines arrange.Arrangement) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
 	for _, grant := range lines.Grants {
 		g := group(grant)
@@ -168,7 +169,7 @@ func (w *ruleWriter) isolating(lines policy.Arrangement) (rules []rule) {
 		}
 	}
 	for kind, of := range lines.Boxes {
-		if b := (boxes{policy.BoxKind(kind), of}); b.some(w.absent) {
+		if b := (boxes{arrange.BoxKind(kind), of}); b.some(w.absent) {
 			passes(w.family.inBoxes(w.direction, b.name()+w.family.suffix))
 		}
 	}

@@ -1,7 +1,7 @@
 package nftables
 
 // BoxAll makes boxes of all lines that can be boxes, however few they are. Call it before Apply.
-func (t *Table) BoxAll() { t.planner.boxed = true }
+func (t *Table) BoxAll() { t.maker.boxed = true }
 
 // Reads returns how often the elements of sets were read.
 func (t *Table) Reads() int { return t.reads }

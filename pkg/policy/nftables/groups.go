@@ -9,10 +9,11 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 )
 
 // group is what one rule allows: packets of any of the peers to any of the ports.
-type group policy.Grant
+type group arrange.Grant
 
 // Prefixes of the names of sets that this package makes from a plan's sets. A hash of the content
 // follows.
@@ -73,10 +74,10 @@ func newReferences() references {
 
 // referencesOf returns the references of the rules of a plan's chain; a is the arrangement of its
 // lines.
-func referencesOf(from *policy.Chain, a policy.Arrangement) references {
+func referencesOf(from *policy.Chain, a arrange.Arrangement) references {
 	r := newReferences()
 	for kind, lines := range a.Boxes {
-		if b := (boxes{policy.BoxKind(kind), lines}); len(lines) > 0 {
+		if b := (boxes{arrange.BoxKind(kind), lines}); len(lines) > 0 {
 			r.boxes[b.name()] = b
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -109,7 +110,7 @@ func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(strin
 	program := nettest.NeedProgram(t, "nft")
 	ns = nettest.NewNS(t)
 	w := policytest.NewWorld()
-	p := policy.NewPlanner(w.Node)
+	p := planner.New(w.Node)
 	attach(w, p, 1, map[string]string{"app": "server"})
 	attach(w, p, 2, map[string]string{"app": "client"})
 	p.PutPolicy(serverPolicy())

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/arrange"
 )
 
 // partLines is the number of lines of boxes in one part of a set. A pod that appears or disappears
@@ -12,7 +13,7 @@ const partLines = 64
 
 // keepSets keeps the sets to which chains refer, and drops the others. It makes a set only if it is
 // new or its peers changed.
-func (p *planner) keepSets(sets policy.SetMap) {
+func (p *maker) keepSets(sets policy.SetMap) {
 	old := p.sets
 	p.sets, p.dependents = map[string]*made{}, map[string][]string{}
 	keep := func(name string, peers []string, make func() *made) {
@@ -45,7 +46,7 @@ func (p *planner) keepSets(sets policy.SetMap) {
 }
 
 // remakeSets makes the parts of sets again that contain one of the changed sets of the plan.
-func (p *planner) remakeSets(sets policy.SetMap, changed []string) {
+func (p *maker) remakeSets(sets policy.SetMap, changed []string) {
 	is, dependents := map[string]bool{}, map[string]bool{}
 	for _, peer := range changed {
 		is[peer] = true
@@ -65,7 +66,7 @@ func (p *planner) remakeSets(sets policy.SetMap, changed []string) {
 				}
 			}
 			p.sets[name] = m
-		case len(b.lines) > 0 && b.kind == policy.BoxPods:
+		case len(b.lines) > 0 && b.kind == arrange.BoxPods:
 			m := p.sets[name].copy()
 			for i := range m.byFamily[0].elements {
 				if lines := b.part(i); slices.ContainsFunc(lines, func(l policy.Line) bool {
@@ -139,7 +140,7 @@ func (m *made) setPart(i int, part []elements) {
 
 // changing returns the peers of lines that pods may change, sorted.
 func (b boxes) changing() (peers []string) {
-	if b.kind == policy.BoxBlocks {
+	if b.kind == arrange.BoxBlocks {
 		return nil
 	}
 	for i, l := range b.lines {
@@ -153,7 +154,7 @@ func (b boxes) changing() (peers []string) {
 // make returns the sets of boxes.
 func (b boxes) make(sets policy.SetMap) *made {
 	m := &made{byFamily: make([]*set, len(families))}
-	if b.kind == policy.BoxPods {
+	if b.kind == arrange.BoxPods {
 		for i, f := range families {
 			m.byFamily[i] = f.boxSet(b.kind)
 		}
@@ -165,7 +166,7 @@ func (b boxes) make(sets policy.SetMap) *made {
 	}
 
 	for i, own := range b.elementsByFamily(b.lines, sets) {
-		if b.kind == policy.BoxBlocks && len(own) == 0 {
+		if b.kind == arrange.BoxBlocks && len(own) == 0 {
 			continue
 		}
 		m.byFamily[i] = families[i].boxSet(b.kind)

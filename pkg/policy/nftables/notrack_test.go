@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // caches are the addresses of a DNS cache on the node, as NodeLocal DNSCache has them.
@@ -170,7 +171,7 @@ func TestPodsReachAnUntrackedDNSCacheByBothProtocols(t *testing.T) {
 }
 
 // revokedUntracked holds that an untracked connection of a pod ends when its policy goes.
-func (l *lab) revokedUntracked(p *policy.Planner, pod int) {
+func (l *lab) revokedUntracked(p *planner.Planner, pod int) {
 	l.t.Helper()
 	s := &stream{}
 	l.pods[pod].Run(l.t, func() (err error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -15,7 +16,7 @@ import (
 var nodeAddrs = []netip.Addr{netip.MustParseAddr("198.19.0.1"), netip.MustParseAddr("fd42:ff::1")}
 
 // ownNode is a lab whose pod 2 is isolated for egress, with or without the option.
-func ownNode(t *testing.T, allow bool) (*lab, *policy.Planner) {
+func ownNode(t *testing.T, allow bool) (*lab, *planner.Planner) {
 	l, _ := two(t)
 	for _, a := range nodeAddrs {
 		nettest.AddAddr(t, l.node, "lo", netip.PrefixFrom(a, a.BitLen()))

@@ -118,7 +118,7 @@ func isInside(name string) bool {
 }
 
 // makeInside makes the sets that the chains of related packets look up, if the plan changed them.
-func (p *planner) makeInside(plan *policy.Plan) {
+func (p *maker) makeInside(plan *policy.Plan) {
 	if p.inside != nil && slices.Equal(p.insideOf.NodeAddrs, plan.NodeAddrs) &&
 		slices.Equal(p.insideOf.Inside, plan.Inside) {
 		return

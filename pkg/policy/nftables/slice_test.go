@@ -6,16 +6,18 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // sliced is a node with serverPolicy in force, and a plan that adds the largest direction of the
 // client. Both are of one planner.
-func sliced(t *testing.T) (ns *nettest.NS, p *policy.Planner) {
+func sliced(t *testing.T) (ns *nettest.NS, p *planner.Planner) {
 	ns = nettest.NewNS(t)
 	w := policytest.NewWorld()
-	p = policy.NewPlanner(w.Node)
+	p = planner.New(w.Node)
 	attach(w, p, 1, map[string]string{"app": "server"})
 	attach(w, p, 2, map[string]string{"app": "client"})
 	p.PutPolicy(serverPolicy())
@@ -27,7 +29,7 @@ func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
 	t.Helper()
 	flows := []policy.Flow{{Src: policytest.PodAddrs(2)[0], Dst: policytest.PodAddrs(1)[0],
 		FromPod: true, ToPod: true, Proto: policy.TCP, Port: 80}}
-	for _, i := range []int{0, policy.MaxChainLines - 1} {
+	for _, i := range []int{0, compile.MaxChainLines - 1} {
 		flows = append(flows, policy.Flow{Src: policytest.PodAddrs(2)[0],
 			Dst: policytest.OwnPortsPeer(i, false).Addr(), FromPod: true, Proto: policy.UDP,
 			Port: uint16(1 + i)})
@@ -55,7 +57,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 			defer first.Close()
 			defer second.Close()
 			old := p.Plan()
-			for _, np := range policytest.OwnPorts("a", "client", policy.MaxChainLines, false) {
+			for _, np := range policytest.OwnPorts("a", "client", compile.MaxChainLines, false) {
 				p.PutPolicy(np)
 			}
 			next := p.Plan()
@@ -106,7 +108,7 @@ func TestLargeChangeIsInForceWhole(t *testing.T) {
 	slices := 0
 	kept.AfterSlice(func() error { slices++; return nil })
 	ns.Run(t, func() error { _, err := kept.Apply(p.Plan()); return err })
-	for _, np := range policytest.OwnPorts("a", "client", policy.MaxChainLines, false) {
+	for _, np := range policytest.OwnPorts("a", "client", compile.MaxChainLines, false) {
 		p.PutPolicy(np)
 	}
 	ns.Run(t, func() error { _, err := kept.Apply(p.Plan()); return err })

@@ -16,8 +16,8 @@ import (
 // Table keeps the table of one network namespace. The zero value is ready. Its methods must run
 // on threads of that namespace; they may be called concurrently. Close it at the end.
 type Table struct {
-	mu      sync.Mutex
-	planner planner
+	mu    sync.Mutex
+	maker maker
 	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
 	// it closes a socket of nftables.
 	conn *nfnl.Conn
@@ -171,7 +171,7 @@ type Result struct {
 func (t *Table) Apply(plan *policy.Plan) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	want := t.planner.want(plan)
+	want := t.maker.want(plan)
 	for try := 1; ; try++ {
 		result, err := t.applyLocked(want)
 		if err == nil {

@@ -12,7 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -20,7 +22,7 @@ import (
 var local = []int{1, 2, 3}
 
 // attach makes pod i of a world one of this node, so that its addresses are at its link.
-func attach(w *policytest.World, p *policy.Planner, i int, labels map[string]string) policy.Key {
+func attach(w *policytest.World, p *planner.Planner, i int, labels map[string]string) policy.Key {
 	name := policy.Name{Namespace: "a", Name: fmt.Sprint("local-", i)}
 	key := policy.Key{Name: name, UID: fmt.Sprint("uid-", i)}
 	pod := policy.Pod{Name: name, UID: key.UID, Node: w.Node, Labels: labels,
@@ -91,10 +93,10 @@ func checkJudgement(t *testing.T, l *lab) {
 }
 
 // two is a world of three pods of this node, of which "server" accepts TCP 80 from "client" only.
-func two(t *testing.T) (*lab, *policy.Planner) {
+func two(t *testing.T) (*lab, *planner.Planner) {
 	l := newLab(t, local...)
 	w := policytest.NewWorld()
-	p := policy.NewPlanner(w.Node)
+	p := planner.New(w.Node)
 	attach(w, p, 1, map[string]string{"app": "server"})
 	attach(w, p, 2, map[string]string{"app": "client"})
 	attach(w, p, 3, nil)
@@ -482,7 +484,7 @@ func BenchmarkApplyAfterRelabelling(b *testing.B) {
 		b.Run(fmt.Sprint(rules, " rules"), func(b *testing.B) {
 			ns := nettest.NewNS(b)
 			w := policytest.NewWorld()
-			p := policy.NewPlanner(w.Node)
+			p := planner.New(w.Node)
 			attach(w, p, 1, nil)
 			np := policy.Policy{Name: policy.Name{Namespace: "a", Name: "many"},
 				Isolates: [2]bool{true}}
@@ -494,7 +496,7 @@ func BenchmarkApplyAfterRelabelling(b *testing.B) {
 						Last: uint16(i + 1)}}})
 			}
 
-			np.Rules[0] = np.Rules[0][:min(len(np.Rules[0]), policy.MaxLines)]
+			np.Rules[0] = np.Rules[0][:min(len(np.Rules[0]), compile.MaxLines)]
 			p.PutPolicy(np)
 			var t nftables.Table
 			b.Cleanup(func() { t.Close() })

@@ -6,11 +6,12 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
 // tiered is two, with port 80 of all pods denied to pods with the label app=bad, first of all.
-func tiered(t *testing.T) (*lab, *policy.Planner) {
+func tiered(t *testing.T) (*lab, *planner.Planner) {
 	l, p := two(t)
 	p.PutNamespace(policy.Namespace{Name: "a"})
 	bad := policy.Selector{{Key: "app", Values: []string{"bad"}}}

@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
@@ -16,7 +17,7 @@ import (
 // unions. Pods come, go and change labels, and may be in several sets of a union.
 type crowd struct {
 	*policytest.World
-	*policy.Planner
+	*planner.Planner
 }
 
 const crowdApps = 12

@@ -115,9 +115,9 @@ var directions = []policy.Direction{policy.Ingress, policy.Egress}
 // chainPrefix is the prefix of the name of a plan's chain for one direction.
 var chainPrefix = map[policy.Direction]string{policy.Ingress: "in_", policy.Egress: "out_"}
 
-// planner makes the content for a plan, and keeps the parts that did not change since the last
+// maker makes the content for a plan, and keeps the parts that did not change since the last
 // plan. The zero value is ready.
-type planner struct {
+type maker struct {
 	// groups holds the plan's groups that already have chains, keyed by name.
 	groups map[string]*policy.Group
 	chains map[string]*chain
@@ -148,7 +148,7 @@ type made struct{ byFamily []*set }
 
 // want returns the content of the table for a plan. The result is valid until the next call. want
 // takes time in proportion to the sets of the kernel, and to the plan's sets that changed.
-func (p *planner) want(plan *policy.Plan) *content {
+func (p *maker) want(plan *policy.Plan) *content {
 	remade := p.makeChains(plan)
 	changed, known := plan.Sets.ChangedSince(p.from)
 	if remade || !known {
@@ -185,7 +185,7 @@ func (c *content) add(name string, made []*set) {
 
 // makeChains makes the chains of the plan's groups if the groups changed, and reports whether they
 // did. Groups of the same name have the same chains and look up the same sets.
-func (p *planner) makeChains(plan *policy.Plan) bool {
+func (p *maker) makeChains(plan *policy.Plan) bool {
 	if p.options != plan.Options {
 		p.chains, p.refer, p.options = nil, counts{}, plan.Options
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
@@ -286,7 +286,7 @@ func intervals(ranges []policy.Range) elements {
 }
 
 // makeMembers makes the sets of members of each group, and the pairs of toItself, if they changed.
-func (p *planner) makeMembers(plan *policy.Plan) {
+func (p *maker) makeMembers(plan *policy.Plan) {
 	if p.members != nil && maps.Equal(p.membersOf.Groups, plan.Groups) &&
 		maps.Equal(p.membersOf.Members, plan.Members) && slices.Equal(p.membersOf.Own, plan.Own) {
 		return

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // says reports whether a ClusterNetworkPolicy has rules for a direction.
@@ -156,7 +157,7 @@ var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 	netip.MustParsePrefix("198.18.0.4/30"), netip.MustParsePrefix("fd42::/126"),
 	netip.MustParsePrefix("fd42::4/126")}
 
-func (w *World) changeCluster(t *rapid.T, p *policy.Planner) {
+func (w *World) changeCluster(t *rapid.T, p *planner.Planner) {
 	switch rapid.IntRange(0, 5).Draw(t, "change of cluster") {
 	case 5:
 		w.Nodes = map[string]policy.Node{}

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // CompareAddrs lets cmp compare addresses.
@@ -220,7 +221,7 @@ func drawPolicy(t *rapid.T) policy.Policy {
 }
 
 // Change makes one random change of the World, and passes it to the planner.
-func (w *World) Change(t *rapid.T, p *policy.Planner) {
+func (w *World) Change(t *rapid.T, p *planner.Planner) {
 	switch rapid.IntRange(0, 13).Draw(t, "change") {
 	case 10, 11, 12, 13:
 		w.changeCluster(t, p)
@@ -285,14 +286,14 @@ func DrawWorld(t *rapid.T) *World {
 }
 
 // NewPlanner returns a planner with the node and the options of the World.
-func (w *World) NewPlanner() *policy.Planner {
-	p := policy.NewPlanner(w.Node)
+func (w *World) NewPlanner() *planner.Planner {
+	p := planner.New(w.Node)
 	p.SetOptions(w.Options)
 	return p
 }
 
 // TellAll passes everything to a new planner, in any order.
-func (w *World) TellAll() *policy.Planner {
+func (w *World) TellAll() *planner.Planner {
 	p := w.NewPlanner()
 	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) },
 		func() { p.SetNodeAddrs(w.nodeAddrs()) }}

@@ -5,15 +5,16 @@ import (
 	"net/netip"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
 // OwnPorts returns policies of a namespace for its pods with the label app. Together they have n
 // lines of egress: each allows one address of the outside on one UDP port that no other line
 // allows, as long as there are ports. Every second address is of IPv6 if dual is set.
 func OwnPorts(namespace, app string, n int, dual bool) (out []policy.Policy) {
-	for first := 0; first < n; first += policy.MaxLines {
+	for first := 0; first < n; first += compile.MaxLines {
 		var rules []policy.Rule
-		for i := first; i < min(n, first+policy.MaxLines); i++ {
+		for i := first; i < min(n, first+compile.MaxLines); i++ {
 			port := uint16(1 + i%65535)
 			rules = append(rules, policy.Rule{
 				Peers: []policy.Peer{{Block: &policy.Block{CIDR: OwnPortsPeer(i, dual)}}},

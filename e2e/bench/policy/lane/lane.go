@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // Lane is a node of its own with two pods, all in namespaces of their own:
@@ -155,7 +156,7 @@ func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) Judge
 // planOf plans policies on the node of a lane. The peers that they name are pods of another node,
 // one in each set.
 func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
-	p := policy.NewPlanner(world.Here)
+	p := planner.New(world.Here)
 	for i := range world.Namespaces {
 		p.PutNamespace(policy.Namespace{Name: world.NamespaceName(i)})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
 // layouts map each pod to its node.
@@ -24,14 +25,14 @@ var layouts = map[string]func(*corev1.Pod) string{
 // node is a planner, and a namespace that its plans are applied in.
 type node struct {
 	name    string
-	planner *policy.Planner
+	planner *planner.Planner
 	ns      *nettest.NS
 	table   nftables.Table
 	have    objects
 }
 
 func newNode(t *testing.T, name string) *node {
-	n := &node{name: name, planner: policy.NewPlanner(name), ns: nettest.NewNS(t),
+	n := &node{name: name, planner: planner.New(name), ns: nettest.NewNS(t),
 		have: newObjects()}
 	t.Cleanup(func() { n.table.Close() })
 	return n

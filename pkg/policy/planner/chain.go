@@ -1,0 +1,103 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
+)
+
+// memo holds the results of chainsOf.
+type memo struct {
+	chains  [2]string
+	problem string
+}
+
+// chainsOf returns the names of the chains of a pod that policies select, and stores the chains.
+// The second result is the reason why a direction denies everything; "" means that no direction
+// does. Pods that the same policies select usually share chains. So chainsOf keeps its results as
+// long as a pod uses them.
+func (p *Planner) chainsOf(pod *policy.Pod, selecting []*compile.Namespaced,
+	cluster []*compile.Cluster) ([2]string,
+	string) {
+	text := &strings.Builder{}
+	for _, c := range selecting {
+		fmt.Fprintf(text, "%d ", c.Serial)
+	}
+	var doubts []bool
+	for _, c := range cluster {
+		doubts = append(doubts, c.Doubts(pod, p.namespaces[pod.Namespace]))
+		fmt.Fprintf(text, "%d ", c.Serial)
+	}
+	fmt.Fprintf(text, "%v %t %v", pod.Ports, pod.Excess, doubts)
+	key := text.String()
+	use := p.uses[pod.Key()]
+	use.memo = key
+	p.uses[pod.Key()] = use
+	if known, has := p.memo[key]; has {
+		return known.chains, known.problem
+	}
+
+	var by [2]judged
+	var made memo
+	for _, c := range selecting {
+		doubt := pod.Excess && len(c.Subjects()) > 0
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			if c.Policy.Isolates[d] {
+				by[d].isolated = true
+			}
+			if c.Policy.Isolates[d] && !doubt {
+				lines := c.LinesOf(d, pod)
+				by[d].lines = append(by[d].lines, lines...)
+				by[d].count += c.Count[d] + len(lines) - len(c.Lines[d])
+			}
+		}
+		maps.Copy(p.defs, c.Sets)
+	}
+	addCluster(cluster, doubts, pod, p.defs, &by)
+
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		if problem := by[d].bound(d, p.defs); problem != "" {
+			made.problem = problem
+		}
+		if by[d].isolated || by[d].tiered {
+			made.chains[d] = p.tieredChain(by[d])
+		}
+	}
+	p.memo[key] = made
+	return made.chains, made.problem
+}
+
+// chain returns the name of the chain of these lines, and stores the chain.
+func (p *Planner) chain(lines []policy.Line) string {
+	texts := make(map[string]policy.Line, len(lines))
+	for _, l := range lines {
+		texts[textOf(l)] = l
+	}
+	sorted := slices.Sorted(maps.Keys(texts))
+	name := "c" + compile.ID(strings.Join(sorted, ""))
+	if p.chains[name] == nil {
+		c := &policy.Chain{Name: name}
+		for _, t := range sorted {
+			c.Lines = append(c.Lines, texts[t])
+		}
+		p.chains[name] = c
+	}
+	return name
+}
+
+// textOf returns a canonical text without the action. The text ends with a separator, so that texts
+// in a row are unambiguous.
+func textOf(l policy.Line) string {
+	peer := cmp.Or(l.Peer, "all")
+	if l.Ports.Proto == 0 {
+		return peer + ";"
+	}
+	return peer + " " + l.Ports.Proto.String() + " " +
+		strconv.Itoa(int(l.Ports.First)) + "-" + strconv.Itoa(int(l.Ports.Last)) + ";"
+}

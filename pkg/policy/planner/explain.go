@@ -1,0 +1,218 @@
+package planner
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
+)
+
+// Place is where a pod is.
+type Place struct {
+	Name policy.Name
+	// Node is empty until the pod is bound.
+	Node  string
+	Addrs []netip.Addr
+	// HostNetwork reports whether the pod has the node's addresses.
+	HostNetwork bool
+}
+
+func (p *Planner) whereIs(pod *policy.Pod) Place {
+	return Place{Name: pod.Name, Node: pod.Node, Addrs: p.addrs(pod), HostNetwork: pod.HostNetwork}
+}
+
+// Find returns where a pod of any node is. Its error matches ErrNoPod.
+func (p *Planner) Find(name policy.Name) (Place, error) {
+	pod := p.pods[name]
+	if pod == nil {
+		return Place{}, noPod(name)
+	}
+	return p.whereIs(pod), nil
+}
+
+func noPod(name policy.Name) error {
+	return fmt.Errorf("pod %s is not known: it does not exist, or has finished: %w", name, ErrNoPod)
+}
+
+// Whose returns the pods that have an address. If there are several, none of them is a peer by that
+// address.
+func (p *Planner) Whose(a netip.Addr) (out []Place) {
+	if first := p.claims[a]; first != nil {
+		out = append(out, p.whereIs(first))
+	}
+	for _, pod := range p.shared[a] {
+		out = append(out, p.whereIs(pod))
+	}
+	return out
+}
+
+// Attached reports whether an attachment of this node has the address.
+func (p *Planner) Attached(a netip.Addr) bool {
+	for _, addrs := range p.attached {
+		if slices.Contains(addrs, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Explain returns the policies that isolate the pod of a flow in a direction, and which of these
+// allow the flow, by the sets of a plan. Both are sorted.
+func (p *Planner) Explain(plan *policy.Plan, d policy.Direction, f policy.Flow) (isolating,
+	allowing []string) {
+	own, peer := f.Dst, f.Src
+	if d == policy.Egress {
+		own, peer = f.Src, f.Dst
+	}
+	for key, m := range plan.Members {
+		pod := p.pods[key.Name]
+		if pod == nil || !slices.Contains(m.Addrs, own) {
+			continue
+		}
+		for _, name := range m.Policies {
+			c := p.policies[name.Namespace][name.Name]
+			if c == nil || !c.Policy.Isolates[d] {
+				continue
+			}
+			c.Compile()
+			isolating = append(isolating, name.String())
+			if m.Problem == "" && slices.ContainsFunc(c.LinesOf(d, pod), func(l policy.Line) bool {
+				matched, _ := plan.Matches(l, peer, f)
+				return matched
+			}) {
+				allowing = append(allowing, name.String())
+			}
+		}
+	}
+	return isolating, allowing
+}
+
+// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod, and
+// the line's action, by the sets of a plan. The name is empty if no line accepts or denies the
+// flow.
+func (p *Planner) Decider(plan *policy.Plan, d policy.Direction, f policy.Flow) (name string,
+	action policy.Action) {
+	by := p.decide(plan, d, f)
+	return by.policy, by.action
+}
+
+// DecidingRule returns the line of Decider in words, or "" if no line decides.
+func (p *Planner) DecidingRule(plan *policy.Plan, d policy.Direction, f policy.Flow) string {
+	by := p.decide(plan, d, f)
+	if by.policy == "" {
+		return ""
+	}
+	peers, _ := peerWords(by.def, plan.Sets.Get(by.line.Peer))
+	words := fmt.Sprintf("%s %s, ports %s", by.line.Action, peers,
+		compile.PortWords(by.line, by.def))
+	if by.unknown {
+		words += "; nothing is known of the pod that has the address"
+	}
+	return words
+}
+
+// decider is the line that decides a flow. If policy is empty, no line decides.
+type decider struct {
+	policy string
+	action policy.Action
+	line   policy.Line
+	def    *compile.Definition
+	// unknown reports whether the peer is not known and the line may be meant for it.
+	unknown bool
+}
+
+func (p *Planner) decide(plan *policy.Plan, d policy.Direction, f policy.Flow) decider {
+	none := decider{action: policy.Pass}
+	own, peer := f.Dst, f.Src
+	if d == policy.Egress {
+		own, peer = f.Src, f.Dst
+	}
+	for key, m := range plan.Members {
+		pod, g := p.pods[key.Name], plan.Groups[m.Group]
+		if pod == nil || g == nil || !slices.Contains(m.Addrs, own) {
+			continue
+		}
+		chain := plan.Chains[g.Chains[d]]
+		if chain == nil || m.Problem != "" {
+			return none
+		}
+		for _, tier := range []policy.Tier{policy.Admin, policy.Baseline} {
+			if tier == policy.Baseline && !chain.Open {
+				break
+			}
+			if by := p.deciderOf(plan, m, pod, tier, d, peer, f); by.action != policy.Pass {
+				return by
+			}
+		}
+		return none
+	}
+	return none
+}
+
+// deciderOf returns the line that decides in one tier. The action Pass means that the tier does not
+// decide.
+func (p *Planner) deciderOf(plan *policy.Plan, m *policy.Member, pod *policy.Pod, tier policy.Tier,
+	d policy.Direction,
+	peer netip.Addr, f policy.Flow) decider {
+	for _, name := range m.ClusterPolicies {
+		c := p.cluster[name]
+		if c == nil || c.Policy.Tier != tier || !c.Policy.Affects(d) {
+			continue
+		}
+		c.Compile()
+		for _, l := range c.LinesOf(d, pod) {
+			switch matched, unknown := plan.Matches(l, peer, f); {
+			case unknown:
+				return decider{name, policy.Deny, l, c.Sets[l.Peer], true}
+			case matched && l.Action == policy.Pass:
+				return decider{action: policy.Pass}
+			case matched:
+				return decider{name, l.Action, l, c.Sets[l.Peer], false}
+			}
+		}
+	}
+	return decider{action: policy.Pass}
+}
+
+// Compare returns how the policies that were put differ from a list of all: one sentence per
+// policy, sorted.
+func (p *Planner) Compare(listed policy.Policies) (differ []string) {
+	put := map[string]any{}
+	for _, of := range p.policies {
+		for _, c := range of {
+			put[c.Policy.Name.String()] = c.Policy
+		}
+	}
+	for name, c := range p.cluster {
+		put[clusterName(name)] = c.Policy
+	}
+	all := map[string]any{}
+	for _, l := range listed.Namespaced {
+		all[l.Name.String()] = l
+	}
+	for _, l := range listed.Cluster {
+		all[clusterName(l.Name)] = l
+	}
+
+	for name, l := range all {
+		switch has, known := put[name]; {
+		case !known:
+			differ = append(differ, name+" was not seen yet")
+		case !reflect.DeepEqual(has, l):
+			differ = append(differ, "a change of "+name+" was not seen yet")
+		}
+	}
+	for name := range put {
+		if _, is := all[name]; !is {
+			differ = append(differ, "the deletion of "+name+" was not seen yet")
+		}
+	}
+	slices.Sort(differ)
+	return differ
+}
+
+// clusterName returns the name of a ClusterNetworkPolicy in a list with policies of namespaces.
+func clusterName(name string) string { return "ClusterNetworkPolicy " + name }
