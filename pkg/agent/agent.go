@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -48,7 +49,7 @@ type Agent struct {
 	guard   *guard.Guard
 	host    *hostnet.Host
 	tunnels *tunnel.Manager
-	pods    *podKeeper
+	pods    *podkeeper.Keeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
 	// features plug into the agent, in the order in which they begin.

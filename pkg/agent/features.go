@@ -22,7 +22,7 @@ import (
 // openFeatures makes the list of features, in the order in which they begin. A new feature is one
 // more entry.
 func (a *Agent) openFeatures() error {
-	cfg, paths := a.config(), a.pods.paths
+	cfg, paths := a.config(), a.pods.Paths()
 	have, err := a.guard.Read()
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 }
 
 func (a *Agent) changedKernel(c watch.Change) {
-	a.pods.changed(c)
+	a.pods.Changed(c)
 	a.changedFeatures(c)
 	a.kernel.add(c)
 }

@@ -52,7 +52,7 @@ func (l *loop) turn(ctx context.Context) error {
 		l.provePassage(ctx, &d)
 	}
 	if l.seen.guard != nil {
-		l.pods.begin(d.podMTU)
+		l.pods.Begin(d.podMTU)
 	}
 
 	return l.finish(in, d, refusals, err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -37,7 +38,7 @@ func New(o Options) (*Agent, error) {
 	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
 	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
-	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
+	a.pods = podkeeper.New(pod.DefaultPaths(), resync, retry, o.Log, a.metrics.ObserveAdd)
 
 	// Read-only checks come first: an unfit machine stays as it is, without a key.
 	if err := errors.Join(node.Check(o.Config), a.openSource(), a.openTunnels()); err != nil {
@@ -149,7 +150,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx, a.poke) })
 	g.Go(func() error { return a.watchKernel(ctx) })
-	g.Go(func() error { return a.pods.run(ctx) })
+	g.Go(func() error { return a.pods.Run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })

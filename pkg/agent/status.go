@@ -26,13 +26,13 @@ func (a *Agent) Status() telemetry.Status {
 	defer cancel()
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
 	shownGuard, guardErr := a.showGuard()
-	pods := a.pods.seen.Load()
+	pods := a.pods.Seen()
 
 	s := v.status()
 	s.Version, s.Started = a.version, a.started
-	s.Pods, s.Guard = pods.count, shownGuard
+	s.Pods, s.Guard = pods.Count, shownGuard
 	s.Devices, s.Peers = v.peerStatus(tunnels)
-	s.Problems = append(s.Problems, pods.problems...)
+	s.Problems = append(s.Problems, pods.Problems...)
 	if v.configProblem != "" {
 		s.Problems = append(s.Problems, v.configProblem)
 	}

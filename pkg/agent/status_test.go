@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/agent/podkeeper"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -19,7 +20,8 @@ func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 	in := two(t)
 	a := &Agent{
 		tunnels: tunnel.NewManager(&tunneltest.Fake{}, time.Now),
-		pods:    newPodKeeper(pod.DefaultPaths(), slog.New(slog.DiscardHandler), nil),
+		pods: podkeeper.New(pod.DefaultPaths(), resync, retry, slog.New(slog.DiscardHandler),
+			nil),
 	}
 	a.view.Store(&view{news: news{cfg: in.cfg},
 		outcome: outcome{last: decide(in), problems: []string{"one"}}})

@@ -1,4 +1,4 @@
-package agent
+package podkeeper
 
 import (
 	"fmt"
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 // kept is a node with pods and their keeper.
 type kept struct {
 	*nettest.Host
-	*podKeeper
+	*Keeper
 	t        *testing.T
 	observed []time.Duration
 }
@@ -39,7 +39,7 @@ func newKept(t *testing.T) *kept {
 	nettest.NeedBPF(t)
 	k := &kept{Host: nettest.NewHost(t, abi.RunDir), t: t}
 	p := pod.DefaultPaths()
-	k.podKeeper = newPodKeeper(p, slog.New(slog.DiscardHandler),
+	k.Keeper = New(p, time.Minute, time.Second, slog.New(slog.DiscardHandler),
 		func(d time.Duration) { k.observed = append(k.observed, d) })
 	k.must(func() error { return podtest.Pin(p.BPFDir) })
 	k.must(podtest.Guard)
@@ -49,7 +49,7 @@ func newKept(t *testing.T) *kept {
 
 func (k *kept) must(fn func() error) {
 	k.t.Helper()
-	k.Run(k.t, fn)
+	k.Host.Run(k.t, fn)
 }
 
 // attach attaches a pod whose ADD took a second.
@@ -99,11 +99,11 @@ func (k *kept) hold(r pod.Record) (held *os.File) {
 
 func TestKeeperBeginsBehindTheGuard(t *testing.T) {
 	k := newKept(t)
-	k.changed(watch.All())
+	k.Changed(watch.All())
 	if work, _, began := k.take(); began || work.all {
 		t.Error("there is work before the guard is in force")
 	}
-	k.begin(0)
+	k.Begin(0)
 	if work, _, began := k.take(); !began || !work.all {
 		t.Error("what came before is not done when the guard is in force")
 	}
@@ -112,9 +112,9 @@ func TestKeeperBeginsBehindTheGuard(t *testing.T) {
 func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 	k := newKept(t)
 	one, other := k.attach(1), k.attach(2)
-	k.begin(1420)
+	k.Begin(1420)
 	k.works()
-	if n := k.seen.Load().count; n != 2 || len(k.observed) != 0 {
+	if n := k.Seen().Count; n != 2 || len(k.observed) != 0 {
 		t.Errorf("%d pods, observed %v; want 2, and what was there before observed by the "+
 			"last veild", n, k.observed)
 	}
@@ -123,7 +123,7 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 		k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	}
 
-	k.changed(watch.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
+	k.Changed(watch.Change{Pods: []string{one.HostLink, "vpod0123456789a"}})
 	if again := k.works(); again.all || len(again.links) > 0 {
 		t.Errorf("%+v is tried again; a pod without a record is on its way out", again)
 	}
@@ -135,29 +135,29 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 		t.Errorf("up are %t and %t, want only the one that was named", up(one), up(other))
 	}
 
-	k.changed(watch.Change{AllPods: true})
+	k.Changed(watch.Change{AllPods: true})
 	k.works()
 	if !up(other) {
 		t.Error("the sweep leaves a pod down")
 	}
-	if p := k.seen.Load().problems; len(p) > 0 {
+	if p := k.Seen().Problems; len(p) > 0 {
 		t.Errorf("problems %q", p)
 	}
 }
 
 func TestKeeperObservesNewPodsAndGivesThemTheMTU(t *testing.T) {
 	k := newKept(t)
-	k.begin(1420)
+	k.Begin(1420)
 	k.works()
 	k.attach(1)
-	k.changed(watch.Change{PodLinks: true})
+	k.Changed(watch.Change{PodLinks: true})
 	k.works()
-	k.changed(watch.Change{PodLinks: true})
+	k.Changed(watch.Change{PodLinks: true})
 	k.works()
-	if n := k.seen.Load().count; n != 1 || len(k.observed) != 1 {
+	if n := k.Seen().Count; n != 1 || len(k.observed) != 1 {
 		t.Errorf("%d pods, observed %v, want one and one", n, k.observed)
 	}
-	k.begin(1380)
+	k.Begin(1380)
 	k.works()
 	k.must(func() error {
 		records, err := k.paths.List()
@@ -171,21 +171,21 @@ func TestKeeperObservesNewPodsAndGivesThemTheMTU(t *testing.T) {
 func TestKeeperTriesABusyPodAgainAndShowsIt(t *testing.T) {
 	k := newKept(t)
 	r := k.attach(1)
-	k.begin(1420)
+	k.Begin(1420)
 	k.works()
 	k.Exec(k.t, "ip", "link", "set", r.HostLink, "down")
 	held := k.hold(r)
-	k.changed(watch.Change{Pods: []string{r.HostLink}})
+	k.Changed(watch.Change{Pods: []string{r.HostLink}})
 	again := k.works()
 	if !again.links[r.HostLink] || again.all {
 		t.Errorf("tried again is %+v, want the busy pod", again)
 	}
-	if p := k.seen.Load().problems; len(p) != 1 || !strings.Contains(p[0], pod.ErrBusy.Error()) {
+	if p := k.Seen().Problems; len(p) != 1 || !strings.Contains(p[0], pod.ErrBusy.Error()) {
 		t.Errorf("problems %q, want that it is busy", p)
 	}
 	held.Close()
 	k.want(again)
-	if again = k.works(); len(again.links) > 0 || len(k.seen.Load().problems) > 0 {
-		t.Errorf("afterwards %+v is tried again, problems %q", again, k.seen.Load().problems)
+	if again = k.works(); len(again.links) > 0 || len(k.Seen().Problems) > 0 {
+		t.Errorf("afterwards %+v is tried again, problems %q", again, k.Seen().Problems)
 	}
 }

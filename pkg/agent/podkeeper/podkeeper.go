@@ -1,4 +1,4 @@
-package agent
+package podkeeper
 
 import (
 	"context"
@@ -20,26 +20,26 @@ import (
 // delay the others.
 const podWait = time.Second
 
-// podKeeper keeps the pods of this node as their records describe them. It has a goroutine of its
-// own, so peers never wait behind pods. Make one with newPodKeeper, then call run once; the other
+// Keeper keeps the pods of this node as their records describe them. It has a goroutine of its
+// own, so peers never wait behind pods. Make one with New, then call Run once; the other
 // methods are for any goroutine.
 //
 // A notification of the kernel names the pods that it concerns, and only those are checked. All are
 // compared every resync, because the kernel sends no notifications about neighbours, among others.
-type podKeeper struct {
+type Keeper struct {
 	paths pod.Paths
 	log   *slog.Logger
 	// observe receives how long the ADD of a new pod took.
 	observe func(time.Duration)
 	loop    *turns.Loop
-	seen    atomic.Pointer[podsSeen]
+	seen    atomic.Pointer[Seen]
 
-	mu    sync.Mutex // guards the fields below: loop and watch add to the work that run takes
+	mu    sync.Mutex // guards the fields below: loop and watch add to the work that Run takes
 	began bool       // the guard is in force and the node's routing was applied
 	mtu   int
 	todo  podWork
 
-	// timed are the attachments whose ADD was observed. It belongs to run, and is nil before the
+	// timed are the attachments whose ADD was observed. It belongs to Run, and is nil before the
 	// first sweep.
 	timed map[string]bool
 }
@@ -59,22 +59,32 @@ func (w *podWork) add(links ...string) {
 	}
 }
 
-// podsSeen is the last result. It never changes.
-type podsSeen struct {
-	count    int
-	problems []string
+// Seen is a result. It never changes.
+type Seen struct {
+	// Count is the number of records.
+	Count    int
+	Problems []string
 }
 
-func newPodKeeper(paths pod.Paths, log *slog.Logger, observe func(time.Duration)) *podKeeper {
-	k := &podKeeper{paths: paths, log: log, observe: observe,
+// New returns a Keeper that compares all pods every resync, and tries again after retry what
+// failed. observe receives how long the ADD of each new pod took.
+func New(paths pod.Paths, resync, retry time.Duration, log *slog.Logger,
+	observe func(time.Duration)) *Keeper {
+	k := &Keeper{paths: paths, log: log, observe: observe,
 		loop: turns.New(turns.Options{Resync: resync, RetryMin: retry, RetryMax: retry})}
-	k.seen.Store(&podsSeen{})
+	k.seen.Store(&Seen{})
 	return k
 }
 
-// begin starts the keeper, and sets the MTU in force; 0 keeps the pods' MTU. It is called only once
+// Seen returns the last result.
+func (k *Keeper) Seen() *Seen { return k.seen.Load() }
+
+// Paths are where it finds records.
+func (k *Keeper) Paths() pod.Paths { return k.paths }
+
+// Begin starts the keeper, and sets the MTU in force; 0 keeps the pods' MTU. It is called only once
 // the guard is in force: no pod becomes reachable before it is judged.
-func (k *podKeeper) begin(mtu int) {
+func (k *Keeper) Begin(mtu int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.began && k.mtu == mtu {
@@ -84,8 +94,8 @@ func (k *podKeeper) begin(mtu int) {
 	k.loop.Poke()
 }
 
-// changed passes the kernel's notifications to the keeper.
-func (k *podKeeper) changed(c watch.Change) {
+// Changed passes the kernel's notifications to the keeper.
+func (k *Keeper) Changed(c watch.Change) {
 	if !c.AllPods && len(c.Pods) == 0 && !c.PodLinks {
 		return
 	}
@@ -93,7 +103,7 @@ func (k *podKeeper) changed(c watch.Change) {
 	k.loop.Poke()
 }
 
-func (k *podKeeper) want(w podWork, links ...string) {
+func (k *Keeper) want(w podWork, links ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.todo.all = k.todo.all || w.all
@@ -101,8 +111,8 @@ func (k *podKeeper) want(w podWork, links ...string) {
 	k.todo.add(slices.Collect(maps.Keys(w.links))...)
 }
 
-// run keeps pods until ctx ends. It then waits only for the attachment that it works on.
-func (k *podKeeper) run(ctx context.Context) error {
+// Run keeps pods until ctx ends. It then waits only for the attachment that it works on.
+func (k *Keeper) Run(ctx context.Context) error {
 	k.loop.Run(ctx, func(r turns.Reason) error {
 		if r.Resync {
 			k.want(podWork{all: true})
@@ -124,7 +134,7 @@ func (k *podKeeper) run(ctx context.Context) error {
 var errAgain = errors.New("some pods must be tried again")
 
 // take returns the work; it stays until the keeper may start.
-func (k *podKeeper) take() (work podWork, mtu int, began bool) {
+func (k *Keeper) take() (work podWork, mtu int, began bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.began {
@@ -136,7 +146,7 @@ func (k *podKeeper) take() (work podWork, mtu int, began bool) {
 
 // keep does the work and returns what must be tried again. A pod that is being removed does not
 // count as an error. A pod that a plugin works on for longer than podWait does.
-func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
+func (k *Keeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
 	var errs []error
@@ -178,7 +188,7 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 }
 
 // records reads all records, or those whose ADD was not observed yet, and observes them.
-func (k *podKeeper) records(all bool) (records []pod.Record, count int, err error) {
+func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) {
 	if all {
 		records, err = k.paths.List()
 		count = len(records)
@@ -204,7 +214,7 @@ func (k *podKeeper) records(all bool) (records []pod.Record, count int, err erro
 }
 
 // show publishes the result, and logs new problems.
-func (k *podKeeper) show(count int, errs []error) {
+func (k *Keeper) show(count int, errs []error) {
 	var problems []string
 	for _, err := range errs {
 		if err != nil {
@@ -212,11 +222,11 @@ func (k *podKeeper) show(count int, errs []error) {
 		}
 	}
 	for _, p := range problems {
-		if !slices.Contains(k.seen.Load().problems, p) {
+		if !slices.Contains(k.seen.Load().Problems, p) {
 			k.log.Warn("not as it should be", "problem", p)
 		}
 	}
-	k.seen.Store(&podsSeen{count: count, problems: problems})
+	k.seen.Store(&Seen{Count: count, Problems: problems})
 }
 
 // ofPod adds the pod's name to an error; the error of a pod that is being removed is dropped.
@@ -228,7 +238,7 @@ func ofPod(r pod.Record, err error) error {
 }
 
 // keepMTU sets a pod's MTU to the one in force.
-func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
+func (k *Keeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	if mtu == 0 || r.MTU == mtu {
 		return nil
 	}
@@ -240,7 +250,7 @@ func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 }
 
 // prune forgets addresses of links that disappeared without a DEL.
-func (k *podKeeper) prune() error {
+func (k *Keeper) prune() error {
 	_, err := k.paths.PruneAddrs()
 	if errors.Is(err, pod.ErrNotFound) {
 		return nil
