@@ -12,7 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
@@ -55,7 +57,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 
 	h.podLinksChanged = false
 	have := *h.have
-	if h.noFlows != nil {
+	if h.flows.None() != nil {
 		want.Flows = ""
 	}
 
@@ -65,7 +67,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 		return ops, err
 	}
 
-	if h.noFlows != nil { // An attempt found it out and changed nothing.
+	if h.flows.None() != nil { // An attempt found it out and changed nothing.
 		want.Flows = ""
 		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
@@ -109,7 +111,7 @@ func (h *Host) Forget() { h.have = nil }
 // ForgetPodLinks makes the next Sync check which pod links are in the flow tables. It reports
 // whether that is needed: without flow tables it is not.
 func (h *Host) ForgetPodLinks() bool {
-	if h.noFlows != nil {
+	if h.flows.None() != nil {
 		return false
 	}
 	h.podLinksChanged = true
@@ -126,9 +128,11 @@ func (h *Host) refreshFlows() error {
 		return fmt.Errorf("list links: %w", err)
 	}
 	var s State
-	if err := h.readFlows(&s, links); err != nil {
+	read, err := nft.ReadAll(flowtable.Tables(nil)...)
+	if err != nil {
 		return err
 	}
+	s.Flows, s.Joins, s.Joined = h.flows.Read(links, read)
 	s.sortSmall()
 	h.have.Flows, h.have.Joins, h.have.Joined = s.Flows, s.Joins, s.Joined
 	return nil
@@ -328,4 +332,55 @@ func (o deviceOp) apply(h *Host) error {
 	}
 
 	return nil
+}
+
+// FlowtableProblem returns why packets of known flows do not all take the fast path although it is
+// wanted, or nil if they do.
+func (h *Host) FlowtableProblem() error { return h.flows.Problem() }
+
+// StopFlows sends every packet by the slow path, until the next Sync that enables flows.
+func (h *Host) StopFlows() error {
+	h.Forget()
+	return flowtable.Stop()
+}
+
+// Differs reports whether the routes and tunnel devices of c differ from what the last Sync left.
+// It does not query the kernel: the notifications of own writes match what Sync remembers.
+func (h *Host) Differs(c watch.Change) bool {
+	if len(c.Routes) == 0 && len(c.Devices) == 0 {
+		return false
+	}
+	if h.have == nil {
+		return true
+	}
+
+	for name, d := range c.Devices {
+		i := slices.IndexFunc(h.have.Devices, func(have Device) bool { return have.Name == name })
+		if i < 0 {
+			return true
+		}
+		if have := h.have.Devices[i]; have.MTU != d.MTU || have.Group != d.Group ||
+			have.QueueLen != d.QueueLen || have.Up != d.Up {
+			return true
+		}
+	}
+	there := map[rtnetlink.Route]bool{}
+	for _, e := range c.Routes {
+		if e.Ours {
+			there[e.Route] = !e.Gone
+			continue
+		}
+		// The kernel announces a replaced route only by its replacement.
+		if _, taken := slices.BinarySearchFunc(h.have.Routes, e.Route,
+			rtnetlink.CompareKeys); taken {
+			return true
+		}
+	}
+	for r, is := range there {
+		if _, was := slices.BinarySearchFunc(h.have.Routes, r, rtnetlink.CompareRoutes); was != is {
+			return true
+		}
+	}
+
+	return false
 }

@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 )
 
 // Op is one change. Its String is a line for people.
@@ -44,10 +46,10 @@ func Diff(have, want State) []Op {
 		ops = append(ops, d)
 	}
 	if have.Outer != want.Outer {
-		ops = append(ops, tableOp{outerTable(want.OuterPort), want.Outer != ""})
+		ops = append(ops, tableOp{tables.Outer(want.OuterPort), want.Outer != ""})
 	}
 	if have.NAT != want.NAT {
-		ops = append(ops, tableOp{natTable(), want.NAT != ""})
+		ops = append(ops, tableOp{tables.NAT(), want.NAT != ""})
 	}
 	ops = append(ops, diffFlows(have, want, devices)...)
 	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.phase() - b.phase()) })
@@ -260,3 +262,54 @@ func (o tableOp) String() string {
 	return "replace nft table " + o.table.Name
 }
 func (o tableOp) phase() phase { return phaseTable }
+
+// diffFlows returns the changes to the flow tables. They are replaced, which ends all entries, when
+// a link has another MTU, because entries remember it, and when a link is gone: since Linux 6.16
+// its name stays in the list.
+func diffFlows(have, want State, devices []deviceOp) []Op {
+	if want.Flows == "" {
+		if have.Flows == "" {
+			return nil
+		}
+		var ops []Op
+		for _, t := range flowtable.Tables(nil) {
+			ops = append(ops, tableOp{t, false})
+		}
+		return ops
+	}
+	anew := have.Flows != want.Flows || len(flowtable.Without(have.Joined, have.Joins)) > 0
+	for _, d := range devices {
+		anew = anew || d.have.MTU != d.want.MTU
+	}
+	if anew {
+		return []Op{flowsOp{have.Joins, true}}
+	}
+	if missing := flowtable.Without(have.Joins, have.Joined); len(missing) > 0 {
+		return []Op{flowsOp{missing, false}}
+	}
+	return nil
+}
+
+// flowsOp makes the flow tables, or lets links join them.
+type flowsOp struct {
+	joins []flowtable.Join
+	anew  bool
+}
+
+func (o flowsOp) String() string {
+	if o.anew {
+		return fmt.Sprintf("replace nft tables %v", flowtable.Names)
+	}
+	var links []string
+	for _, j := range o.joins {
+		links = append(links, j.Link)
+	}
+	return fmt.Sprintf("add links %v to the flow tables", slices.Compact(links))
+}
+
+func (o flowsOp) phase() phase { return phaseTable }
+
+func (o flowsOp) apply(h *Host) error {
+	h.flows.Make(o.joins, o.anew)
+	return nil
+}

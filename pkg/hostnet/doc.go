@@ -12,7 +12,7 @@
 //     each single Op that Diff returns, not only after the last.
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
-//   - Outer packets are never fragmented (outer.go).
+//   - Outer packets are never fragmented (pkg/hostnet/tables).
 //   - Nothing of others is changed or deleted. Ours are routes of protocol RouteProtoNode in main
 //     and in TablePod, rules with our preference and mark, and the nft tables NFTNatTable,
 //     NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place that
@@ -57,9 +57,6 @@
 // pods. Routes into tunnels there then prefer this node's address as source, or the answer might
 // have another, which peers do not take from the tunnel. Where a setting is 0 it becomes
 // reflectOurs, and 0 again when it is not wanted, and on Remove; another value stays as it is.
-//
-// It is larger than most packages: rules, routes, settings and tables are one Plan and one Diff,
-// because the order of their changes keeps the node closed after each Op.
 //
 // Start reading at Plan, then Diff; Host is the kernel, and Host.Sync does all of it.
 package hostnet

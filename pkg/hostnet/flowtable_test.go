@@ -17,18 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 )
 
 func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
-	flows := plannedFlows()
+	flows := flowtable.Text()
 	want := State{Flows: flows}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
-	tunnel, pod := []Join{{abi.NFTFlowTableTCP, "veil0", 1420},
-		{abi.NFTFlowTableUDP, "veil0", 1420}}, Join{abi.NFTFlowTableUDP, "vpod1", 1420}
+	tunnel := []flowtable.Join{{Table: abi.NFTFlowTableTCP, Link: "veil0", MTU: 1420},
+		{Table: abi.NFTFlowTableUDP, Link: "veil0", MTU: 1420}}
+	pod := flowtable.Join{Table: abi.NFTFlowTableUDP, Link: "vpod1", MTU: 1420}
 
-	narrow := Join{abi.NFTFlowTableUDP, "vpod1", 1300}
+	narrow := flowtable.Join{Table: abi.NFTFlowTableUDP, Link: "vpod1", MTU: 1300}
 	for _, tc := range []struct {
 		name    string
 		have    State
@@ -74,18 +77,19 @@ func TestJoinsAreBounded(t *testing.T) {
 		attrs.Name, attrs.Group, attrs.MTU = name, group, 1420
 		links = append(links, &nl.Tuntap{LinkAttrs: attrs})
 	}
-	for i := range maxFlowPods + 20 {
+	for i := range flowtable.MaxPods + 20 {
 		add(fmt.Sprintf("vpod%03d", i), abi.PodGroup)
 	}
 	add("veil0", abi.TunnelGroup)
-	last := Join{abi.NFTFlowTableUDP, fmt.Sprintf("vpod%03d", maxFlowPods+19), 1420}
-	s := State{Joined: []Join{{Table: abi.NFTFlowTableUDP, Link: last.Link}}}
-	new(Host).readJoins(&s, links)
-	if !slices.Contains(s.Joins, last) || s.Joined[0] != last {
-		t.Errorf("%v, which had joined, is to leave for another; joined are %v", last, s.Joined)
+	last := flowtable.Join{Table: abi.NFTFlowTableUDP,
+		Link: fmt.Sprintf("vpod%03d", flowtable.MaxPods+19), MTU: 1420}
+	_, joins, joined := flowtable.New(nil).Read(links, []*nft.Table{{Name: abi.NFTFlowTableUDP,
+		Devices: []string{last.Link}}})
+	if !slices.Contains(joins, last) || joined[0] != last {
+		t.Errorf("%v, which had joined, is to leave for another; joined are %v", last, joined)
 	}
-	if n := len(s.Joins); n != maxFlowPods+2 {
-		t.Errorf("%d are to join, want %d pods and the tunnel twice", n, maxFlowPods)
+	if n := len(joins); n != flowtable.MaxPods+2 {
+		t.Errorf("%d are to join, want %d pods and the tunnel twice", n, flowtable.MaxPods)
 	}
 }
 
@@ -159,8 +163,8 @@ EOF`, abi.PodMark))
 	}
 
 	l.sync(l.want)
-	if l.host.noFlows != nil {
-		nettest.Skip(t, nettest.NoFlowtable, l.host.noFlows.Error())
+	if l.host.flows.None() != nil {
+		nettest.Skip(t, nettest.NoFlowtable, l.host.flows.None().Error())
 	}
 
 	l.settle()
@@ -447,12 +451,12 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 		t.Errorf("with a new pod: %v", got)
 	}
 
-	for i := range maxFlowPods {
+	for i := range flowtable.MaxPods {
 		l.run(fmt.Sprintf("ip link add vpod0000000%04d group %d type dummy", i, abi.PodGroup))
 	}
 
 	l.settle()
-	if got := links(); len(got) != maxFlowPods+1 || !slices.Contains(got, "vpod2") {
+	if got := links(); len(got) != flowtable.MaxPods+1 || !slices.Contains(got, "vpod2") {
 		t.Errorf("with too many pods: %d links, %v", len(got), got)
 	}
 	if err := l.host.FlowtableProblem(); err != nil {
@@ -476,7 +480,7 @@ func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	w := dual()
 	w.Flowtable = true
 	for _, op := range l.sync(w) {
-		if _, flows := op.(flowsOp); flows && l.host.noFlows != nil {
+		if _, flows := op.(flowsOp); flows && l.host.flows.None() != nil {
 			t.Errorf("done, where nothing can be: %s", op)
 		}
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
@@ -32,12 +34,7 @@ type Host struct {
 	wanted *Want
 	// podLinksChanged reports that have's flow tables may be outdated.
 	podLinksChanged bool
-	// noFlows is why the kernel's flow tables are not used, determined once; flowsErr is why they
-	// are not as planned.
-	noFlows, flowsErr error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; other links
-	// have their present one.
-	joinedMTU map[string]int
+	flows           *flowtable.Flows
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
 	// inject, when set by a test, is called before each Op.
@@ -55,7 +52,7 @@ func Open() (*Host, error) {
 		h.Close()
 		return nil, err
 	}
-	return &Host{nl: h, ask: ask, noFlows: kfeature.FlowTableProblem()}, nil
+	return &Host{nl: h, ask: ask, flows: flowtable.New(kfeature.FlowTableProblem())}, nil
 }
 
 // Close closes the sockets; the kernel's state stays.
@@ -108,13 +105,13 @@ func (h *Host) Read() (State, error) {
 		}
 	}
 
-	tables, err := nft.ReadAll(slices.Concat([]*nft.Table{natTable(), outerTable(0)},
-		flowTables(nil))...)
+	read, err := nft.ReadAll(slices.Concat([]*nft.Table{tables.NAT(), tables.Outer(0)},
+		flowtable.Tables(nil))...)
 	if err != nil {
 		return s, err
 	}
-	s.NAT, s.Outer = tables[0].String(), tables[1].String()
-	h.addFlows(&s, links, tables[2:])
+	s.NAT, s.Outer = read[0].String(), read[1].String()
+	s.Flows, s.Joins, s.Joined = h.flows.Read(links, read[2:])
 
 	s.sort()
 	return s, nil
@@ -186,46 +183,9 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
 	for _, r := range routes {
-		s.Routes = append(s.Routes, fromKernel(r, family, names))
+		s.Routes = append(s.Routes, rtnetlink.FromLibrary(r, family, names))
 	}
 	return nil
-}
-
-// fromKernel returns a route of ours as the kernel has it. A property that Route cannot express,
-// such as a gateway that another program set with our protocol, becomes an impossible device name.
-// Such a route never equals a wanted one.
-func fromKernel(r nl.Route, family int, names map[int]string) rtnetlink.Route {
-	out := rtnetlink.Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU,
-		Dst: defaultPrefix(family)}
-	if r.Dst != nil {
-		ones, _ := r.Dst.Mask.Size()
-		a, _ := netip.AddrFromSlice(r.Dst.IP)
-		if family == nl.FamilyV4 {
-			a = a.Unmap()
-		}
-		out.Dst = netip.PrefixFrom(a, ones)
-	}
-	if src, ok := netip.AddrFromSlice(r.Src); ok {
-		out.Source = src.Unmap()
-	}
-	switch {
-	case r.Type == unix.RTN_UNREACHABLE:
-	case r.Type == unix.RTN_UNICAST && r.Gw == nil && len(r.MultiPath) == 0:
-		out.Device = names[r.LinkIndex]
-		if out.Device == "" {
-			out.Device = fmt.Sprintf("#%d", r.LinkIndex)
-		}
-	default:
-		out.Device = fmt.Sprintf("#%d type %d via %s", r.LinkIndex, r.Type, r.Gw)
-	}
-	return out
-}
-
-func defaultPrefix(family int) netip.Prefix {
-	if family == nl.FamilyV6 {
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
 func (h *Host) readRules(s *State, family int) error {

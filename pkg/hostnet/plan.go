@@ -8,7 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 )
 
 // Want is the agent's demand for this node's routing. Order never matters.
@@ -100,14 +102,14 @@ func Plan(w Want) State {
 		s.Reflect6 = reflectOurs
 	}
 	if w.Masquerade {
-		s.NAT = natTable().String()
+		s.NAT = tables.NAT().String()
 	}
 	if w.Flowtable {
-		s.Flows = plannedFlows()
+		s.Flows = flowtable.Text()
 	}
 
 	if w.TunnelPort != 0 {
-		s.Outer, s.OuterPort = outerTable(w.TunnelPort).String(), w.TunnelPort
+		s.Outer, s.OuterPort = tables.Outer(w.TunnelPort).String(), w.TunnelPort
 	}
 
 	s.sortSmall()

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 )
 
 const golden4 = `rule 90: inet fwmark 0x200000/0x200000 lookup main suppress_ifgroup 0x7674
@@ -130,7 +132,7 @@ route unreachable fd42:bbbb::/108 table main metric 1986330624
 
 const devices = "device veil0 group 0x7674 mtu 1420 qlen 10000 rp_filter 2 169.254.1.2 up\n"
 
-var nftTables = natTable().String() + outerTable(51820).String()
+var nftTables = tables.NAT().String() + tables.Outer(51820).String()
 
 func TestPlanDoesNotDependOnOrder(t *testing.T) {
 	want := Plan(dual()).String()

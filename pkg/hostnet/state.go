@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/hostnet/flowtable"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
@@ -35,7 +36,7 @@ type State struct {
 	Flows string
 	// Joins are the links that belong into its flow tables, Joined those that are in them. Only
 	// read, never planned.
-	Joins, Joined []Join
+	Joins, Joined []flowtable.Join
 	// OuterPort is the port for which Outer was planned. Only planned, never read.
 	OuterPort int
 }
@@ -133,23 +134,15 @@ func (s *State) sortSmall() {
 	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	slices.Sort(s.RALinks)
-	slices.SortFunc(s.Joins, compareJoins)
-	slices.SortFunc(s.Joined, compareJoins)
+	slices.SortFunc(s.Joins, flowtable.CompareJoins)
+	slices.SortFunc(s.Joined, flowtable.CompareJoins)
 }
 
 func compareRules(a, b Rule) int {
-	return cmp.Or(compareBool(a.V6, b.V6), cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Mark, b.Mark),
+	// "false" sorts before "true".
+	return cmp.Or(cmp.Compare(fmt.Sprint(a.V6), fmt.Sprint(b.V6)), cmp.Compare(a.Pref, b.Pref),
+		cmp.Compare(a.Mark, b.Mark),
 		cmp.Compare(a.Table, b.Table), cmp.Compare(a.NotGroup, b.NotGroup))
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // ours reports whether Plan makes rules of this preference and mark.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // Route is one route. It is comparable: the kernel's identity of a route is
@@ -128,4 +130,42 @@ func ReadRoute(body []byte,
 	}
 
 	return r, index, proto, kind, r.Dst.IsValid()
+}
+
+// FromLibrary returns a route as the kernel has it, by the general library. A property that Route
+// cannot express, such as a gateway that another program set with our protocol, becomes an
+// impossible device name.
+// Such a route never equals a wanted one.
+func FromLibrary(r nl.Route, family int, names map[int]string) Route {
+	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU,
+		Dst: defaultPrefix(family)}
+	if r.Dst != nil {
+		ones, _ := r.Dst.Mask.Size()
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		if family == nl.FamilyV4 {
+			a = a.Unmap()
+		}
+		out.Dst = netip.PrefixFrom(a, ones)
+	}
+	if src, ok := netip.AddrFromSlice(r.Src); ok {
+		out.Source = src.Unmap()
+	}
+	switch {
+	case r.Type == unix.RTN_UNREACHABLE:
+	case r.Type == unix.RTN_UNICAST && r.Gw == nil && len(r.MultiPath) == 0:
+		out.Device = names[r.LinkIndex]
+		if out.Device == "" {
+			out.Device = fmt.Sprintf("#%d", r.LinkIndex)
+		}
+	default:
+		out.Device = fmt.Sprintf("#%d type %d via %s", r.LinkIndex, r.Type, r.Gw)
+	}
+	return out
+}
+
+func defaultPrefix(family int) netip.Prefix {
+	if family == nl.FamilyV6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }

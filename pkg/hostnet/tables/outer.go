@@ -1,4 +1,4 @@
-package hostnet
+package tables
 
 import (
 	"encoding/binary"
@@ -38,8 +38,8 @@ const (
 	quotedProto6, header6    = 6, 40
 )
 
-// outerTable is the table that drops those errors, for tunnels that send from this UDP port.
-func outerTable(port int) *nft.Table {
+// Outer is the table that drops those errors, for tunnels that send from this UDP port.
+func Outer(port int) *nft.Table {
 	return &nft.Table{Name: abi.NFTOuterTable, Chains: []nft.Chain{
 		nft.Base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, last, setDF()),
 		nft.Base("input", nftables.ChainTypeFilter, nftables.ChainHookInput,

@@ -1,4 +1,4 @@
-package hostnet
+package tables
 
 import (
 	"github.com/google/nftables"
@@ -8,9 +8,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// natTable masquerades packets from pods that leave by a link which is neither a tunnel nor another
+// NAT masquerades packets from pods that leave by a link which is neither a tunnel nor another
 // pod, at postrouting, where the kernel translates sources.
-func natTable() *nft.Table {
+func NAT() *nft.Table {
 	return &nft.Table{Name: abi.NFTNatTable, Chains: []nft.Chain{
 		nft.Base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
 			*nftables.ChainPriorityNATSource,
