@@ -171,9 +171,3 @@ func decode(text []byte, v any) error {
 	}
 	return nil
 }
-
-// text returns the string at fields of o. It is empty if there is none.
-func text(o *unstructured.Unstructured, fields ...string) string {
-	s, _, _ := unstructured.NestedString(o.Object, fields...)
-	return s
-}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
@@ -199,7 +200,7 @@ func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 	second := NewFeature(Options{Counters: n.counters, Log: slog.New(slog.DiscardHandler)})
 	n.Run(t, second.Begin)
 	defer second.Close()
-	answer, err := second.page(httptest.NewRequest("GET", telemetry.DropsPath, nil))
+	answer, err := second.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +318,7 @@ func TestPageChoosesPackets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			page := f.Pages()[telemetry.DropsPath]
-			answer, err := page(httptest.NewRequest("GET", telemetry.DropsPath+c.query, nil))
+			answer, err := page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath+c.query, nil))
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Errorf("error %v, want one with %q", err, c.err)
@@ -330,7 +331,7 @@ func TestPageChoosesPackets(t *testing.T) {
 			}
 		})
 	}
-	if _, err := f.query(httptest.NewRequest("GET", "/?pod="+link, nil)); err == nil {
+	if _, err := f.query(httptest.NewRequest(http.MethodGet, "/?pod="+link, nil)); err == nil {
 		t.Error("a pod is found by the name of its link")
 	}
 }

@@ -2,14 +2,11 @@ package api
 
 import (
 	"testing"
-	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
-
-const patient = 30 * time.Second
 
 func TestRatioOfConnections(t *testing.T) {
 	if got := ratioOf([]int{200, 0}); got != 200 {

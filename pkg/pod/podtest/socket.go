@@ -1,7 +1,9 @@
 package podtest
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -40,12 +42,35 @@ func CountSockets(t testing.TB) *Sockets {
 	}
 	t.Cleanup(func() { prog.Close() })
 
-	l, err := link.Tracepoint("syscalls", "sys_enter_socket", prog, nil)
+	l, err := trace(prog)
 	if err != nil {
 		nettest.Skip(t, nettest.NoKernelFeature, "trace socket(2): "+err.Error())
 	}
 	t.Cleanup(func() { l.Close() })
 	return &Sockets{state}
+}
+
+// trace attaches the program in a mount namespace where tracefs is mounted. Not every machine has
+// mounted it.
+func trace(prog *ebpf.Program) (l link.Link, err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // The thread ends with the goroutine, and its mounts with it.
+		const tracing = "/sys/kernel/tracing"
+		if err = unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return
+		}
+		if err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return
+		}
+		if err = unix.Mount("tracefs", tracing, "tracefs", 0, ""); err == nil ||
+			errors.Is(err, unix.EBUSY) {
+			l, err = link.Tracepoint("syscalls", "sys_enter_socket", prog, nil)
+		}
+	}()
+	<-ended
+	return l, err
 }
 
 // Of returns how many sockets f opens on the calling thread, which must be locked.

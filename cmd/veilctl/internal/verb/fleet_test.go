@@ -198,7 +198,8 @@ func TestNoVeildHereNamesTheWayToOthers(t *testing.T) {
 		!errors.Is(err, ErrNoDaemon) {
 		t.Errorf("%v", err)
 	}
-	if err := r.hint(ErrNoDaemon); err != ErrNoDaemon {
+	if err := r.hint(ErrNoDaemon); !errors.Is(err, ErrNoDaemon) ||
+		err.Error() != ErrNoDaemon.Error() {
 		t.Errorf("a veild that hangs: %v", err)
 	}
 	if err := cmd.Flags().Set("socket", "/x"); err != nil {
