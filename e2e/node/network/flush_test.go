@@ -78,6 +78,7 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 		// The operational state of a TUN is UNKNOWN until its carrier changes for the first time.
 		text := strings.ReplaceAll(string(out), " state UNKNOWN ", " state UP ")
 		text = routeMTU.ReplaceAllString(text, "$1")
+		text = sampledLinks.ReplaceAllString(text, "")
 		s[c.name] = lines(text, func(line string) bool { return strings.Contains(line, c.keep) })
 	}
 
@@ -92,6 +93,10 @@ func tryState(ctx context.Context, n *lab.Node) (state, error) {
 
 // routeMTU matches the part of a route that the probe may change at any time.
 var routeMTU = regexp.MustCompile(`( metric \d+) mtu \d+`)
+
+// sampledLinks matches elements that packets add: links whose dropped packets were sampled.
+var sampledLinks = regexp.MustCompile(
+	`(?m)^\s*(elements = \{ )?("?[\w.-]+"? limit rate \S+ burst \d+ packets[ ,}]*)+$\n?`)
 
 // lines sorts the lines that are kept.
 func lines(text string, keep func(string) bool) string {
