@@ -113,7 +113,7 @@ func TestWrongCommandLines(t *testing.T) {
 			"-header=x: write --header=x"},
 		"one dash, -o by a letter": {"service trace -outside 192.0.2.1:80", "write --outside"},
 		"one dash, help":           {"status -help", "write --help"},
-		"a format that is none":    {"version -o yaml", "write table or json"},
+		"an unknown format":        {"version -o yaml", "write table or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := run(t.Context(), strings.Fields(tt.args), io.Discard, io.Discard)

@@ -82,7 +82,7 @@ func FuzzPacket(f *testing.F) {
 		e.Bytes(attrPrefix, []byte(prefix))
 		b, err := e.Encode()
 		if err != nil {
-			t.Skip() // too long for an attribute
+			return // No attribute is that long.
 		}
 		p, ok := read(append(make([]byte, genericSize), b...))
 		if !ok || p.Src.IsValid() != p.Dst.IsValid() || p.Src.Is4() != p.Dst.Is4() ||

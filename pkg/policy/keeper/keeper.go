@@ -240,32 +240,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn is a step, or for a resync at rest only a look at the fast path.
-func (k *Keeper) turn(r loop.Reason) error {
-	if !r.Resync {
-		return k.step()
-	}
-	if plan := k.shown.Load().plan; !r.Failed && k.atRest() {
-		if k.fast == nil {
-			return nil
-		}
-		return k.fast.Allow(k.unjudged(plan))
-	}
-	k.mu.Lock()
-	k.compare = true
-	k.mu.Unlock()
-	return k.step()
-}
-
-// atRest reports whether the last plan is in force, and neither it nor what it concerns changed
-// since.
-func (k *Keeper) atRest() bool {
-	k.mu.Lock()
-	rest := k.listed && k.prefixes != nil && k.changed.IsZero() && !k.attachments && !k.compare
-	k.mu.Unlock()
-	return rest && !k.own.bare && k.shown.Load().plan != nil && k.unchanged()
-}
-
 // step brings the node to what is known now.
 func (k *Keeper) step() error {
 	k.mu.Lock()
@@ -320,13 +294,6 @@ func (k *Keeper) step() error {
 		k.again(changed, forced)
 	}
 	return err
-}
-
-// unchanged reports whether no record, no reservation and nothing in the kernel's ruleset changed
-// since attach read them, and each record was of a known pod.
-func (k *Keeper) unchanged() bool {
-	return k.own.touched.Same(k.paths.Touched()) &&
-		k.shown.Load().status.Pending == 0 && k.own.table.Stands()
 }
 
 // attach reads the members that plugins wrote, then the records of attachments, and writes the

@@ -76,7 +76,7 @@ func TestJudgeReview(t *testing.T) {
 
 	for _, body := range []string{"", "{}", "[]", `{"request":1}`} {
 		if _, err := judge([]byte(body)); err == nil {
-			t.Errorf("%q is no error", body)
+			t.Errorf("%q is not an error", body)
 		}
 	}
 }
