@@ -99,3 +99,32 @@ func TestStartWaitsForListener(t *testing.T) {
 		t.Errorf("error %v, want that the program ended, and its own error", err)
 	}
 }
+
+// A program may bind its port while its start is awaited: nothing else binds it meanwhile.
+func TestListenersAreFoundWithoutBinding(t *testing.T) {
+	nettest.NeedRoot(t)
+	space, err := NewSpace("test")
+	errtest.Must(t, err)
+	defer space.Close()
+
+	for network, address := range map[string]string{"tcp4": "127.0.0.1:9", "tcp6": "[::1]:9"} {
+		t.Run(network, func(t *testing.T) {
+			errtest.Must(t, space.Do(func() error {
+				l, err := net.Listen(network, address)
+				if err != nil {
+					return err
+				}
+				if is, err := isListening(9); !is || err != nil {
+					t.Errorf("with a listener: %t, %v", is, err)
+				}
+				if err := l.Close(); err != nil {
+					return err
+				}
+				if is, err := isListening(9); is || err != nil {
+					t.Errorf("without: %t, %v", is, err)
+				}
+				return nil
+			}))
+		})
+	}
+}

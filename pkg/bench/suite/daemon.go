@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io/fs"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -53,17 +54,37 @@ func (s *Space) listening(ctx context.Context, port uint16, d *Daemon) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second,
 		fmt.Errorf("no process listens on port %d", port))
 	defer cancel()
-	return d.Await(ctx, 20*time.Millisecond, func() (inUse bool, err error) {
-		err = s.Do(func() error {
-			l, err := net.Listen("tcp4", fmt.Sprintf(":%d", port))
-			if err == nil {
-				return l.Close()
-			}
-			inUse = errors.Is(err, syscall.EADDRINUSE)
-			return nil
+	return d.Await(ctx, 20*time.Millisecond, func() (is bool, err error) {
+		err = s.Do(func() (err error) {
+			is, err = isListening(port)
+			return err
 		})
-		return inUse, err
+		return is, err
 	})
+}
+
+// isListening reports whether a socket of the calling thread's network namespace listens on a TCP
+// port. It reads the kernel's tables: to try to bind the port could keep the program from it.
+func isListening(port uint16) (bool, error) {
+	const stateListen = "0A" // TCP_LISTEN
+	suffix := fmt.Sprintf(":%04X", port)
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile("/proc/thread-self/net/" + table)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // A kernel without IPv6.
+		}
+		if err != nil {
+			return false, err
+		}
+		// The columns: number, local address and port, remote ones, state.
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == stateListen &&
+				strings.HasSuffix(f[1], suffix) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // Await calls ready, with pauses of that length, until it returns true or an error, the program
