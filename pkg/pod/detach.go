@@ -54,7 +54,7 @@ func (p Paths) detach(s nftSets, hostLink string) error {
 
 // mute removes a link's addresses from the groups of policies and from the pods' sets.
 func (s nftSets) mute(hostLink string, addrs []netip.Addr) error {
-	return errors.Join(s.leaveGroups(addrs), s.unsetAddrs(hostLink))
+	return errors.Join(s.leaveGroups(addrs), s.unsetAddrs(hostLink, addrs))
 }
 
 // addrsOf returns the addresses of a link, from its record and from its elements. A crash may have

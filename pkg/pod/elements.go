@@ -165,8 +165,14 @@ func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) (in
 	}
 }
 
-// unsetAddrs removes all elements of one link.
-func (s nftSets) unsetAddrs(link string) error {
+// unsetAddrs removes all elements of one link. The addresses that are known are removed without a
+// look at the kernel's list, which may miss one while another process changes the set.
+func (s nftSets) unsetAddrs(link string, known []netip.Addr) error {
+	if len(known) > 0 {
+		if err := s.change(nil, elementsOf(link, known)); !errors.Is(err, ErrNotFound) {
+			return err
+		}
+	}
 	_, err := s.deleteElements(func(all []element) ([]element, error) {
 		return slices.DeleteFunc(all, func(e element) bool { return e.link != link }), nil
 	})

@@ -72,7 +72,7 @@ func (n *node) attach(r Record, ns *nettest.NS) {
 // Each of these opens a connection of its own, in the calling thread's namespace.
 
 func unsetAddrs(link string) error {
-	return withSets(func(s nftSets) error { return s.unsetAddrs(link) })
+	return withSets(func(s nftSets) error { return s.unsetAddrs(link, nil) })
 }
 
 func changeElements(add, remove []element) error {
