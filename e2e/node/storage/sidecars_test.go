@@ -129,7 +129,7 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 		Engine: dmcrypttest.New(), Backend: files, Log: log})
 	d, err := driver.New(driver.Config{Node: s.node, Version: "v0",
 		Sets: map[string]*volume.Set{driver.BackendFile: set},
-		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{},
+		Keys: map[string]keyring.Provider{keyring.NameKMS: likeKMS{keys}}, Mounts: &mounttest.System{},
 		Log: log})
 	if err != nil {
 		s.t.Fatal(err)
@@ -361,6 +361,28 @@ func (s *sidecars) expand(ctx context.Context, t *testing.T, pv *corev1.Persiste
 		}
 		return err
 	})
+}
+
+// likeKMS is a provider with the name that the classes of the manifests have. A copy of a volume
+// keeps its source's provider, which is known by its name.
+type likeKMS struct{ keyring.Provider }
+
+// Name implements keyring.Provider.
+func (likeKMS) Name() string { return keyring.NameKMS }
+
+// Wrap implements keyring.Provider.
+func (k likeKMS) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (
+	keyring.Wrapped, error) {
+	w, err := k.Provider.Wrap(ctx, b, key)
+	w.Provider = k.Name()
+	return w, err
+}
+
+// Unwrap implements keyring.Provider.
+func (k likeKMS) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (
+	*keyring.Secret, error) {
+	w.Provider = k.Provider.Name()
+	return k.Provider.Unwrap(ctx, b, w)
 }
 
 // snapshot makes one, makes a volume from it, and deletes both.
