@@ -98,8 +98,8 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version.String(),
-		Log: log})
+	a, err := agent.New(agent.Dependencies{Config: cfg, Reload: flags.Load,
+		Version: version.String(), Log: log})
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ import (
 // none.
 type loops struct{ *dmcrypttest.Engine }
 
-func (l loops) Create(ctx context.Context, t dmcrypt.Table,
+func (l loops) Create(ctx context.Context, t dmcrypt.MappingSpec,
 	key *keyring.Secret) (dmcrypt.Mapping, error) {
 	m, err := l.Engine.Create(ctx, t, key)
 	if err != nil {
@@ -51,7 +51,7 @@ func (l loops) Create(ctx context.Context, t dmcrypt.Table,
 }
 
 // loopOn puts the payload of t on a loop device. Others may take a free one first.
-func loopOn(below *os.File, t dmcrypt.Table) (path string, err error) {
+func loopOn(below *os.File, t dmcrypt.MappingSpec) (path string, err error) {
 	control, err := os.Open("/dev/loop-control")
 	if err != nil {
 		return "", err
@@ -86,7 +86,7 @@ func onDevice(path string, do func(fd int) error) error {
 	return do(int(f.Fd()))
 }
 
-func (l loops) Resize(ctx context.Context, t dmcrypt.Table, key *keyring.Secret) error {
+func (l loops) Resize(ctx context.Context, t dmcrypt.MappingSpec, key *keyring.Secret) error {
 	if err := l.Engine.Resize(ctx, t, key); err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	}
 
 	if record.Epoch == o.state.Epoch && o.state.Writer == o.Node {
-		t := dmcrypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard)
+		t := dmcrypt.NewMappingSpec(record, dev.Number, opts.Tuning, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
 			!errors.Is(err, dmcrypt.ErrNoMapping) {
 			// The engine has already tried to resume the mapping once.

@@ -232,7 +232,7 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 // inspect returns why the mapping of that table cannot be used, or an empty string. It resumes a
 // mapping with its live table if it is suspended (by a copy) or has a second table (of an
 // expansion).
-func (o *op) inspect(ctx context.Context, want dmcrypt.Table) (dmcrypt.Mapping, string) {
+func (o *op) inspect(ctx context.Context, want dmcrypt.MappingSpec) (dmcrypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
 	if err == nil && (m.Suspended || m.Inactive) {
 		if err = o.Engine.Suspend(ctx, want.Name, false); err == nil {
@@ -306,8 +306,8 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if err != nil {
 		return dmcrypt.Mapping{}, err
 	}
-	m, err := o.Engine.Create(ctx, dmcrypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard),
-		keys.Volume)
+	m, err := o.Engine.Create(ctx, dmcrypt.NewMappingSpec(record, dev.Number, opts.Tuning,
+		opts.Discard), keys.Volume)
 	if err != nil {
 		return dmcrypt.Mapping{}, err
 	}

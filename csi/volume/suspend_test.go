@@ -179,7 +179,7 @@ func TestHalfwayToAStandstill(t *testing.T) {
 // resizing is an engine whose Resize leaves the mapping suspended, having tried to let it go on.
 type resizing struct{ dmcrypt.Engine }
 
-func (r resizing) Resize(ctx context.Context, t dmcrypt.Table, _ *keyring.Secret) error {
+func (r resizing) Resize(ctx context.Context, t dmcrypt.MappingSpec, _ *keyring.Secret) error {
 	return errors.Join(r.Engine.Suspend(ctx, t.Name, true), unix.EIO,
 		r.Engine.Suspend(ctx, t.Name, false))
 }

@@ -36,7 +36,7 @@ var panicLine = regexp.MustCompile(`(?m)^panic: .*$`)
 //
 // A spec is a subtest of one of the upstream's tests. A test runs in a process of its own, with all
 // its subtests. Tests share pods and the policies of the whole cluster, so one runs at a time,
-// regardless of Options.Parallel.
+// regardless of RunConfig.Parallel.
 func ClusterPolicies(list string) Suite {
 	return Suite{Group: upstream.ClusterPolicies, reasons: policyTable, names: list}
 }
@@ -86,7 +86,7 @@ func byTest(specs []string) [][]string {
 // runPolicies runs the specs that the report lists. It repeats once the tests in which something
 // failed without a reason, and then removes the pods of the tests. Tests of few subtests come
 // first, so that a limit leaves out few tests.
-func (o Options) runPolicies(ctx context.Context, r *Report) error {
+func (o RunConfig) runPolicies(ctx context.Context, r *Report) error {
 	defer o.removePods(ctx)
 	batches := byTest(r.todo)
 	slices.SortStableFunc(batches, func(a, b []string) int { return len(a) - len(b) })
@@ -97,7 +97,7 @@ func (o Options) runPolicies(ctx context.Context, r *Report) error {
 }
 
 // runPolicyTest is like runBatch for specs that all belong to one test.
-func (o Options) runPolicyTest(ctx context.Context, dir string,
+func (o RunConfig) runPolicyTest(ctx context.Context, dir string,
 	specs []string) ([]upstream.Outcome, error) {
 	limit := podPatience + time.Duration(len(specs))*specLimit
 	path := filepath.Join(dir, "log")
@@ -118,7 +118,7 @@ func (o Options) runPolicyTest(ctx context.Context, dir string,
 }
 
 // goTest runs the program for one of the upstream's tests, with its output in the file log.
-func (o Options) goTest(ctx context.Context, log string, limit time.Duration, test string,
+func (o RunConfig) goTest(ctx context.Context, log string, limit time.Duration, test string,
 	more ...string) error {
 	f, err := os.Create(log)
 	if err != nil {
@@ -193,7 +193,7 @@ func collectPolicies(path string, specs []string, reported []upstream.Outcome,
 }
 
 // removePods removes the namespaces of the tests, also after an interrupt. It logs a failure.
-func (o Options) removePods(ctx context.Context) {
+func (o RunConfig) removePods(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	err := o.goTest(ctx, filepath.Join(o.Dir, "removal.log"), grace, "none",

@@ -37,7 +37,7 @@ func fakeTest(t *testing.T, script string) string {
 // The names of the version that is run. Fewer names than before must be a deliberate change.
 func TestClusterPolicySpecs(t *testing.T) {
 	suite := ClusterPolicies("testdata/policyspecs.txt")
-	specs, err := Options{Suite: suite}.Wanted(t.Context())
+	specs, err := RunConfig{Suite: suite}.Wanted(t.Context())
 	errtest.Must(t, err)
 	if r := newReport(suite, specs, labFacts); len(r.todo) < 112 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(specs))
@@ -55,7 +55,7 @@ func TestClusterPolicySpecsAreRefused(t *testing.T) {
 		"a mistyped focus":    {"CNPA/a", "CPNA", `focus "CPNA" leaves none of the 1 specs of CNP`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Suite: ClusterPolicies(policyList(t, tt.list))}
+			o := RunConfig{Suite: ClusterPolicies(policyList(t, tt.list))}
 			if tt.focus != "" {
 				o.Focus = regexp.MustCompile(tt.focus)
 			}
@@ -104,7 +104,7 @@ func TestClusterPolicyTest(t *testing.T) {
 			"no spec could be run: error waiting for namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Program: fakeTest(t, tt.script), Dir: t.TempDir(),
+			o := RunConfig{Program: fakeTest(t, tt.script), Dir: t.TempDir(),
 				Suite: ClusterPolicies(policyList(t, ok, bad))}
 			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"),
 				[]string{ok, bad}, labFacts)
@@ -134,7 +134,7 @@ func TestClusterPolicyTest(t *testing.T) {
 // repeated once, with all its subtests. The pods are removed last.
 func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "tests")
-	o := Options{Program: fakeTest(t, "echo $test >>"+log+"\ncase $test in\nCNPA) said "+
+	o := RunConfig{Program: fakeTest(t, "echo $test >>"+log+"\ncase $test in\nCNPA) said "+
 		"'--- PASS: TestConformance/CNPA/a (1.00s)'; said '--- PASS: TestConformance/CNPA/b "+
 		"(1.00s)';;\nCNPB) said '--- FAIL: TestConformance/CNPB/a (1.00s)'; exit 1;;\nesac"),
 		Dir: t.TempDir(), Parallel: 3, Log: slog.New(slog.DiscardHandler)}
@@ -156,7 +156,7 @@ func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 
 // After the limit no further test begins.
 func TestClusterPoliciesWithinALimit(t *testing.T) {
-	o := Options{Program: fakeTest(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute,
+	o := RunConfig{Program: fakeTest(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute,
 		Log: slog.New(slog.DiscardHandler)}
 	o.Suite = ClusterPolicies(policyList(t, "CNPA/a"))
 	r := newReport(o.Suite, []string{"CNPA/a"}, labFacts)

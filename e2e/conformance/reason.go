@@ -49,9 +49,9 @@ func (f Facts) byName() map[string]string {
 }
 
 // facts reads the facts from the cluster.
-func (o Options) facts(ctx context.Context) (Facts, error) {
+func (o RunConfig) facts(ctx context.Context) (Facts, error) {
 	access := remote.Access{Kubeconfig: o.Kubeconfig}
-	c, err := remote.Connect(ctx, access, remote.Options{})
+	c, err := remote.Connect(ctx, access, remote.ConnectConfig{})
 	if err != nil {
 		return Facts{}, err
 	}
@@ -74,8 +74,8 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	return f, err
 }
 
-// hasDNS reports whether the cluster has the DNS service. It waits until a server behind the service
-// answers, because the server's pods may be new.
+// hasDNS reports whether the cluster has the DNS service. It waits until a server behind the
+// service answers, because the server's pods may be new.
 func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

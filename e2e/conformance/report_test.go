@@ -66,7 +66,7 @@ func TestVolumes(t *testing.T) {
 			t.Errorf("no spec that has %q is run", want)
 		}
 	}
-	if args := (Options{Suite: suite}).arguments("/dir", r.todo[:1], labFacts,
+	if args := (RunConfig{Suite: suite}).arguments("/dir", r.todo[:1], labFacts,
 		time.Minute); !slices.Contains(args, "--storage.testdriver=/definition") {
 		t.Errorf("arguments %q", args)
 	}

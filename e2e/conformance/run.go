@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// Options choose the specs and the cluster.
-type Options struct {
+// RunConfig selects the specs and the cluster.
+type RunConfig struct {
 	// Suite is the suite to run; the zero value means Network.
 	Suite Suite
 	// Program is e2e.test, Kubectl the kubectl that some specs run.
@@ -60,7 +60,7 @@ const (
 // Run runs the specs and accounts for all of them; specs that failed are in the report. An error
 // without a report means that nothing was run. An error with a report means that the run was cut
 // short; the report lists the specs without an outcome as skipped for that reason.
-func Run(ctx context.Context, o Options) (*Report, error) {
+func Run(ctx context.Context, o RunConfig) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 }
 
 // account runs the specs that the report lists. It accounts for all of them, also after an error.
-func (o Options) account(ctx context.Context, r *Report) error {
+func (o RunConfig) account(ctx context.Context, r *Report) error {
 	err := o.runAll(ctx, r)
 	why := fmt.Sprintf("not begun within the limit of %s", o.Limit)
 	switch {
@@ -101,11 +101,11 @@ func (o Options) account(ctx context.Context, r *Report) error {
 	return err
 }
 
-func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
+func (o RunConfig) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
 
 // runAll runs the specs that the report lists. Most run in parallel batches, then the specs that
 // must run alone; then the unexplained failures are tried once more.
-func (o Options) runAll(ctx context.Context, r *Report) error {
+func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 	if r.suite.names != "" {
 		return o.runPolicies(ctx, r)
 	}
@@ -165,11 +165,11 @@ func breadthFirst(specs []string) []string {
 }
 
 // over reports whether the limit has passed, so that no more specs begin.
-func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
+func (o RunConfig) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
 
 // runBatches runs batches, at most parallel at a time, and adds their outcomes to the report. The
 // first error ends the others.
-func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int,
+func (o RunConfig) runBatches(ctx context.Context, r *Report, kind string, parallel int,
 	batches [][]string) error {
 	type result struct {
 		outcomes []upstream.Outcome
@@ -231,7 +231,7 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 // runBatch runs specs in one process and returns an outcome for each of them, regardless of how the
 // process ends. It returns an error when specs cannot run on the cluster, and when ctx ends. When
 // ctx ends, it also returns the specs that had passed.
-func (o Options) runBatch(ctx context.Context, dir string, specs []string,
+func (o RunConfig) runBatch(ctx context.Context, dir string, specs []string,
 	facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -286,7 +286,8 @@ func onlyPassed(reported []upstream.Outcome, specs []string) []upstream.Outcome 
 	})
 }
 
-func (o Options) arguments(dir string, specs []string, facts Facts, limit time.Duration) []string {
+func (o RunConfig) arguments(dir string, specs []string, facts Facts,
+	limit time.Duration) []string {
 	return append([]string{
 		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
 		fmt.Sprintf("--num-nodes=%d", facts.Nodes),

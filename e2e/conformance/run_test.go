@@ -58,7 +58,7 @@ func TestBatch(t *testing.T) {
 			"e2e.test ended before it: exit status 1: JUnit report"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
+			o := RunConfig{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
 			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"), tt.specs,
 				labFacts)
 			errtest.Must(t, err)
@@ -85,7 +85,7 @@ func TestBatch(t *testing.T) {
 // A cluster that is not ready is one error, not a failure of every spec.
 func TestClusterIsNotReady(t *testing.T) {
 	const report = `<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>`
-	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"),
+	o := RunConfig{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"),
 		Dir: t.TempDir()}
 	r := newReport(Network(), []string{"a", "b"}, labFacts)
 	err := o.runAll(t.Context(), r)
@@ -104,7 +104,7 @@ func TestSecondTry(t *testing.T) {
 		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body +
 			`</testcase></testsuite></testsuites>' >$dir/junit_01.xml`
 	}
-	o := Options{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+
+	o := RunConfig{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+
 		report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2,
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a"}, labFacts)
@@ -116,7 +116,7 @@ func TestSecondTry(t *testing.T) {
 
 // A run whose limit has passed begins nothing and lists each spec as skipped.
 func TestLimit(t *testing.T) {
-	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
+	o := RunConfig{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	r.Started = time.Now().Add(-time.Hour)
 	errtest.Must(t, o.runAll(t.Context(), r))
@@ -133,7 +133,7 @@ func TestLimit(t *testing.T) {
 
 // An interrupted run has a verdict for each spec.
 func TestInterrupted(t *testing.T) {
-	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(),
+	o := RunConfig{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(),
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,7 +160,7 @@ func TestGivenUp(t *testing.T) {
 	script := "case $dir in */batch-01) " + report(`<testcase name="[It] a"></testcase>`) +
 		";; *) " + report(`<testcase name="[BeforeSuite]"><failure>no nodes</failure></testcase>`) +
 		"; exit 1;; esac"
-	o := Options{Program: fakeProgram(t, script), Dir: t.TempDir(), Parallel: 1,
+	o := RunConfig{Program: fakeProgram(t, script), Dir: t.TempDir(), Parallel: 1,
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	if err := o.account(t.Context(), r); err == nil {
@@ -211,7 +211,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 // Batches begin in their order, with the given number of processes at a time.
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")
-	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
+	o := RunConfig{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b", "c"}, labFacts)
 	errtest.Must(t, o.runBatches(t.Context(), r, "batch", 1,
@@ -223,7 +223,7 @@ func TestBatchesInOrder(t *testing.T) {
 }
 
 func TestBatchTellsTheProgram(t *testing.T) {
-	o := Options{
+	o := RunConfig{
 		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+
 			` >>$dir/said`),
 		Dir:        t.TempDir(),
@@ -251,7 +251,7 @@ func TestBatchEndsWithTheContext(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	errtest.Must(t, syscall.Mkfifo(started, 0o600))
 	const half = `<testsuites><testsuite><testcase name="[It] a"></testcase><testcase name="[It] b"><failure>interrupted</failure></testcase></testsuite></testsuites>`
-	o := Options{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+
+	o := RunConfig{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+
 		"; exec sleep 60"), Dir: t.TempDir()}
 	ended := make(chan error, 1)
 	var outcomes []upstream.Outcome

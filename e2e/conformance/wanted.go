@@ -16,7 +16,7 @@ import (
 const listLimit = 2 * time.Minute
 
 // suite returns Suite, or Network for its zero value.
-func (o Options) suite() Suite {
+func (o RunConfig) suite() Suite {
 	if o.Suite.Group == "" {
 		return Network()
 	}
@@ -26,7 +26,7 @@ func (o Options) suite() Suite {
 // Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster,
 // so call it before a cluster is made for the run. It returns an error when no spec is left, and
 // when the table has reasons for specs that the upstream does not have.
-func (o Options) Wanted(ctx context.Context) ([]string, error) {
+func (o RunConfig) Wanted(ctx context.Context) ([]string, error) {
 	suite := o.suite()
 	specs, err := o.list(ctx, suite)
 	if err != nil {
@@ -58,7 +58,7 @@ func (o Options) Wanted(ctx context.Context) ([]string, error) {
 }
 
 // list reads the specs from e2e.test, or the names of a Go test's subtests from a file.
-func (o Options) list(ctx context.Context, suite Suite) ([]string, error) {
+func (o RunConfig) list(ctx context.Context, suite Suite) ([]string, error) {
 	if suite.names != "" {
 		return suite.policyNames()
 	}

@@ -30,7 +30,7 @@ func TestWanted(t *testing.T) {
 			wantErr: `focus "DNS" and skip "DNS" leaves none`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Options{Program: program, Suite: Suite{Group: upstream.Group}}
+			o := RunConfig{Program: program, Suite: Suite{Group: upstream.Group}}
 			if tt.focus != "" {
 				o.Focus = regexp.MustCompile(tt.focus)
 			}
@@ -54,7 +54,7 @@ func TestWanted(t *testing.T) {
 // A table with reasons for specs that the upstream no longer has is an error.
 func TestWantedOfAnotherUpstream(t *testing.T) {
 	program := fakeProgram(t, `echo '  a.go:1: [sig-network] renamed'`)
-	if _, err := (Options{Program: program}).Wanted(t.Context()); err == nil ||
+	if _, err := (RunConfig{Program: program}).Wanted(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "matches no spec") {
 		t.Errorf("error %v", err)
 	}

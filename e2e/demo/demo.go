@@ -17,17 +17,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// Options choose what is shown.
-type Options struct {
-	// API reports whether Kubeveil's nodes have an API server. Without one they read snapshot
-	// files.
-	API bool
-	// Root is the folder of the tree whose commit the result names.
-	Root string
-	// Progress receives a line per step.
-	Progress func(format string, args ...any)
-}
-
 // demo is one run.
 type demo struct {
 	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot
@@ -44,11 +33,15 @@ type demo struct {
 	problem   error
 }
 
-// Run shows it and returns the report, also beside the error of a sniffer that saw what must not be
-// there. It returns no report if a step failed. It needs root and the programs of make build.
-func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
-	d := &demo{api: o.API, say: o.Progress}
-	if d.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
+// Run shows it and returns the report. The result names the commit of the tree in the folder root.
+// api reports whether Kubeveil's nodes have an API server; without one they read snapshot files.
+// progress receives a line per step. Run returns the report also beside the error of a sniffer that
+// saw what must not be there. It returns no report if a step failed. It needs root and the programs
+// of make build.
+func Run(ctx context.Context, root string, api bool, progress func(format string, args ...any)) (
+	rep *report.Report, err error) {
+	d := &demo{api: api, say: progress}
+	if d.result, err = bench.New(bench.Namespaces, root); err != nil {
 		return nil, err
 	}
 	d.report = &report.Report{

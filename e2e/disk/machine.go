@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// Options are the parts of a machine.
-type Options struct {
+// MachineConfig lists the parts of a machine.
+type MachineConfig struct {
 	// Disks are made again; their files go with the machine.
 	Disks []Disk
 	// Dir is the folder for artefacts.
@@ -42,7 +42,7 @@ const (
 
 // Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs
 // root.
-func Start(ctx context.Context, o Options) (*Machine, error) {
+func Start(ctx context.Context, o MachineConfig) (*Machine, error) {
 	root, err := lab.Root()
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 		qemu = append(qemu, d.Arguments()...)
 	}
 
-	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir,
+	if m.cluster, err = vm.New(ctx, vm.ClusterConfig{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir,
 		Log: o.Log}); err != nil {
 		return nil, errors.Join(err, m.removeDisks())
 	}

@@ -26,8 +26,9 @@ const (
 	recordPatience = 25 * time.Minute
 )
 
-// TestRecordOfPowerCut runs the workload of powercut on a machine whose disk is logged, and takes the
-// power from it. What the disk showed at each moment is looked at by TestPowerCut of that package.
+// TestRecordOfPowerCut runs the workload of powercut on a machine whose disk is logged, and takes
+// the power from it. What the disk showed at each moment is looked at by TestPowerCut of that
+// package.
 func TestRecordOfPowerCut(t *testing.T) {
 	path := os.Getenv("KUBEVEIL_POWERCUT_LOG")
 	if os.Getenv("KUBEVEIL_VM") == "" || path == "" {
@@ -50,7 +51,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 		}
 	})
 
-	m := vmtest.New(ctx, t, vm.Options{Nodes: 1, Bare: true,
+	m := vmtest.New(ctx, t, vm.ClusterConfig{Nodes: 1, Bare: true,
 		QEMU: []string{
 			"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
 			"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,

@@ -47,7 +47,7 @@ func TestKernel(t *testing.T) {
 	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
-	m := vmtest.New(ctx, t, vm.Options{Nodes: 1, Bare: true}).Machines[0]
+	m := vmtest.New(ctx, t, vm.ClusterConfig{Nodes: 1, Bare: true}).Machines[0]
 	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
 
 	environment := skipsOf(ctx, t, m)

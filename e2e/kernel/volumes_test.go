@@ -30,7 +30,7 @@ func TestVolumes(t *testing.T) {
 
 	errtest.Must(t, os.Truncate(disk, 64<<30))
 
-	m := vmtest.New(ctx, t, vm.Options{
+	m := vmtest.New(ctx, t, vm.ClusterConfig{
 		Nodes: 1, Bare: true,
 		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" +
 			disk, "-device", "virtio-blk-pci,drive=room,serial=room"},

@@ -84,8 +84,8 @@ func controlOnly(ctx context.Context, t *testing.T) *Cluster {
 	t.Helper()
 	root, err := lab.Root()
 	errtest.Must(t, err)
-	c := &Cluster{opts: Options{UnderlayMTU: 1500}, root: root, Dir: t.TempDir(), start: time.Now(),
-		log: slog.New(slog.NewTextHandler(t.Output(), nil)), dnsTag: "v1.0.0"}
+	c := &Cluster{opts: ClusterConfig{UnderlayMTU: 1500}, root: root, Dir: t.TempDir(),
+		start: time.Now(), log: slog.New(slog.NewTextHandler(t.Output(), nil)), dnsTag: "v1.0.0"}
 	t.Cleanup(func() { _, _ = c.Close() })
 	errtest.Must(t, c.makeNetwork(ctx))
 	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")

@@ -9,7 +9,7 @@ import (
 )
 
 // check returns an error if an option has a value that it cannot have.
-func (o Options) check() error {
+func (o ClusterConfig) check() error {
 	if err := CheckServiceProxy(o.ServiceProxy); err != nil {
 		return fmt.Errorf("services by %q: %w", o.ServiceProxy, err)
 	}

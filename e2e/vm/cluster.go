@@ -21,9 +21,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Options are the parts of a cluster. The zero value is two nodes at MTU 1500 with Kubernetes and
-// Kubeveil.
-type Options struct {
+// ClusterConfig lists the parts of a cluster. The zero value is two nodes at MTU 1500 with
+// Kubernetes and Kubeveil.
+type ClusterConfig struct {
 	// Nodes is the number of machines; 0 means two.
 	Nodes int
 	// Accel forces a way to run machines; empty tries KVM.
@@ -76,7 +76,7 @@ type Cluster struct {
 	// Accel is how they run.
 	Accel Accel
 
-	opts  Options
+	opts  ClusterConfig
 	root  string
 	log   *slog.Logger
 	start time.Time
@@ -105,7 +105,7 @@ type Cluster struct {
 const KernelEnv = "KUBEVEIL_VM_KERNEL"
 
 // New makes a cluster. It needs root. On error nothing is left but artefacts.
-func New(ctx context.Context, opts Options) (*Cluster, error) {
+func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
 	if opts.Nodes == 0 {
 		opts.Nodes = 2
 	}

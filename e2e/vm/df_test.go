@@ -30,7 +30,7 @@ const narrow = 1400
 //
 //	node-1 veil0 ═ eth0 (1500) ─ outside: to the other node 1400 ─ eth0 (1500) ═ veil0 node-2
 func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
-	ctx, c := newCluster(t, vm.Options{Bare: true})
+	ctx, c := newCluster(t, vm.ClusterConfig{Bare: true})
 	tables := tablesOf(t, c)
 	for i, m := range c.Machines {
 		startVeild(ctx, t, m, tables[i], c.Lab.Family())

@@ -11,8 +11,8 @@
 // The control plane's host is a node too, without a kubelet and so without pods: what a kubelet
 // would do for the DaemonSets of Kubeveil there, package hostnode does. The API server thereby
 // reaches webhooks in pods inside the tunnel, over userspace WireGuard, which every cluster so has
-// beside the kernel's. Where Kubeveil translates services (Options.ServiceProxy), no node has a
-// kube-proxy, and each veild finds the API server by its service.
+// beside the kernel's. Where Kubeveil translates services (ClusterConfig.ServiceProxy), no node has
+// a kube-proxy, and each veild finds the API server by its service.
 //
 // The network, its leak oracle and the control plane's host belong to the namespace lab (e2e/lab).
 // The machines' processes are in the PID namespace of the bridge's host. They so end when this
@@ -27,7 +27,7 @@
 // It refuses user networking: a machine has no path to anything but the bridge.
 //
 // It is larger than most packages: machines, the node without a kubelet, Kubernetes and Kubeveil
-// are made from the same Options in one order, and end with one Cluster.
+// are made from the same ClusterConfig in one order, and end with one Cluster.
 //
 // Start reading at New.
 package vm

@@ -42,7 +42,7 @@ func TestImageRefusesUnknownKernel(t *testing.T) {
 
 // The disk of another release is named with what makes it, when it is missing.
 func TestNeedNamesKernelOfDisk(t *testing.T) {
-	c := &Cluster{root: t.TempDir(), opts: Options{Kernel: "6.12"}}
+	c := &Cluster{root: t.TempDir(), opts: ClusterConfig{Kernel: "6.12"}}
 	err := c.need()
 	want := "out/vm/linux-6.12/root.ext4 is missing: run `KUBEVEIL_VM_KERNEL=6.12 hack/vm/image.sh`"
 	if err == nil || !strings.Contains(err.Error(), want) {

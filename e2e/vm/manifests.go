@@ -11,10 +11,10 @@ import (
 )
 
 // enforces reports whether Kubeveil enforces NetworkPolicy.
-func (o Options) enforces() bool { return o.Policy == config.PolicyKubernetes }
+func (o ClusterConfig) enforces() bool { return o.Policy == config.PolicyKubernetes }
 
 // components are the folders below manifests/components that the cluster is installed with.
-func (o Options) components() []string {
+func (o ClusterConfig) components() []string {
 	var folders []string
 	if o.translates() {
 		folders = append(folders, "services")
@@ -41,7 +41,7 @@ func (c *Cluster) manifests() (string, error) {
 }
 
 // writeManifests makes the folder dir with the components, for a cluster of that API server.
-func (o Options) writeManifests(dir, base string, api netip.AddrPort) error {
+func (o ClusterConfig) writeManifests(dir, base string, api netip.AddrPort) error {
 	if !o.translates() {
 		return lab.WriteOverlay(dir, base, o.components())
 	}

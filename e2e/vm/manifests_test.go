@@ -12,7 +12,7 @@ import (
 )
 
 func TestPoliciesOfAnotherKindAreRefused(t *testing.T) {
-	if _, err := New(t.Context(), Options{Policy: "calico"}); err == nil ||
+	if _, err := New(t.Context(), ClusterConfig{Policy: "calico"}); err == nil ||
 		!strings.Contains(err.Error(), `policies of "calico": write none or kubernetes`) {
 		t.Errorf("error %v", err)
 	}
@@ -27,15 +27,15 @@ func TestComponentsOfTheOptions(t *testing.T) {
 	base := filepath.Join(root, "manifests")
 
 	for name, tt := range map[string]struct {
-		opts       Options
+		opts       ClusterConfig
 		components []string
 		patches    int
 	}{
-		"none":          {Options{}, nil, 0},
-		"none, by name": {Options{Policy: config.PolicyNone}, nil, 0},
-		"policies":      {Options{Policy: config.PolicyKubernetes}, []string{"policy"}, 0},
-		"services":      {Options{ServiceProxy: config.ServiceProxyEBPF}, []string{"services"}, 1},
-		"policies beside": {Options{ServiceProxy: config.ServiceProxyEBPF,
+		"none":          {ClusterConfig{}, nil, 0},
+		"none, by name": {ClusterConfig{Policy: config.PolicyNone}, nil, 0},
+		"policies":      {ClusterConfig{Policy: config.PolicyKubernetes}, []string{"policy"}, 0},
+		"services":      {ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}, []string{"services"}, 1},
+		"policies beside": {ClusterConfig{ServiceProxy: config.ServiceProxyEBPF,
 			Policy: config.PolicyKubernetes}, []string{"services", "policy"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

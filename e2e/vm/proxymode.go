@@ -21,7 +21,7 @@ var ProxyModes = []string{ProxyNFTables, ProxyIPTables, ProxyIPVS}
 
 // proxyMode returns the mode of kube-proxy on the machines. The control plane's host, which takes
 // no pods, always has ProxyNFTables: this machine's kernel may lack IPVS.
-func (o Options) proxyMode() string { return cmp.Or(o.ProxyMode, ProxyNFTables) }
+func (o ClusterConfig) proxyMode() string { return cmp.Or(o.ProxyMode, ProxyNFTables) }
 
 // iptablesPrograms are the programs that kube-proxy runs in the modes that write rules of iptables.
 var iptablesPrograms = []string{"iptables", "iptables-restore", "iptables-save", "ip6tables",

@@ -31,7 +31,7 @@ func TestProxyModes(t *testing.T) {
 		})
 	}
 
-	for want, o := range map[string]Options{
+	for want, o := range map[string]ClusterConfig{
 		`kube-proxy in mode "bpf": write nftables`:                {ProxyMode: "bpf"},
 		`host routing by "bpf": write kernel or ebpf`:             {HostRouting: "bpf"},
 		`host routing by "ebpf": it needs the service proxy ebpf`: {HostRouting: "ebpf"},
@@ -56,7 +56,7 @@ func TestProgramsOfKubeProxyByMode(t *testing.T) {
 			nil},
 	} {
 		t.Run(mode, func(t *testing.T) {
-			c := &Cluster{opts: Options{ProxyMode: mode}}
+			c := &Cluster{opts: ClusterConfig{ProxyMode: mode}}
 			files, err := c.proxyFiles(t.Context())
 			errtest.Must(t, err)
 			for _, path := range slices.Concat(tt.has, tt.lacks) {

@@ -12,10 +12,10 @@ import (
 
 // translates reports whether Kubeveil translates services. Then the cluster never has a kube-proxy,
 // nor its objects.
-func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
+func (o ClusterConfig) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
 
 // hostRouting returns the path of packets to pods, as a value of the configuration.
-func (o Options) hostRouting() string {
+func (o ClusterConfig) hostRouting() string {
 	return cmp.Or(o.HostRouting, config.HostRoutingKernel)
 }
 
@@ -46,7 +46,7 @@ data:
 `
 
 // hostSetup returns how Kubeveil is installed on the control plane's host.
-func (o Options) hostSetup() hostnode.Setup {
+func (o ClusterConfig) hostSetup() hostnode.Setup {
 	return hostnode.Setup{Translates: o.translates(), Enforces: o.enforces(),
 		HostRouting: o.hostRouting(), ProxyMode: ProxyNFTables}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestServicesWithoutAProxyAreRefused(t *testing.T) {
-	if _, err := New(t.Context(), Options{ServiceProxy: "bpf"}); err == nil ||
+	if _, err := New(t.Context(), ClusterConfig{ServiceProxy: "bpf"}); err == nil ||
 		!strings.Contains(err.Error(), `services by "bpf": write none or ebpf`) {
 		t.Errorf("error %v", err)
 	}
@@ -34,7 +34,7 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	at := t.TempDir()
 	dir, api := filepath.Join(at, "manifests"), netip.MustParseAddrPort("198.18.0.2:6443")
-	opts := Options{ServiceProxy: config.ServiceProxyEBPF}
+	opts := ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}
 	if err := opts.writeManifests(dir, filepath.Join(root, "manifests"), api); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	flags := commandline.New("veild")
 	loaded := config.RegisterFlags(flags)
-	opts = Options{ServiceProxy: config.ServiceProxyEBPF}
+	opts = ClusterConfig{ServiceProxy: config.ServiceProxyEBPF}
 	if err := flags.Parse(append(opts.hostSetup().VeildArguments(), "--config="+file,
 		"--kubeadm-config="+kubeadm)); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestManifestsForServices(t *testing.T) {
 		host.Source.Kubeconfig != hostnode.VeildKubeconfig || len(host.Services.APIServers) != 1 {
 		t.Errorf("the control plane's host has %+v", host)
 	}
-	opts = Options{}
+	opts = ClusterConfig{}
 	if usual := opts.hostSetup().VeildArguments(); slices.ContainsFunc(usual,
 		func(a string) bool { return strings.Contains(a, "service") }) {
 		t.Errorf("beside kube-proxy: %q", usual)

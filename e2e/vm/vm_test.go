@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
+func newCluster(t *testing.T, opts vm.ClusterConfig) (context.Context, *vm.Cluster) {
 	t.Helper()
 	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
@@ -27,7 +27,7 @@ func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 // reached there with kube-proxy is the suite's (make e2e), services by all their rules the
 // upstream's (conformance --service-proxy ebpf).
 func TestServicesWithoutKubeProxy(t *testing.T) {
-	ctx, c := newCluster(t, vm.Options{ServiceProxy: config.ServiceProxyEBPF})
+	ctx, c := newCluster(t, vm.ClusterConfig{ServiceProxy: config.ServiceProxyEBPF})
 	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]},
 		&vm.Pod{Name: "limited", Node: c.Machines[1], Annotations: map[string]string{
 			"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}}

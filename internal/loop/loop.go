@@ -9,8 +9,8 @@ import (
 // ErrEnded is the error of Do after Run has returned.
 var ErrEnded = errors.New("the loop has ended")
 
-// Options are the times of a Loop.
-type Options struct {
+// Schedule holds the times of a Loop.
+type Schedule struct {
 	// Gather is the time from a poke to its turn, in which further changes are gathered. Zero makes
 	// the turn at once.
 	Gather time.Duration
@@ -32,17 +32,17 @@ type Reason struct {
 }
 
 // Loop makes turns. Make it with New, then call Run once. Poke, Do and After may be called at any
-// time from any goroutine. Options must not change after Run was called.
+// time from any goroutine. The Schedule must not change after Run was called.
 type Loop struct {
-	Options
+	Schedule
 	wake  chan struct{} // capacity 1
 	jobs  chan func()
 	ended chan struct{}
 }
 
 // New returns a Loop that has not begun.
-func New(o Options) *Loop {
-	return &Loop{Options: o, wake: make(chan struct{}, 1), jobs: make(chan func()),
+func New(o Schedule) *Loop {
+	return &Loop{Schedule: o, wake: make(chan struct{}, 1), jobs: make(chan func()),
 		ended: make(chan struct{})}
 }
 

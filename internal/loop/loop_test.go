@@ -25,7 +25,7 @@ type world struct {
 }
 
 // run calls f with a loop that runs.
-func run(t *testing.T, o Options, f func(t *testing.T, w *world)) {
+func run(t *testing.T, o Schedule, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{Loop: New(o), began: time.Now()}
@@ -67,7 +67,7 @@ func (w *world) until(t *testing.T, d time.Duration, want ...time.Duration) {
 }
 
 func TestPokesBeforeATurnCountAsOne(t *testing.T) {
-	run(t, Options{Gather: time.Millisecond, RetryMin: time.Second, RetryMax: time.Second},
+	run(t, Schedule{Gather: time.Millisecond, RetryMin: time.Second, RetryMax: time.Second},
 		func(t *testing.T, w *world) {
 			w.Poke()
 			w.Poke()
@@ -79,7 +79,7 @@ func TestPokesBeforeATurnCountAsOne(t *testing.T) {
 
 func TestRetriesPauseLongerUntilATurnSucceeds(t *testing.T) {
 	const ms = time.Millisecond
-	run(t, Options{RetryMin: 100 * ms, RetryMax: 300 * ms}, func(t *testing.T, w *world) {
+	run(t, Schedule{RetryMin: 100 * ms, RetryMax: 300 * ms}, func(t *testing.T, w *world) {
 		w.fails = 4
 		w.Poke()
 		w.until(t, time.Minute, 0, 100*ms, 300*ms, 600*ms, 900*ms)
@@ -96,7 +96,7 @@ func TestRetriesPauseLongerUntilATurnSucceeds(t *testing.T) {
 
 func TestPokeAfterAFailureBeginsWithTheShortestPause(t *testing.T) {
 	const ms = time.Millisecond
-	run(t, Options{RetryMin: 100 * ms, RetryMax: time.Second}, func(t *testing.T, w *world) {
+	run(t, Schedule{RetryMin: 100 * ms, RetryMax: time.Second}, func(t *testing.T, w *world) {
 		w.fails = 4
 		w.Poke()
 		w.until(t, 350*ms, 0, 100*ms, 300*ms)
@@ -107,7 +107,7 @@ func TestPokeAfterAFailureBeginsWithTheShortestPause(t *testing.T) {
 
 func TestPokeWaitsForTheRetryWhereWaitIsTrue(t *testing.T) {
 	waits := true
-	o := Options{RetryMin: time.Second, RetryMax: time.Second, Wait: func() bool { return waits }}
+	o := Schedule{RetryMin: time.Second, RetryMax: time.Second, Wait: func() bool { return waits }}
 	run(t, o, func(t *testing.T, w *world) {
 		w.Poke() // no turn has failed
 		w.until(t, 0, 0)
@@ -123,7 +123,7 @@ func TestPokeWaitsForTheRetryWhereWaitIsTrue(t *testing.T) {
 }
 
 func TestResyncMakesTurnsWithoutAReason(t *testing.T) {
-	o := Options{Resync: 30 * time.Second, RetryMin: time.Second, RetryMax: time.Second}
+	o := Schedule{Resync: 30 * time.Second, RetryMin: time.Second, RetryMax: time.Second}
 	run(t, o, func(t *testing.T, w *world) {
 		pass(10 * time.Second)
 		w.Poke()
@@ -135,7 +135,7 @@ func TestResyncMakesTurnsWithoutAReason(t *testing.T) {
 }
 
 func TestJobsRunBetweenTurns(t *testing.T) {
-	run(t, Options{RetryMin: time.Second, RetryMax: time.Second}, func(t *testing.T, w *world) {
+	run(t, Schedule{RetryMin: time.Second, RetryMax: time.Second}, func(t *testing.T, w *world) {
 		var ran atomic.Int32
 		job := func() { ran.Add(1) }
 		w.After(time.Minute, job)
@@ -164,7 +164,7 @@ func TestJobsRunBetweenTurns(t *testing.T) {
 func TestDoEndsWithItsContextBeforeRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := New(Options{}).Do(ctx, func() { t.Error("it ran") }); !errors.Is(err,
+	if err := New(Schedule{}).Do(ctx, func() { t.Error("it ran") }); !errors.Is(err,
 		context.Canceled) {
 		t.Errorf("error %v", err)
 	}

@@ -69,7 +69,7 @@ func OpenSniffer(opts SnifferOptions, each func(Frame)) (*Sniffer, error) {
 	if opts.Ring == 0 {
 		size = DefaultRing
 	}
-	ring, err := packetring.Open(packetring.Options{
+	ring, err := packetring.Open(packetring.RingConfig{
 		Link: opts.Link, Blocks: size / packetring.BlockSize, Retire: blockTimeout,
 		Snap: opts.Snap, Promiscuous: opts.Link != "",
 	})

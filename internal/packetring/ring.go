@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlockSize is the size of a block, bytes. The kernel fills blocks and hands them
-// over when full or after Options.Retire. A frame never crosses blocks, so a block
-// must hold the largest: 64 KiB and its headers. A ring of Blocks that are handed over half empty
-// lasts for Blocks times Options.Retire, so small blocks bridge a longer standstill of the reader.
+// BlockSize is the size of a block, bytes. The kernel fills blocks and hands them over when full or
+// after RingConfig.Retire. A frame never crosses blocks, so a block must hold the largest: 64 KiB
+// and its headers. A ring of Blocks that are handed over half empty lasts for Blocks times
+// RingConfig.Retire, so small blocks bridge a longer standstill of the reader.
 const BlockSize = 1 << 18
 
 const frameSize = 1 << 11
 
-// Options select what a Ring reads.
-type Options struct {
+// RingConfig selects what a Ring reads.
+type RingConfig struct {
 	// Link is the link to read. An empty string means all links of the namespace, including those
 	// that appear later.
 	Link string
@@ -48,7 +48,7 @@ type Frame struct {
 	Index int
 	// Outgoing reports whether the link sent it (PACKET_OUTGOING). Otherwise it came in.
 	Outgoing bool
-	// Length is the length on the wire; Data may be shorter by Options.Snap.
+	// Length is the length on the wire; Data may be shorter by RingConfig.Snap.
 	Length int
 	// Data begins at the link-layer header and has the VLAN tag in place that the
 	// kernel keeps beside a packet.
@@ -67,7 +67,7 @@ type Ring struct {
 }
 
 // Open opens a ring in the calling thread's network namespace.
-func Open(o Options) (*Ring, error) {
+func Open(o RingConfig) (*Ring, error) {
 	// Protocol 0: nothing is received before the ring is there and the link is known.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func Open(o Options) (*Ring, error) {
 	return r, nil
 }
 
-func (r *Ring) open(o Options) error {
+func (r *Ring) open(o RingConfig) error {
 	if err := unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VERSION,
 		unix.TPACKET_V3); err != nil {
 		return fmt.Errorf("set TPACKET_V3: %w", err)
@@ -111,7 +111,7 @@ func (r *Ring) open(o Options) error {
 	return r.bind(o)
 }
 
-func (r *Ring) bind(o Options) error {
+func (r *Ring) bind(o RingConfig) error {
 	addr := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL)}
 	if o.Link != "" {
 		link, err := net.InterfaceByName(o.Link)
@@ -159,8 +159,8 @@ func (r *Ring) filter(snap uint32) error {
 
 // Wait waits for a full block, at most for limit. down reports whether a link went down or
 // disappeared meanwhile. Its frames are in the ring, and the kernel goes on when it is up again.
-// The kernel hands over each block within Options.Retire: when a much longer Wait ends without one,
-// the ring holds no frame.
+// The kernel hands over each block within RingConfig.Retire: when a much longer Wait ends without
+// one, the ring holds no frame.
 func (r *Ring) Wait(limit time.Duration) (full, down bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN | unix.POLLERR}}
 	n, err := unix.Poll(fds, int(limit.Milliseconds()))

@@ -25,8 +25,8 @@ const (
 	stepApply = "first apply done"
 )
 
-// Options configure an Agent.
-type Options struct {
+// Dependencies are what an Agent is made from.
+type Dependencies struct {
 	Config config.Config
 	// Reload reads and checks the configuration again; nil when it cannot change.
 	Reload  func() (config.Config, error)

@@ -34,8 +34,8 @@ func (a *Agent) openFeatures() error {
 	if err != nil {
 		return err
 	}
-	d := drop.NewFeature(drop.Options{Reasons: dropReasons(), Counters: a.countDrops, Paths: paths,
-		Log: a.log})
+	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(), Counters: a.countDrops,
+		Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Log: a.log}
 	if links := s.Links(); links != nil {

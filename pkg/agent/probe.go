@@ -57,7 +57,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 			p.stop()
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found,
+		prober := pathmtu.New(pathmtu.ProberConfig{Sources: sources, Believed: believed, Found: p.found,
 			Broken: p.broken, Traffic: p.traffic, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return feature.IgnoreEnd(ctx, prober.Run(ctx)) })

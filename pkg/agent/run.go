@@ -28,7 +28,7 @@ import (
 // New opens everything that can fail before it changes anything: the source and the machine, then
 // the key and the last good table, then the guard's directory. It returns the errors of all checks
 // that change nothing together. Without any, it returns the errors of key and table together.
-func New(o Options) (*Agent, error) {
+func New(o Dependencies) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
 		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
@@ -124,7 +124,7 @@ func (a *Agent) openSource() (err error) {
 
 func (a *Agent) openTunnels() error {
 	mode := wgdevice.Mode(a.config().Tunnel.Mode)
-	h, err := wgdevice.NewHost(wgdevice.Options{Mode: mode, Log: a.log})
+	h, err := wgdevice.NewHost(wgdevice.HostConfig{Mode: mode, Log: a.log})
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (v *view) status() telemetry.Status {
 		Node: v.cfg.Node,
 		Source: telemetry.Source{Kind: v.cfg.Source.Kind, Synced: v.state.Synced,
 			Changed: v.changed},
-		Table: telemetry.Table{
+		Table: telemetry.TableStatus{
 			Revision: v.state.Revision, Applied: v.applied, Waiting: v.waiting,
 			Prefixes: len(v.last.guard.Ranges), NodeAddrs: len(v.last.guard.NodeAddrs),
 		},
@@ -99,7 +99,7 @@ func (v *view) mtuStatus() telemetry.MTU {
 	return m
 }
 
-func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry.Peer) {
+func (v *view) peerStatus(tunnels tunnel.LiveState) ([]telemetry.Device, []telemetry.Peer) {
 	var devices []telemetry.Device
 	var peers []telemetry.Peer
 	mtus := map[string]int{}

@@ -20,7 +20,7 @@ import (
 
 // stage holds the pods, nodes and watchers of a walk.
 type stage struct {
-	opts      Options
+	opts      WalkConfig
 	cluster   *remote.Cluster
 	namespace *remote.Namespace
 	// nodes are A and B; all are the nodes of the cluster.

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Defaults of Options.
+// Defaults of WalkConfig.
 const (
 	// DefaultNamespace is the prefix of the name of the walk's namespace.
 	DefaultNamespace = "veilctl-connectivity"
@@ -34,9 +34,9 @@ const (
 	messageSize = 400
 )
 
-// Options configure a walk. The zero value walks between the first two workers and not to the
+// WalkConfig configures a walk. The zero value walks between the first two workers and not to the
 // outside.
-type Options struct {
+type WalkConfig struct {
 	// Namespace is the prefix of the name of the namespace. "" means DefaultNamespace.
 	Namespace string
 	// Nodes are two names. An empty list means the first two workers.
@@ -57,7 +57,7 @@ type Options struct {
 // Walk walks all kinds of flow and returns what was observed. An error means that the walk did not
 // come to its end or proves nothing. The report then holds the flows until then. Flows that were
 // not as promised do not count as an error: see Report.OK.
-func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, err error) {
+func Walk(ctx context.Context, c *remote.Cluster, opts WalkConfig) (report Report, err error) {
 	opts.fill()
 	s := &stage{opts: opts, cluster: c}
 	if s.all, err = c.Nodes(ctx); err != nil {
@@ -111,7 +111,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts Options) (report Report, 
 	return report, nil
 }
 
-func (o *Options) fill() {
+func (o *WalkConfig) fill() {
 	if o.Namespace == "" {
 		o.Namespace = DefaultNamespace
 	}

@@ -17,11 +17,11 @@ type Feature struct {
 	limiter *Limiter
 }
 
-// NewFeature returns a Feature with the limit of Options.Limit for the pods that have records in
-// paths.
+// NewFeature returns a Feature with the limit of LimiterConfig.Limit for the pods that have records
+// in paths.
 func NewFeature(limit int, paths pod.Paths, log *slog.Logger) *Feature {
 	pods := func() ([]Pod, error) { return attachedPods(paths) }
-	return &Feature{limiter: New(Options{Limit: limit, Pods: pods, Log: log})}
+	return &Feature{limiter: New(LimiterConfig{Limit: limit, Pods: pods, Log: log})}
 }
 
 // attachedPods returns the pods of this node by their records.

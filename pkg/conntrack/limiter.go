@@ -23,8 +23,8 @@ type Pod struct {
 	Addrs []netip.Addr
 }
 
-// Options configure a Limiter.
-type Options struct {
+// LimiterConfig configures a Limiter.
+type LimiterConfig struct {
 	// Limit is the number of entries that one pod may have opened. Zero means no limit, and a
 	// negative number means a tenth of the table.
 	Limit int
@@ -54,7 +54,7 @@ type Status struct {
 
 // Limiter limits the pods of one network namespace. Make it with New.
 type Limiter struct {
-	o       Options
+	o       LimiterConfig
 	tracked tracked
 	// limited are the addresses that the table has, by pod. earlier counts what tables before this
 	// one dropped.
@@ -68,7 +68,7 @@ type Limiter struct {
 }
 
 // New returns a Limiter that has not begun.
-func New(o Options) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
+func New(o LimiterConfig) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
 
 const (
 	// every is the interval at which the number of entries is read.
@@ -80,8 +80,8 @@ const (
 )
 
 // Run limits pods until ctx ends, on a thread of their node's network namespace. What is in force
-// stays when it ends, and the next Run goes on from it: a pod beyond the limit opens nothing between
-// the two.
+// stays when it ends, and the next Run goes on from it: a pod beyond the limit opens nothing
+// between the two.
 func (l *Limiter) Run(ctx context.Context) error {
 	begin := l.inherit
 	if l.o.Limit == 0 {

@@ -78,7 +78,7 @@ type lab struct {
 func newLab(t *testing.T, limit int) *lab {
 	ip := nettest.NeedProgram(t, "ip")
 	l := &lab{t: t, node: nettest.NewNS(t), pods: map[int]*nettest.NS{}}
-	l.Limiter = New(Options{Limit: limit, Log: slog.New(slog.DiscardHandler),
+	l.Limiter = New(LimiterConfig{Limit: limit, Log: slog.New(slog.DiscardHandler),
 		Pods: func() ([]Pod, error) {
 			l.readings++
 			if l.onReading != nil {

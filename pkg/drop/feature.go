@@ -23,8 +23,8 @@ import (
 // retry is how soon the Feature tries again to listen.
 const retry = 30 * time.Second
 
-// Options are what a Feature is made from.
-type Options struct {
+// FeatureConfig holds what a Feature is made from.
+type FeatureConfig struct {
 	// Reasons are the names of all drop reasons that samples may have.
 	Reasons []string
 	// Counters returns how many packets were dropped, by reason, in a map of its own. It may have
@@ -38,7 +38,7 @@ type Options struct {
 // called at any time from any goroutine.
 type Feature struct {
 	feature.None
-	o     Options
+	o     FeatureConfig
 	ring  *Ring
 	tally tally
 
@@ -53,7 +53,7 @@ type Feature struct {
 }
 
 // NewFeature returns a Feature that receives nothing yet.
-func NewFeature(o Options) *Feature {
+func NewFeature(o FeatureConfig) *Feature {
 	// The numbers of one veild are above those of the veild before, and exact in JSON.
 	first := uint64(time.Now().UnixMicro())
 	return &Feature{o: o, ring: NewRing(Size, first), names: names{paths: o.Paths},

@@ -60,7 +60,7 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{NS: nettest.NewNS(t), t: t, dir: t.TempDir()}
 	n.Run(t, chains.Pods().Replace)
-	n.f = NewFeature(Options{Reasons: []string{chains.Spoofed, chains.PodLinkLocal},
+	n.f = NewFeature(FeatureConfig{Reasons: []string{chains.Spoofed, chains.PodLinkLocal},
 		Counters: n.counters, Paths: pod.Paths{PodDir: n.dir}, Log: slog.New(slog.DiscardHandler)})
 	n.Run(t, n.f.Begin)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -197,7 +197,7 @@ func TestScanOfOnePodLeavesRoomForOthers(t *testing.T) {
 // A second listener of the group leaves veild without samples, and the page says why.
 func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 	n := newNode(t)
-	second := NewFeature(Options{Counters: n.counters, Log: slog.New(slog.DiscardHandler)})
+	second := NewFeature(FeatureConfig{Counters: n.counters, Log: slog.New(slog.DiscardHandler)})
 	n.Run(t, second.Begin)
 	defer second.Close()
 	answer, err := second.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
@@ -217,7 +217,7 @@ func TestWithoutTheKernelsLogThePageSaysWhy(t *testing.T) {
 // offline returns a Feature with links that only the test knows.
 func offline(t *testing.T, links map[int]link) *Feature {
 	t.Helper()
-	f := NewFeature(Options{Reasons: []string{"to_loopback", "policy_ingress"},
+	f := NewFeature(FeatureConfig{Reasons: []string{"to_loopback", "policy_ingress"},
 		Counters: func() (map[string]uint64, error) {
 			return map[string]uint64{"to_loopback": 3, "marks_restored": 7}, nil
 		},

@@ -267,7 +267,7 @@ func BenchmarkStandStill(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				next, err := Prepare(Options{Queues: []*sock.Queue{{FD: -1}}, Tier: &aead.XCrypto,
+				next, err := Prepare(DeviceConfig{Queues: []*sock.Queue{{FD: -1}}, Tier: &aead.XCrypto,
 					Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }})
 				if err == nil {
 					err = next.ImportBase(base.Image.Bytes)

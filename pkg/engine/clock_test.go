@@ -32,12 +32,12 @@ func (c *clock) now() time.Duration {
 
 func (c *clock) pass(d time.Duration) { c.ahead.Add(int64(d)) }
 
-func withClock(c *clock) func(*engine.Options) {
-	return func(o *engine.Options) { o.Clock = c.now }
+func withClock(c *clock) func(*engine.DeviceConfig) {
+	return func(o *engine.DeviceConfig) { o.Clock = c.now }
 }
 
 // listening waits until the device has a socket, and returns its port.
-func listening(t *testing.T, n *enginetest.Node) string {
+func listening(t *testing.T, n *enginetest.TunDevice) string {
 	t.Helper()
 	nettest.Until(t, 5*time.Second, "a socket", func() bool {
 		return len(n.Get(t, "listen_port")) == 1
@@ -46,7 +46,7 @@ func listening(t *testing.T, n *enginetest.Node) string {
 }
 
 // settle waits until no handshake is under way: time would jump in the middle of it for one side.
-func settle(t *testing.T, nodes ...*enginetest.Node) {
+func settle(t *testing.T, nodes ...*enginetest.TunDevice) {
 	t.Helper()
 	for _, n := range nodes {
 		since, last := time.Now(), n.Engine.Sessions()

@@ -25,7 +25,7 @@ func (d *Device) IpcGetOperation(w io.Writer) error {
 		d.mu.Unlock()
 		return errClosed
 	}
-	state := uapi.State{PrivateKey: *d.mu.id.Private(), ListenPort: d.mu.port, Mark: d.mu.mark}
+	state := uapi.DeviceState{PrivateKey: *d.mu.id.Private(), ListenPort: d.mu.port, Mark: d.mu.mark}
 	for _, p := range d.mu.order {
 		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
 			LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
@@ -159,8 +159,8 @@ func (d *Device) remark(mark uint32) error {
 	return err
 }
 
-// setPrivate changes the static key: sessions under the former one end, all peers are greeted, and a
-// peer with this key goes.
+// setPrivate changes the static key: sessions under the former one end, all peers are greeted, and
+// a peer with this key goes.
 func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	before := d.mu.id.Public
 	d.mu.id.SetPrivate(key)

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// Options are the parts and settings of a device.
-type Options struct {
+// DeviceConfig holds the parts and settings of a device.
+type DeviceConfig struct {
 	// Queues are the queues of the TUN, one per shard. The caller closes them after Device.Close.
 	Queues []*sock.Queue
 	// UDPOffload reports whether the TUN takes and returns superpackets of UDP.
@@ -31,8 +31,8 @@ type Options struct {
 	Clock func() time.Duration
 }
 
-// Device is a WireGuard device. Its fields are grouped by owner. A group with a lock embeds it, so a
-// field names its lock: d.state.routes needs d.state, and d.mu.order needs d.mu. No thread takes
+// Device is a WireGuard device. Its fields are grouped by owner. A group with a lock embeds it, so
+// a field names its lock: d.state.routes needs d.state, and d.mu.order needs d.mu. No thread takes
 // d.mu; control and configuration take d.state while they hold d.mu.
 type Device struct {
 	parts
@@ -137,7 +137,7 @@ type life struct {
 }
 
 // New makes a device and starts its threads. It has no key and no peer yet.
-func New(o Options) (*Device, error) {
+func New(o DeviceConfig) (*Device, error) {
 	d, err := build(o)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func New(o Options) (*Device, error) {
 }
 
 // build makes a device without threads.
-func build(o Options) (*Device, error) {
+func build(o DeviceConfig) (*Device, error) {
 	d := &Device{parts: parts{log: o.Log, arena: new(secret.Arena), tier: o.Tier,
 		udpOffload: o.UDPOffload, link: o.Link, now: o.Clock, turns: newTurns()}}
 	d.state.sessions, d.mu.peers = map[uint32]*session{}, map[noise.PublicKey]*peer{}
@@ -243,7 +243,7 @@ func (d *Device) stopReceiving() {
 	d.stopping.Store(false)
 }
 
-func (d *Device) prepare(o Options) (err error) {
+func (d *Device) prepare(o DeviceConfig) (err error) {
 	if d.mu.id, err = noise.NewIdentity(d.arena); err != nil {
 		return err
 	}

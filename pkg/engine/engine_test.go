@@ -78,9 +78,9 @@ func checksum(b, addrs []byte, proto int) uint16 {
 	return 0xffff
 }
 
-type maker func(testing.TB) *enginetest.Node
+type maker func(testing.TB) *enginetest.TunDevice
 
-func newEngine(t testing.TB) *enginetest.Node { return enginetest.NewEngine(t) }
+func newEngine(t testing.TB) *enginetest.TunDevice { return enginetest.NewEngine(t) }
 
 // combinations are the pairs of devices that have to work together.
 var combinations = []struct {
@@ -101,17 +101,18 @@ var (
 	others     = combinations[1:3]
 )
 
-func expect(t *testing.T, n *enginetest.Node, want []byte) {
+func expect(t *testing.T, n *enginetest.TunDevice, want []byte) {
 	t.Helper()
 	got := n.Receive(10 * time.Second)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("received %d bytes\n%x, want %d\n%x, drops %v", len(got), got, len(want), want,
-			drops([]*enginetest.Node{n}))
+			drops([]*enginetest.TunDevice{n}))
 	}
 }
 
 // greeted returns two engines, and a packet that has passed from the first to the second.
-func greeted(t *testing.T, with ...func(*engine.Options)) (a, b *enginetest.Node, p []byte) {
+func greeted(t *testing.T, with ...func(*engine.DeviceConfig)) (a, b *enginetest.TunDevice,
+	p []byte) {
 	t.Helper()
 	a, b = enginetest.NewEngine(t, with...), enginetest.NewEngine(t, with...)
 	enginetest.Pair(t, a, b, false, "")
@@ -123,7 +124,7 @@ func greeted(t *testing.T, with ...func(*engine.Options)) (a, b *enginetest.Node
 
 // connect waits until packets pass both ways. If both sides begin a handshake in the same moment,
 // wireguard-go may have to begin again, and earlier packets are lost.
-func connect(t *testing.T, a, b *enginetest.Node) {
+func connect(t *testing.T, a, b *enginetest.TunDevice) {
 	t.Helper()
 	for _, out := range []bool{true, false} {
 		from, to := a, b
@@ -136,7 +137,7 @@ func connect(t *testing.T, a, b *enginetest.Node) {
 			return to.Receive(200*time.Millisecond) != nil
 		})
 	}
-	for _, n := range []*enginetest.Node{a, b} {
+	for _, n := range []*enginetest.TunDevice{a, b} {
 		for n.Receive(300*time.Millisecond) != nil {
 		}
 	}
@@ -255,7 +256,7 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 	}
 }
 
-func total(n *enginetest.Node) uint64 {
+func total(n *enginetest.TunDevice) uint64 {
 	all := uint64(0)
 	for _, n := range n.Engine.Drops() {
 		all += n
@@ -410,7 +411,7 @@ func TestLateResponseIsTaken(t *testing.T) {
 	a, b := newEngine(t), newEngine(t)
 	enginetest.Pair(t, a, b, false, "")
 	h := newHostile(t, 1)
-	for i, n := range []*enginetest.Node{a, b} {
+	for i, n := range []*enginetest.TunDevice{a, b} {
 		h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
 	}
 

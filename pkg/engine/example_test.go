@@ -47,7 +47,7 @@ type end struct {
 func newEnd() *end {
 	fds := must(unix.Socketpair(unix.AF_UNIX,
 		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))
-	device := must(engine.New(engine.Options{
+	device := must(engine.New(engine.DeviceConfig{
 		Queues: []*sock.Queue{{FD: fds[0]}}, UDPOffload: true,
 		Link: func() (sock.Link, error) { return sock.Link{Up: true, MTU: 1420}, nil },
 		Log:  slog.New(slog.DiscardHandler),

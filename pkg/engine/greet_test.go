@@ -12,7 +12,7 @@ import (
 )
 
 // hasSession waits until a device has a session, although neither side sends a packet.
-func hasSession(t *testing.T, n *enginetest.Node) {
+func hasSession(t *testing.T, n *enginetest.TunDevice) {
 	t.Helper()
 	nettest.Until(t, 20*time.Second, "a session that no packet asked for", func() bool {
 		return n.Engine.Sessions() != 0
@@ -21,7 +21,7 @@ func hasSession(t *testing.T, n *enginetest.Node) {
 
 // passesOnce waits until a packet passes: a sends under its former session until it has received
 // from b.
-func passesOnce(t *testing.T, a, b *enginetest.Node, p []byte) {
+func passesOnce(t *testing.T, a, b *enginetest.TunDevice, p []byte) {
 	t.Helper()
 	nettest.Until(t, 10*time.Second, "a packet", func() bool {
 		a.Send(t, p)

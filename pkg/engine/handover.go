@@ -206,7 +206,7 @@ func (h *Handover) Commit() {
 
 // Prepare makes a device that stands still and has no state yet. It does everything that takes time
 // and is possible while the device is still served. ImportBase and Import follow, or Abandon.
-func Prepare(o Options) (*Device, error) { return build(o) }
+func Prepare(o DeviceConfig) (*Device, error) { return build(o) }
 
 // ImportBase brings a device that Prepare returned to the state of a base. After an error, which is
 // ErrMalformed for a bad image, call Abandon.

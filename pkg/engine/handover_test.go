@@ -18,7 +18,7 @@ import (
 )
 
 // export stops the engine of a node and returns its state.
-func export(t *testing.T, n *enginetest.Node) *engine.Handover {
+func export(t *testing.T, n *enginetest.TunDevice) *engine.Handover {
 	t.Helper()
 	base, err := n.Engine.Base()
 	if err != nil {
@@ -33,7 +33,7 @@ func export(t *testing.T, n *enginetest.Node) *engine.Handover {
 }
 
 // successor returns an engine for a node that goes on with a state.
-func successor(t *testing.T, n *enginetest.Node, h *engine.Handover) *engine.Device {
+func successor(t *testing.T, n *enginetest.TunDevice, h *engine.Handover) *engine.Device {
 	t.Helper()
 	next, err := n.Import(t, h)
 	if err != nil {
@@ -43,7 +43,7 @@ func successor(t *testing.T, n *enginetest.Node, h *engine.Handover) *engine.Dev
 }
 
 // handOver replaces the engine of a node by one that goes on with its state.
-func handOver(t *testing.T, n *enginetest.Node) {
+func handOver(t *testing.T, n *enginetest.TunDevice) {
 	t.Helper()
 	h := export(t, n)
 	next, err := n.Import(t, h)
@@ -57,7 +57,7 @@ func handOver(t *testing.T, n *enginetest.Node) {
 }
 
 // config returns the configuration and the counters of a node.
-func config(t *testing.T, n *enginetest.Node) string {
+func config(t *testing.T, n *enginetest.TunDevice) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := n.IpcGetOperation(&b); err != nil {
@@ -76,7 +76,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 			connect(t, a, b)
 			settle2(t, a, b)
 
-			for _, n := range []*enginetest.Node{a, b} {
+			for _, n := range []*enginetest.TunDevice{a, b} {
 				if n.Engine == nil {
 					continue
 				}
@@ -108,7 +108,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 }
 
 // settle2 is settle for nodes of either engine.
-func settle2(t *testing.T, nodes ...*enginetest.Node) {
+func settle2(t *testing.T, nodes ...*enginetest.TunDevice) {
 	t.Helper()
 	for _, n := range nodes {
 		if n.Engine != nil {
@@ -291,7 +291,7 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 11))
 			h := newHostile(t, seed)
 			a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
-			nodes := []*enginetest.Node{a, b}
+			nodes := []*enginetest.TunDevice{a, b}
 			enginetest.Pair(t, a, b, false, "")
 			for i, n := range nodes {
 				h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + listening(t, n))
@@ -343,7 +343,7 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 
 // replace hands a node's device over, up to a step at which one of the processes dies. It reports
 // whether the node has a new device without its state.
-func replace(t *testing.T, n *enginetest.Node, step int) (fresh bool) {
+func replace(t *testing.T, n *enginetest.TunDevice, step int) (fresh bool) {
 	t.Helper()
 	h := export(t, n)
 	if step == 0 { // The successor dies before it has read the state.

@@ -133,7 +133,7 @@ const exchanged = 1500
 
 // exchange sends packets each way over the hostile network and calls each after each pair. The
 // packets that node i receives go to take. The network is calm afterwards.
-func (h *hostile) exchange(t *testing.T, nodes []*enginetest.Node, each func(number uint64),
+func (h *hostile) exchange(t *testing.T, nodes []*enginetest.TunDevice, each func(number uint64),
 	take func(i int, p []byte)) {
 	t.Helper()
 	h.setCalm(false)
@@ -158,7 +158,7 @@ func (h *hostile) exchange(t *testing.T, nodes []*enginetest.Node, each func(num
 }
 
 // passes checks that a packet passes each way within a time.
-func passes(t *testing.T, nodes []*enginetest.Node, within time.Duration,
+func passes(t *testing.T, nodes []*enginetest.TunDevice, within time.Duration,
 	take func(i int, p []byte)) {
 	t.Helper()
 	const first = uint64(1 << 20)
@@ -187,7 +187,7 @@ func TestHostileNetwork(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", c.name, seed), func(t *testing.T) {
 				h := newHostile(t, seed)
 				a, b := c.a(t), c.b(t)
-				nodes := []*enginetest.Node{a, b}
+				nodes := []*enginetest.TunDevice{a, b}
 				enginetest.Pair(t, a, b, false, "")
 
 				for i, n := range nodes {
@@ -235,7 +235,7 @@ func TestHostileNetwork(t *testing.T) {
 	}
 }
 
-func drops(nodes []*enginetest.Node) (out []map[string]uint64) {
+func drops(nodes []*enginetest.TunDevice) (out []map[string]uint64) {
 	for _, n := range nodes {
 		if n.Engine != nil {
 			out = append(out, n.Engine.Drops())

@@ -89,7 +89,7 @@ func imported(t testing.TB, of images) *Device {
 	}
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
-	d, err := Prepare(Options{Queues: []*sock.Queue{{FD: p[0]}}, Tier: &aead.XCrypto,
+	d, err := Prepare(DeviceConfig{Queues: []*sock.Queue{{FD: p[0]}}, Tier: &aead.XCrypto,
 		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }})
 	if err != nil {
 		t.Fatal(err)

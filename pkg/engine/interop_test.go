@@ -11,7 +11,7 @@ import (
 
 // aged returns an engine and a device of another implementation with a session, and the engine's
 // clock.
-func aged(t *testing.T, other maker) (c *clock, a, b *enginetest.Node) {
+func aged(t *testing.T, other maker) (c *clock, a, b *enginetest.TunDevice) {
 	t.Helper()
 	c = new(clock)
 	a, b = enginetest.NewEngine(t, withClock(c)), other(t)

@@ -25,7 +25,7 @@ type steps struct{ at atomic.Int64 }
 func (s *steps) now() time.Duration { return time.Duration(s.at.Load()) }
 
 // pass lets d pass, one walk after the other.
-func (s *steps) pass(t *testing.T, n *enginetest.Node, d time.Duration) {
+func (s *steps) pass(t *testing.T, n *enginetest.TunDevice, d time.Duration) {
 	t.Helper()
 	for end := s.now() + d; s.now() < end; {
 		s.at.Add(int64(engine.WalkInterval))
@@ -37,7 +37,7 @@ func (s *steps) pass(t *testing.T, n *enginetest.Node, d time.Duration) {
 
 // initiations returns how many the node sent to each peer, in the order of configuration, and their
 // sum. A peer that does not answer gets nothing else.
-func initiations(t *testing.T, n *enginetest.Node) (each []int, sum int) {
+func initiations(t *testing.T, n *enginetest.TunDevice) (each []int, sum int) {
 	t.Helper()
 	for _, text := range n.Get(t, "tx_bytes") {
 		sent, err := strconv.Atoi(text)
@@ -65,7 +65,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 
 	var c steps
 	c.at.Store(int64(time.Hour))
-	a := enginetest.NewEngine(t, func(o *engine.Options) { o.Clock = c.now })
+	a := enginetest.NewEngine(t, func(o *engine.DeviceConfig) { o.Clock = c.now })
 	live := newEngine(t)
 	a.Set(t, "private_key=%x\nlisten_port=0\n", a.Private[:])
 	listening(t, a)
@@ -146,7 +146,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 }
 
 // sendToAll sends to peers, one after the other, until end is closed.
-func sendToAll(n *enginetest.Node, peers int, end <-chan struct{}) {
+func sendToAll(n *enginetest.TunDevice, peers int, end <-chan struct{}) {
 	for i := 0; ; i = (i + 1) % peers {
 		p := datagram(false, true, []byte("hello"))
 		p[17], p[18] = byte(1+i/250), byte(i%250)

@@ -16,8 +16,8 @@ import (
 
 // withShards makes a device with so many shards. Only the first queue gets packets, and the first
 // queue's reader gets what is written to the others.
-func withShards(t testing.TB, shards int) func(*engine.Options) {
-	return func(o *engine.Options) {
+func withShards(t testing.TB, shards int) func(*engine.DeviceConfig) {
+	return func(o *engine.DeviceConfig) {
 		for range shards - 1 {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|
 				unix.SOCK_CLOEXEC, 0)

@@ -23,7 +23,7 @@ func quiet(t testing.TB) (*Device, *session) {
 		t.Fatal(err)
 	}
 
-	d, err := New(Options{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
+	d, err := New(DeviceConfig{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
 		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil },
 		Log:  slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 const largestMTU = 65535
 
 // withMTU sets the MTU of a device's TUN.
-func withMTU(mtu int) func(*engine.Options) {
-	return func(o *engine.Options) {
+func withMTU(mtu int) func(*engine.DeviceConfig) {
+	return func(o *engine.DeviceConfig) {
 		o.Link = func() (sock.Link, error) { return sock.Link{Up: true, MTU: mtu}, nil }
 	}
 }

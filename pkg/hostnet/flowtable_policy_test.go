@@ -22,8 +22,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
 
-// revokedWithin bounds the time from a policy's change to the end of a flow. The promise is 1 s. The
-// machines that have flow tables are emulated, so the test logs the time.
+// revokedWithin bounds the time from a policy's change to the end of a flow. The promise is 1 s.
+// The machines that have flow tables are emulated, so the test logs the time.
 const revokedWithin = 10 * time.Second
 
 // TestPolicyEndsFlowsOfTheFlowTable changes a policy that allowed flows in the flow table. Their
@@ -136,7 +136,7 @@ func (l *flowLab) keepPolicies() *keeper.Keeper {
 	dir := l.t.TempDir()
 	paths := pod.Paths{PodDir: filepath.Join(dir, "pods"), ReadyFile: filepath.Join(dir, "ready"),
 		PolicyDir: filepath.Join(dir, "policy")}
-	k := keeper.New(keeper.Options{Node: "here", Paths: paths,
+	k := keeper.New(keeper.PolicyConfig{Node: "here", Paths: paths,
 		Log: slog.New(slog.DiscardHandler)})
 	l.ns.Run(l.t, k.Begin)
 

@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// knownWithin is how long an object may be unknown after the connections broke for the last time, if
-// requests take no time: a request that failed waits 6 s at most, a list 5 s after the last, and a
-// server 3 s for its cache.
+// knownWithin is how long an object may be unknown after the connections broke for the last time,
+// if requests take no time: a request that failed waits 6 s at most, a list 5 s after the last, and
+// a server 3 s for its cache.
 const knownWithin = 15 * time.Second
 
 // cut ends the connections once there is one.
@@ -46,7 +46,7 @@ type everything struct {
 // readEverything reads all kinds, with the times of a real client, until the test ends.
 func readEverything(t *testing.T, f *fakeServer) *everything {
 	t.Helper()
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/servicefeed"
 )
 
-// Options select the API server's credentials and this node.
-type Options struct {
+// ClientConfig selects the API server's credentials and this node.
+type ClientConfig struct {
 	// Node is this node's name in Kubernetes.
 	Node string
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
@@ -86,7 +86,7 @@ type Client struct {
 
 // New reads the credentials and prepares a Client; it does not yet talk to the
 // API server. Errors name the file that is wrong and the remedy.
-func New(o Options) (*Client, error) {
+func New(o ClientConfig) (*Client, error) {
 	cfg, err := api.Config(o.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func New(o Options) (*Client, error) {
 	return newClient(o, cfg)
 }
 
-func newClient(o Options, cfg *rest.Config) (*Client, error) {
+func newClient(o ClientConfig, cfg *rest.Config) (*Client, error) {
 	if o.Node == "" {
 		return nil, errors.New("kubernetes source: the node's name is empty: set node in the " +
 			"configuration")

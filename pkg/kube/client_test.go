@@ -30,7 +30,7 @@ func TestNewSaysWhatIsWrongWithTheKubeconfig(t *testing.T) {
 			"clusters":[{"name":"c","cluster":{"server":"https://198.18.0.1","certificate-authority":"absent.crt"}}],"users":[{"name":"u","user":{"token":"`+secret+`"}}]}`), "absent.crt"},
 		{"outside a pod", "", "set source.kubeconfig"},
 	} {
-		_, err := New(Options{Node: "a", Kubeconfig: c.path})
+		_, err := New(ClientConfig{Node: "a", Kubeconfig: c.path})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", c.situation, err, c.want)
 		}

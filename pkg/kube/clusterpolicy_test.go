@@ -26,7 +26,7 @@ func denyTheClient(name string) m {
 // startPolicies runs RunPolicies until the test ends.
 func startPolicies(t *testing.T, f *fakeServer) (*Client, *policyTale) {
 	t.Helper()
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

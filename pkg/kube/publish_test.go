@@ -158,7 +158,7 @@ func TestPublishTriesAgainWhileVeilNodesCannotBeListed(t *testing.T) {
 
 func TestPublishRefusesAClaimThatNoVeilNodeCanHold(t *testing.T) {
 	f := newFakeServer(t)
-	c, err := newClient(Options{Node: "a"}, f.config())
+	c, err := newClient(ClientConfig{Node: "a"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestRemoveWaitsForAWriteInProgress(t *testing.T) {
 func TestRemoveExplainsARefusal(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("DELETE "+veilNodesPath, 403)
-	c, err := newClient(Options{Node: "a"}, f.config())
+	c, err := newClient(ClientConfig{Node: "a"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (s *nameStore) wait(t *testing.T, what string, names ...string) {
 // reflected keeps a store of names like a kind until the test ends.
 func reflected(t *testing.T, f *fakeServer, k object.Kind) (*Client, *nameStore) {
 	t.Helper()
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ type running struct {
 func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *running {
 	t.Helper()
 	r := &running{t: t, log: &logtest.Buffer{}, more: make(chan struct{}, 1)}
-	c, err := newClient(Options{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))},
+	c, err := newClient(ClientConfig{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))},
 		f.config())
 	if err != nil {
 		t.Fatal(err)

@@ -128,7 +128,7 @@ func testBoundedServices(t *testing.T, f *fakeServer, path, kind string,
 
 func startServices(t *testing.T, f *fakeServer) (*Client, *tellTale) {
 	t.Helper()
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func TestRunServices(t *testing.T) {
 func testRunServices(t *testing.T, f *fakeServer) {
 	f.put(servicesPath, serviceObject("web", 80))
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestRunAPIServers(t *testing.T) {
 	f.put(slicesPath, endpoints)
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
 
-	c, err := newClient(Options{Node: "node-1"}, f.config())
+	c, err := newClient(ClientConfig{Node: "node-1"}, f.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/packetring"
 )
 
-// Size of a ring: 48 MiB for bursts and 4 s of slow traffic that the reader, which shares its CPU with
-// what it watches, cannot follow at once.
+// Size of a ring: 48 MiB for bursts and 4 s of slow traffic that the reader, which shares its CPU
+// with what it watches, cannot follow at once.
 const (
 	ringBlocks = 192
 	retire     = 20 * time.Millisecond
@@ -29,7 +29,7 @@ type ring struct {
 // openRing opens a ring of some blocks on a link of the calling thread's network namespace; from
 // its return every frame of the link is in it.
 func openRing(link string, blocks int) (*ring, error) {
-	r, err := packetring.Open(packetring.Options{Link: link, Blocks: blocks, Retire: retire})
+	r, err := packetring.Open(packetring.RingConfig{Link: link, Blocks: blocks, Retire: retire})
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", link, err)
 	}

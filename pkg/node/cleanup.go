@@ -138,7 +138,7 @@ func removePods() (took []string, err error) {
 }
 
 func removeTunnels(ctx context.Context, log *slog.Logger) ([]string, error) {
-	h, err := wgdevice.NewHost(wgdevice.Options{Mode: wgdevice.ModeAuto, Log: log})
+	h, err := wgdevice.NewHost(wgdevice.HostConfig{Mode: wgdevice.ModeAuto, Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]st
 	if cfg.Source.Kind != config.SourceKubernetes || cfg.Node == "" {
 		return nil, nil
 	}
-	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	c, err := kube.New(kube.ClientConfig{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
 	if err != nil {
 		log.Warn("the VeilNode of this node stays until its Node is deleted", "error", err)
 		return nil, nil

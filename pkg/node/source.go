@@ -49,7 +49,7 @@ func NewSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil
 	}
-	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	c, err := kube.New(kube.ClientConfig{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
 	if err != nil {
 		return nil, nil, err
 	}

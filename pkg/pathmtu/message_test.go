@@ -65,7 +65,7 @@ func TestOnlyTheRightAnswerCounts(t *testing.T) {
 		{"for another size", "veil0", peer.Addr, message{kindAnswer, 0, 9000}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := New(Options{Log: slog.New(slog.DiscardHandler)})
+			p := New(ProberConfig{Log: slog.New(slog.DiscardHandler)})
 			p.SetPeers([]Peer{peer})
 			now := time.Now()
 			p.turn(now)
@@ -85,7 +85,7 @@ func TestOnlyTheRightAnswerCounts(t *testing.T) {
 
 func TestProbeOfAnotherLengthIsNotAnswered(t *testing.T) {
 	addr := netip.MustParseAddr("198.18.0.2")
-	p := New(Options{Log: slog.New(slog.DiscardHandler)})
+	p := New(ProberConfig{Log: slog.New(slog.DiscardHandler)})
 	p.SetPeers([]Peer{{Name: "b", Device: "veil0", Addr: addr, DeviceMTU: 1440}})
 	m := message{kindProbe, 7, 1440}
 	if out := p.receive(socketID{device: "veil0"}, addr, m, 1412, time.Now()); !bytes.Equal(out,

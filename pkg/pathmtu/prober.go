@@ -24,8 +24,9 @@ type Peer struct {
 	DeviceMTU int
 }
 
-// Options of a Prober. The zero value of Timing and Timeout is replaced by defaults.
-type Options struct {
+// ProberConfig holds the settings of a Prober. The zero value of Timing and Timeout is replaced by
+// defaults.
+type ProberConfig struct {
 	// Sources are this node's own addresses, by family the first is used.
 	Sources []netip.Addr
 	// Port is the UDP port; 0 means abi.ProbePort.
@@ -54,14 +55,14 @@ type Options struct {
 
 // Prober probes peers and answers their probes.
 type Prober struct {
-	o Options
+	o ProberConfig
 
 	mu      sync.Mutex
 	peers   map[peerID]*target
 	byAddr  map[addrID]*target
 	sockets map[socketID]*socket
 	looked  time.Time // when the sockets were last compared with the devices
-	// believed is the unused rest of Options.Believed.
+	// believed is the unused rest of ProberConfig.Believed.
 	believed map[string]int
 	changed  chan struct{}
 	readers  sync.WaitGroup
@@ -91,7 +92,7 @@ type target struct {
 }
 
 // New returns a Prober without peers.
-func New(o Options) *Prober {
+func New(o ProberConfig) *Prober {
 	if o.Port == 0 {
 		o.Port = abi.ProbePort
 	}

@@ -31,11 +31,11 @@ var fast = pathmtu.Timing{Interval: 200 * time.Millisecond, RaiseInterval: time.
 func start(t *testing.T, ns *nettest.NS, source netip.Addr,
 	found func(pathmtu.Peer, int)) *pathmtu.Prober {
 	t.Helper()
-	return startWith(t, ns, pathmtu.Options{Sources: []netip.Addr{source}, Found: found})
+	return startWith(t, ns, pathmtu.ProberConfig{Sources: []netip.Addr{source}, Found: found})
 }
 
 // startWith is like start with other options; the test sets their timing and log.
-func startWith(t *testing.T, ns *nettest.NS, o pathmtu.Options) *pathmtu.Prober {
+func startWith(t *testing.T, ns *nettest.NS, o pathmtu.ProberConfig) *pathmtu.Prober {
 	t.Helper()
 	o.Timing, o.Timeout, o.Log = fast, 100*time.Millisecond, slog.New(slog.DiscardHandler)
 	p := pathmtu.New(o)
@@ -113,7 +113,7 @@ func TestProbesWaitForTraffic(t *testing.T) {
 			Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
 	wire := nettest.NewCapture(t, b, nettest.SnifferOptions{Link: "veil0"})
 	var asked, sent, found atomic.Int64
-	p := startWith(t, a, pathmtu.Options{
+	p := startWith(t, a, pathmtu.ProberConfig{
 		Sources: []netip.Addr{addrA},
 		Found:   func(_ pathmtu.Peer, mtu int) { found.Store(int64(mtu)) },
 		Traffic: func(pathmtu.Peer) (pathmtu.Traffic, bool) {

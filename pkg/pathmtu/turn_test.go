@@ -12,7 +12,7 @@ import (
 func TestCheckOfOneProbeDoesNotCountAsTraffic(t *testing.T) {
 	now := time.Now()
 	addr := netip.MustParseAddr("198.18.7.2")
-	p := New(Options{Log: slog.New(slog.DiscardHandler),
+	p := New(ProberConfig{Log: slog.New(slog.DiscardHandler),
 		Traffic: func(Peer) (Traffic, bool) { return Traffic{Sent: 5000, At: now}, true }})
 	p.SetPeers([]Peer{{Name: "b", Device: "veil0", Addr: addr, DeviceMTU: 1440}})
 	target := p.peers[peerID{"b", "veil0"}]

@@ -127,8 +127,8 @@ type Pod struct {
 	Excess bool
 }
 
-// Node is a node as a peer.
-type Node struct {
+// PeerNode is a node as a peer.
+type PeerNode struct {
 	Labels map[string]string
 	// Excess reports whether the node has more labels than are kept; Labels is then empty. Rules
 	// that deny select it, and no others do.

@@ -29,8 +29,8 @@ const (
 	openLimit = 15 * time.Second
 )
 
-// Options configure Connect. The zero value is ready to use.
-type Options struct {
+// ConnectConfig configures Connect. The zero value is ready to use.
+type ConnectConfig struct {
 	// Image is the image of pods that name none. "" means ToolsImage.
 	Image string
 	// Canary is in all payloads of the tools in pods. "" means a random canary.
@@ -48,15 +48,17 @@ type Cluster struct {
 	Config  *rest.Config
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	Options
+	ConnectConfig
 }
 
 // New returns the cluster of a client configuration, which it copies. It bounds each request and
 // does not yet talk to the API server.
-func New(cfg *rest.Config) (*Cluster, error) { return newCluster(cfg, requestLimit, Options{}) }
+func New(cfg *rest.Config) (*Cluster, error) {
+	return newCluster(cfg, requestLimit, ConnectConfig{})
+}
 
 // Connect opens a cluster for suites, whose contexts bound requests, and requests its version.
-func Connect(ctx context.Context, a Access, opts Options) (*Cluster, error) {
+func Connect(ctx context.Context, a Access, opts ConnectConfig) (*Cluster, error) {
 	cfg, err := a.config()
 	if err != nil {
 		return nil, err
@@ -77,7 +79,7 @@ func Connect(ctx context.Context, a Access, opts Options) (*Cluster, error) {
 
 // newCluster makes the clients, and silences what client-go would write to standard error by
 // itself.
-func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, error) {
+func newCluster(cfg *rest.Config, limit time.Duration, opts ConnectConfig) (*Cluster, error) {
 	// Not klog.SetOutput: errors go to standard error besides.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 
@@ -89,7 +91,7 @@ func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, 
 	opts.Image = cmp.Or(opts.Image, ToolsImage)
 	opts.Canary = cmp.Or(opts.Canary, NewCanary())
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
-	c := &Cluster{Server: cfg.Host, Config: cfg, Options: opts}
+	c := &Cluster{Server: cfg.Host, Config: cfg, ConnectConfig: opts}
 
 	var err error
 	if c.Client, err = kubernetes.NewForConfig(cfg); err != nil {

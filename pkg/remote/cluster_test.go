@@ -26,7 +26,7 @@ import (
 
 func fakeCluster(objects ...runtime.Object) *Cluster {
 	return &Cluster{Client: fake.NewClientset(objects...),
-		Options: Options{Image: "tools", Canary: "c", Log: slog.New(slog.DiscardHandler)}}
+		ConnectConfig: ConnectConfig{Image: "tools", Canary: "c", Log: slog.New(slog.DiscardHandler)}}
 }
 
 func node(name string, ready bool, change func(*corev1.Node)) *corev1.Node {

@@ -35,7 +35,7 @@ type Pod struct {
 	// Node is the node on which it runs, past the scheduler and taints. "" lets the scheduler
 	// choose; Run then sets the field.
 	Node string
-	// Image is its image. "" means the image of the cluster's Options.
+	// Image is its image. "" means ConnectConfig.Image.
 	Image string
 	// Command replaces the image's entry point. If Command and Args are nil, Args are "echo-serve".
 	// Anything else is Ready as soon as it runs.

@@ -254,7 +254,7 @@ func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 }
 
 // restart replaces the planner by a new one, with the maps that the old one left.
-func (c *cluster) restart(t *rapid.T, state State) {
+func (c *cluster) restart(t *rapid.T, state MapContent) {
 	p, err := New("node-1", c.maps.limits)
 	if err != nil {
 		t.Fatal(err)

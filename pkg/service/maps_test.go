@@ -25,8 +25,8 @@ func newMemory(l Limits) *memory {
 	}
 }
 
-func (m *memory) state() State {
-	return State{
+func (m *memory) state() MapContent {
+	return MapContent{
 		Frontends: maps.Clone(m.frontends), Backends: slices.Clone(m.slots),
 		Members:      maps.Clone(m.members),
 		SourceRanges: slices.Collect(maps.Keys(m.sources)),

@@ -83,7 +83,7 @@ func New(node string, limits Limits) (*Planner, error) {
 	}
 	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry),
 		dirty: make(map[Name]bool)}
-	p.Adopt(State{})
+	p.Adopt(MapContent{})
 	return p, nil
 }
 
@@ -214,8 +214,8 @@ func (p *Planner) Problems() []error {
 	return all
 }
 
-// State is the content of the maps, as an earlier process left it.
-type State struct {
+// MapContent is the content of the maps, as an earlier process left it.
+type MapContent struct {
 	Frontends    map[FrontendKey]Frontend
 	Backends     []Backend // from the first, at least as far as Frontends point
 	Members      map[MemberKey]Member
@@ -226,7 +226,7 @@ type State struct {
 // in part. All services must be known by then: the next Plan decides about each again and deletes
 // entries without a use. A service that does not fit then keeps its own entries. Another service
 // may get a frontend that both claim.
-func (p *Planner) Adopt(s State) {
+func (p *Planner) Adopt(s MapContent) {
 	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
 		make(map[SourceRangeKey]bool)
 	maps.Copy(p.frontends, s.Frontends)

@@ -9,11 +9,11 @@ import (
 // Resize returns the state for maps of other sizes that serve the same frontends, and the number of
 // frontends without room. Extents keep their place unless it is beyond the end. Entry 0 always
 // fits. A frontend fits with all its slots, members and sources, or is left out.
-func (s State) Resize(l Limits) (resized State, without int) {
+func (s MapContent) Resize(l Limits) (resized MapContent, without int) {
 	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots),
 		moved:  make(map[extent]extent),
 		placed: make(map[uint64]bool)}
-	r.to = State{Frontends: make(map[FrontendKey]Frontend), Members: make(map[MemberKey]Member)}
+	r.to = MapContent{Frontends: make(map[FrontendKey]Frontend), Members: make(map[MemberKey]Member)}
 	r.place()
 	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceRangeKey)
 	for k := range s.Members {
@@ -32,7 +32,7 @@ func (s State) Resize(l Limits) (resized State, without int) {
 }
 
 type resizing struct {
-	from, to State
+	from, to MapContent
 	limits   Limits
 	room     *extents
 	moved    map[extent]extent // the new place of each extent

@@ -83,7 +83,7 @@ func TestResize(t *testing.T) {
 
 // Resize must not fail on maps that were written in part or by another program.
 func TestResizeOfNonsense(t *testing.T) {
-	s := State{Frontends: map[FrontendKey]Frontend{
+	s := MapContent{Frontends: map[FrontendKey]Frontend{
 		{Protocol: TCP}:  {First: 1 << 31, Count: 1 << 31},
 		{Protocol: UDP}:  {First: 100, Count: 1000},
 		{Scope: Outside}: {First: 300, Count: 2, Sources: 7},

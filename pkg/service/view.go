@@ -9,7 +9,7 @@ import (
 )
 
 // APIServer returns entry 0 as the maps have it, or an empty one.
-func (s State) APIServer() APIServer {
+func (s MapContent) APIServer() APIServer {
 	var a APIServer
 	for k, f := range s.Frontends {
 		if !isAPI(k, f) {

@@ -22,7 +22,7 @@ func busy() Status {
 	return Status{
 		Node: "a", Version: "v0.1.0", Started: now.Add(-time.Hour),
 		Source: Source{Kind: "kubernetes", Synced: true, Changed: now},
-		Table: Table{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4,
+		Table: TableStatus{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4,
 			NodeAddrs: 3},
 		Devices: []Device{{Name: "veil0", Kind: "userspace", PublicKey: wgkey.Public{1},
 			Port: 51820, MTU: 1440, Up: true, Drops: map[string]uint64{"forged": 4},
@@ -178,7 +178,7 @@ func TestScrapeSurvivesAnOddSnapshot(t *testing.T) {
 			Refused: []cluster.Refusal{{Node: "e"}, {Node: "e"}},
 		},
 		"a clock that went back": {Peers: []Peer{{Name: "b", Device: "veil0",
-			Handshake: now.Add(time.Hour)}}, Table: Table{Waiting: now.Add(time.Hour)}},
+			Handshake: now.Add(time.Hour)}}, Table: TableStatus{Waiting: now.Add(time.Hour)}},
 	} {
 		t.Run(situation, func(t *testing.T) {
 			families := gather(t, metricsOf(s))

@@ -25,7 +25,7 @@ type Status struct {
 	NotReady []string `json:"notReady,omitempty"`
 
 	Source  Source            `json:"source"`
-	Table   Table             `json:"table"`
+	Table   TableStatus       `json:"table"`
 	Devices []Device          `json:"devices"`
 	Peers   []Peer            `json:"peers"`
 	Pods    int               `json:"pods"`
@@ -61,8 +61,8 @@ type Source struct {
 	Changed time.Time `json:"changed,omitzero"`
 }
 
-// Table describes how far the kernel follows the source.
-type Table struct {
+// TableStatus describes how far the kernel follows the source.
+type TableStatus struct {
 	// Revision is the newest revision that the source yielded; Applied is the revision in force.
 	Revision uint64 `json:"revision"`
 	Applied  uint64 `json:"applied"`
@@ -186,7 +186,7 @@ type MTU struct {
 }
 
 // Lag returns how long the kernel has been behind the source.
-func (t Table) Lag(now time.Time) time.Duration {
+func (t TableStatus) Lag(now time.Time) time.Duration {
 	if t.Waiting.IsZero() {
 		return 0
 	}

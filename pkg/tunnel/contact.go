@@ -80,7 +80,7 @@ func (c *contact) at(now time.Time) Contact {
 }
 
 // observeLocked updates all contacts and writes them into st.
-func (m *Manager) observeLocked(st State) {
+func (m *Manager) observeLocked(st LiveState) {
 	now := m.now()
 	next := make(map[peerID]*contact, len(m.contacts))
 	for _, d := range st.Devices {

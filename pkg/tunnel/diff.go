@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Changes turn a State into a Spec. A device under Create is read again after its creation, and
+// Changes turn a LiveState into a Spec. A device under Create is read again after its creation, and
 // only then configured.
 type Changes struct {
 	Create    []Device
@@ -50,7 +50,7 @@ type PeerChange struct {
 // Diff returns the changes that make have match want, and no others. It is pure. now judges
 // handshakes; with the zero Time none is judged, because there may have been others since have was
 // read.
-func Diff(want Spec, have State, now time.Time) Changes {
+func Diff(want Spec, have LiveState, now time.Time) Changes {
 	var c Changes
 	haveByName := map[string]DeviceState{}
 	for _, d := range have.Devices {

@@ -228,7 +228,7 @@ func drawSpec(t *rapid.T, keys []wgkey.Private) tunnel.Spec {
 }
 
 // same fails unless have equals want.
-func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
+func same(t *rapid.T, want tunnel.Spec, have tunnel.LiveState) {
 	describe := func(name string, key wgkey.Public, port int, peers []string) string {
 		slices.Sort(peers)
 		return fmt.Sprintf("%s %s %d\n%s", name, key, port, strings.Join(peers, "\n"))

@@ -1,9 +1,9 @@
 // Package tunnel makes WireGuard devices and their peers match the table. Package wgdevice below it
 // reads and writes the devices; it is the only importer of wgctrl.
 //
-//	Plan (pure) → Spec ─┐
-//	                    ├→ Diff (pure) → Changes → System.Create, Configure, Remove
-//	System.Read → State ┘
+//	Plan (pure) → Spec ──────┐
+//	                         ├→ Diff (pure) → Changes → System.Create, Configure, Remove
+//	System.Read → LiveState ─┘
 //
 // It promises:
 //   - There may be several devices per pair of nodes (key epochs, lanes): a Spec

@@ -15,7 +15,7 @@ import (
 // System is the interface to the devices. tunneltest has a fake.
 type System interface {
 	// Read reads all links with our names.
-	Read(ctx context.Context) (State, error)
+	Read(ctx context.Context) (LiveState, error)
 	// Create makes a missing device, adopts an existing one, and waits until it can be configured.
 	Create(ctx context.Context, d Device) error
 	// Configure applies one change in one call.
@@ -41,7 +41,7 @@ type Manager struct {
 	mu sync.Mutex // guards what follows, and is held for no call of sys
 	// have is the last reading of the devices with the changes of Sync since; nil makes the next
 	// Sync read them. What it points to never changes.
-	have *State
+	have *LiveState
 	// want is the Spec of the last Sync if that succeeded, else nil.
 	want *Spec
 	// writes counts the Syncs: a reading that began before the end of one is older than have.
@@ -117,7 +117,7 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 
 // known returns the devices as remembered, otherwise as read. now is the time at which to judge
 // handshakes. It is zero for remembered devices, since their handshakes may be outdated.
-func (m *Manager) known(ctx context.Context) (have State, now time.Time, err error) {
+func (m *Manager) known(ctx context.Context) (have LiveState, now time.Time, err error) {
 	m.mu.Lock()
 	known := m.have
 	m.mu.Unlock()
@@ -129,7 +129,7 @@ func (m *Manager) known(ctx context.Context) (have State, now time.Time, err err
 }
 
 // remember stores the result of a Sync.
-func (m *Manager) remember(want Spec, have State, c Changes, whole bool) {
+func (m *Manager) remember(want Spec, have LiveState, c Changes, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
@@ -155,9 +155,9 @@ func (m *Manager) Forget() {
 	m.have = nil
 }
 
-// Status returns the present State with the names and contacts of the peers. Contact is accurate if
-// Status is called at least every WatchEvery.
-func (m *Manager) Status(ctx context.Context) (State, error) {
+// Status returns the present LiveState with the names and contacts of the peers. Contact is
+// accurate if Status is called at least every WatchEvery.
+func (m *Manager) Status(ctx context.Context) (LiveState, error) {
 	st, _, err := m.read(ctx)
 	return st, err
 }
@@ -180,14 +180,14 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 
 // read reads the devices. current reports whether no Sync ended meanwhile; have is then what was
 // read.
-func (m *Manager) read(ctx context.Context) (st State, current bool, err error) {
+func (m *Manager) read(ctx context.Context) (st LiveState, current bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
 	m.mu.Lock()
 	writes := m.writes
 	m.mu.Unlock()
 	if st, err = m.sys.Read(ctx); err != nil {
-		return State{}, false, fmt.Errorf("read tunnel devices: %w", err)
+		return LiveState{}, false, fmt.Errorf("read tunnel devices: %w", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,8 +19,8 @@ const (
 	Foreign Kind = "foreign"
 )
 
-// State is the state of the devices as read.
-type State struct {
+// LiveState is the state of the devices as read.
+type LiveState struct {
 	Devices []DeviceState `json:"devices"`
 }
 
@@ -76,7 +76,7 @@ type PeerState struct {
 }
 
 // after returns st as it is after c made it match want. It does not change st.
-func (st State) after(want Spec, c Changes) State {
+func (st LiveState) after(want Spec, c Changes) LiveState {
 	wanted := map[string]Device{}
 	for _, d := range want.Devices {
 		wanted[d.Name] = d
@@ -89,7 +89,7 @@ func (st State) after(want Spec, c Changes) State {
 			}
 		}
 	}
-	var out State
+	var out LiveState
 	for _, d := range st.Devices {
 		if slices.Contains(c.Remove, d.Name) {
 			continue

@@ -130,8 +130,8 @@ func openEngine(o DeviceOptions) (served, error) {
 }
 
 // engineOptions returns the options of a device but for its queues. The caller closes the reader.
-func engineOptions(o DeviceOptions) (engine.Options, *sock.LinkReader, error) {
-	options := engine.Options{Log: o.Log.With("device", o.Device), UDPOffload: true}
+func engineOptions(o DeviceOptions) (engine.DeviceConfig, *sock.LinkReader, error) {
+	options := engine.DeviceConfig{Log: o.Log.With("device", o.Device), UDPOffload: true}
 	switch o.AEAD {
 	case "":
 	case aead.XCrypto.Name:

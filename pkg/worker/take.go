@@ -46,7 +46,7 @@ func takeOver(o DeviceOptions) (*taken, error) {
 }
 
 // ask talks to the process that serves the device.
-func (t *taken) ask(o DeviceOptions, options engine.Options) error {
+func (t *taken) ask(o DeviceOptions, options engine.DeviceConfig) error {
 	raw, err := net.DialUnix("unixpacket", nil,
 		&net.UnixAddr{Name: handover.Path(o.Dir, o.Device), Net: "unixpacket"})
 	if err != nil {
@@ -80,7 +80,7 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 }
 
 // prepare makes a device without state.
-func (t *taken) prepare(o DeviceOptions, options engine.Options) error {
+func (t *taken) prepare(o DeviceOptions, options engine.DeviceConfig) error {
 	for _, fd := range t.dev.queues.FDs {
 		if err := checkQueue(fd, o.Device); err != nil {
 			return err

@@ -60,7 +60,7 @@ type Engine interface {
 	Answer(ctx context.Context) error
 	// Create makes the mapping of t with key, live, and returns it. After an error the mapping does
 	// not exist. The error is ErrExists if the name is taken.
-	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
+	Create(ctx context.Context, t MappingSpec, key *keyring.Secret) (Mapping, error)
 	// Lookup returns the mapping of that name, or ErrNoMapping if there is none.
 	Lookup(ctx context.Context, name string) (Mapping, error)
 	// List returns the names of all mappings that begin with prefix.
@@ -70,7 +70,7 @@ type Engine interface {
 	// Resize replaces the table of t.Name by t, which differs only in size. After an error the
 	// mapping is live and unchanged. A process that dies in between leaves the old table, perhaps
 	// suspended, and perhaps a second one loaded.
-	Resize(ctx context.Context, t Table, key *keyring.Secret) error
+	Resize(ctx context.Context, t MappingSpec, key *keyring.Secret) error
 	// Suspend waits for requests under way and holds back later ones; a file system on the mapping
 	// is flushed and frozen. suspended false resumes the mapping with its live table and drops a
 	// second one; it does nothing to a mapping that is live. The suspension outlives the process.
@@ -83,8 +83,8 @@ type Engine interface {
 	Remove(ctx context.Context, name string, deferred bool) error
 }
 
-// Table is the dm-crypt mapping that should exist.
-type Table struct {
+// MappingSpec is the dm-crypt mapping that should exist.
+type MappingSpec struct {
 	// Name and UUID are its names in device-mapper.
 	Name, UUID string
 	// Device is the number of the block device below.
@@ -110,8 +110,8 @@ const NamePrefixAll = namePrefix
 // NamePrefix returns what the names of all mappings of the volume begin with, of any epoch.
 func NamePrefix(u crypt.UUID) string { return namePrefix + u.String() + "-" }
 
-// NewTable returns the table of a verified record on the device of that number.
-func NewTable(r crypt.Record, device uint64, tuning Tuning, discard bool) Table {
+// NewMappingSpec returns the table of a verified record on the device of that number.
+func NewMappingSpec(r crypt.Record, device uint64, tuning Tuning, discard bool) MappingSpec {
 	t := Expected(r.UUID, r.Epoch, r.Payload, device, tuning, discard)
 	t.Offset = r.Offset()
 	return t
@@ -121,9 +121,9 @@ func NewTable(r crypt.Record, device uint64, tuning Tuning, discard bool) Table 
 // found mapping with. Each epoch has its own names, so an old mapping that is still open blocks no
 // new one.
 func Expected(u crypt.UUID, epoch uint64, payload int64, device uint64, tuning Tuning,
-	discard bool) Table {
+	discard bool) MappingSpec {
 	n := strconv.FormatUint(epoch, 10)
-	return Table{
+	return MappingSpec{
 		Name: NamePrefix(u) + n, UUID: uuidPrefix + u.String() + "-" + n,
 		Device: device, Payload: payload, Offset: crypt.DataOffset, Volume: u, Tuning: tuning,
 		Discard: discard,
@@ -155,7 +155,7 @@ const sectorBits = 9
 
 // params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with
 // those flags.
-func (t Table) params(flags []string) string {
+func (t MappingSpec) params(flags []string) string {
 	args := append([]string{"sector_size:" + strconv.Itoa(crypt.SectorSize)}, flags...)
 	if t.Discard {
 		args = append(args, "allow_discards")
@@ -166,7 +166,7 @@ func (t Table) params(flags []string) string {
 }
 
 // keyField names the key: its size, type and description in the keyring.
-func (t Table) keyField() string {
+func (t MappingSpec) keyField() string {
 	return fmt.Sprintf(":%d:logon:%s%s", crypt.KeySize, keyPrefix, t.Volume)
 }
 
@@ -194,7 +194,7 @@ type Target struct {
 
 // Differs returns how m differs from the live mapping of t, or an empty string. Flags that only
 // tune are not compared.
-func (t Table) Differs(m Mapping) string {
+func (t MappingSpec) Differs(m Mapping) string {
 	switch {
 	case m.UUID != t.UUID:
 		return fmt.Sprintf("uuid: expected %s, found %q", t.UUID, m.UUID)
@@ -290,7 +290,7 @@ func redactParams(targetType, params string) string {
 }
 
 // Mapping returns what the kernel shows of t once it is live, without number, path and open count.
-func (t Table) Mapping() Mapping {
+func (t MappingSpec) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID,
 		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Tuning.flags())}}}
 }

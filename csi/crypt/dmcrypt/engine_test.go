@@ -15,7 +15,7 @@ const testPayload = 8 << 20
 
 var testUUID = crypt.UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
-func testTable() Table {
+func testTable() MappingSpec {
 	return Expected(testUUID, 1, testPayload, unix.Mkdev(7, 3), Latency, false)
 }
 

@@ -53,7 +53,7 @@ func (Kernel) Answer(context.Context) error {
 }
 
 // Create implements Engine.
-func (k Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping, error) {
+func (k Kernel) Create(_ context.Context, t MappingSpec, key *keyring.Secret) (Mapping, error) {
 	if _, err := (dmRequest{command: dmDevCreate, name: t.Name, uuid: t.UUID}).call(); err != nil {
 		return Mapping{}, err
 	}
@@ -64,7 +64,7 @@ func (k Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping
 	return m, nil
 }
 
-func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
+func create(t MappingSpec, key *keyring.Secret, flags []string) (Mapping, error) {
 	if err := load(t, key, flags); err != nil {
 		return Mapping{}, err
 	}
@@ -83,7 +83,7 @@ func create(t Table, key *keyring.Secret, flags []string) (Mapping, error) {
 
 // load loads the table into the mapping. The key is in the keyring of a thread that ends with this
 // call.
-func load(t Table, key *keyring.Secret, flags []string) error {
+func load(t MappingSpec, key *keyring.Secret, flags []string) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread ends with the goroutine, and its keyring with it.
@@ -93,7 +93,7 @@ func load(t Table, key *keyring.Secret, flags []string) error {
 	return <-done
 }
 
-func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
+func loadOnThread(t MappingSpec, key *keyring.Secret, flags []string) error {
 	defer runtime.KeepAlive(key)
 	if err := crypt.CheckKey(key.Bytes()); err != nil {
 		return fmt.Errorf("mapping %s: %w", t.Name, err)
@@ -114,7 +114,7 @@ func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 // loadTuned loads the table with these flags, or without them if the kernel lacks one. The kernel
 // returns EINVAL for everything that it does not support or accept (crypt_ctr_optional in
 // drivers/md/dm-crypt.c), so any other defect fails the second attempt, too.
-func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
+func loadTuned(t MappingSpec, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	err := loadTable(t, flags, call)
 	if errors.Is(err, unix.EINVAL) && len(flags) > 0 {
 		err = loadTable(t, nil, call)
@@ -122,7 +122,7 @@ func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) 
 	return err
 }
 
-func loadTable(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
+func loadTable(t MappingSpec, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	_, err := call(dmRequest{command: dmTableLoad, name: t.Name,
 		targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}})
 	return err
@@ -206,7 +206,7 @@ func probe(path string) error {
 }
 
 // Resize implements Engine.
-func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error {
+func (k Kernel) Resize(ctx context.Context, t MappingSpec, key *keyring.Secret) error {
 	if err := load(t, key, k.flags(t.Tuning)); err != nil {
 		return err
 	}

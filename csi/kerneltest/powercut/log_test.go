@@ -199,7 +199,7 @@ func TestLogOfQEMUIsRead(t *testing.T) {
 }
 
 func TestMarks(t *testing.T) {
-	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
+	s := TrustedState{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
 		Payload: firstPayload, Content: volume.Unmade}, Files: 3}
 	mark, err := encodeMark(s)
 	errtest.Must(t, err)
@@ -235,7 +235,7 @@ func FuzzRead(f *testing.F) {
 }
 
 func FuzzMark(f *testing.F) {
-	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
+	s := TrustedState{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
 		Payload: firstPayload, Content: volume.Unmade}}
 	mark, err := encodeMark(s)
 	errtest.Must(f, err)

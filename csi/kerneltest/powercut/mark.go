@@ -15,8 +15,8 @@ const (
 	markSize = block
 )
 
-// State is the state outside the disk when a mark was written.
-type State struct {
+// TrustedState is what was true outside the disk when a mark was written.
+type TrustedState struct {
 	// Volume is the trusted state.
 	Volume volume.State `json:"volume"`
 	// Files is how many files were flushed.
@@ -24,7 +24,7 @@ type State struct {
 }
 
 // encodeMark returns a mark as it is written.
-func encodeMark(s State) ([]byte, error) {
+func encodeMark(s TrustedState) ([]byte, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
@@ -39,8 +39,8 @@ func encodeMark(s State) ([]byte, error) {
 }
 
 // parseMark reads what encodeMark gave.
-func parseMark(b []byte) (State, error) {
-	var s State
+func parseMark(b []byte) (TrustedState, error) {
+	var s TrustedState
 	const header = len(markMagic) + 4
 	if len(b) < header || string(b[:len(markMagic)]) != markMagic {
 		return s, fmt.Errorf("%w: not a mark", ErrLog)
@@ -60,9 +60,9 @@ func parseMark(b []byte) (State, error) {
 	return s, nil
 }
 
-// Marked is a State, and the moment from which on it was so.
+// Marked is a TrustedState, and the moment from which on it was so.
 type Marked struct {
-	State
+	TrustedState
 	Moment int
 }
 

@@ -101,7 +101,7 @@ func checkControl(t *testing.T, log *Log) {
 		}
 		d, err := v.replay.At(m.Moment, nil)
 		errtest.Must(t, err)
-		if err := v.check(d.Part(volumeStart, volumeSize), last.State); !errors.Is(err,
+		if err := v.check(d.Part(volumeStart, volumeSize), last.TrustedState); !errors.Is(err,
 			crypt.OlderImage) {
 			t.Errorf("the control, an older disk: %v", err)
 		}

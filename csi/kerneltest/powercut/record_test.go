@@ -21,11 +21,11 @@ import (
 type marker struct {
 	disk  blk.Disk
 	n     int64
-	state State
+	state TrustedState
 }
 
 // put marks the present state.
-func (m *marker) put(change func(*State)) error {
+func (m *marker) put(change func(*TrustedState)) error {
 	change(&m.state)
 	b, err := encodeMark(m.state)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s markingStore) Create(ctx context.Context, st volume.State) error {
 	if err := s.Store.Create(ctx, st); err != nil {
 		return err
 	}
-	return s.marks.put(func(m *State) { m.Volume = st })
+	return s.marks.put(func(m *TrustedState) { m.Volume = st })
 }
 
 func (s markingStore) Update(ctx context.Context, st volume.State,
@@ -55,7 +55,7 @@ func (s markingStore) Update(ctx context.Context, st volume.State,
 	if err != nil {
 		return next, err
 	}
-	return next, s.marks.put(func(m *State) { m.Volume = st })
+	return next, s.marks.put(func(m *TrustedState) { m.Volume = st })
 }
 
 // recorder is a part of a disk whose writes are logged.
@@ -103,7 +103,7 @@ func simulate(t *testing.T) []logged {
 	step(o, err)
 	simulateFiles(t, disk, o.State)
 	step(nil, s.MarkMade(ctx, volumeID, "", volume.Block))
-	step(nil, m.put(func(m *State) { m.Files = simulatedFiles }))
+	step(nil, m.put(func(m *TrustedState) { m.Files = simulatedFiles }))
 
 	for range 2 {
 		step(s.Close(ctx, volumeID, nil))

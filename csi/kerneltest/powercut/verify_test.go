@@ -93,17 +93,17 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 
 // states returns the states that may have been kept outside the disk at a moment. They are the last
 // marked one, and the one whose mark comes next, because it was kept before its mark.
-func (v *verifier) states(moment int) []State {
-	var out []State
+func (v *verifier) states(moment int) []TrustedState {
+	var out []TrustedState
 	for i, m := range v.marks {
 		if m.Moment > moment {
 			if m.Moment == moment+1 {
-				out = append(out, m.State)
+				out = append(out, m.TrustedState)
 			}
 			break
 		}
 		if i+1 == len(v.marks) || v.marks[i+1].Moment > moment {
-			out = append(out, m.State)
+			out = append(out, m.TrustedState)
 		}
 	}
 	return out
@@ -132,7 +132,7 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 }
 
 // check reports whether a volume with that state opens with that disk.
-func (v *verifier) check(d *Disk, s State) error {
+func (v *verifier) check(d *Disk, s TrustedState) error {
 	ctx := context.Background()
 	store := &oneStore{state: s.Volume}
 	id := s.Volume.Device
@@ -172,7 +172,7 @@ func (v *verifier) check(d *Disk, s State) error {
 }
 
 // checkFiles decrypts the volume, has its file system checked, and looks for the flushed files.
-func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
+func (v *verifier) checkFiles(ctx context.Context, d *Disk, s TrustedState) error {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	image := filepath.Join(v.dir, "plain")

@@ -154,7 +154,7 @@ func (w *workload) write(n int) {
 		errtest.Must(w.t, flushedFile(filepath.Join(w.dir, fileName(w.files)),
 			fileContent(w.files)))
 		w.files++
-		if err := w.marks.put(func(s *State) { s.Files = w.files }); err != nil {
+		if err := w.marks.put(func(s *TrustedState) { s.Files = w.files }); err != nil {
 			w.t.Fatal(err)
 		}
 	}

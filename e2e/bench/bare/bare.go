@@ -5,7 +5,7 @@
 // It promises to make it by the packages that veild uses, so that benchmarks pay for connection
 // tracking as nodes in use do.
 //
-// Start reading at Node.
+// Start reading at GuardedNode.
 package bare
 
 import (
@@ -19,8 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Node is a node. Its pods' links must be in the group abi.PodGroup.
-type Node struct {
+// GuardedNode is a node with the guard and without a daemon. Its pods' links must be in the group
+// abi.PodGroup.
+type GuardedNode struct {
 	// Pods and Services are the cluster's ranges.
 	Pods, Services []netip.Prefix
 	// Addrs are the node's own addresses.
@@ -31,7 +32,7 @@ type Node struct {
 
 // Apply puts it into force in the namespace of the calling thread. The guard is held until release
 // is called; that is nil with an error.
-func (n Node) Apply() (release func() error, err error) {
+func (n GuardedNode) Apply() (release func() error, err error) {
 	h, err := hostnet.Open()
 	if err != nil {
 		return nil, err

@@ -39,19 +39,12 @@ func Parts() []string {
 	return slices.DeleteFunc(benchmark.Names(), func(name string) bool { return name == partChurn })
 }
 
-// Options choose the measurements.
-type Options struct {
-	suite.Choice
-	// Quick takes fewer seconds, for development.
-	Quick bool
-}
-
-// Check returns what is wrong with the options.
-func (o Options) Check() error { return benchmark.Check(o.Choice) }
+// Check returns what is wrong with the choice.
+func Check(c suite.Choice) error { return benchmark.Check(c) }
 
 // run is one run of the suite.
 type run struct {
-	Options
+	suite.Choice
 	*suite.Run
 	settings
 	// bin is the folder of the built programs.
@@ -82,14 +75,15 @@ var (
 		attached: 250, churned: 30 * time.Second}
 )
 
-// Run measures. It returns a report with the results so far whenever measuring began, also beside
-// an error. Missed gates are not an error. It needs root and the programs of make build.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
-	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
-		o.Progress("%s", r.Result.Caveat())
+// Run measures; quick takes fewer seconds, for development. It returns a report with the results so
+// far whenever measuring began, also beside an error. Missed gates are not an error. It needs root
+// and the programs of make build.
+func Run(ctx context.Context, c suite.Choice, quick bool) (*report.Report, error) {
+	return benchmark.Run(ctx, c, func(_ context.Context, r *suite.Run) (*run, error) {
+		c.Progress("%s", r.Result.Caveat())
 		r.Labels = labels
-		s := &run{Options: o, Run: r, settings: full, bin: filepath.Join(o.Root, "out/bin")}
-		if o.Quick {
+		s := &run{Choice: c, Run: r, settings: full, bin: filepath.Join(c.Root, "out/bin")}
+		if quick {
 			s.settings = short
 		}
 		return s, nil

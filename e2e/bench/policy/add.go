@@ -110,7 +110,7 @@ func reserve(paths pod.Paths, p policy.Pod, w pod.Workload) error {
 		return fmt.Errorf("pod %s is in no group", p.Name)
 	}
 
-	var t policies.Table
+	var t policies.PolicyTable
 	defer func() { _ = t.Close() }()
 	if _, err := t.Apply(plan); err != nil {
 		return err

@@ -68,7 +68,7 @@ func newNodeWith(c world.Cluster, open func(*node) (keeper.FastPath, error)) (*n
 		err = errors.Join(err, world.WriteRecord(paths.PodDir,
 			world.RecordOf(world.PodOf(0, i, 0), i)))
 	}
-	o := keeper.Options{Node: world.Here, Paths: paths, Log: slog.New(slog.DiscardHandler),
+	o := keeper.PolicyConfig{Node: world.Here, Paths: paths, Log: slog.New(slog.DiscardHandler),
 		Programmed: func(time.Duration) { n.programmed <- time.Now() }}
 	if open != nil {
 		err = errors.Join(err, s.Do(func() (err error) {

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 // small returns scales for which a test has time. Seven rules of each policy refer to the tiers of
 // all pods. The pods of 60 nodes take more memory than the heap of a busy machine varies by.
-func small() *scales {
-	return &scales{
+func small() scales {
+	return scales{
 		large:   world.Scale{Nodes: 4, Pods: 20, Policies: 40, Rules: 7},
 		node:    world.Scale{Nodes: 60, Pods: 20, Policies: 20, Rules: 7},
 		changes: 10, edits: 5, connections: 300, opened: 300,
@@ -36,17 +36,16 @@ func small() *scales {
 	}
 }
 
-// options returns the options for all parts except read, which needs the built programs.
-func options(t *testing.T) Options {
+// choice returns the choice of all parts except read, which needs the built programs.
+func choice(t *testing.T) suite.Choice {
 	parts := slices.DeleteFunc(Parts(), func(p string) bool { return p == "read" })
-	return Options{Choice: suite.Choice{Root: ".", Rounds: 1, Parts: parts, Progress: t.Logf},
-		scales: small()}
+	return suite.Choice{Root: ".", Rounds: 1, Parts: parts, Progress: t.Logf}
 }
 
 // A small run measures each case that has a gate, names each for people, and leaves nothing.
 func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 	nettest.NeedBPF(t)
-	rep, err := Run(t.Context(), options(t))
+	rep, err := runAt(t.Context(), choice(t), small())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +107,14 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nettest.NeedBPF(t)
 	ended := errors.New("interrupted by the test")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o := options(t)
+	o := choice(t)
 	o.Progress = func(format string, _ ...any) {
 		if strings.HasPrefix(format, "round") && strings.Contains(format, "weigh") {
 			cancel(ended)
 		}
 	}
 
-	rep, err := Run(ctx, o)
+	rep, err := runAt(ctx, o, small())
 	if !errors.Is(err, ended) {
 		t.Errorf("error %v, want that of the context", err)
 	}
@@ -131,7 +130,7 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	nettest.NeedBPF(t)
 	ended := errors.New("interrupted by the test")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o := options(t)
+	o := choice(t)
 	o.Parts, o.Rounds = []string{"connections"}, 2
 	done := 0
 	o.Progress = func(format string, args ...any) {
@@ -143,7 +142,7 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 		}
 	}
 
-	rep, err := Run(ctx, o)
+	rep, err := runAt(ctx, o, small())
 	if !errors.Is(err, ended) {
 		t.Errorf("error %v, want that of the context", err)
 	}
@@ -191,10 +190,11 @@ func nothingLeft(t *testing.T) {
 // A part that cannot be measured is a missed gate, and the parts behind it run.
 func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 	nettest.NeedBPF(t)
-	o := options(t)
+	o := choice(t)
 	o.Parts = []string{"revoke", "add"}
-	o.scales.connections = 1 << 40
-	rep, err := Run(t.Context(), o)
+	sizes := small()
+	sizes.connections = 1 << 40
+	rep, err := runAt(t.Context(), o, sizes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,14 +207,13 @@ func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 	}
 }
 
-func TestOptionsThatAreWrong(t *testing.T) {
-	for name, o := range map[string]Options{
-		"no round": {Choice: suite.Choice{Parts: Parts()}},
-		"no part":  {Choice: suite.Choice{Rounds: 1}},
-		"another part": {Choice: suite.Choice{Rounds: 1,
-			Parts: []string{"size", "nonsense"}}},
+func TestChoicesThatAreWrong(t *testing.T) {
+	for name, o := range map[string]suite.Choice{
+		"no round":     {Parts: Parts()},
+		"no part":      {Rounds: 1},
+		"another part": {Rounds: 1, Parts: []string{"size", "nonsense"}},
 	} {
-		if err := o.Check(); err == nil {
+		if err := Check(o); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
 	}
@@ -247,8 +246,8 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 // follows pods that change.
 func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	nettest.NeedRoot(t)
-	o := options(t)
-	s := &run{Options: o, scales: *o.scales}
+	o := choice(t)
+	s := &run{Choice: o, scales: small()}
 	s.scales.large, s.scales.changes = ofGates.large, 3
 	v := values{}
 	if err := s.sizeRound(t.Context(), v); err != nil {

@@ -88,7 +88,7 @@ func check(c world.Cluster, plan *policy.Plan) error {
 func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
 	changes int,
 	v values) error {
-	var first nftables.Table
+	var first nftables.PolicyTable
 	defer func() { _ = first.Close() }()
 	runtime.GC()
 	began := time.Now()
@@ -97,7 +97,7 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 	}
 	v.add(caseKernel, millis(time.Since(began)))
 
-	var again nftables.Table
+	var again nftables.PolicyTable
 	defer func() { _ = again.Close() }()
 	began = time.Now()
 	switch r, err := again.Apply(plan); {

@@ -27,13 +27,6 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: time.Second, Parts: []suite
 // Parts are the names of the parts, in the order in which they are run.
 func Parts() []string { return benchmark.Names() }
 
-// Options choose the measurements.
-type Options struct {
-	suite.Choice
-	// scales are the sizes of the measurements; nil means the sizes that the gates are for.
-	scales *scales
-}
-
 // scales are the sizes of the measurements.
 type scales struct {
 	large, node                 world.Scale
@@ -62,24 +55,26 @@ var ofGates = scales{
 	lines: 16384, selectors: 16000, adds: 40, idle: time.Minute,
 }
 
-// Check returns what is wrong with the options.
-func (o Options) Check() error { return benchmark.Check(o.Choice) }
+// Check returns what is wrong with the choice.
+func Check(c suite.Choice) error { return benchmark.Check(c) }
 
 // run is one run of the suite.
 type run struct {
-	Options
+	suite.Choice
 	*suite.Run
 	scales scales
 }
 
 // Run measures. It returns a report with the results so far whenever measuring began, also beside
 // an error. Missed gates are not an error. It needs root.
-func Run(ctx context.Context, o Options) (*report.Report, error) {
-	return benchmark.Run(ctx, o.Choice, func(_ context.Context, r *suite.Run) (*run, error) {
-		s := &run{Options: o, Run: r, scales: ofGates}
-		if o.scales != nil {
-			s.scales = *o.scales
-		}
+func Run(ctx context.Context, c suite.Choice) (*report.Report, error) {
+	return runAt(ctx, c, ofGates)
+}
+
+// runAt is Run with other sizes.
+func runAt(ctx context.Context, c suite.Choice, sizes scales) (*report.Report, error) {
+	return benchmark.Run(ctx, c, func(_ context.Context, r *suite.Run) (*run, error) {
+		s := &run{Choice: c, Run: r, scales: sizes}
 		s.Labels = s.scales.labels()
 		return s, nil
 	})

@@ -58,7 +58,7 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	}
 
 	err := l.node.Do(func() error {
-		release, err := bare.Node{Pods: l.clusterRanges(r), Services: serviceRanges,
+		release, err := bare.GuardedNode{Pods: l.clusterRanges(r), Services: serviceRanges,
 			Addrs: []netip.Addr{nodeAddr(l.number)}, Pins: g.tableDir(l)}.Apply()
 		if err == nil {
 			l.undo = append(l.undo, release)

@@ -52,13 +52,13 @@ func newWatched(ctx context.Context, dir, config string,
 	if err := w.feed.WriteConfig(config); err != nil {
 		return w, err
 	}
-	client, err := kube.New(kube.Options{Node: peer.NodeName, Kubeconfig: config})
+	client, err := kube.New(kube.ClientConfig{Node: peer.NodeName, Kubeconfig: config})
 	if err != nil {
 		return w, err
 	}
 
-	if w.keeper, err = keeper.New(keeper.Options{Node: peer.NodeName, Limits: service.DefaultLimits,
-		Table: timed{w.table, w.writes}}); err != nil {
+	if w.keeper, err = keeper.New(keeper.ServiceConfig{Node: peer.NodeName,
+		Limits: service.DefaultLimits, Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
 	if err := w.keeper.Begin(); err != nil {

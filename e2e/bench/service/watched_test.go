@@ -47,7 +47,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	defer f.Close()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	errtest.Must(t, f.WriteConfig(config))
-	client, err := kube.New(kube.Options{Node: peer.NodeName, Kubeconfig: config})
+	client, err := kube.New(kube.ClientConfig{Node: peer.NodeName, Kubeconfig: config})
 	if err != nil {
 		t.Fatal(err)
 	}

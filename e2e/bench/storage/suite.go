@@ -55,7 +55,7 @@ func (s *run) begin(ctx context.Context) error {
 		disks = append(disks, d.Disk)
 	}
 	var err error
-	if s.machine, err = disk.Start(ctx, disk.Options{Disks: disks, Dir: s.Dir,
+	if s.machine, err = disk.Start(ctx, disk.MachineConfig{Disks: disks, Dir: s.Dir,
 		Log: s.Log}); err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ const (
 )
 
 func (d *demo) disk(name string) disk.Disk {
-	return disk.Disk{Serial: name, Path: filepath.Join(d.Dir, name+".img"), Size: diskSize}
+	return disk.Disk{Serial: name, Path: filepath.Join(d.dir, name+".img"), Size: diskSize}
 }
 
 // tool runs volumetool with the volumes' disks.
@@ -61,7 +61,7 @@ func (d *demo) write(ctx context.Context) error {
 		}
 	}
 
-	d.Progress("two volumes are made and mounted: LUKS2 with a sealed record, ext4 inside")
+	d.say("two volumes are made and mounted: LUKS2 with a sealed record, ext4 inside")
 	plain := d.plain.Device(0)
 	line := fmt.Sprintf("mkfs.ext4 -q %[1]s && mkdir -p %[2]s && mount %[1]s %[2]s", plain, plainAt)
 	for _, at := range []string{plainAt, firstAt, secondAt} {
@@ -76,7 +76,7 @@ func (d *demo) write(ctx context.Context) error {
 	}
 
 	d.digest = strings.TrimSpace(string(out))
-	d.Progress("the same file of %d lines is written to a plain disk and to both volumes", lines)
+	d.say("the same file of %d lines is written to a plain disk and to both volumes", lines)
 	return nil
 }
 
@@ -107,7 +107,7 @@ func (d *demo) look(ctx context.Context) error {
 			Frames: []report.Frame{{Summary: fmt.Sprintf("%d bytes of the raw disk from %d", shown,
 				side.offset+a.Place), Data: data}},
 		})
-		d.Progress("%s, raw, from byte %d:  %s", side.disk.Serial, side.offset+a.Place,
+		d.say("%s, raw, from byte %d:  %s", side.disk.Serial, side.offset+a.Place,
 			printable(data[:48]))
 	}
 
@@ -116,7 +116,7 @@ func (d *demo) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.Progress("%s: %d lines of the file found in %d MiB of raw disk", disk.Serial, found,
+		d.say("%s: %d lines of the file found in %d MiB of raw disk", disk.Serial, found,
 			searched>>20)
 		if disk == d.plain {
 			d.result.Gates = append(d.result.Gates, bench.Gate{

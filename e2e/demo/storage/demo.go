@@ -20,19 +20,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// Options choose where it is shown.
-type Options struct {
-	// Dir is a folder for the disks and the machine, Root the folder of the tree whose commit the
-	// result names.
-	Dir, Root string
-	// Log receives the machine's steps, Progress a line per step.
-	Log      *slog.Logger
-	Progress func(format string, args ...any)
-}
-
 // demo is one run.
 type demo struct {
-	Options
+	// dir is the folder for the disks and the machine.
+	dir     string
+	say     func(format string, args ...any)
 	machine *disk.Machine
 	// first and second have a volume each; plain has a file system in clear.
 	first, second, plain disk.Disk
@@ -45,22 +37,24 @@ type demo struct {
 }
 
 // Run shows it and returns the report. It returns none if a step failed. It needs root and the
-// image of the machine.
-func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
-	d := &demo{Options: o}
-	d.Progress("start a virtual machine with three disks, which are files of this host: two for " +
+// image of the machine. dir is a folder for the disks and the machine, root the folder of the tree
+// whose commit the result names. log receives the machine's steps, progress a line per step.
+func Run(ctx context.Context, dir, root string, log *slog.Logger,
+	progress func(format string, args ...any)) (rep *report.Report, err error) {
+	d := &demo{dir: dir, say: progress}
+	d.say("start a virtual machine with three disks, which are files of this host: two for " +
 		"volumes, one plain")
 	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
-	d.machine, err = disk.Start(ctx, disk.Options{
-		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.Dir, "machine"),
-		Log: d.Log,
+	d.machine, err = disk.Start(ctx, disk.MachineConfig{
+		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.dir, "machine"),
+		Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.machine.Close()) }()
 
-	if err := d.begin(ctx); err != nil {
+	if err := d.begin(ctx, root); err != nil {
 		return nil, err
 	}
 	if err := d.show(ctx); err != nil {
@@ -70,8 +64,8 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 }
 
 // begin starts the result.
-func (d *demo) begin(ctx context.Context) (err error) {
-	if d.result, err = bench.New(d.machine.Platform(), d.Root); err != nil {
+func (d *demo) begin(ctx context.Context, root string) (err error) {
+	if d.result, err = bench.New(d.machine.Platform(), root); err != nil {
 		return err
 	}
 	if d.result.Kernel, err = d.machine.Kernel(ctx); err != nil {

@@ -93,7 +93,7 @@ func (d *demo) same(ctx context.Context, when string) error {
 	if got := strings.TrimSpace(string(out)); got != d.digest {
 		return fmt.Errorf("the file %s: SHA-256 %s, want %s", when, got, d.digest)
 	}
-	d.Progress("%s the file is what was written", when)
+	d.say("%s the file is what was written", when)
 	return nil
 }
 
@@ -167,5 +167,5 @@ func (d *demo) formerKey(ctx context.Context) error {
 // note adds what came of an attempt to the report.
 func (d *demo) note(r report.Refusal) {
 	d.report.Refused = append(d.report.Refused, r)
-	d.Progress("%s: %s", r.What, r.Got)
+	d.say("%s: %s", r.What, r.Got)
 }

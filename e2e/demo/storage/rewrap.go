@@ -68,7 +68,7 @@ func (d *demo) judgeRewrap(wrapped answer.Answer, load fio.Measured) error {
 	stat := bench.Summarize(took)
 	d.result.Cases = append(d.result.Cases,
 		bench.Case{Name: caseRewrap, Unit: bench.Millisecond, Ours: stat})
-	d.Progress("the key was wrapped anew %d times while fio wrote %d and read %d blocks: median %.1f "+
+	d.say("the key was wrapped anew %d times while fio wrote %d and read %d blocks: median %.1f "+
 		"ms, no error", stat.N, load.Write.Ops, load.Read.Ops, stat.Median)
 	d.result.Gates = append(d.result.Gates,
 		bench.Exactly("key wrapped anew while fio runs: errors of fio", load.Errors, 0, "errors"),

@@ -27,7 +27,7 @@ func Need(t *testing.T) {
 }
 
 // New starts machines that end with the test, and logs into its output.
-func New(ctx context.Context, t *testing.T, opts vm.Options) *vm.Cluster {
+func New(ctx context.Context, t *testing.T, opts vm.ClusterConfig) *vm.Cluster {
 	t.Helper()
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	c, err := vm.New(ctx, opts)

@@ -71,7 +71,7 @@ type Seen struct {
 func New(paths pod.Paths, resync, retry time.Duration, log *slog.Logger,
 	observe func(time.Duration)) *Keeper {
 	k := &Keeper{paths: paths, log: log, observe: observe,
-		loop: turns.New(turns.Options{Resync: resync, RetryMin: retry, RetryMax: retry})}
+		loop: turns.New(turns.Schedule{Resync: resync, RetryMin: retry, RetryMax: retry})}
 	k.seen.Store(&Seen{})
 	return k
 }

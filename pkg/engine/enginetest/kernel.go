@@ -20,10 +20,10 @@ import (
 // kernelLink is the name of a kernel's device in its namespace.
 const kernelLink = "wg0"
 
-// NewKernel returns a Node with a device of the kernel, closed when the test ends. The link is in a
-// network namespace of its own, its socket in the namespace of the process. The test is skipped
-// where the kernel has no WireGuard.
-func NewKernel(t testing.TB) *Node {
+// NewKernel returns a TunDevice with a device of the kernel, closed when the test ends. The link is
+// in a network namespace of its own, its socket in the namespace of the process. The test is
+// skipped where the kernel has no WireGuard.
+func NewKernel(t testing.TB) *TunDevice {
 	t.Helper()
 	ns := nettest.NewNS(t)
 	here, err := nl.Open()
@@ -42,7 +42,7 @@ func NewKernel(t testing.TB) *Node {
 		t.Fatal(err)
 	}
 
-	n := &Node{receive: make(chan []byte, 1<<14), far: -1}
+	n := &TunDevice{receive: make(chan []byte, 1<<14), far: -1}
 	n.key()
 	var control *wgctrl.Client
 	var tap *os.File
@@ -95,7 +95,7 @@ func openTap(name string) (*os.File, error) {
 
 func bigEndian(v uint16) uint16 { return v<<8 | v>>8 }
 
-func (n *Node) readTap(tap *os.File) {
+func (n *TunDevice) readTap(tap *os.File) {
 	b := make([]byte, 1<<16)
 	for {
 		l, err := tap.Read(b)
@@ -110,7 +110,7 @@ func (n *Node) readTap(tap *os.File) {
 }
 
 // writeTap sends a packet through the link.
-func (n *Node) writeTap(ns *nettest.NS, p []byte) error {
+func (n *TunDevice) writeTap(ns *nettest.NS, p []byte) error {
 	protocol := uint16(unix.ETH_P_IP)
 	if p[0]>>4 == 6 {
 		protocol = unix.ETH_P_IPV6
@@ -141,7 +141,7 @@ func (k *kernel) IpcGetOperation(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := uapi.State{PrivateKey: uapi.Key(d.PrivateKey), ListenPort: uint16(d.ListenPort),
+	s := uapi.DeviceState{PrivateKey: uapi.Key(d.PrivateKey), ListenPort: uint16(d.ListenPort),
 		Mark: uint32(d.FirewallMark)}
 	for _, p := range d.Peers {
 		state := uapi.PeerState{Public: uapi.Key(p.PublicKey), LastHandshake: p.LastHandshakeTime,

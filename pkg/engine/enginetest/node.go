@@ -27,7 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// MTU is the MTU of every Node.
+// MTU is the MTU of every TunDevice.
 const MTU = 1420
 
 // Device has the methods that both kinds of device offer.
@@ -37,8 +37,8 @@ type Device interface {
 	Close()
 }
 
-// Node is a device with its TUN.
-type Node struct {
+// TunDevice is a device with its TUN.
+type TunDevice struct {
 	Device
 	// Engine is the device if package engine made it, otherwise nil.
 	Engine *engine.Device
@@ -51,12 +51,12 @@ type Node struct {
 	receive chan []byte
 	far     int // the other end of the engine's TUN; -1 for the reference
 	queue   int // the engine's end
-	options engine.Options
+	options engine.DeviceConfig
 	// imported are the sockets of the engine that was imported last.
 	imported []int
 }
 
-func (n *Node) key() {
+func (n *TunDevice) key() {
 	rand.Read(n.Private[:])
 	n.Private[0] &= 248
 	n.Private[31] = n.Private[31]&127 | 64
@@ -67,8 +67,8 @@ func (n *Node) key() {
 	n.Public = [32]byte(p)
 }
 
-// NewEngine returns a Node with a device of package engine, closed when the test ends.
-func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
+// NewEngine returns a TunDevice with a device of package engine, closed when the test ends.
+func NewEngine(t testing.TB, change ...func(*engine.DeviceConfig)) *TunDevice {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|
 		unix.SOCK_NONBLOCK, 0)
@@ -80,11 +80,11 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20)
 	}
 
-	n := &Node{receive: make(chan []byte, 1<<14), far: fds[1], queue: fds[0],
+	n := &TunDevice{receive: make(chan []byte, 1<<14), far: fds[1], queue: fds[0],
 		Up: new(atomic.Bool)}
 	n.Up.Store(true)
 	n.key()
-	o := engine.Options{
+	o := engine.DeviceConfig{
 		Queues: []*sock.Queue{{FD: fds[0]}}, UDPOffload: true,
 		Link: func() (sock.Link, error) { return sock.Link{Up: n.Up.Load(), MTU: MTU}, nil },
 		Log:  slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -114,7 +114,7 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 
 // Import makes another engine from the export of the node's engine, with descriptors of its own, as
 // another process has them. The caller uses or abandons it.
-func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
+func (n *TunDevice) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
 	t.Helper()
 	base, err := secret.OpenSealed(duplicate(t, h.Base.Image.FD))
 	if err != nil {
@@ -151,13 +151,13 @@ func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) 
 }
 
 // Abandon ends the engine that Import returned last.
-func (n *Node) Abandon(d *engine.Device) {
+func (n *TunDevice) Abandon(d *engine.Device) {
 	d.Abandon()
 	closeAll(n.imported)
 }
 
 // Restart makes a new engine for the node, as a process does that finds only the TUN.
-func (n *Node) Restart(t testing.TB) {
+func (n *TunDevice) Restart(t testing.TB) {
 	t.Helper()
 	o := n.options
 	o.Queues = []*sock.Queue{{FD: n.queue}}
@@ -169,7 +169,7 @@ func (n *Node) Restart(t testing.TB) {
 }
 
 // Use makes d the engine of the node.
-func (n *Node) Use(d *engine.Device) { n.Device, n.Engine = d, d }
+func (n *TunDevice) Use(d *engine.Device) { n.Device, n.Engine = d, d }
 
 func duplicate(t testing.TB, fd int) int {
 	t.Helper()
@@ -195,7 +195,7 @@ func (l logTo) Write(b []byte) (int, error) {
 }
 
 // read splits what the engine wrote to its TUN into packets.
-func (n *Node) read(file *os.File) {
+func (n *TunDevice) read(file *os.File) {
 	b := make([]byte, 1<<17)
 	for {
 		l, err := file.Read(b)
@@ -218,7 +218,7 @@ func (n *Node) read(file *os.File) {
 }
 
 // SendSuper writes a packet with a vnet header to the engine's TUN.
-func (n *Node) SendSuper(h packet.Header, p []byte) error {
+func (n *TunDevice) SendSuper(h packet.Header, p []byte) error {
 	b := make([]byte, packet.HeaderSize+len(p))
 	h.Write(b)
 	copy(b[packet.HeaderSize:], p)
@@ -226,10 +226,10 @@ func (n *Node) SendSuper(h packet.Header, p []byte) error {
 	return err
 }
 
-// NewReference returns a Node with a device of wireguard-go, closed when the test ends.
-func NewReference(t testing.TB) *Node {
+// NewReference returns a TunDevice with a device of wireguard-go, closed when the test ends.
+func NewReference(t testing.TB) *TunDevice {
 	t.Helper()
-	n := &Node{receive: make(chan []byte, 1<<14), far: -1}
+	n := &TunDevice{receive: make(chan []byte, 1<<14), far: -1}
 	n.key()
 	ct := tuntest.NewChannelTUN()
 	dev := device.NewDevice(ct.TUN(), conn.NewStdNetBind(),
@@ -272,7 +272,7 @@ func NewReference(t testing.TB) *Node {
 }
 
 // Send writes an IP packet to the TUN.
-func (n *Node) Send(t testing.TB, p []byte) {
+func (n *TunDevice) Send(t testing.TB, p []byte) {
 	t.Helper()
 	if err := n.send(p); err != nil {
 		t.Fatal(err)
@@ -280,10 +280,10 @@ func (n *Node) Send(t testing.TB, p []byte) {
 }
 
 // TrySend is Send that may fail.
-func (n *Node) TrySend(p []byte) error { return n.send(p) }
+func (n *TunDevice) TrySend(p []byte) error { return n.send(p) }
 
 // Receive returns the next packet that came out of the tunnel, nil after the time.
-func (n *Node) Receive(d time.Duration) []byte {
+func (n *TunDevice) Receive(d time.Duration) []byte {
 	select {
 	case p := <-n.receive:
 		return p
@@ -293,7 +293,7 @@ func (n *Node) Receive(d time.Duration) []byte {
 }
 
 // Set changes the configuration.
-func (n *Node) Set(t testing.TB, format string, args ...any) {
+func (n *TunDevice) Set(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if err := n.IpcSetOperation(strings.NewReader(fmt.Sprintf(format, args...))); err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func (n *Node) Set(t testing.TB, format string, args ...any) {
 }
 
 // Get returns the values of a "get" that have the key.
-func (n *Node) Get(t testing.TB, key string) []string {
+func (n *TunDevice) Get(t testing.TB, key string) []string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := n.IpcGetOperation(&b); err != nil {
@@ -319,13 +319,13 @@ func (n *Node) Get(t testing.TB, key string) []string {
 // Pair configures two nodes as peers of each other over loopback of the family. The first has the
 // inner addresses 10.0.0.1 and fd00::1, the second 10.0.0.2 and fd00::2. extra is added to each
 // peer's section.
-func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
+func Pair(t testing.TB, a, b *TunDevice, v6 bool, extra string) {
 	t.Helper()
 	host := netip.MustParseAddr("127.0.0.1")
 	if v6 {
 		host = netip.IPv6Loopback()
 	}
-	for _, n := range []*Node{a, b} {
+	for _, n := range []*TunDevice{a, b} {
 		n.Set(t, "private_key=%s\nlisten_port=0\n", hex.EncodeToString(n.Private[:]))
 		for end := time.Now().Add(5 * time.Second); len(n.Get(t, "listen_port")) == 0; time.Sleep(
 			time.Millisecond) {
@@ -334,8 +334,8 @@ func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
 			}
 		}
 	}
-	for i, n := range []*Node{a, b} {
-		o := []*Node{b, a}[i]
+	for i, n := range []*TunDevice{a, b} {
+		o := []*TunDevice{b, a}[i]
 		n.Set(t,
 			"public_key=%x\nendpoint=%s:%s\nallowed_ip=10.0.0.%d/32\nallowed_ip=fd00::%d/128\n%s",
 			o.Public[:],

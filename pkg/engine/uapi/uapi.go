@@ -240,8 +240,8 @@ func parseEndpoint(text string) (*Endpoint, error) {
 	return e, nil
 }
 
-// State is the answer of a "get".
-type State struct {
+// DeviceState is the answer of a "get".
+type DeviceState struct {
 	PrivateKey Key
 	ListenPort uint16
 	Mark       uint32
@@ -261,7 +261,7 @@ type PeerState struct {
 }
 
 // Write writes the answer to a "get", without its errno.
-func (s *State) Write(w io.Writer) error {
+func (s *DeviceState) Write(w io.Writer) error {
 	b := make([]byte, 0, 256+512*len(s.Peers))
 	line := func(format string, args ...any) { b = append(fmt.Appendf(b, format, args...), '\n') }
 	if s.PrivateKey != (Key{}) {

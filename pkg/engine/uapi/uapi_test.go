@@ -67,7 +67,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 
 // Parse accepts the output of Write, without the lines that are not configuration.
 func TestAnswerIsASet(t *testing.T) {
-	s := State{PrivateKey: Key{1}, ListenPort: 5, Mark: 7,
+	s := DeviceState{PrivateKey: Key{1}, ListenPort: 5, Mark: 7,
 		Peers: []PeerState{{Public: Key{2}, Preshared: Key{3},
 			Endpoint:      Endpoint{netip.MustParseAddrPort("[fe80::1]:9"), 4},
 			LastHandshake: time.Unix(5, 6), Sent: 1, Received: 2,

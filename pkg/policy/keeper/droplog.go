@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// LogDrops passes the packets that policies deny to Options.Dropped until ctx ends, and logs which
-// connections they are, with the policies and the rule. While another program listens it tries
-// again. Its thread is of the node's network namespace.
+// LogDrops passes the packets that policies deny to PolicyConfig.Dropped until ctx ends, and logs
+// which connections they are, with the policies and the rule. While another program listens it
+// tries again. Its thread is of the node's network namespace.
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
 	for {

@@ -12,7 +12,7 @@ import (
 // A pod that is first seen while policies cannot be read gets no group, so it is mute. Pods that
 // were known, pods of other nodes and host-network pods go on.
 func TestNewPodsWaitWhilePoliciesCannotBeRead(t *testing.T) {
-	k := New(Options{Node: "here", Paths: pod.DefaultPaths(),
+	k := New(PolicyConfig{Node: "here", Paths: pod.DefaultPaths(),
 		Log: slog.New(slog.DiscardHandler)})
 	k.SetPrefixes(prefixes)
 	planned := func(name string) bool {

@@ -48,7 +48,7 @@ type FeatureOptions struct {
 	}
 	// Programmed receives the time from a change of the source until it is in force.
 	Programmed func(time.Duration)
-	// Dropped is Options.Dropped.
+	// Dropped is PolicyConfig.Dropped.
 	Dropped func(nflog.Packet, telemetry.DroppedPacket)
 	Log     *slog.Logger
 }
@@ -66,7 +66,7 @@ func NewFeature(o FeatureOptions) *Feature {
 	if o.Config.Policy != config.PolicyKubernetes {
 		return f
 	}
-	k := Options{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
+	k := PolicyConfig{Node: o.Config.Node, Paths: o.Paths, Log: o.Log,
 		Policy: policyOptions(o.Config), Denials: o.Source.Deny, Programmed: o.Programmed,
 		Dropped: o.Dropped}
 	if o.Links != nil {

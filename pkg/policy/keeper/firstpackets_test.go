@@ -134,7 +134,7 @@ func newFirstWorld(t *testing.T, policies bool) *firstWorld {
 // keep runs a Keeper on the node, and changes policies, until the test ends.
 func (w *firstWorld) keep() {
 	programmed := make(chan struct{}, 1)
-	w.k = New(Options{Node: "here", Paths: w.paths, Log: slog.New(slog.DiscardHandler),
+	w.k = New(PolicyConfig{Node: "here", Paths: w.paths, Log: slog.New(slog.DiscardHandler),
 		Programmed: func(time.Duration) {
 			select {
 			case programmed <- struct{}{}:

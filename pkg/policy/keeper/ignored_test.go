@@ -22,7 +22,7 @@ func claiming(node, name string, addrs ...string) policy.Pod {
 }
 
 func TestStatusCountsAddressesThatIdentifyNoPod(t *testing.T) {
-	k := New(Options{Node: "here", Paths: pod.DefaultPaths(),
+	k := New(PolicyConfig{Node: "here", Paths: pod.DefaultPaths(),
 		Log: slog.New(slog.DiscardHandler)})
 	want := func(outside, shared int, some ...string) {
 		t.Helper()
@@ -62,7 +62,7 @@ func TestStatusCountsAddressesThatIdentifyNoPod(t *testing.T) {
 }
 
 func TestStatusNamesAFewAddressesThatIdentifyNoPod(t *testing.T) {
-	k := New(Options{Node: "here", Paths: pod.DefaultPaths(),
+	k := New(PolicyConfig{Node: "here", Paths: pod.DefaultPaths(),
 		Log: slog.New(slog.DiscardHandler)})
 	k.SetPrefixes(prefixes)
 	for i := range 100 {

@@ -30,8 +30,8 @@ const (
 	gather = 2 * time.Millisecond
 )
 
-// Options are what a Keeper is made from.
-type Options struct {
+// PolicyConfig holds what a Keeper of policies is made from.
+type PolicyConfig struct {
 	Node  string
 	Paths pod.Paths
 	Log   *slog.Logger
@@ -108,7 +108,7 @@ type received struct {
 
 // owned is what only the goroutine of Begin, then of Run, then of Close may use.
 type owned struct {
-	table nftables.Table
+	table nftables.PolicyTable
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
 	// attached are the keys whose addresses the planner has.
@@ -143,11 +143,11 @@ func (k *Keeper) publish(f func(*inForce)) {
 }
 
 // New makes a Keeper.
-func New(o Options) *Keeper {
+func New(o PolicyConfig) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
 		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped,
-		loop: loop.New(loop.Options{Gather: gather, Resync: resync, RetryMin: retry,
+		loop: loop.New(loop.Schedule{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
 		revoker: revoker{wake: make(chan struct{}, 1)},
 		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},

@@ -64,7 +64,7 @@ func (n *node) restart() {
 	if n.Keeper != nil {
 		n.Keeper.Close()
 	}
-	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
+	n.Keeper = New(PolicyConfig{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
 		Policy: n.options, FastPath: n.fast})
 	k := n.Keeper
 	n.t.Cleanup(func() { k.Close() })

@@ -15,7 +15,7 @@ import (
 
 // limit has a Limiter of so many connections run until the test ends.
 func (n *node) limit(connections int) *conntrack.Limiter {
-	l := conntrack.New(conntrack.Options{Limit: connections, Log: slog.New(slog.DiscardHandler),
+	l := conntrack.New(conntrack.LimiterConfig{Limit: connections, Log: slog.New(slog.DiscardHandler),
 		Pods: func() ([]conntrack.Pod, error) {
 			return []conntrack.Pod{{Name: "client", Addrs: addrsOf(1)},
 				{Name: "server", Addrs: addrsOf(2)}}, nil
@@ -28,8 +28,8 @@ func (n *node) limit(connections int) *conntrack.Limiter {
 	return l
 }
 
-// Connections that leave the fast path count for their pod from then on, and go on. The pod can open
-// no others, and other pods reach it.
+// Connections that leave the fast path count for their pod from then on, and go on. The pod can
+// open no others, and other pods reach it.
 func TestConnectionsOfTheFastPathCountForTheLimit(t *testing.T) {
 	n, f := newFastNode(t)
 	n.attach("client", 1)

@@ -28,7 +28,7 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 }
 
 func TestPolicyPagesRefuseBadNames(t *testing.T) {
-	k := New(Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
+	k := New(PolicyConfig{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
 	page := (&Feature{keeper: k}).Pages()["/v1/policy/pod"]
 	for _, name := range []string{"", "web", "shop/", "/web", "a/b/c"} {
 		_, err := page(httptest.NewRequest(http.MethodGet, "/?pod="+url.QueryEscape(name), nil))
@@ -46,7 +46,7 @@ func (awayServer) ListPolicies(context.Context) (policy.Policies, error) {
 }
 
 func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
-	k := New(Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
+	k := New(PolicyConfig{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
 	f := &Feature{keeper: k, o: FeatureOptions{Source: awayServer{}}}
 	page := f.Pages()["/v1/policy/progress"]
 	got, err := page(httptest.NewRequest(http.MethodGet, "/", nil))

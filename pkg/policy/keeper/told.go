@@ -156,9 +156,9 @@ func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 
 // setNodesLocked passes the nodes with their labels and addresses to the planner.
 func (k *Keeper) setNodesLocked() {
-	nodes := make(map[string]policy.Node, len(k.nodeLabels))
+	nodes := make(map[string]policy.PeerNode, len(k.nodeLabels))
 	for name, labels := range k.nodeLabels {
-		nodes[name] = policy.Node{Labels: labels, Excess: labels == nil,
+		nodes[name] = policy.PeerNode{Labels: labels, Excess: labels == nil,
 			Addrs: k.nodeAddrs[name]}
 	}
 	k.planner.SetNodes(nodes)

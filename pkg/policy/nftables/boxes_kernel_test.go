@@ -25,7 +25,7 @@ func TestManyLinesWithPortsOfTheirOwnAreInForce(t *testing.T) {
 	}
 	plan := p.Plan()
 
-	var kept, again nftables.Table
+	var kept, again nftables.PolicyTable
 	t.Cleanup(func() { kept.Close(); again.Close() })
 	ns.Run(t, func() error {
 		if _, err := kept.Apply(plan); err != nil {

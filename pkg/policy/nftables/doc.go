@@ -31,5 +31,5 @@
 //
 // Drops are logged to nflog with a limit per pod (logrule.go), and counted without one.
 //
-// Start reading at Table, then want.go, then groups.go and stamp.go.
+// Start reading at PolicyTable, then want.go, then groups.go and stamp.go.
 package nftables

@@ -37,7 +37,7 @@ type Answer struct {
 
 // DropAnswers makes the table drop these answers for AnswersDropped. Answers of earlier calls are
 // no longer dropped. c must be a connection of the table's network namespace. DropAnswers may run
-// concurrently with the methods of Table.
+// concurrently with the methods of PolicyTable.
 func DropAnswers(c *nfnl.Conn, list []Answer) error {
 	keys := make([][]string, len(families))
 	for _, a := range list {

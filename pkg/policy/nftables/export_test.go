@@ -1,10 +1,10 @@
 package nftables
 
 // BoxAll makes boxes of all lines that can be boxes, however few they are. Call it before Apply.
-func (t *Table) BoxAll() { t.maker.boxed = true }
+func (t *PolicyTable) BoxAll() { t.maker.boxed = true }
 
 // Reads returns how often the elements of sets were read.
-func (t *Table) Reads() int { return t.reads }
+func (t *PolicyTable) Reads() int { return t.reads }
 
 // AfterSlice makes the table call f after each slice of a change. An error of f ends the change.
-func (t *Table) AfterSlice(f func() error) { t.afterSlice = f }
+func (t *PolicyTable) AfterSlice(f func() error) { t.afterSlice = f }

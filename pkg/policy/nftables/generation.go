@@ -11,7 +11,8 @@ import (
 )
 
 // The kernel numbers the ruleset of a network namespace: each transaction of any program adds one
-// to the generation. While the generation is the one that Table recorded, nothing has to be read.
+// to the generation. While the generation is the one that PolicyTable recorded, nothing has to be
+// read.
 
 // generation returns the number of the ruleset, which is never 0.
 func generation(c *nfnl.Conn) (n uint32, err error) {
@@ -33,7 +34,7 @@ func generation(c *nfnl.Conn) (n uint32, err error) {
 }
 
 // standsLocked reports whether the ruleset is unchanged since the table was read.
-func (t *Table) standsLocked(c *nfnl.Conn) (bool, error) {
+func (t *PolicyTable) standsLocked(c *nfnl.Conn) (bool, error) {
 	if !t.read || t.generation == 0 {
 		return false, nil
 	}
@@ -43,7 +44,7 @@ func (t *Table) standsLocked(c *nfnl.Conn) (bool, error) {
 
 // commitLocked commits a transaction. The table need not be read again if no other process changed
 // the ruleset since it was read.
-func (t *Table) commitLocked(c *nfnl.Conn, tx *transaction) error {
+func (t *PolicyTable) commitLocked(c *nfnl.Conn, tx *transaction) error {
 	stands, err := t.standsLocked(c)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 	for name, boxed := range map[string]bool{"rules": false, "boxes": true} {
 		t.Run(name, func(t *testing.T) {
 			ns := nettest.NewNS(t)
-			var kept nftables.Table
+			var kept nftables.PolicyTable
 			if boxed {
 				kept.BoxAll()
 			}
@@ -52,7 +52,7 @@ func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 	}
 }
 
-func checkTableAsRead(t *testing.T, ns *nettest.NS, kept *nftables.Table) {
+func checkTableAsRead(t *testing.T, ns *nettest.NS, kept *nftables.PolicyTable) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := policytest.DrawWorld(t)
 		p := w.NewPlanner()
@@ -116,7 +116,7 @@ func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(strin
 	p.PutPolicy(serverPolicy())
 
 	ns.Run(t, func() error {
-		var kept nftables.Table
+		var kept nftables.PolicyTable
 		defer kept.Close()
 		_, err := kept.Apply(p.Plan())
 		return err

@@ -32,7 +32,7 @@ type lab struct {
 	rest *nettest.NS
 	// captures holds a capture at eth0 for each namespace except the node's namespace.
 	captures map[*nettest.NS]*nettest.Capture
-	table    nftables.Table
+	table    nftables.PolicyTable
 	id       uint64
 }
 

@@ -66,7 +66,7 @@ func TestOwnNodeIsReachedWhereItIsAllowed(t *testing.T) {
 	}
 
 	all := policy.Selector{}
-	p.SetNodes(map[string]policy.Node{"here": {Addrs: nodeAddrs}})
+	p.SetNodes(map[string]policy.PeerNode{"here": {Addrs: nodeAddrs}})
 	p.PutClusterPolicy(policy.ClusterPolicy{Name: "nodes", Rules: [2][]policy.ClusterRule{nil,
 		{{Action: policy.Deny, Peers: []policy.Peer{{Nodes: &all}}}}}})
 	plan = p.Plan()
@@ -94,7 +94,7 @@ func TestOwnNodeIsClosedAgainByARestart(t *testing.T) {
 		l.apply(open)
 		if restart {
 			l.table.Close()
-			l.table = nftables.Table{}
+			l.table = nftables.PolicyTable{}
 		}
 		l.node.Run(t, func() error {
 			result, err := l.table.Apply(&closed)

@@ -23,7 +23,8 @@ const (
 
 // prepareLocked makes the new sets of a difference if they have more elements together than a
 // slice, and removes them from the difference. It returns the number of sets that it made.
-func (t *Table) prepareLocked(c *nfnl.Conn, d *difference, want *content) (made int, err error) {
+func (t *PolicyTable) prepareLocked(c *nfnl.Conn, d *difference, want *content) (made int,
+	err error) {
 	total := 0
 	for _, name := range d.addSets {
 		for _, part := range want.sets[name].elements {

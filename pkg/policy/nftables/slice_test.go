@@ -53,7 +53,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 	for name, again := range map[string]bool{"brought in force": true, "removed": false} {
 		t.Run(name, func(t *testing.T) {
 			ns, p := sliced(t)
-			var first, second nftables.Table
+			var first, second nftables.PolicyTable
 			defer first.Close()
 			defer second.Close()
 			old := p.Plan()
@@ -69,7 +69,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 				}
 				return nil
 			})
-			apply := func(kept *nftables.Table, plan *policy.Plan) (err error) {
+			apply := func(kept *nftables.PolicyTable, plan *policy.Plan) (err error) {
 				ns.Run(t, func() error { _, err = kept.Apply(plan); return nil })
 				return err
 			}
@@ -103,7 +103,7 @@ func TestLargeChangeGoesInSlices(t *testing.T) {
 
 func TestLargeChangeIsInForceWhole(t *testing.T) {
 	ns, p := sliced(t)
-	var kept nftables.Table
+	var kept nftables.PolicyTable
 	defer kept.Close()
 	slices := 0
 	kept.AfterSlice(func() error { slices++; return nil })
@@ -124,7 +124,7 @@ func TestLargeChangeIsInForceWhole(t *testing.T) {
 func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	ns, p := sliced(t)
-	var kept nftables.Table
+	var kept nftables.PolicyTable
 	defer kept.Close()
 	apply := func(want int) {
 		t.Helper()

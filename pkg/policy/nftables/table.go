@@ -13,9 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Table keeps the table of one network namespace. The zero value is ready. Its methods must run
-// on threads of that namespace; they may be called concurrently. Close it at the end.
-type Table struct {
+// PolicyTable keeps the table of one network namespace. The zero value is ready. Its methods must
+// run on threads of that namespace; they may be called concurrently. Close it at the end.
+type PolicyTable struct {
 	mu    sync.Mutex
 	maker maker
 	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
@@ -37,7 +37,7 @@ type Table struct {
 }
 
 // Close closes the connection to the kernel. The table stays in force.
-func (t *Table) Close() error {
+func (t *PolicyTable) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.conn == nil {
@@ -48,7 +48,7 @@ func (t *Table) Close() error {
 	return c.Close()
 }
 
-func (t *Table) openLocked() (*nfnl.Conn, error) {
+func (t *PolicyTable) openLocked() (*nfnl.Conn, error) {
 	if t.conn == nil {
 		c, err := nfnl.Open()
 		if err != nil {
@@ -60,7 +60,7 @@ func (t *Table) openLocked() (*nfnl.Conn, error) {
 }
 
 // failedLocked marks the table as not known, and closes a connection that may hold unread answers.
-func (t *Table) failedLocked() {
+func (t *PolicyTable) failedLocked() {
 	t.read = false
 	if t.conn != nil {
 		_ = t.conn.Close()
@@ -70,7 +70,7 @@ func (t *Table) failedLocked() {
 
 // Forget makes the next Apply read the kernel if any program changed the ruleset since the table
 // was read: that change may concern the table.
-func (t *Table) Forget() {
+func (t *PolicyTable) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.compare = true
@@ -79,7 +79,7 @@ func (t *Table) Forget() {
 // Refresh reads the members of groups, which plugins add and remove, if any program changed the
 // ruleset. A caller reads the records of attachments after Refresh and before it makes the plan for
 // Apply. A member without a record then belongs to no pod, and Apply removes it.
-func (t *Table) Refresh() error {
+func (t *PolicyTable) Refresh() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, err := t.openLocked()
@@ -118,7 +118,7 @@ func (t *Table) Refresh() error {
 
 // Stands reports whether the ruleset is unchanged since the table was read. It also returns false
 // if the ruleset's generation cannot be read.
-func (t *Table) Stands() bool {
+func (t *PolicyTable) Stands() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, err := t.openLocked()
@@ -132,7 +132,7 @@ func (t *Table) Stands() bool {
 	return err == nil && stands
 }
 
-func (t *Table) readLocked(c *nfnl.Conn) error {
+func (t *PolicyTable) readLocked(c *nfnl.Conn) error {
 	t.read, t.generation = false, 0
 	t.reads++
 	before, err := generation(c)
@@ -168,7 +168,7 @@ type Result struct {
 }
 
 // Apply makes the kernel enforce the plan. After an error the kernel enforces what it did before.
-func (t *Table) Apply(plan *policy.Plan) (Result, error) {
+func (t *PolicyTable) Apply(plan *policy.Plan) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	want := t.maker.want(plan)
@@ -184,7 +184,7 @@ func (t *Table) Apply(plan *policy.Plan) (Result, error) {
 	}
 }
 
-func (t *Table) applyLocked(want *content) (r Result, err error) {
+func (t *PolicyTable) applyLocked(want *content) (r Result, err error) {
 	c, err := t.openLocked()
 	if err != nil {
 		return r, err

@@ -40,7 +40,7 @@ func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 	l := newLab(t, local...)
 	t.Run("rules", func(t *testing.T) { checkJudgement(t, l) })
 	l.table.Close()
-	l.table = nftables.Table{}
+	l.table = nftables.PolicyTable{}
 	l.table.BoxAll()
 	t.Run("boxes", func(t *testing.T) { checkJudgement(t, l) })
 }
@@ -250,7 +250,7 @@ func TestRestartAdoptsAndWritesNothing(t *testing.T) {
 	}
 	before := l.list()
 	l.table.Close()
-	l.table = nftables.Table{}
+	l.table = nftables.PolicyTable{}
 	if n := l.apply(plan); n != 0 {
 		t.Errorf("a restarted daemon made %d changes", n)
 	}
@@ -309,7 +309,7 @@ func TestGroupsThatStayKeepTheirRules(t *testing.T) {
 		t.Fatalf("%d rules became %d", len(before), len(grown))
 	}
 
-	var fresh nftables.Table
+	var fresh nftables.PolicyTable
 	defer fresh.Close()
 	l.node.Run(t, func() error {
 		r, err := fresh.Apply(p.Plan())
@@ -498,7 +498,7 @@ func BenchmarkApplyAfterRelabelling(b *testing.B) {
 
 			np.Rules[0] = np.Rules[0][:min(len(np.Rules[0]), compile.MaxLines)]
 			p.PutPolicy(np)
-			var t nftables.Table
+			var t nftables.PolicyTable
 			b.Cleanup(func() { t.Close() })
 			ns.Run(b, func() error {
 				if _, err := t.Apply(p.Plan()); err != nil {

@@ -58,7 +58,7 @@ func TestTiersDropWithTheirReasons(t *testing.T) {
 	})
 
 	l.table.Close()
-	l.table = nftables.Table{}
+	l.table = nftables.PolicyTable{}
 	if n := l.apply(plan); n != 0 {
 		t.Errorf("a restarted daemon made %d changes", n)
 	}

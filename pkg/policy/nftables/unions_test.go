@@ -95,7 +95,7 @@ func (c crowd) flows() (out []policy.Flow) {
 func TestUnionsJudgeAsTheirPeers(t *testing.T) {
 	ns := nettest.NewNS(t)
 	rapid.Check(t, func(t *rapid.T) {
-		var kept, again nftables.Table
+		var kept, again nftables.PolicyTable
 		defer kept.Close()
 		defer again.Close()
 		if rapid.Bool().Draw(t, "boxes") {

@@ -176,7 +176,8 @@ func TestNodesArePeers(t *testing.T) {
 		Proto: policy.TCP, Port: 80}
 	expect(t, p, to, policy.Allow)
 	nodes := func(gpu string, addrs ...netip.Addr) {
-		p.SetNodes(map[string]policy.Node{"n": {Labels: map[string]string{"gpu": gpu}, Addrs: addrs}})
+		p.SetNodes(map[string]policy.PeerNode{"n": {Labels: map[string]string{"gpu": gpu},
+			Addrs: addrs}})
 	}
 	nodes("yes", policytest.Outside...)
 	expect(t, p, to, policy.DenyAdmin)

@@ -156,7 +156,7 @@ func TestNodeWithExcessIsSelectedWhereARuleDenies(t *testing.T) {
 			p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
 				Isolates: [2]bool{policy.Egress: true}})
 			addr := netip.MustParseAddr("203.0.113.9")
-			p.SetNodes(map[string]policy.Node{"n": {Excess: excess, Addrs: []netip.Addr{addr}}})
+			p.SetNodes(map[string]policy.PeerNode{"n": {Excess: excess, Addrs: []netip.Addr{addr}}})
 			p.PutClusterPolicy(policy.ClusterPolicy{Name: "a", Rules: [2][]policy.ClusterRule{
 				policy.Egress: {{Action: action, Peers: []policy.Peer{{Nodes: &policy.Selector{
 					{Key: "a", Op: policy.DoesNotExist}}}}}}}})

@@ -39,7 +39,7 @@ func TestOwnNodeIsOpenForNetworkPoliciesOnly(t *testing.T) {
 	elsewhere.ToNode = false
 	expect(t, p, elsewhere, policy.DenyEgress)
 
-	p.SetNodes(map[string]policy.Node{"here": {Addrs: []netip.Addr{toNode().Dst}}})
+	p.SetNodes(map[string]policy.PeerNode{"here": {Addrs: []netip.Addr{toNode().Dst}}})
 	p.PutClusterPolicy(denyNodes("nodes", 0))
 	expect(t, p, toNode(), policy.DenyAdmin)
 

@@ -116,7 +116,7 @@ func (p *Planner) changedSet(s *members) {
 }
 
 // SetNodes sets the nodes, by name.
-func (p *Planner) SetNodes(nodes map[string]policy.Node) {
+func (p *Planner) SetNodes(nodes map[string]policy.PeerNode) {
 	p.nodes = nodes
 	for _, s := range p.sets {
 		p.placeNodes(s)

@@ -59,7 +59,7 @@ type Planner struct {
 	uses    map[policy.Key]use
 	own     []netip.Addr
 	options policy.Options
-	nodes   map[string]policy.Node
+	nodes   map[string]policy.PeerNode
 	ranges  *policy.Set
 	// prefixes and nodeAddrs are the parts of inside.
 	prefixes  []netip.Prefix

@@ -160,7 +160,7 @@ var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 func (w *World) changeCluster(t *rapid.T, p *planner.Planner) {
 	switch rapid.IntRange(0, 5).Draw(t, "change of cluster") {
 	case 5:
-		w.Nodes = map[string]policy.Node{}
+		w.Nodes = map[string]policy.PeerNode{}
 		for _, name := range []string{"here", "there"} {
 			var addrs []netip.Addr
 			for _, a := range slices.Concat(Outside, PodAddrs(1)) {
@@ -168,7 +168,7 @@ func (w *World) changeCluster(t *rapid.T, p *planner.Planner) {
 					addrs = append(addrs, a)
 				}
 			}
-			w.Nodes[name] = policy.Node{Labels: DrawLabels(t), Addrs: addrs}
+			w.Nodes[name] = policy.PeerNode{Labels: DrawLabels(t), Addrs: addrs}
 		}
 		p.SetNodes(w.Nodes)
 		p.SetNodeAddrs(w.nodeAddrs())

@@ -18,7 +18,7 @@ type World struct {
 	Cluster    map[string]policy.ClusterPolicy
 	// Ranges are the prefixes of pods' addresses. No pod has the first address of a prefix.
 	Ranges   []netip.Prefix
-	Nodes    map[string]policy.Node
+	Nodes    map[string]policy.PeerNode
 	Attached map[policy.Key][]netip.Addr
 	policy.Options
 }

@@ -16,8 +16,8 @@ import (
 // mostAPISockets bounds the connections to API servers that are read in one network namespace.
 const mostAPISockets = 1 << 14
 
-// Connections finds and closes the connections of this node and its pods to API servers. Options
-// has its methods as functions. Only one goroutine may call Close.
+// Connections finds and closes the connections of this node and its pods to API servers.
+// ServersConfig has its methods as functions. Only one goroutine may call Close.
 type Connections struct {
 	// pods returns the paths of the network namespaces of pods.
 	pods   func() ([]string, error)

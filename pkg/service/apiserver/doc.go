@@ -16,8 +16,8 @@
 //   - All nodes together probe a server at a bounded rate (prober.Pace).
 //
 // Servers knows neither Kubernetes nor maps. It receives parsed services and slices. Its seams are
-// Options and the function that Start gets. Connections (connections.go, closesockets.go) does what
-// Options need in the network namespaces of a node.
+// ServersConfig and the function that Start gets. Connections (connections.go, closesockets.go)
+// does what ServersConfig needs in the network namespaces of a node.
 //
 // Start with Servers in servers.go, then observe.go, which judges servers. Package prober probes
 // one.

@@ -40,7 +40,7 @@ func TestServersAreAskedOnceASecond(t *testing.T) {
 func TestRetransmissionsFindALostServer(t *testing.T) {
 	w := newTwoServers(t)
 	var lost atomic.Bool
-	w.begin(t, func(o *Options) {
+	w.begin(t, func(o *ServersConfig) {
 		o.Retransmitting = func(s Sockets) ([]netip.AddrPort, error) {
 			if !slices.Contains(s.Servers, w.first) || !lost.Load() {
 				return nil, nil
@@ -64,7 +64,7 @@ func TestRetransmissionsFindALostServer(t *testing.T) {
 
 func TestConnectionsAreCounted(t *testing.T) {
 	w := newTwoServers(t)
-	w.begin(t, func(o *Options) {
+	w.begin(t, func(o *ServersConfig) {
 		o.Count = func(s Sockets) (map[netip.AddrPort]int, error) {
 			return map[netip.AddrPort]int{w.first: 7}, nil
 		}

@@ -8,7 +8,7 @@ import (
 
 const apiFrontend = "198.18.128.1:443"
 
-func newServers(known Known) *Servers { return New(Options{Node: "node-1", Known: known}) }
+func newServers(known Known) *Servers { return New(ServersConfig{Node: "node-1", Known: known}) }
 
 // report passes an observation that has only whether the server answers.
 func (a *Servers) report(addr netip.AddrPort, up bool) bool {

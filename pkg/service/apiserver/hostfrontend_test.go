@@ -151,7 +151,7 @@ func TestHostFrontendsAreAdopted(t *testing.T) {
 }
 
 // stateWith returns the content of maps that have only an entry 0.
-func stateWith(t *testing.T, e service.APIServer) service.State {
+func stateWith(t *testing.T, e service.APIServer) service.MapContent {
 	t.Helper()
 	planner, err := service.New("node-1", service.APILimits)
 	if err != nil {
@@ -160,7 +160,7 @@ func stateWith(t *testing.T, e service.APIServer) service.State {
 
 	planner.SetAPIServer(e)
 	c := planner.Plan()
-	s := service.State{Frontends: map[service.FrontendKey]service.Frontend{},
+	s := service.MapContent{Frontends: map[service.FrontendKey]service.Frontend{},
 		Backends: make([]service.Backend, service.APILimits.BackendSlots)}
 	for i, k := range c.Frontends.Keys {
 		s.Frontends[k] = c.Frontends.Values[i]

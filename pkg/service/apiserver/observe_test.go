@@ -145,7 +145,7 @@ func TestReadinessOverRealConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTwoServers(t)
-			w.begin(t, func(o *Options) {
+			w.begin(t, func(o *ServersConfig) {
 				o.Close = func(c Closing) (int, time.Duration, error) {
 					if !c.Still() { // either may miss a ping on a busy machine
 						t.Errorf("connections to a server that answers are closed: %+v", c)

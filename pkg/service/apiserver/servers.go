@@ -37,8 +37,8 @@ var (
 	apiPort    = "https"
 )
 
-// Options are the settings and dependencies of Servers.
-type Options struct {
+// ServersConfig holds the settings and dependencies of Servers.
+type ServersConfig struct {
 	// Node is this node's name in Kubernetes. It spreads the closing of connections.
 	Node  string
 	Known Known
@@ -66,7 +66,7 @@ type Options struct {
 // Servers probes the API servers and decides the frontends and backends of entry 0. Make it with
 // New, then call Start once. All other methods may be called at any time from any goroutine.
 type Servers struct {
-	o Options
+	o ServersConfig
 	// probe probes a server and reports again and again until ctx ends.
 	probe func(ctx context.Context, t prober.Target)
 
@@ -106,7 +106,7 @@ type server struct {
 func newServer() *server { return &server{ask: make(chan struct{}, 1)} }
 
 // New returns the API servers before any list.
-func New(o Options) *Servers {
+func New(o ServersConfig) *Servers {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -131,7 +131,7 @@ func New(o Options) *Servers {
 
 // Adopt remembers the servers in the maps. If the maps have servers, a candidate that they lack
 // counts as dead until it answers: the last process had found it dead.
-func (a *Servers) Adopt(s service.State) {
+func (a *Servers) Adopt(s service.MapContent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	was := s.APIServer()

@@ -31,7 +31,7 @@ type twoServers struct {
 	freeze, thaw func()
 	// ready is the status of /readyz of the first server, 0 for no answer. asked counts requests.
 	ready, asked atomic.Int32
-	// verify replaces the Options' verification of certificates for some servers.
+	// verify replaces the verification of certificates for some servers.
 	verify map[netip.AddrPort]func(tls.ConnectionState) error
 }
 
@@ -59,9 +59,9 @@ func newTwoServers(t *testing.T) *twoServers {
 }
 
 // begin starts Servers that know both.
-func (w *twoServers) begin(t *testing.T, change func(*Options)) {
+func (w *twoServers) begin(t *testing.T, change func(*ServersConfig)) {
 	t.Helper()
-	o := Options{Node: "node-1", Known: Known{Frontends: nettest.AddrPorts(apiFrontend),
+	o := ServersConfig{Node: "node-1", Known: Known{Frontends: nettest.AddrPorts(apiFrontend),
 		Remembered: []netip.AddrPort{w.first, w.second}}}
 	if change != nil {
 		change(&o)
@@ -181,7 +181,7 @@ func TestHeldConnectionsMove(t *testing.T) {
 			defer h.CloseIdleConnections()
 			var mu sync.Mutex
 			var calls, freed []Closing
-			w.begin(t, func(o *Options) {
+			w.begin(t, func(o *ServersConfig) {
 				o.Close = func(c Closing) (int, time.Duration, error) {
 					mu.Lock()
 					defer mu.Unlock()

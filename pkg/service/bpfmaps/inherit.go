@@ -121,7 +121,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 }
 
 // fill writes the content of the table in force into new maps that no program reads yet.
-func (t *Table) fill(s service.State) error {
+func (t *Table) fill(s service.MapContent) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {
 		t.log.Warn("addresses of services have no room in the new table and are not served until "+

@@ -165,7 +165,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	if len(t.maps) == len(tableMaps) && old == nil {
 		return nil
 	}
-	var state service.State
+	var state service.MapContent
 	if t.fresh = old != nil && len(old) < len(tableMaps); old != nil && !t.fresh {
 		if state, err = readState(old); err != nil {
 			return fmt.Errorf("table in force: %w", err)
@@ -175,7 +175,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 }
 
 // remakeTable replaces the pinned maps by new ones with this content.
-func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.State) error {
+func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.MapContent) error {
 	for _, name := range tableMaps {
 		if m := t.maps[name]; m != nil {
 			m.Close()

@@ -153,7 +153,7 @@ func frontendOf(s service.Service) service.FrontendKey {
 // expectHeld checks that the maps have the frontends of the services and no others. Each endpoint
 // in lists[i] must be in one slot of the i-th service. Endpoints are sorted.
 func expectHeld(t *testing.T, n node, services []service.Service,
-	lists []service.Slice) service.State {
+	lists []service.Slice) service.MapContent {
 	t.Helper()
 	s, err := n.State()
 	if err != nil {
@@ -215,7 +215,7 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 }
 
 // expectSame checks that the maps did not change.
-func expectSame(t *testing.T, n node, was service.State) {
+func expectSame(t *testing.T, n node, was service.MapContent) {
 	t.Helper()
 	now, err := n.State()
 	if err != nil {

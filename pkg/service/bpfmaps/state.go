@@ -15,10 +15,10 @@ const chunk = 1 << 14
 
 // State returns the content of the table, for Planner.Adopt. It reads backends only as far as
 // frontends point.
-func (t *Table) State() (service.State, error) { return readState(t.maps) }
+func (t *Table) State() (service.MapContent, error) { return readState(t.maps) }
 
-func readState(maps map[string]*ebpf.Map) (service.State, error) {
-	s := service.State{Frontends: make(map[service.FrontendKey]service.Frontend),
+func readState(maps map[string]*ebpf.Map) (service.MapContent, error) {
+	s := service.MapContent{Frontends: make(map[service.FrontendKey]service.Frontend),
 		Members: make(map[service.MemberKey]service.Member)}
 	end := uint64(0)
 	err := errors.Join(
@@ -36,7 +36,7 @@ func readState(maps map[string]*ebpf.Map) (service.State, error) {
 			return true
 		}))
 	if err != nil {
-		return service.State{}, err
+		return service.MapContent{}, err
 	}
 
 	end = min(end, uint64(maps[mapBackends].MaxEntries()))

@@ -12,7 +12,7 @@ import (
 // Beside another proxy the table has the ClusterIPs of the API servers' service. NodePorts and
 // external addresses stay the other proxy's.
 func TestAPIFeedTakesClusterIPsOnly(t *testing.T) {
-	p, err := New(Options{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
+	p, err := New(ServiceConfig{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			begin(t, table, func(o *Options) {
+			begin(t, table, func(o *ServiceConfig) {
 				o.API.Known = c.before
 				o.API.Known.Configured = nettest.AddrPorts("198.18.0.1:6443")
 			})

@@ -1,13 +1,13 @@
 // Package keeper is the service proxy of a node. It receives Services and EndpointSlices from a
-// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It keeps the
+// feed, plans the changes (pkg/service) and writes them to the BPF maps (ServiceMaps). It keeps the
 // backends of entry 0, the API server's own service, as pkg/service/apiserver decides.
 //
-//	feed ─► queue ─► Planner.Plan ─► Table.Apply
+//	feed ─► queue ─► Planner.Plan ─► ServiceMaps.Apply
 //	apiserver.Servers ──┘
 //
 // Promises:
-//   - One goroutine owns the Planner and the Table. Changes that arrive during a write are planned
-//     together afterwards. A change that arrives alone is planned at once.
+//   - One goroutine owns the Planner and the ServiceMaps. Changes that arrive during a write are
+//     planned together afterwards. A change that arrives alone is planned at once.
 //   - Entries of an earlier process stay until all services are listed. Entry 0 is kept up to date
 //     from the start, with the API servers that the maps and the configuration name.
 //   - A failed write is retried from the content of the maps, with a growing pause. Meanwhile the
@@ -17,8 +17,8 @@
 // A Feature (feature.go) is the Keeper with a table in BPF maps, as the agent drives it. Beside
 // another proxy it has entry 0 alone (apipath.go). Remove needs no daemon.
 //
-// The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the
-// feed, whose sink is the Keeper. The Feature connects them.
+// The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are ServiceMaps, ServiceConfig
+// and the feed, whose sink is the Keeper. The Feature connects them.
 //
 // Start with Keeper.Run in keeper.go, then turn.go. Package healthcheck answers the health checks
 // of load balancers.

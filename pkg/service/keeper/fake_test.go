@@ -44,10 +44,10 @@ var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 
 
 var errBroken = errors.New("the map is broken")
 
-func (f *fakeTable) State() (service.State, error) {
+func (f *fakeTable) State() (service.MapContent, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return service.State{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
+	return service.MapContent{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
 		Members: maps.Clone(f.members), SourceRanges: slices.Collect(maps.Keys(f.sources))}, nil
 }
 

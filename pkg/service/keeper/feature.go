@@ -124,9 +124,9 @@ func (f *Feature) open(t bpfmaps.Config) error {
 	known := apiserver.KnownBefore(cfg, f.o.Source.Server(),
 		apiserver.ServiceOfPod(os.Getenv), last)
 	clients := apiserver.NewConnections(f.podNamespaces)
-	o := Options{
+	o := ServiceConfig{
 		Node: cfg.Node, Limits: t.Limits, Log: log,
-		API: apiserver.Options{
+		API: apiserver.ServersConfig{
 			Known: known, Verify: f.o.Source.ServerVerifier(), Mark: abi.ProbeMark,
 			Close: clients.Close, Count: clients.Count, Retransmitting: clients.Retransmitting,
 		},

@@ -126,16 +126,16 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 // emptyTable is a service table without entries.
 type emptyTable struct{}
 
-func (emptyTable) State() (service.State, error) { return service.State{}, nil }
-func (emptyTable) Apply(service.Changes) error   { return nil }
-func (emptyTable) Attach() error                 { return nil }
-func (emptyTable) Fresh() bool                   { return false }
+func (emptyTable) State() (service.MapContent, error) { return service.MapContent{}, nil }
+func (emptyTable) Apply(service.Changes) error        { return nil }
+func (emptyTable) Attach() error                      { return nil }
+func (emptyTable) Fresh() bool                        { return false }
 
 func (emptyTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
 
 // What is not known before the lists have come is not reported as unowned.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
-	k, err := New(Options{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
+	k, err := New(ServiceConfig{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestTunnelEndpointsAreReserved(t *testing.T) {
 
 // An uncertain link between nodes may lack addresses. NodePorts keep their addresses then.
 func TestNodePortsKeepTheirAddressesWithoutALink(t *testing.T) {
-	k, err := New(Options{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
+	k, err := New(ServiceConfig{Node: "node-1", Limits: service.DefaultLimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func (lostSource) RunAPIServers(context.Context, service.Sink) error { return er
 
 // An error of the feed ends veild, and the Keeper with it.
 func TestFeatureEndsWithItsFeed(t *testing.T) {
-	k, err := New(Options{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
+	k, err := New(ServiceConfig{Node: "node-1", Limits: service.APILimits, Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}

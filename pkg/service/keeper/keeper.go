@@ -34,11 +34,11 @@ const (
 	listenEvery = 2 * time.Second
 )
 
-// Table is the table of services in BPF maps. pkg/service/bpfmaps implements it. Only one goroutine
-// calls it.
-type Table interface {
+// ServiceMaps is the table of services in BPF maps. pkg/service/bpfmaps implements it. Only one
+// goroutine calls it.
+type ServiceMaps interface {
 	// State returns the content of the maps.
-	State() (service.State, error)
+	State() (service.MapContent, error)
 	// Apply writes changes in their order. After an error State returns what was written.
 	Apply(changes service.Changes) error
 	// Attach attaches the programs that read the maps. It replaces programs of another version.
@@ -50,18 +50,18 @@ type Table interface {
 	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
-// Options are the settings and dependencies of a Keeper.
-type Options struct {
+// ServiceConfig holds the settings and dependencies of a Keeper.
+type ServiceConfig struct {
 	// Node is this node's name in Kubernetes.
 	Node string
-	// Limits are the sizes of the Table's maps.
+	// Limits are the sizes of the maps.
 	Limits service.Limits
-	Table  Table
+	Table  ServiceMaps
 	// HealthAddress is the listen address of the node's health check, such as ":10256". An empty
 	// one disables it.
 	HealthAddress string
 	// API are the settings for the API servers. New sets their Node and Log.
-	API apiserver.Options
+	API apiserver.ServersConfig
 	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
@@ -79,7 +79,7 @@ type Options struct {
 // is shown, which never changes once it is published. The other fields do not change after Begin,
 // or have locks of their own.
 type Keeper struct {
-	table   Table
+	table   ServiceMaps
 	log     *slog.Logger
 	observe func(time.Duration)
 	api     *apiserver.Servers
@@ -118,7 +118,7 @@ type owned struct {
 }
 
 // New returns a Keeper that has neither read nor written the table. The error is service.ErrLimits.
-func New(o Options) (*Keeper, error) {
+func New(o ServiceConfig) (*Keeper, error) {
 	planner, err := service.New(o.Node, o.Limits)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func New(o Options) (*Keeper, error) {
 	k.shown.Store(&Status{Limits: o.Limits})
 	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does
 	// not.
-	k.loop = loop.New(loop.Options{RetryMin: retryMin, RetryMax: retryMax,
+	k.loop = loop.New(loop.Schedule{RetryMin: retryMin, RetryMax: retryMax,
 		Wait: func() bool { return reflect.DeepEqual(k.api.Entry(), k.own.entry) }})
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
@@ -151,7 +151,7 @@ func New(o Options) (*Keeper, error) {
 }
 
 // Begin adopts the content of the maps, writes entry 0 and attaches the programs. Then clients
-// reach the API servers at the address of their service. If the Table is Fresh, Run attaches the
+// reach the API servers at the address of their service. If the maps are Fresh, Run attaches the
 // programs after the first full write, and the attached ones serve until then. Call Begin once,
 // before Run.
 func (k *Keeper) Begin() error {

@@ -65,13 +65,13 @@ func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 }
 
 // begin makes a Keeper that runs until the test ends.
-func begin(t *testing.T, table *fakeTable, change func(*Options),
+func begin(t *testing.T, table *fakeTable, change func(*ServiceConfig),
 	tweaks ...func(*Keeper)) (*Keeper, *fakeProbes, func()) {
 	t.Helper()
 	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
-	o := Options{
+	o := ServiceConfig{
 		Node: "node-1", Limits: limits, Table: table,
-		API: apiserver.Options{Probe: probes.probe, Known: apiserver.Known{
+		API: apiserver.ServersConfig{Probe: probes.probe, Known: apiserver.Known{
 			Frontends:  nettest.AddrPorts(apiFrontend),
 			Remembered: nettest.AddrPorts("198.18.0.1:6443", "198.18.0.2:6443")}},
 	}
@@ -118,7 +118,7 @@ func TestEntryZeroBeforeAnyList(t *testing.T) {
 
 func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table := newFakeTable()
-	p, probes, _ := begin(t, table, func(o *Options) {
+	p, probes, _ := begin(t, table, func(o *ServiceConfig) {
 		o.API.Known.Configured = nettest.AddrPorts("198.18.0.9:6443")
 	})
 	p.PutSlice(servicetest.ReadySlice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
@@ -191,7 +191,7 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 
 	writes := table.written()
 	// the maps remember the servers
-	p, probes, _ := begin(t, table, func(o *Options) { o.API.Known = apiserver.Known{} })
+	p, probes, _ := begin(t, table, func(o *ServiceConfig) { o.API.Known = apiserver.Known{} })
 	probes.say(t, "198.18.0.1:6443", false)
 	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 	if got := table.backends(webFrontend); got != "198.18.1.1:8080" {
@@ -245,7 +245,9 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 // retryMin.
 func TestWritesThatFailAreObservedToo(t *testing.T) {
 	table, took := newFakeTable(), make(chan time.Duration, 16)
-	p, _, _ := begin(t, table, func(o *Options) { o.Observe = func(d time.Duration) { took <- d } })
+	p, _, _ := begin(t, table, func(o *ServiceConfig) {
+		o.Observe = func(d time.Duration) { took <- d }
+	})
 	observed := func() (d time.Duration) {
 		t.Helper()
 		servicetest.Wait(t, "observation", func() error {
@@ -324,7 +326,7 @@ func TestAsk(t *testing.T) {
 
 func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	table, aborted := newFakeTable(), make(chan struct{}, 10)
-	p, _, _ := begin(t, table, func(o *Options) {
+	p, _, _ := begin(t, table, func(o *ServiceConfig) {
 		o.AbortDatagrams = func() (int, error) { aborted <- struct{}{}; return 1, nil }
 	})
 	s := webService()
@@ -372,7 +374,7 @@ func waitAborts(t *testing.T, aborted <-chan struct{}, situation string) {
 func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	table, aborted := newFakeTable(), make(chan struct{}, 10)
 	tries := 0
-	p, _, _ := begin(t, table, func(o *Options) {
+	p, _, _ := begin(t, table, func(o *ServiceConfig) {
 		o.AbortDatagrams = func() (int, error) {
 			if tries++; tries == 1 {
 				return 0, errBroken

@@ -82,7 +82,7 @@ func (f *Fake) index(name string) int {
 }
 
 // Read returns a copy of the devices.
-func (f *Fake) Read(context.Context) (tunnel.State, error) {
+func (f *Fake) Read(context.Context) (tunnel.LiveState, error) {
 	st, held, err := f.read()
 	if held != nil {
 		<-held
@@ -90,12 +90,12 @@ func (f *Fake) Read(context.Context) (tunnel.State, error) {
 	return st, err
 }
 
-func (f *Fake) read() (st tunnel.State, held chan struct{}, err error) {
+func (f *Fake) read() (st tunnel.LiveState, held chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads++
 	if err := f.fail["read"]; err != nil {
-		return tunnel.State{}, nil, err
+		return tunnel.LiveState{}, nil, err
 	}
 	for _, d := range f.devices {
 		d.Peers = slices.Clone(d.Peers)

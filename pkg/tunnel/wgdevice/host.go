@@ -44,8 +44,8 @@ var (
 	ErrPortInUse = errors.New("the UDP port is in use")
 )
 
-// Options of a Host.
-type Options struct {
+// HostConfig holds the settings of a Host.
+type HostConfig struct {
 	Mode Mode
 	// WorkerDir is the folder of veil-wg's requests. An empty string means abi.WorkerDir.
 	WorkerDir string
@@ -56,11 +56,11 @@ type Options struct {
 
 // Host is the System of this node, in the network namespace of the calling thread.
 type Host struct {
-	o Options
+	o HostConfig
 }
 
 // NewHost checks the options.
-func NewHost(o Options) (*Host, error) {
+func NewHost(o HostConfig) (*Host, error) {
 	switch o.Mode {
 	case ModeAuto, ModeKernel, ModeUserspace:
 	default:
@@ -79,22 +79,22 @@ func NewHost(o Options) (*Host, error) {
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
 // Read reads all links with our names.
-func (h *Host) Read(ctx context.Context) (tunnel.State, error) {
+func (h *Host) Read(ctx context.Context) (tunnel.LiveState, error) {
 	netlink, err := nl.Open()
 	if err != nil {
-		return tunnel.State{}, err
+		return tunnel.LiveState{}, err
 	}
 	defer netlink.Close()
 	links, err := netlink.LinkList()
 	if err != nil {
-		return tunnel.State{}, fmt.Errorf("list links: %w", err)
+		return tunnel.LiveState{}, fmt.Errorf("list links: %w", err)
 	}
-	var st tunnel.State
+	var st tunnel.LiveState
 	for _, l := range links {
 		if tunnel.IsDeviceName(l.Attrs().Name) {
 			d, err := h.readDevice(l)
 			if err != nil {
-				return tunnel.State{}, err
+				return tunnel.LiveState{}, err
 			}
 			st.Devices = append(st.Devices, d)
 		}

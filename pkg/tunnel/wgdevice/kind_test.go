@@ -47,7 +47,7 @@ func TestAutoTakesWhatTheKernelHas(t *testing.T) {
 			arrivals, _ := stream(t, a, b, 4001)
 			flows(t, "traffic", arrivals, time.Time{})
 			for _, n := range []*testNode{a, b} {
-				var st tunnel.State
+				var st tunnel.LiveState
 				n.Run(t, func() (err error) {
 					st, err = n.host.Read(t.Context())
 					return err

@@ -152,7 +152,7 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 		if n == a {
 			other = b
 		}
-		p := pathmtu.New(pathmtu.Options{
+		p := pathmtu.New(pathmtu.ProberConfig{
 			Sources: []netip.Addr{n.inner.Addr()}, Timeout: 100 * time.Millisecond,
 			Log: slog.New(slog.DiscardHandler),
 			Timing: pathmtu.Timing{Interval: 300 * time.Millisecond, RaiseInterval: time.Minute,

@@ -47,7 +47,7 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 		if n == a {
 			other = b
 		}
-		p := pathmtu.New(pathmtu.Options{
+		p := pathmtu.New(pathmtu.ProberConfig{
 			Sources: []netip.Addr{n.inner.Addr()}, Timeout: 200 * time.Millisecond,
 			Log: slog.New(slog.NewTextHandler(n.log, nil)),
 			Timing: pathmtu.Timing{Interval: 300 * time.Millisecond, RaiseInterval: time.Minute,

@@ -18,9 +18,9 @@ import (
 )
 
 // newOwn returns a device of package engine whose link is down.
-func newOwn(t *testing.T) *enginetest.Node {
+func newOwn(t *testing.T) *enginetest.TunDevice {
 	t.Helper()
-	return enginetest.NewEngine(t, func(o *engine.Options) {
+	return enginetest.NewEngine(t, func(o *engine.DeviceConfig) {
 		o.Link = func() (sock.Link, error) { return sock.Link{MTU: enginetest.MTU}, nil }
 		o.Log = slog.New(slog.DiscardHandler)
 	})

@@ -39,7 +39,7 @@ func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 60
 func (m *measuring) run(c verb.Call, measure func(k *remote.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
-	k, err := remote.Connect(c.Ctx, m.access, remote.Options{Image: m.image})
+	k, err := remote.Connect(c.Ctx, m.access, remote.ConnectConfig{Image: m.image})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type walkFlags struct {
 	access         remote.Access
 	image          string
 	nodes, outside string
-	options        connectivity.Options
+	options        connectivity.WalkConfig
 	timeout        time.Duration
 }
 
@@ -106,7 +106,7 @@ func (f *walkFlags) run(c verb.Call) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Ctx, f.timeout)
 	defer cancel()
-	cluster, err := remote.Connect(ctx, f.access, remote.Options{Image: f.image})
+	cluster, err := remote.Connect(ctx, f.access, remote.ConnectConfig{Image: f.image})
 	if err != nil {
 		return err
 	}

@@ -235,10 +235,10 @@ func (g *gatherer) nodes(ctx context.Context) error {
 	return nil
 }
 
-func nodeFacts(n corev1.Node, mtu int) preflight.Node {
+func nodeFacts(n corev1.Node, mtu int) preflight.NodeFacts {
 	_, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]
 	info := n.Status.NodeInfo
-	out := preflight.Node{
+	out := preflight.NodeFacts{
 		Name: n.Name, Created: n.CreationTimestamp.UTC(), ControlPlane: controlPlane,
 		OS:   n.Labels[corev1.LabelOSStable],
 		Arch: info.Architecture, Kernel: info.KernelVersion, Runtime: info.ContainerRuntimeVersion,

@@ -36,7 +36,7 @@ func sample() telemetry.Status {
 	return telemetry.Status{
 		Node: "node-1", Started: time.Now(),
 		Source: telemetry.Source{Kind: "kubernetes", Synced: true},
-		Table:  telemetry.Table{Revision: 7, Applied: 7},
+		Table:  telemetry.TableStatus{Revision: 7, Applied: 7},
 		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true,
 			Offloads: map[string]bool{"tun_tcp": true, "tun_udp": false}}},
 		Peers: []telemetry.Peer{

@@ -29,7 +29,7 @@ type Facts struct {
 	// Certificates are the certificates of the API servers, by server. They are read only if the
 	// configuration has services.apiFrontends.
 	Certificates []Certificate
-	Nodes        []Node
+	Nodes        []NodeFacts
 	// APIServers are the endpoints of the service default/kubernetes; ServiceAddrs its addresses.
 	APIServers, ServiceAddrs []netip.Addr
 	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
@@ -84,8 +84,8 @@ type Certificate struct {
 	Err    string
 }
 
-// Node is a Node object.
-type Node struct {
+// NodeFacts holds what is read of a Node object and its VeilNode.
+type NodeFacts struct {
 	Name         string
 	Created      time.Time
 	ControlPlane bool

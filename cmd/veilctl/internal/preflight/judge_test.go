@@ -24,8 +24,8 @@ clusters: [{cluster: {server: "https://198.18.0.2:6443"}}]
 users: [{user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]
 `
 
-func node(i int) Node {
-	return Node{
+func node(i int) NodeFacts {
+	return NodeFacts{
 		Name: fmt.Sprintf("node-%d", i), Created: time.Unix(int64(i), 0), OS: "linux",
 		Arch:   "amd64",
 		Kernel: "6.1.0-56-cloud-amd64", Runtime: "containerd://1.6.20", Kubelet: "v1.36.3",
@@ -43,7 +43,7 @@ func good() Facts {
 		Proxy: []byte(proxy),
 		Controller: Controller{Seen: true, Allocates: true,
 			ClusterCIDR: "10.244.0.0/16,fd42:1::/48"},
-		Nodes:        []Node{node(1), node(2)},
+		Nodes:        []NodeFacts{node(1), node(2)},
 		APIServers:   []netip.Addr{netip.MustParseAddr("198.18.0.2")},
 		ServiceAddrs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		DaemonSets:   []string{"kube-system/kube-proxy"},

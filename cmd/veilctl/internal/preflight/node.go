@@ -16,8 +16,8 @@ const (
 )
 
 // chosen returns the nodes that the DaemonSets select.
-func (j *judge) chosen() []Node {
-	var out []Node
+func (j *judge) chosen() []NodeFacts {
+	var out []NodeFacts
 	for _, n := range j.f.Nodes {
 		if n.OS == "linux" {
 			out = append(out, n)

@@ -29,7 +29,7 @@ type Engine struct {
 
 type mapping struct {
 	dmcrypt.Mapping
-	table dmcrypt.Table
+	table dmcrypt.MappingSpec
 	key   []byte
 	dead  bool
 }
@@ -83,7 +83,7 @@ func (e *Engine) Answer(context.Context) error {
 }
 
 // Create implements dmcrypt.Engine.
-func (e *Engine) Create(_ context.Context, t dmcrypt.Table,
+func (e *Engine) Create(_ context.Context, t dmcrypt.MappingSpec,
 	key *keyring.Secret) (dmcrypt.Mapping, error) {
 	m, end, err := e.begin("create", t.Name)
 	if err != nil {
@@ -144,7 +144,7 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 
 // Resize implements dmcrypt.Engine, in two steps: the table is loaded as a second one, then made
 // the live one.
-func (e *Engine) Resize(_ context.Context, t dmcrypt.Table, key *keyring.Secret) error {
+func (e *Engine) Resize(_ context.Context, t dmcrypt.MappingSpec, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {
 		return err

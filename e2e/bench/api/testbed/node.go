@@ -79,7 +79,7 @@ func (n *node) ours(ctx context.Context, pins string) error {
 		return err
 	}
 	err := n.space.Do(func() error {
-		release, err := bare.Node{Pods: both(podNet(n.number)), Services: both(services),
+		release, err := bare.GuardedNode{Pods: both(podNet(n.number)), Services: both(services),
 			Addrs: n.addrs(), Pins: pins}.Apply()
 		if err != nil {
 			return err

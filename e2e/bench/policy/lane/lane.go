@@ -101,7 +101,7 @@ func (l *Lane) node(paths pod.Paths, pins string, j Judge) error {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 
-	release, err := bare.Node{Pods: ranges, Pins: pins}.Apply()
+	release, err := bare.GuardedNode{Pods: ranges, Pins: pins}.Apply()
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) Judge
 			return errors.New("the plan has no line for the server")
 		}
 
-		var t nftables.Table
+		var t nftables.PolicyTable
 		defer func() { _ = t.Close() }()
 		if _, err := t.Apply(plan); err != nil {
 			return err

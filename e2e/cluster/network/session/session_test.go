@@ -34,7 +34,7 @@ func newRun(t *testing.T, workers int) (Setup, *bytes.Buffer) {
 	}
 	var out bytes.Buffer
 	cluster := &remote.Cluster{Client: client,
-		Options: remote.Options{Log: slog.New(slog.DiscardHandler)}}
+		ConnectConfig: remote.ConnectConfig{Log: slog.New(slog.DiscardHandler)}}
 	return Setup{Cluster: cluster, Dir: t.TempDir(), Out: &out}, &out
 }
 

@@ -27,7 +27,7 @@ type node struct {
 	name    string
 	planner *planner.Planner
 	ns      *nettest.NS
-	table   nftables.Table
+	table   nftables.PolicyTable
 	have    objects
 }
 

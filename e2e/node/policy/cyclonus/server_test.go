@@ -153,7 +153,7 @@ func (s *server) read(t *testing.T, what fmt.Stringer, st step,
 	nodeOf func(*corev1.Pod) string) objects {
 	t.Helper()
 	s.set(t, st, nodeOf)
-	client, err := kube.New(kube.Options{Node: "any", Kubeconfig: s.kubeconfig})
+	client, err := kube.New(kube.ClientConfig{Node: "any", Kubeconfig: s.kubeconfig})
 	if err != nil {
 		t.Fatal(err)
 	}

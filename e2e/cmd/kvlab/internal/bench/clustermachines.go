@@ -47,7 +47,7 @@ func estimate(o network.Options) time.Duration {
 func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
-	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
+	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
 		Dir: filepath.Join(a.folder, "machines"), Log: log})
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func onMachines(ctx context.Context, a clusterArguments, log *slog.Logger,
 	}
 
 	access := remote.Access{Kubeconfig: c.Kubeconfig()}
-	k, err := remote.Connect(ctx, access, remote.Options{Log: log})
+	k, err := remote.Connect(ctx, access, remote.ConnectConfig{Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -25,20 +25,19 @@ Flags:
 `
 
 func labCommand() *cobra.Command {
-	o := lab.Options{Choice: suite.Choice{Rounds: lab.Rounds, Limit: 30 * time.Minute,
-		Parts: lab.Parts()}}
-	b := program.NewBench("lab", labUsage, &o.Choice)
-	b.Flags.BoolVar(&o.Quick, "quick", false,
+	c := suite.Choice{Rounds: lab.Rounds, Limit: 30 * time.Minute, Parts: lab.Parts()}
+	b := program.NewBench("lab", labUsage, &c)
+	quick := b.Flags.Bool("quick", false,
 		"fewer rounds and seconds, for development; the gates are the same")
-	b.Flags.StringSliceVar(&o.Parts, "only", o.Parts, "another name of --`parts`")
+	b.Flags.StringSliceVar(&c.Parts, "only", c.Parts, "another name of --`parts`")
 
 	return b.Command("Measure in namespaces against bare wireguard-go and in clear",
 		func() (program.Run, error) {
-			if o.Quick && !b.Flags.Changed("rounds") {
-				o.Rounds = lab.QuickRounds
+			if *quick && !b.Flags.Changed("rounds") {
+				c.Rounds = lab.QuickRounds
 			}
 			return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-				return lab.Run(ctx, o)
-			}), o.Check()
+				return lab.Run(ctx, c, *quick)
+			}), lab.Check(c)
 		})
 }

@@ -29,12 +29,11 @@ Flags:
 `
 
 func policyCommand() *cobra.Command {
-	o := policy.Options{Choice: suite.Choice{Rounds: 7, Limit: 25 * time.Minute,
-		Parts: policy.Parts()}}
-	b := program.NewBench("policy", policyUsage, &o.Choice)
+	c := suite.Choice{Rounds: 7, Limit: 25 * time.Minute, Parts: policy.Parts()}
+	b := program.NewBench("policy", policyUsage, &c)
 	return b.Command("Measure what NetworkPolicy costs a node", func() (program.Run, error) {
 		return b.Measure(func(ctx context.Context, _ string) (*report.Report, error) {
-			return policy.Run(ctx, o)
-		}), o.Check()
+			return policy.Run(ctx, c)
+		}), policy.Check(c)
 	})
 }

@@ -49,7 +49,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	defer closeLog()
 	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
 		folder, o.Estimate().Round(time.Minute))
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
+	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
 		Log: log})
 	if err != nil {
 		return err

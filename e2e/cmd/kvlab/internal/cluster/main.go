@@ -110,7 +110,7 @@ func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan er
 }
 
 // serve owns the cluster.
-func serve(dir string, o vm.Options) error {
+func serve(dir string, o vm.ClusterConfig) error {
 	o.Dir, o.Log = dir, slog.New(slog.NewTextHandler(os.Stderr, nil))
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	if err != nil {

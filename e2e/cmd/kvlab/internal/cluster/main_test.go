@@ -96,7 +96,7 @@ func TestCommandLineIsRefused(t *testing.T) {
 // The process in the background gets the flags of up.
 func TestFlagsReachTheBackground(t *testing.T) {
 	var given []string
-	cmd := upCommand("up", "", func(_ string, _ vm.Options, words []string) error {
+	cmd := upCommand("up", "", func(_ string, _ vm.ClusterConfig, words []string) error {
 		given = words
 		return nil
 	})

@@ -86,7 +86,7 @@ func (n numbers) Set(text string) error {
 func (n numbers) Type() string { return "numbers" }
 
 // upFlags adds the flags of up, which set o.
-func upFlags(flags *pflag.FlagSet, o *vm.Options) {
+func upFlags(flags *pflag.FlagSet, o *vm.ClusterConfig) {
 	flags.IntVar(&o.Nodes, "nodes", 2,
 		fmt.Sprintf("`number` of machines, 1 to %d; each takes 2 GiB of memory",
 			program.MaxMachines))
@@ -100,7 +100,7 @@ func upFlags(flags *pflag.FlagSet, o *vm.Options) {
 }
 
 // checkUp returns what is wrong with the flags of up, before anything is made.
-func checkUp(o vm.Options) error {
+func checkUp(o vm.ClusterConfig) error {
 	if err := program.CheckMachines(o.Nodes); err != nil {
 		return fmt.Errorf("--nodes %d: %w", o.Nodes, err)
 	}

@@ -21,11 +21,11 @@ const dirFlag = "dir"
 // Commands returns the verbs, and the one that up runs in the background.
 func Commands() []*cobra.Command {
 	background := upCommand("serve", "Be the process that owns the cluster",
-		func(dir string, o vm.Options, _ []string) error { return serve(dir, o) })
+		func(dir string, o vm.ClusterConfig, _ []string) error { return serve(dir, o) })
 	background.Hidden = true
 	return []*cobra.Command{
 		upCommand("up", "Start a cluster of virtual machines and keep it",
-			func(dir string, _ vm.Options, given []string) error { return up(dir, given) }),
+			func(dir string, _ vm.ClusterConfig, given []string) error { return up(dir, given) }),
 		sshCommand(), kubectlCommand(), downCommand(), background,
 	}
 }
@@ -39,9 +39,9 @@ func flagsOf(verb string) (*pflag.FlagSet, *string) {
 // upCommand returns a verb with the flags of up. given are those that were given, except the
 // folder.
 func upCommand(verb, short string,
-	run func(dir string, o vm.Options, given []string) error) *cobra.Command {
+	run func(dir string, o vm.ClusterConfig, given []string) error) *cobra.Command {
 	flags, dir := flagsOf(verb)
-	var o vm.Options
+	var o vm.ClusterConfig
 	upFlags(flags, &o)
 	return program.Verb(short, flags, upUsage, func(cmd *cobra.Command, args []string) error {
 		if err := errors.Join(nothing(args), checkUp(o)); err != nil {

@@ -23,7 +23,7 @@ const diskSize = 16 << 30
 // onMachines runs the specs on machines that are there for this run alone. It returns the report
 // also when the machines could not be removed in good order.
 func onMachines(ctx context.Context, a arguments, root string,
-	o conformance.Options) (report *conformance.Report, platform string, err error) {
+	o conformance.RunConfig) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")
 	if a.clusterPolicies {
 		archive = filepath.Join(root, "out/images/conformance-policy.tar")
@@ -32,7 +32,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 		return nil, "", fmt.Errorf("%w: run `%s` first", err, a.build())
 	}
 
-	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, ProxyMode: a.proxyMode,
+	m := vm.ClusterConfig{Nodes: a.nodes, ServiceProxy: a.serviceProxy, ProxyMode: a.proxyMode,
 		HostRouting: a.hostRouting, Policy: a.policy, Images: []string{archive},
 		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
@@ -119,7 +119,7 @@ const logPatience = 3 * time.Minute
 
 // keepLogs keeps the logs of the driver, its side-cars and the kubelet beside the logs of the
 // specs, also after an interrupt. It only logs a failure.
-func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
+func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.RunConfig) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logPatience)
 	defer cancel()
 	keep := func(name string, said []byte, err error) {
@@ -141,7 +141,7 @@ func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 // of one that is not, and specs are chosen by how many nodes there are.
 func takePods(ctx context.Context, c *vm.Cluster) error {
 	access := remote.Access{Kubeconfig: c.Kubeconfig()}
-	k, err := remote.Connect(ctx, access, remote.Options{})
+	k, err := remote.Connect(ctx, access, remote.ConnectConfig{})
 	if err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func run(ctx context.Context, a arguments) error {
 		a.policy = config.PolicyKubernetes
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	o := conformance.Options{
+	o := conformance.RunConfig{
 		Program:    filepath.Join(root, "out/bin/e2e.test"),
 		Kubectl:    filepath.Join(root, "out/bin/kubectl"),
 		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated,

@@ -42,12 +42,11 @@ func Command() *cobra.Command {
 			"snapshot files")
 	return program.Command("Show the same traffic in clear and behind Kubeveil",
 		flags, usage, func() (program.Run, error) {
-			o := demo.Options{API: *api, Progress: program.Progress(os.Stdout)}
+			progress := program.Progress(os.Stdout)
 			return program.Within(limit, func(ctx context.Context) error {
-				return program.Show(*out, "the frames of both networks next to each other", o.Progress,
+				return program.Show(*out, "the frames of both networks next to each other", progress,
 					func(root, _ string) (*report.Report, error) {
-						o.Root = root
-						return demo.Run(ctx, o)
+						return demo.Run(ctx, root, *api, progress)
 					})
 			}), nil
 		})

@@ -47,8 +47,7 @@ func Command() *cobra.Command {
 							return nil, err
 						}
 						defer closeLog()
-						return storage.Run(ctx, storage.Options{Dir: folder, Root: root, Log: log,
-							Progress: say})
+						return storage.Run(ctx, folder, root, log, say)
 					})
 			}), nil
 		})

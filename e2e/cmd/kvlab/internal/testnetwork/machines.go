@@ -32,7 +32,7 @@ func onMachines(ctx context.Context, a arguments, root string, o session.Setup,
 	log *slog.Logger) (report *session.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
-	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace},
+	c, err := vm.New(ctx, vm.ClusterConfig{NoVeil: true, Userspace: []int{userspace},
 		Dir: filepath.Join(a.out, "cluster"), Log: log})
 	if err != nil {
 		return nil, "", err
@@ -57,7 +57,7 @@ func (m machines) run(ctx context.Context, a arguments, root string, o session.S
 		}
 	}
 	cluster, err := remote.Connect(ctx, remote.Access{Kubeconfig: m.Kubeconfig()},
-		remote.Options{Image: a.image, Canary: m.Lab.Canary, Log: log})
+		remote.ConnectConfig{Image: a.image, Canary: m.Lab.Canary, Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -191,7 +191,7 @@ func run(ctx context.Context, a arguments) error {
 func onCluster(ctx context.Context, a arguments, root string, o session.Setup,
 	log *slog.Logger) (*session.Report, string, error) {
 	access := remote.Access{Kubeconfig: a.kubeconfig}
-	cluster, err := remote.Connect(ctx, access, remote.Options{Image: a.image, Log: log})
+	cluster, err := remote.Connect(ctx, access, remote.ConnectConfig{Image: a.image, Log: log})
 	if err != nil {
 		return nil, "", err
 	}

@@ -91,7 +91,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
 	fmt.Println("starting a virtual machine …")
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(),
+	c, err := vm.New(ctx, vm.ClusterConfig{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(),
 		Dir: filepath.Join(out, "cluster"), Log: log})
 	if err != nil {
 		return err
