@@ -3,7 +3,7 @@
 //
 // The table NFTGuardTable drops packets of the cluster that would leave in clear. It also keeps the
 // replies of nodes to pods inside tunnels (translate.go) and refuses pods' connections without a
-// route (refuse.go). The table NFTPodTable marks packets from pods and drops forged ones (pods.go).
+// route (tcp.go). The table NFTPodTable marks packets from pods and drops forged ones (pods.go).
 // A packet's input link decides its owner, regardless of a mark that another program set
 // (origin.go). Tunnel datagrams are accepted from listed addresses of nodes only (datagram.go).
 // Each reason to drop has a chain that counts packets and samples some (drop.go).

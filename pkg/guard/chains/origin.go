@@ -72,3 +72,38 @@ func judgeInside(quotes []nft.Rule) []nft.Rule {
 	return slices.Concat(dropMarked(), dropSources(unserved()), dropDestinations(nil),
 		[]nft.Rule{passServed()}, quotes, []nft.Rule{nft.Goto(chainAnswers)})
 }
+
+// A peer decides what it sends into its tunnel. Without a rule, a compromised node could reach the
+// networks around this node with this node's address, which firewalls there may admit:
+//
+//	peer: 198.51.100.9 into veil0 ═► this node: routed as a pod's, masqueraded ─► 198.51.100.9
+//
+// Three kinds of packets out of a tunnel may leave the cluster. Packets of a service flow
+// (ServiceMark) have passed before. A NodePort with an endpoint outside has DNAT in its connection.
+// A reply is a reply to connection tracking. Untracked packets are none of these.
+
+// dropOutside drops packets that came out of a tunnel and leave the cluster, except replies and
+// what this node translated.
+func dropOutside() []nft.Rule {
+	return []nft.Rule{
+		nft.All(nft.Direction(nft.Eq, ctReply), nft.Return),
+		nft.All(nft.Status(ctDstNAT, nft.Neq), nft.Return),
+		drop(TunnelToOutside),
+	}
+}
+
+// On a link with route_localnet the kernel accepts packets for 127.0.0.0/8 from outside. The
+// portmap plugin sets it on the links of pods with host ports, kube-proxy on all links. Programs
+// that listen on loopback expect no remote client (CVE-2020-8558). IPv6 needs no rule: ipv6_rcv
+// (net/ipv6/ip6_input.c) accepts ::1 from lo alone.
+//
+// The rule runs before NAT. Replies to a host process that used a host port are translated back to
+// 127.0.0.1 only later, and so pass.
+
+// loopback4 is the first byte of IPv4 loopback addresses (RFC 1122, section 3.2.1.3).
+const loopback4 = 127
+
+// dropLoopback drops packets of pods and tunnels to the node's loopback addresses.
+func dropLoopback() nft.Rule {
+	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), drop(ToLoopback))
+}

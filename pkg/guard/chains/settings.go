@@ -24,11 +24,11 @@ type Settings struct {
 	VIPs []netip.Addr
 	// PodPrefixes are this node's own prefixes. Connections of other nodes' pods that are
 	// translated here to a node are sent from the first address of the first prefix of each family
-	// (translate_self.go). Nil keeps the addresses in force.
+	// (source.go). Nil keeps the addresses in force.
 	PodPrefixes []netip.Prefix
 	// SelfAddrs are this node's addresses that peers accept packets from, the preferred one of each
 	// family first. The node's own packets into a tunnel have one of them as source
-	// (translate_own.go). Nil keeps what is in force.
+	// (source.go). Nil keeps what is in force.
 	SelfAddrs []netip.Addr
 	// Datagrams sets which sources of tunnel datagrams are accepted (datagram.go). Nil keeps the
 	// setting in force.

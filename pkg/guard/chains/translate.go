@@ -19,7 +19,7 @@ import (
 // So a pod keeps its source towards nodes. A packet that lost it nevertheless (its connection is
 // older than the rule) does not enter the tunnel. The same holds for packets of other nodes' pods
 // that pass this node, for example to a NodePort: they are routed and judged like packets of this
-// node's pods. Their source is decided in translate_self.go.
+// node's pods. Their source is decided in source.go.
 
 // beforeSourceNAT is before priority srcnat (100): the first chain that translates decides.
 const beforeSourceNAT = 90
