@@ -81,7 +81,15 @@ type Refusal struct {
 //go:embed report.html
 var page string
 
-var tmpl = template.Must(template.New("report").Parse(page))
+//go:embed style.css
+var style string
+
+// Style is the style of the page: light and dark, on paper and on a phone. Other pages with cards
+// and tables use it too.
+var Style = template.CSS(style)
+
+var tmpl = template.Must(template.New("report").Funcs(template.FuncMap{
+	"style": func() template.CSS { return Style }}).Parse(page))
 
 // HTML writes the page.
 func (r *Report) HTML(w io.Writer) error {
