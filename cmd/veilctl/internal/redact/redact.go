@@ -2,7 +2,10 @@ package redact
 
 import (
 	"bytes"
+	"encoding/base64"
 	"regexp"
+
+	"k8s.io/client-go/rest"
 )
 
 // Mark stands where a secret was.
@@ -29,6 +32,15 @@ func New(public, literals []string) *Redactor {
 		}
 	}
 	return r
+}
+
+// OfClient returns the secrets of a client of the API server, as literals for New.
+func OfClient(cfg *rest.Config) []string {
+	out := []string{cfg.BearerToken, cfg.Password}
+	if len(cfg.KeyData) > 0 {
+		out = append(out, string(cfg.KeyData), base64.StdEncoding.EncodeToString(cfg.KeyData))
+	}
+	return out
 }
 
 // secretName matches names of secret values, or the ends of such names, without regard to case, -

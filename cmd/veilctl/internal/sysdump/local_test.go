@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact/redacttest"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -19,10 +20,10 @@ func TestLocalSysdumpNeedsNoAPIServer(t *testing.T) {
 	dir := t.TempDir()
 	logs := filepath.Join(dir, "kube-system_veild-a_uid", "veild")
 	errtest.Must(t, os.MkdirAll(logs, 0o755))
-	filetest.Write(t, filepath.Join(logs, "0.log"), []byte("Authorization: Bearer "+plantedToken+
-		"\nprivate_key="+plantedHex+"\nveild starts\n"), 0o600)
-	filetest.Write(t, filepath.Join(dir, "veild.yaml"), []byte("mtu: 1400\npassword: "+
-		plantedPassword+"\n"), 0o600)
+	filetest.Write(t, filepath.Join(logs, "0.log"), []byte(redacttest.Text()+
+		"\nveild starts\n"), 0o600)
+	filetest.Write(t, filepath.Join(dir, "veild.yaml"), []byte("mtu: 1400\n# "+
+		redacttest.Text()+"\n"), 0o600)
 	n := localNode{socket: filepath.Join(dir, "no.sock"),
 		configs: []string{filepath.Join(dir, "none"), filepath.Join(dir, "veild.y*")},
 		logs:    filepath.Join(dir, "kube-system_veil*/*/*.log"),
@@ -33,7 +34,7 @@ func TestLocalSysdumpNeedsNoAPIServer(t *testing.T) {
 			if args[0] == "peers" {
 				return nil, errors.New("exit status 3")
 			}
-			return []byte("this is " + strings.Join(args, " ") + "\n" + plantedBlock), nil
+			return []byte("this is " + strings.Join(args, " ") + "\n" + redacttest.Text()), nil
 		}}
 
 	file := filepath.Join(dir, "dump.tar.gz")
@@ -51,11 +52,7 @@ func TestLocalSysdumpNeedsNoAPIServer(t *testing.T) {
 		}
 	}
 	for name, text := range files {
-		for _, secret := range []string{plantedToken, plantedHex, plantedPassword, plantedPEM} {
-			if strings.Contains(text, secret) {
-				t.Errorf("%s holds %q", name, secret)
-			}
-		}
+		redacttest.Check(t, name, text)
 	}
 }
 

@@ -3,7 +3,6 @@ package sysdump
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -180,7 +179,7 @@ func newDump(c verb.Call, k *remote.Cluster, f *os.File, root string) (*dump, er
 		}
 	}
 
-	d.archive = newArchive(f, root, redact.New(public, ownSecrets(k)), manifest{
+	d.archive = newArchive(f, root, redact.New(public, redact.OfClient(k.Config)), manifest{
 		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(),
 		Server: k.Server, LeftOut: leftOut,
 	})
@@ -189,16 +188,6 @@ func newDump(c verb.Call, k *remote.Cluster, f *os.File, root string) (*dump, er
 	}
 
 	return d, nil
-}
-
-// ownSecrets returns the secrets of the kubeconfig in use.
-func ownSecrets(k *remote.Cluster) []string {
-	cfg := k.Config
-	out := []string{cfg.BearerToken, cfg.Password}
-	if len(cfg.KeyData) > 0 {
-		out = append(out, string(cfg.KeyData), base64.StdEncoding.EncodeToString(cfg.KeyData))
-	}
-	return out
 }
 
 func (d *dump) say(format string, args ...any) {
