@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// leakReport is the result of leakcheck.
-type leakReport struct {
+// LeakReport is the output of leakcheck; fields are added, never renamed.
+type LeakReport struct {
 	Links   []string `json:"links"`
 	Seconds float64  `json:"seconds"`
 	Frames  uint64   `json:"frames"`
@@ -67,23 +67,23 @@ kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
 	})
 }
 
-func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (leakReport, error) {
+func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (LeakReport, error) {
 	rules := leak.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
 
 	if err := mayRead(); err != nil {
-		return leakReport{}, err
+		return LeakReport{}, err
 	}
-	o, err := leak.Start("/proc/self/ns/net", rules)
+	o, err := leak.Start("", rules) // in its own namespace, CAP_NET_RAW is enough
 	if err != nil {
-		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
+		return LeakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
 
 	for _, link := range s.Guard.Links {
 		if err := o.Watch(link); err != nil {
-			return leakReport{}, err
+			return LeakReport{}, err
 		}
 	}
 
@@ -99,10 +99,10 @@ func readLinks(c verb.Call, s telemetry.Status, long time.Duration) (leakReport,
 
 	seen, err := o.Stop()
 	if err != nil {
-		return leakReport{}, err
+		return LeakReport{}, err
 	}
 
-	r := leakReport{
+	r := LeakReport{
 		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames,
 		Dropped: seen.Dropped,
 		Tunnel:  seen.Kinds[leak.Tunnel], Neighbour: seen.Kinds[leak.Neighbour],
@@ -132,7 +132,7 @@ func mayRead() error {
 	return unix.Close(fd)
 }
 
-func showLeaks(c verb.Call, r leakReport) {
+func showLeaks(c verb.Call, r LeakReport) {
 	fmt.Fprintf(c.Out, `%8d frames in %.0f s
 %8d of the tunnel
 %8d ARP and neighbour discovery
