@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/audit"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/bench"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
@@ -42,7 +43,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 		node.Guard(), node.Drops(), node.Service(), policy.Command())
 	group("node", "This node:", node.Leakcheck(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
-		bench.Command(), sysdump.Command(), volume.Command())
+		audit.Command(), bench.Command(), sysdump.Command(), volume.Command())
 	root.AddCommand(versionCommand())
 	return root
 }

@@ -1,0 +1,118 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/connectivity"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// walkLimit bounds connectivity.
+const walkLimit = 10 * time.Minute
+
+// Command returns the verb that writes the audit file.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "report", Short: "Write a page that shows an auditor what is encrypted, and what is not",
+		Long: `It writes report.html, one file that needs nothing else, and result.json, and prints the SHA-256
+of both. They have the findings of check, the status of all nodes, connectivity, leakcheck of all
+nodes for the time --for, flows by class, dropped packets by reason, versions and image digests, and
+the exceptions in force with their text. They list what was not looked at, and why.
+
+For leakcheck it starts a pod of veild's own image on each node, on the host's network with NET_RAW,
+in a namespace that it removes at the end. For connectivity it needs the image kubeveil-tools, see
+veilctl connectivity; without --image it leaves that out.
+
+The files name nodes, pods and addresses of all tenants, and have no secrets. Ctrl-C ends the run:
+the files then say that it was interrupted. Exit status 1: a verdict is bad.`,
+		Example: `veilctl report --for 10m --out audit-2026-11
+veilctl report --for 1h --out audit --image registry.example/kubeveil-tools:v1
+jq -r '.notLookedAt[] | .what + ": " + .why' audit/result.json`,
+	}
+	fs := cmd.Flags()
+	var access remote.Access
+	access.Register(fs)
+	long := fs.Duration("for", 10*time.Minute, "how long to read the nodes' uplinks")
+	out := fs.String("out", "", "`folder` to write; it must be empty, or not exist")
+	image := fs.String("image", "", "kubeveil-tools `image`, for connectivity (default: none)")
+	return verb.New(cmd, func(c verb.Call) error {
+		switch {
+		case *out == "":
+			return fmt.Errorf("name a folder with --out: %w", verb.ErrUsage)
+		case *long < time.Second || *long > time.Hour:
+			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, verb.ErrUsage)
+		}
+		if err := checkFolder(*out); err != nil {
+			return err
+		}
+		k, err := access.Open()
+		if err != nil {
+			return err
+		}
+		if _, err := k.Client.Discovery().ServerVersion(); err != nil {
+			return fmt.Errorf("ask %s: %w", k.Server, err)
+		}
+		return write(c, *out, &collector{cluster: k, access: access, image: *image, long: *long,
+			began: time.Now(), progress: c.Progress})
+	})
+}
+
+// write gathers and writes the report, and prints the verdict.
+func write(c verb.Call, dir string, from *collector) error {
+	r := from.run(c.Ctx)
+	r.finish(from.secrets())
+	sums, err := writeFolder(dir, r)
+	if err != nil {
+		return err
+	}
+
+	for _, s := range r.Sections {
+		fmt.Fprintf(c.Out, "%-16s%s\n", s.Label(), s.Title)
+	}
+	for _, gap := range r.Unseen {
+		fmt.Fprintf(c.Progress, "not looked at: %s: %s\n", gap.What,
+			strings.ReplaceAll(gap.Why, "\n", "; "))
+	}
+	fmt.Fprintf(c.Out, "\n%s\n", r.Label())
+	for _, name := range []string{pageFile, resultFile} {
+		fmt.Fprintf(c.Out, "%s  %s/%s\n", sums[name], strings.TrimRight(dir, "/"), name)
+	}
+	if r.Verdict == Bad || r.Interrupted {
+		return verb.ErrWrong
+	}
+	return nil
+}
+
+// connectivity returns the section about the kinds of flow, which it sends if there is an image.
+func (c *collector) connectivity(ctx context.Context) *Section {
+	s := newWalk()
+	switch {
+	case c.image == "":
+		s.lacks("all flows", "no image of the tools was given (--image)")
+		return s
+	case ctx.Err() != nil:
+		s.lacks("all flows", interrupted)
+		return s
+	}
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, walkLimit)
+	defer cancel()
+	k, err := remote.Connect(ctx, c.access, remote.ConnectConfig{Image: c.image})
+	if err != nil {
+		s.lacks("all flows", err.Error())
+		return s
+	}
+	r, err := connectivity.Walk(ctx, k, connectivity.WalkConfig{Step: func(what string) {
+		c.say("%s", what)
+	}})
+	if whole.Err() != nil {
+		err = fmt.Errorf("%s: %w", interrupted, err)
+	}
+	return judgeWalk(r, err)
+}

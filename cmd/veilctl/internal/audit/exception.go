@@ -1,0 +1,175 @@
+package audit
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/docs"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// exception is a row of the exceptions in docs/security.md, as plain text.
+type exception struct {
+	number            int
+	clear, whom, shut string
+}
+
+var (
+	exceptionRow = regexp.MustCompile(`(?m)^\| (\d+) \| (.+) \| (.+) \| (.+) \|$`)
+	markdownLink = regexp.MustCompile(`\[([^\]]+)\]\([^)]*\)`)
+	markup       = strings.NewReplacer("`", "", "**", "")
+)
+
+// exceptions reads the rows from the text of the document.
+func exceptions(document string) (rows []exception) {
+	_, below, _ := strings.Cut(document, "\n## Exceptions\n")
+	section, _, _ := strings.Cut(below, "\n## ")
+	plain := func(cell string) string {
+		return markup.Replace(markdownLink.ReplaceAllString(cell, "$1"))
+	}
+	for _, m := range exceptionRow.FindAllStringSubmatch(section, -1) {
+		number, err := strconv.Atoi(m[1])
+		if err != nil {
+			continue // \d+ of a number that has no end
+		}
+		rows = append(rows, exception{number, plain(m[2]), plain(m[3]), plain(m[4])})
+	}
+	return rows
+}
+
+// state reports whether an exception is in force.
+type state string
+
+const (
+	open    state = "open"
+	closed  state = "closed"
+	unknown state = "not known"
+)
+
+// setting is what decides which exceptions are in force.
+type setting struct {
+	// cfg is veild's configuration, and from its origin. unread is the reason why it could not be
+	// read; "" if it was.
+	cfg          config.Config
+	from, unread string
+	// groups are the API groups.
+	groups []string
+	// volumes reports whether pods of veil-csi run. podsUnread is the reason why that is not known.
+	volumes    bool
+	podsUnread string
+	// sources describes by node from which addresses tunnel datagrams are accepted, see
+	// telemetry.Status.
+	sources map[string]string
+}
+
+// byConfig returns the state that a setting of the configuration gives.
+func (s setting) byConfig(isOpen bool, why string) (state, string) {
+	switch {
+	case s.unread != "":
+		return unknown, "veild's configuration could not be read: " + s.unread
+	case isOpen:
+		return open, why + ", by the configuration of " + s.from
+	}
+	return closed, why + ", by the configuration of " + s.from
+}
+
+// always is the judgement of an exception that no setting closes.
+func always(why string) func(setting) (state, string) {
+	return func(setting) (state, string) { return open, why }
+}
+
+// judgements decides for each exception, by number, whether it is in force.
+var judgements = map[int]func(setting) (state, string){
+	1: func(s setting) (state, string) {
+		return s.byConfig(s.cfg.Masquerade, fmt.Sprintf("masquerade: %t", s.cfg.Masquerade))
+	},
+	2: always("no setting closes it"),
+	3: always("open for each Service and pod that listens outside"),
+	4: always("no setting closes it"),
+	5: always("no setting closes it"),
+	6: always("no setting closes it"),
+	7: func(setting) (state, string) {
+		return unknown, "whether kubeveil-close.service is installed is seen on the nodes only"
+	},
+	8: func(s setting) (state, string) {
+		text := s.cfg.OpenNodeRanges()
+		if text == "" {
+			return s.byConfig(false, "nodeRanges and outside are set")
+		}
+		return s.byConfig(true, "pods reach "+text)
+	},
+	9: func(s setting) (state, string) {
+		if s.unread == "" && s.cfg.ServiceProxy == config.ServiceProxyEBPF {
+			return open, "serviceProxy: ebpf keeps an address closed while a pod is there that " +
+				"had a flow to it"
+		}
+		return open, "open after a Service with such an address is deleted"
+	},
+	10: always("open for each Service with a host name or ipMode: Proxy"),
+	11: func(s setting) (state, string) {
+		if slices.Contains(s.groups, "k8s.cni.cncf.io") {
+			return open, "the API server has the API group of Multus, k8s.cni.cncf.io"
+		}
+		return unknown, "the API server has no Multus (k8s.cni.cncf.io); other ways to add " +
+			"interfaces to pods were not looked for"
+	},
+	12: always("open for each Service with externalTrafficPolicy: Local"),
+	13: always("no setting closes it"),
+	14: byVolumes,
+	15: byVolumes,
+	16: byRoaming,
+	17: func(s setting) (state, string) {
+		if len(s.cfg.LinkLocalOutside) == 0 {
+			return s.byConfig(false, "linkLocalOutside: []")
+		}
+		return s.byConfig(true, fmt.Sprintf("linkLocalOutside: %v", s.cfg.LinkLocalOutside))
+	},
+}
+
+func byVolumes(s setting) (state, string) {
+	switch {
+	case s.podsUnread != "":
+		return unknown, "whether veil-csi is there could not be read: " + s.podsUnread
+	case s.volumes:
+		return open, "veil-csi is installed"
+	}
+	return closed, "no pod of veil-csi is there"
+}
+
+func byRoaming(s setting) (state, string) {
+	for _, node := range slices.Sorted(maps.Keys(s.sources)) {
+		if text := s.sources[node]; strings.HasPrefix(text, "anywhere") {
+			return open, fmt.Sprintf("%s accepts tunnel datagrams from %s", node, text)
+		}
+	}
+	return s.byConfig(s.cfg.Tunnel.Roaming, fmt.Sprintf("tunnel.roaming: %t", s.cfg.Tunnel.Roaming))
+}
+
+// judgeExceptions returns the section about exceptions.
+func judgeExceptions(s setting) *Section {
+	section := &Section{Name: "exceptions", Title: "Exceptions in force", Informs: true,
+		Text: "What Kubeveil does not encrypt or prove, as docs/security.md of this veilctl lists " +
+			"it. Open exceptions are documented, so they do not make the whole bad.",
+		Head: []string{"no.", "what is clear", "who is affected", "why it is open or closed",
+			"how to close it"}}
+	for _, e := range exceptions(docs.Security) {
+		found, why := unknown, "this veilctl has no rule for it"
+		if judge := judgements[e.number]; judge != nil {
+			found, why = judge(s)
+		}
+		row := Row{Verdict: Note, Word: string(found),
+			Cells: []string{strconv.Itoa(e.number), e.clear, e.whom, why, e.shut}}
+		switch found {
+		case closed:
+			row.Verdict = Good
+		case unknown:
+			row.Why = why
+		}
+		section.Rows = append(section.Rows, row)
+	}
+	return section
+}

@@ -1,0 +1,277 @@
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/connectivity"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// judgeStatus returns the section about the status of the nodes. A node without an answer is bad.
+func judgeStatus(r cluster.Report, err error) *Section {
+	s := &Section{Name: "status", Title: "Status of the nodes",
+		Text: "What veilctl status shows: whether the node's tunnels, guard and policies work.",
+		Head: []string{"node", "veild", "tunnel", "peers that answer", "what is wrong"}}
+	if err != nil {
+		s.lacks("all nodes", err.Error())
+		return s
+	}
+
+	for _, n := range r.Nodes {
+		row := Row{Verdict: Good, Cells: []string{n.Node, n.Version, n.Backend,
+			fmt.Sprintf("%d of %d", n.PeersUp, n.Peers), strings.Join(slices.Concat(n.Problems,
+				n.Notes), "\n")}}
+		switch {
+		case !n.Well:
+			row.Verdict = Bad
+		case len(n.Notes) > 0:
+			row.Verdict = Note
+		}
+		if !n.Answered {
+			row.Cells[3], row.Why = "", cmp.Or(row.Cells[4], "its veild does not answer")
+		}
+		s.Rows = append(s.Rows, row)
+	}
+	if len(s.Rows) == 0 {
+		s.lacks("all nodes", "the cluster has no node")
+	}
+	return s
+}
+
+// judgeCheck returns the section about what the cluster lacks. Rights for an installation do not
+// count: an auditor need not have them.
+func judgeCheck(f preflight.Facts) *Section {
+	s := &Section{Name: "check", Title: "Fitness of the cluster",
+		Text: "What veilctl check finds: the API server, ranges, kernels, other network plugins.",
+		Head: []string{"check", "found", "what to do"}}
+	for _, finding := range preflight.Judge(f) {
+		v := map[preflight.Level]Verdict{preflight.OK: Good, preflight.Warning: Note,
+			preflight.Error: Bad}[finding.Level]
+		if finding.Check == "rights" && v == Bad {
+			v = Note
+		}
+		s.add(v, finding.Check, finding.Found, finding.Do)
+	}
+	for _, what := range slices.Sorted(maps.Keys(f.Unread)) {
+		s.lacks(what, f.Unread[what])
+	}
+	return s
+}
+
+// judgeFlows returns the section about connections by class. The verb exits with a status of its
+// own where a pod's flow to the cluster is in clear.
+func judgeFlows(answers []lineAnswer) *Section {
+	s := &Section{Name: "flows", Title: "Flows by class",
+		Text: "What veilctl flows shows at the end of the run. Flows of hosts and to the outside " +
+			"are in clear as the exceptions say.",
+		Head: []string{"class or node", "flows", "on nodes", "remark"}}
+	sum := s.count(answers)
+	for _, a := range answers {
+		if a.status == verb.ExitWrong && a.err == "" {
+			s.add(Bad, a.node, "", "", "a flow of a pod to the cluster is in clear")
+		}
+	}
+	for _, class := range slices.Sorted(maps.Keys(sum)) {
+		v := Good
+		if strings.Contains(class, "clear") {
+			v = Note
+		}
+		s.add(v, class, fmt.Sprint(sum[class].lines), fmt.Sprint(sum[class].nodes), "")
+	}
+	return s
+}
+
+// counted is how many lines have a value, on how many nodes.
+type counted struct{ lines, nodes int }
+
+// count adds samples and the nodes without a whole answer to s, and returns the lines by value.
+func (s *Section) count(answers []lineAnswer) map[string]counted {
+	sum := map[string]counted{}
+	for _, a := range answers {
+		if a.err != "" {
+			s.lacks(a.node, a.err)
+		}
+		for kind, n := range a.counts {
+			if _, known := sum[kind]; !known && len(sum) >= maxKinds {
+				kind = overflowKind
+			}
+			sum[kind] = counted{sum[kind].lines + n, sum[kind].nodes + 1}
+		}
+		s.addSamples(a.samples)
+	}
+	return sum
+}
+
+// judgeDrops returns the section about dropped packets. Counters are differences between two
+// answers to status.
+func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
+	s := &Section{Name: "drops", Title: "Dropped packets by reason",
+		Text: "Counters count all packets, as far as a node answered at the beginning and at the " +
+			"end; veilctl drops samples some. A dropped packet did not leave in clear: it shows " +
+			"that something tried.",
+		Head: []string{"reason or node", "dropped in this time", "dropped since the node started",
+			"sampled", "remark"}}
+
+	sampled := s.count(answers)
+	c := countDrops(before, after)
+	for reason, n := range sampled {
+		c.total[reason] = max(c.total[reason], uint64(n.lines))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(c.total)) {
+		if c.total[reason] == 0 {
+			continue
+		}
+		v, remark := Note, ""
+		if c.harmless[reason] {
+			v, remark = Good, "every pod sends such packets"
+		}
+		if c.during[reason] == 0 && sampled[reason].lines == 0 {
+			v = Good
+		}
+		s.add(v, reason, fmt.Sprint(c.during[reason]), fmt.Sprint(c.total[reason]),
+			fmt.Sprint(sampled[reason].lines), remark)
+	}
+	return s
+}
+
+// judgeVersions returns the section about programs and images.
+func judgeVersions(pods []corev1.Pod, err error) *Section {
+	s := &Section{Name: "versions", Title: "Versions and image digests",
+		Text: "Containers of Kubeveil's pods in kube-system, by the digest that the runtime of " +
+			"the node reports.",
+		Head: []string{"container", "image", "digest", "pods", "remark"}}
+	if err != nil {
+		s.lacks("all pods", err.Error())
+		return s
+	}
+
+	type key struct{ container, image, digest string }
+	pulled := map[key][]string{}
+	digests := map[string]map[string]bool{}
+	for _, p := range pods {
+		component := cmp.Or(p.Labels["app.kubernetes.io/component"], p.Name)
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses,
+			p.Status.ContainerStatuses) {
+			k := key{component + "/" + c.Name, c.Image, c.ImageID}
+			pulled[k] = append(pulled[k], cmp.Or(p.Spec.NodeName, p.Name))
+			if digests[k.container] == nil {
+				digests[k.container] = map[string]bool{}
+			}
+			digests[k.container][c.ImageID] = true
+		}
+	}
+	for k, nodes := range pulled {
+		row := Row{Verdict: Good, Cells: []string{k.container, k.image, k.digest,
+			fmt.Sprint(len(nodes)), ""}}
+		switch {
+		case k.digest == "":
+			row.Verdict = Unseen
+			row.Why = "no digest is known, on " + verb.Some(slices.Sorted(slices.Values(nodes)))
+			row.Cells[4] = row.Why
+		case len(digests[k.container]) > 1:
+			row.Verdict = Note
+			row.Cells[4] = "nodes differ: this one is on " +
+				verb.Some(slices.Sorted(slices.Values(nodes)))
+		}
+		s.Rows = append(s.Rows, row)
+	}
+	slices.SortFunc(s.Rows, func(a, b Row) int { return slices.Compare(a.Cells, b.Cells) })
+	if len(s.Rows) == 0 {
+		s.lacks("all pods", "kube-system has no pod of Kubeveil")
+	}
+	return s
+}
+
+// judgeWalk returns the section about the kinds of flow that connectivity sent.
+func judgeWalk(r connectivity.Report, err error) *Section {
+	s := newWalk()
+	for _, f := range r.Flows {
+		v := Good
+		switch {
+		case !f.OK:
+			v = Bad
+		case f.Verdict == connectivity.HostToHost || f.Verdict == connectivity.Outside:
+			v = Note
+		}
+		s.add(v, f.Class, f.Way.String(), string(f.Verdict), string(f.Promised), f.Error)
+	}
+	for _, skipped := range r.Skipped {
+		s.lacks(skipped.What, skipped.Why)
+	}
+	if err != nil {
+		s.lacks("the walk", err.Error())
+	}
+	return s
+}
+
+func newWalk() *Section {
+	return &Section{Name: "connectivity", Title: "Every kind of flow, sent and watched",
+		Text: "What veilctl connectivity saw of payloads that it sent between two nodes.",
+		Head: []string{"flow", "way", "observed", "promised", "remark"}}
+}
+
+// dropCounts are counters of dropped packets of all nodes by reason.
+type dropCounts struct {
+	// during counts those of nodes that answered twice, between their answers.
+	during, total map[string]uint64
+	harmless      map[string]bool
+}
+
+func countDrops(before, after cluster.Report) dropCounts {
+	was := map[string]map[string]uint64{}
+	for _, n := range before.Nodes {
+		was[n.Node] = dropsOf(n.Status)
+	}
+
+	c := dropCounts{map[string]uint64{}, map[string]uint64{}, map[string]bool{}}
+	for _, n := range after.Nodes {
+		then, known := was[n.Node]
+		for reason, packets := range dropsOf(n.Status) {
+			name := reason
+			if _, counted := c.total[reason]; !counted && len(c.total) >= 2*maxKinds {
+				name = overflowKind
+			}
+			c.total[name] += packets
+			if known && packets >= then[reason] {
+				c.during[name] += packets - then[reason]
+			}
+		}
+		if n.Status == nil {
+			continue
+		}
+		for _, d := range n.Status.Guard.Drops {
+			if d.Harmless && c.total[clean(d.Name)] > 0 {
+				c.harmless[clean(d.Name)] = true
+			}
+		}
+	}
+	return c
+}
+
+// dropsOf returns the dropped packets of a node by reason: those of the guard and of policies.
+func dropsOf(status *telemetry.Status) map[string]uint64 {
+	drops := map[string]uint64{}
+	if status == nil {
+		return drops
+	}
+	for _, d := range status.Guard.Drops[:min(len(status.Guard.Drops), maxKinds)] {
+		drops[clean(d.Name)] += d.Packets
+	}
+	if status.Policy != nil {
+		for _, reason := range slices.Sorted(maps.Keys(status.Policy.Drops)) {
+			if len(drops) < 2*maxKinds {
+				drops[clean(reason)] += status.Policy.Drops[reason]
+			}
+		}
+	}
+	return drops
+}

@@ -1,0 +1,254 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+const (
+	// leakSuite is the beginning of the name of the namespace of the pods that read uplinks.
+	leakSuite = "veilctl-report"
+	// startLimit bounds the start of such a pod, and endLimit its end after its time.
+	startLimit = 3 * time.Minute
+	endLimit   = 2 * time.Minute
+	// clearLimit bounds the removal of the namespace, also after Ctrl-C.
+	clearLimit = 6 * time.Minute
+	// maxLog bounds the bytes of a pod's answer, and shownLeaks its frames in clear.
+	maxLog     = 512 << 10
+	shownLeaks = 5
+	// lookEvery is the pause between two looks at the pods; a hundredth of a second more per node.
+	lookEvery = 2 * time.Second
+	// tellEvery is the pause between two lines of progress.
+	tellEvery = 30 * time.Second
+)
+
+// leakReader reads the uplinks of all nodes, by a pod of veild's own image on each.
+type leakReader struct {
+	*collector
+	section   *Section
+	namespace string
+	// waiting holds the nodes by the names of pods that have not answered.
+	waiting map[string]string
+	// failed is the error of the last look; nil if it succeeded.
+	failed error
+}
+
+// leaks returns the section about frames in clear on the nodes' uplinks. It needs the right to make
+// a namespace with pods on the host's network, and removes both.
+func (c *collector) leaks(ctx context.Context) *Section {
+	s := &Section{Name: "leakcheck", Title: "Frames on the nodes' uplinks",
+		Text: "What veilctl leakcheck saw on each node: every frame of the interfaces that the " +
+			"guard protects, for " + c.long.String() + ".",
+		Head: []string{"node", "frames", "of the tunnel", "with an address of the cluster in clear",
+			"read for", "remark"}}
+	switch {
+	case c.podsErr != nil:
+		s.lacks("all nodes", c.podsErr.Error())
+		return s
+	case ctx.Err() != nil:
+		s.lacks("all nodes", interrupted)
+		return s
+	case len(c.veild) == 0:
+		s.lacks("all nodes", "no node has veild")
+		return s
+	}
+
+	c.say("starting a pod on each of %d nodes that reads the uplinks for %v", len(c.veild), c.long)
+	n, err := c.cluster.Namespace(ctx, leakSuite, remote.Privileged)
+	if err != nil {
+		s.lacks("all nodes", err.Error())
+		return s
+	}
+	r := &leakReader{collector: c, section: s, namespace: n.Name, waiting: map[string]string{}}
+	r.start(ctx)
+	r.wait(ctx)
+
+	c.say("removing namespace %s", n.Name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearLimit)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		s.add(Note, "all nodes", "", "", "", "", "namespace "+n.Name+" is still there: "+err.Error())
+	}
+	return s
+}
+
+// start makes the pods.
+func (r *leakReader) start(ctx context.Context) {
+	pods := r.cluster.Client.CoreV1().Pods(r.namespace)
+	for i, on := range slices.Sorted(maps.Keys(r.veild)) {
+		veild := r.veild[on]
+		c := slices.IndexFunc(veild.Spec.Containers, func(c corev1.Container) bool {
+			return c.Name == "veild"
+		})
+		switch {
+		case ctx.Err() != nil:
+			r.section.lacks(on, interrupted)
+			continue
+		case c < 0:
+			r.section.lacks(on, noPod)
+			continue
+		}
+		p := leakPod(fmt.Sprintf("leakcheck-%d", i), on, veild.Spec.Containers[c].Image, r.long)
+		if _, err := pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			r.section.lacks(on, err.Error())
+			continue
+		}
+		r.waiting[p.Name] = on
+	}
+}
+
+// leakPod returns a pod that runs veilctl leakcheck once.
+func leakPod(name, on, image string, long time.Duration) *corev1.Pod {
+	no, yes := false, true
+	root, socket := int64(0), corev1.HostPathSocket
+	deadline := int64((startLimit + long + endLimit).Seconds())
+
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{remote.SuiteLabel: leakSuite}},
+		Spec: corev1.PodSpec{
+			NodeName: on, HostNetwork: true, RestartPolicy: corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: &no, ActiveDeadlineSeconds: &deadline,
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{
+				Name: "leakcheck", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command: []string{"/usr/local/bin/veilctl", "leakcheck", "--for", long.String(),
+					"-o", "json", "--socket", abi.AdminSocket},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsUser: &root,
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"},
+						Add: []corev1.Capability{"NET_RAW"}},
+					SeccompProfile: &corev1.SeccompProfile{
+						Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+				// The socket alone: the node's private key lies beside it.
+				VolumeMounts: []corev1.VolumeMount{{Name: "socket", MountPath: abi.AdminSocket,
+					ReadOnly: true}},
+			}},
+			Volumes: []corev1.Volume{{Name: "socket", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: abi.AdminSocket, Type: &socket}}}},
+		},
+	}
+}
+
+// wait reads the answers of the pods as they end.
+func (r *leakReader) wait(ctx context.Context) {
+	began, told := time.Now(), time.Now()
+	pause := time.NewTicker(lookEvery + time.Duration(len(r.waiting))*10*time.Millisecond)
+	defer pause.Stop()
+
+	why := interrupted
+	for len(r.waiting) > 0 {
+		r.look(ctx, time.Since(began) > startLimit)
+		since := time.Since(began)
+		if apierrors.IsForbidden(r.failed) || since > startLimit+r.long+endLimit {
+			why = "its pod did not end in time"
+			if r.failed != nil {
+				why = r.failed.Error()
+			}
+			break
+		}
+		if time.Since(told) > tellEvery {
+			told = time.Now()
+			r.say("%d nodes still read; %v are left", len(r.waiting),
+				max(0, r.long-since).Round(time.Second))
+		}
+		if len(r.waiting) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+			continue
+		}
+		break
+	}
+	for _, on := range slices.Sorted(maps.Values(r.waiting)) {
+		r.section.lacks(on, why)
+	}
+}
+
+// look reads the answers of the pods that have ended. If late is set, pods that have not started do
+// not count any more.
+func (r *leakReader) look(ctx context.Context, late bool) {
+	pods := r.cluster.Client.CoreV1().Pods(r.namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if r.failed = err; err != nil {
+		return // the next look may succeed
+	}
+	for _, p := range list.Items {
+		on, waits := r.waiting[p.Name]
+		switch {
+		case !waits:
+		case p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
+			delete(r.waiting, p.Name)
+			text, err := pods.GetLogs(p.Name, &corev1.PodLogOptions{
+				LimitBytes: new(int64(maxLog))}).DoRaw(ctx)
+			r.section.judgeLeaks(on, text, errors.Join(err, podEnd(p)), r.long)
+		case late && p.Status.Phase == corev1.PodPending:
+			delete(r.waiting, p.Name)
+			r.section.lacks(on, "its pod did not start: "+cluster.PodProblem(p))
+		}
+	}
+}
+
+// podEnd returns why the kubelet ended a pod; nil if its program ended by itself.
+func podEnd(p corev1.Pod) error {
+	if p.Status.Phase == corev1.PodFailed && p.Status.Reason != "" {
+		return fmt.Errorf("its pod was ended: %s: %s", p.Status.Reason, p.Status.Message)
+	}
+	return nil
+}
+
+// judgeLeaks adds the row of a node whose pod wrote text.
+func (s *Section) judgeLeaks(on string, text []byte, err error, long time.Duration) {
+	var r node.LeakReport
+	if decodeErr := json.Unmarshal(text, &r); decodeErr != nil {
+		reason := strings.TrimPrefix(string(text[:min(len(text), maxCell)]), "veilctl: ")
+		if err != nil || reason == "" {
+			reason = fmt.Sprint(errors.Join(err, decodeErr))
+		}
+		s.lacks(on, reason)
+		return
+	}
+
+	row := Row{Verdict: Good, Cells: []string{on, fmt.Sprint(r.Frames), fmt.Sprint(r.Tunnel),
+		fmt.Sprint(r.Leaks), fmt.Sprintf("%.0f s", r.Seconds), "links " +
+			strings.Join(r.Links[:min(len(r.Links), shownLeaks)], ", ")}}
+	switch {
+	case r.Leaks > 0:
+		row.Verdict, row.Word = Bad, "in clear"
+	case r.Dropped > 0:
+		row.Why = fmt.Sprintf("%d frames came too fast to be read: it proves nothing", r.Dropped)
+	case r.Frames == 0:
+		row.Why = "no frame was seen at all: it proves nothing"
+	case r.Seconds < 0.9*long.Seconds():
+		row.Why = fmt.Sprintf("it read for %.0f s only", r.Seconds)
+	}
+	if row.Why != "" {
+		row.Verdict, row.Cells[5] = Unseen, row.Why
+	}
+	s.Rows = append(s.Rows, row)
+	for _, e := range r.Examples[:min(len(r.Examples), shownLeaks)] {
+		e.Bytes = nil // they may be a payload in clear
+		sample, err := json.Marshal(map[string]any{"node": on, "frame": e})
+		if err == nil {
+			s.addSamples([]json.RawMessage{sample})
+		}
+	}
+}

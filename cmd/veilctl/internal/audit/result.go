@@ -1,0 +1,291 @@
+package audit
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+)
+
+// Bounds of what nodes can make grow.
+const (
+	// maxRows bounds the rows of a section and maxText the bytes of their cells, the worst rows
+	// first. maxCell bounds the bytes of a cell.
+	maxRows = 2000
+	maxText = 512 << 10
+	maxCell = 600
+	// maxRaw bounds the bytes of a text that are searched for secrets.
+	maxRaw = 4 << 10
+	// maxSamples bounds the samples of a section, and maxSample the bytes of one.
+	maxSamples = 300
+	maxSample  = 4 << 10
+	// maxGaps bounds the reasons of a section why something was not looked at.
+	maxGaps = 100
+)
+
+// Verdict is what was found, from good to bad.
+type Verdict string
+
+// Verdicts.
+const (
+	Good Verdict = "good"
+	// Note is something that an auditor should know, and that is as documented.
+	Note Verdict = "note"
+	// Unseen is something that was not looked at, or not enough.
+	Unseen Verdict = "not looked at"
+	Bad    Verdict = "bad"
+)
+
+// order has the verdicts from good to bad.
+var order = []Verdict{Good, Note, Unseen, Bad}
+
+func worse(a, b Verdict) int { return slices.Index(order, a) - slices.Index(order, b) }
+
+// Result is result.json; fields are added, never renamed.
+type Result struct {
+	Schema int `json:"schema"`
+	// Verdict is the worst verdict of the sections.
+	Verdict Verdict `json:"verdict"`
+	// Interrupted reports whether the run was ended before its time.
+	Interrupted bool      `json:"interrupted"`
+	Server      string    `json:"server"`
+	Veilctl     string    `json:"veilctl"`
+	Began       time.Time `json:"began"`
+	Ended       time.Time `json:"ended"`
+	// For is how long the uplinks were to be read.
+	For      string     `json:"for"`
+	Sections []*Section `json:"sections"`
+	// Unseen lists what was not looked at, and why. Never lists what no run looks at.
+	Unseen []Gap    `json:"notLookedAt"`
+	Never  []string `json:"neverLookedAt"`
+	// Redacted counts the secrets that were removed.
+	Redacted int `json:"redacted"`
+}
+
+// Gap is something that was not looked at.
+type Gap struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Section is one part of the audit.
+type Section struct {
+	Name  string `json:"name"`
+	Title string `json:"title"`
+	// Text explains how to read it.
+	Text string `json:"text"`
+	// Verdict is the worst verdict of its rows.
+	Verdict Verdict `json:"verdict"`
+	// Informs reports whether the verdicts of the section do not count for the whole.
+	Informs bool     `json:"informs,omitempty"`
+	Head    []string `json:"head"`
+	Rows    []Row    `json:"rows"`
+	// More counts the rows that are left out, which are not worse than those that are there.
+	More int `json:"more,omitempty"`
+	// Samples are JSON objects of nodes, each with the field node. MoreSamples counts the others.
+	Samples     []json.RawMessage `json:"samples,omitempty"`
+	MoreSamples int               `json:"moreSamples,omitempty"`
+}
+
+// Row is a line of a section.
+type Row struct {
+	Verdict Verdict `json:"verdict"`
+	// Word replaces the verdict's name for people.
+	Word string `json:"word,omitempty"`
+	// Cells are as many as Head of the section has. The first one names the subject.
+	Cells []string `json:"cells"`
+	// Why is the reason of Unseen.
+	Why string `json:"why,omitempty"`
+}
+
+func (s *Section) add(v Verdict, cells ...string) {
+	s.Rows = append(s.Rows, Row{Verdict: v, Cells: cells})
+}
+
+// lacks adds a row for a subject that was not looked at. The last cell is the reason.
+func (s *Section) lacks(what, why string) {
+	cells := make([]string, len(s.Head))
+	cells[0], cells[len(cells)-1] = what, why
+	s.Rows = append(s.Rows, Row{Verdict: Unseen, Cells: cells, Why: why})
+}
+
+// addSamples adds samples, within the bounds of a section.
+func (s *Section) addSamples(samples []json.RawMessage) {
+	room := min(len(samples), maxSamples-len(s.Samples))
+	s.Samples = append(s.Samples, samples[:room]...)
+	s.MoreSamples += len(samples) - room
+}
+
+// finish sorts rows by their verdicts, bounds and cleans all texts, and sums up. It is pure.
+func (r *Result) finish(secrets *redact.Redactor) {
+	known := map[string]string{} // a reason often repeats
+	text := func(t string) string {
+		t = t[:min(len(t), maxRaw)]
+		if safe, ok := known[t]; ok {
+			return safe
+		}
+		out, n := secrets.Text([]byte(t))
+		r.Redacted += n
+		known[t] = clean(string(out))
+		return known[t]
+	}
+
+	r.Schema, r.Verdict, r.Server = 1, Good, text(r.Server)
+	for _, s := range r.Sections {
+		slices.SortStableFunc(s.Rows, func(a, b Row) int { return worse(b.Verdict, a.Verdict) })
+		s.Verdict = Good
+		if len(s.Rows) > 0 {
+			s.Verdict = s.Rows[0].Verdict
+		}
+		if !s.Informs && worse(s.Verdict, r.Verdict) > 0 {
+			r.Verdict = s.Verdict
+		}
+
+		r.Unseen = append(r.Unseen, s.gaps()...)
+		s.cut()
+		for i := range s.Rows {
+			row := &s.Rows[i]
+			row.Why = text(row.Why)
+			for j := range row.Cells {
+				row.Cells[j] = text(row.Cells[j])
+			}
+		}
+		r.Redacted += s.cleanSamples(secrets)
+	}
+
+	for i := range r.Unseen {
+		r.Unseen[i] = Gap{text(r.Unseen[i].What), text(r.Unseen[i].Why)}
+	}
+	if r.Interrupted && r.Verdict != Bad {
+		r.Verdict = Unseen
+	}
+}
+
+// cut leaves out the rows beyond the bounds.
+func (s *Section) cut() {
+	kept, bytes := 0, 0
+	for ; kept < min(len(s.Rows), maxRows) && bytes < maxText; kept++ {
+		for _, cell := range s.Rows[kept].Cells {
+			bytes += min(len(cell), maxCell)
+		}
+	}
+	s.More = len(s.Rows) - kept
+	s.Rows = s.Rows[:kept]
+}
+
+// gaps returns what was not looked at: subjects with the same reason share one.
+func (s *Section) gaps() (gaps []Gap) {
+	names := map[string][]string{}
+	var reasons []string
+	for _, row := range s.Rows {
+		if row.Verdict != Unseen && row.Why == "" {
+			continue
+		}
+		why := row.Why
+		if names[why] == nil && len(reasons) >= maxGaps {
+			why = "other reasons, of which there are too many to show"
+		}
+		if names[why] == nil {
+			reasons = append(reasons, why)
+		}
+		names[why] = append(names[why], row.Cells[0])
+	}
+	for _, why := range reasons {
+		gaps = append(gaps, Gap{s.Title + ": " + verb.Some(names[why]), why})
+	}
+	return gaps
+}
+
+// cleanSamples removes secrets and bounds the samples. It returns how many secrets it removed.
+func (s *Section) cleanSamples(secrets *redact.Redactor) (removed int) {
+	for i, one := range s.Samples {
+		var fields any
+		d := json.NewDecoder(strings.NewReader(string(one)))
+		d.UseNumber()
+		if d.Decode(&fields) != nil {
+			fields = map[string]any{"error": "not JSON"}
+		}
+		safe, n := secrets.Object(fields)
+		removed += n
+		text, err := json.Marshal(cleanValue(safe))
+		if err != nil || len(text) > maxSample {
+			text = []byte(`{"error":"too long"}`)
+		}
+		s.Samples[i] = text
+	}
+	return removed
+}
+
+// cleanValue cleans all strings of a decoded JSON value, names of fields included.
+func cleanValue(v any) any {
+	switch v := v.(type) {
+	case string:
+		return clean(v)
+	case []any:
+		for i := range v {
+			v[i] = cleanValue(v[i])
+		}
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name, value := range v {
+			out[clean(name)] = cleanValue(value)
+		}
+		return out
+	}
+	return v
+}
+
+// clean returns text of at most maxCell bytes without characters that could change how text around
+// it looks: controls, and formats such as the direction of writing.
+func clean(text string) string {
+	text = strings.ToValidUTF8(text, string(unicode.ReplacementChar))
+	if len(text) > maxCell {
+		end := maxCell
+		for !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end] + " …"
+	}
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.TrimSpace(text))
+}
+
+// failed returns the sections that are bad, for a message.
+func (r *Result) failed() (titles []string) {
+	for _, s := range r.Sections {
+		if s.Verdict == Bad && !s.Informs {
+			titles = append(titles, s.Title)
+		}
+	}
+	return titles
+}
+
+// Label returns the verdict of a row as people read it, with its mark.
+func (w Row) Label() string { return mark(w.Verdict) + " " + cmp.Or(w.Word, string(w.Verdict)) }
+
+// Label returns the verdict of a section as people read it.
+func (s *Section) Label() string { return label(s.Verdict, len(s.Rows)) }
+
+// Label returns the verdict of the whole as people read it.
+func (r *Result) Label() string { return label(r.Verdict, 2) }
+
+func label(v Verdict, rows int) string {
+	if v == Unseen && rows > 1 {
+		return mark(v) + " incomplete"
+	}
+	return mark(v) + " " + string(v)
+}
+
+func mark(v Verdict) string {
+	return map[Verdict]string{Good: "✓", Note: "•", Unseen: "–", Bad: "✗"}[v]
+}
