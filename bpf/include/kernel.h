@@ -21,6 +21,7 @@
 #define PROTO_TCP    6
 #define PROTO_UDP    17
 #define PROTO_ICMPV6 58
+#define PROTO_SCTP   132
 
 /*
  * Verdicts. Under tcx, -1 is TCX_NEXT: the next program runs. Under a clsact filter the same number

@@ -9,18 +9,14 @@
 SEC("tc")
 int guard_ingress(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
-	return guard_in(skb, parse_ethernet(skb, &p), &p);
+	return guard_in(skb, BASE_DATA);
 }
 
 /* Judges a packet that comes in by a link without Ethernet headers. */
 SEC("tc")
 int guard_ingress_l3(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
-	return guard_in(skb, parse_l3(skb, &p), &p);
+	return guard_in(skb, BASE_NETWORK);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

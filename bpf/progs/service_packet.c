@@ -28,24 +28,20 @@ int service_in_l3(struct __sk_buff *skb)
 SEC("tc")
 int service_out(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
 	if (tc_out(skb, ETH_HLEN) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
 
-	return guard_out(skb, parse_ethernet(skb, &p), &p);
+	return guard_out(skb, BASE_DATA);
 }
 
 /* Egress of a guarded link without Ethernet headers. It judges in the guard's place too. */
 SEC("tc")
 int service_out_l3(struct __sk_buff *skb)
 {
-	struct packet p = {};
-
 	if (tc_out(skb, 0) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
 
-	return guard_out(skb, parse_l3(skb, &p), &p);
+	return guard_out(skb, BASE_NETWORK);
 }
 
 /* Ingress of the host's end of a pod's veth: packets that the pod sends. */

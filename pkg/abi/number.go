@@ -186,6 +186,11 @@ const (
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
+	// PinSamples is the ring of samples of dropped packets. PinLimits and PinShares have the limit
+	// of each reason, and the share of each link.
+	PinSamples = "drop_samples"
+	PinLimits  = "drop_limits"
+	PinShares  = "drop_shares"
 	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, and PinVIPs the
 	// set of addresses of services outside the ranges.
 	PinRanges = "ranges"

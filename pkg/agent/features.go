@@ -35,7 +35,7 @@ func (a *Agent) openFeatures() error {
 		return err
 	}
 	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(), Counters: a.countDrops,
-		Paths: paths, Log: a.log})
+		Ring: a.guard.Samples(), Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Log: a.log}
 	if links := s.Links(); links != nil {

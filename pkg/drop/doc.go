@@ -1,9 +1,10 @@
 // Package drop keeps samples of the packets that the node dropped, and names their pods, policies
 // and peers.
 //
-//	rules that drop ─► nflog ─► Feature ─► Ring ─► veilctl drops
-//	policies: their keeper ──────┘  │
-//	counters of all drops ─────► tally: how many have no sample
+//	rules that drop ─► nflog ────┐
+//	programs that drop ─► ring ──┴─► Feature ─► Ring ─► veilctl drops
+//	policies: their keeper ────────────┘  │
+//	counters of all drops ───────────► tally: how many have no sample
 //
 // It promises:
 //   - A packet that is not dropped costs nothing.

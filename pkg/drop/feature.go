@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/feature"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
+	"github.com/kubeveil/kubeveil/pkg/guard/sample"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -30,8 +31,10 @@ type FeatureConfig struct {
 	// Counters returns how many packets were dropped, by reason, in a map of its own. It may have
 	// other counters too.
 	Counters func() (map[string]uint64, error)
-	Paths    pod.Paths
-	Log      *slog.Logger
+	// Ring has the samples that BPF programs write. The zero value means that none do.
+	Ring  sample.Ring
+	Paths pod.Paths
+	Log   *slog.Logger
 }
 
 // Feature samples dropped packets, as the agent drives it. Make it with NewFeature. Sampled may be
@@ -50,6 +53,10 @@ type Feature struct {
 	listener *nflog.Conn
 	problem  error
 	since    time.Time
+	// ringProblem is why the ring of programs is not read.
+	ringProblem error
+	// waited counts the samples of programs that waited for this Feature.
+	waited uint64
 }
 
 // NewFeature returns a Feature that receives nothing yet.
@@ -97,6 +104,14 @@ func (f *Feature) listen() (err error) {
 
 // Run receives samples until ctx ends.
 func (f *Feature) Run(ctx context.Context) error {
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() { f.readRing(ctx) })
+	return f.listenOn(ctx)
+}
+
+// listenOn receives from the kernel's log until ctx ends.
+func (f *Feature) listenOn(ctx context.Context) error {
 	for {
 		if c := f.open(); c != nil {
 			err := f.receive(ctx, c)
@@ -146,24 +161,32 @@ func (f *Feature) receive(ctx context.Context, c *nflog.Conn) error {
 	}
 }
 
-// Sampled keeps a sample of a dropped packet. drop has the reason and what else the caller knows of
+// Sampled keeps a sample of a dropped packet of the kernel's log. drop has the reason and what else the caller knows of
 // pods and policies. A reason that is not known is left out: another program logs to the group.
 func (f *Feature) Sampled(p nflog.Packet, drop telemetry.DroppedPacket) {
 	if !f.knows(drop.Reason) {
 		return
 	}
 	drop.Time = time.Now()
+	f.keep(p, drop)
+	f.tally.add(drop.Reason)
+}
+
+// keep keeps a sample.
+func (f *Feature) keep(p nflog.Packet, drop telemetry.DroppedPacket) {
 	drop.Src, drop.Dst, drop.SrcPort, drop.DstPort = p.Src, p.Dst, p.SrcPort, p.DstPort
 	drop.Length = p.Length
-	if p.Src.IsValid() {
+	if p.Src.IsValid() && drop.Protocol == "" {
 		drop.Protocol = protocol(p.Proto)
 	}
 
 	f.mu.Lock()
 	owner := f.nameLocked(p, &drop)
+	if drop.Time.Before(f.since) {
+		f.waited++
+	}
 	f.mu.Unlock()
 	f.ring.Add(owner, drop)
-	f.tally.add(drop.Reason)
 }
 
 // nameLocked sets the names of a drop, and returns its owner: the pod that sent the packet, by its
@@ -183,7 +206,7 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 	}
 	if receiver := n.podBehind(out); receiver != "" {
 		drop.DstPod = receiver
-	} else if drop.DstPod == "" {
+	} else if drop.DstPod == "" && !drop.Time.Before(f.since) { // Another pod may have it by now.
 		drop.DstPod = n.podAt(p.Dst, now)
 	}
 
@@ -196,14 +219,16 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 
 func (f *Feature) knows(reason string) bool { return slices.Contains(f.o.Reasons, reason) }
 
-// counts returns how many packets were dropped, by reason, without other counters.
-func (f *Feature) counts() (map[string]uint64, error) {
-	counts, err := f.o.Counters()
-	if err != nil {
-		return nil, fmt.Errorf("count dropped packets: %w", err)
+// counts returns how many packets were dropped, without other counters.
+func (f *Feature) counts() (c counts, err error) {
+	if c.dropped, err = f.o.Counters(); err != nil {
+		return c, fmt.Errorf("count dropped packets: %w", err)
 	}
-	maps.DeleteFunc(counts, func(name string, _ uint64) bool { return !f.knows(name) })
-	return counts, nil
+	maps.DeleteFunc(c.dropped, func(name string, _ uint64) bool { return !f.knows(name) })
+	if f.o.Ring.Limits != nil {
+		c.written, err = f.o.Ring.Written()
+	}
+	return c, err
 }
 
 // protocol names a protocol.
@@ -263,8 +288,9 @@ func (f *Feature) Status(s *telemetry.Status) {
 func (f *Feature) samples() (s telemetry.DropSamples) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s.Since = f.since; f.problem != nil {
-		s.Problem = f.problem.Error()
+	s.Since = f.since
+	if err := errors.Join(f.problem, f.ringProblem); err != nil {
+		s.Problem = err.Error()
 	}
 	return s
 }

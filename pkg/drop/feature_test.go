@@ -183,7 +183,7 @@ func TestScanOfOnePodLeavesRoomForOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dropped, skipped = counts[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
+		dropped, skipped = counts.dropped[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
 		return dropped >= 2*many && uint64(len(n.forged("")))+skipped == dropped
 	})
 	var s telemetry.Status

@@ -73,7 +73,7 @@ func TestFloodIsCountedAndSampledWithinItsLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		dropped, skipped = counts[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
+		dropped, skipped = counts.dropped[chains.Spoofed], n.f.tally.skipped(counts)[chains.Spoofed]
 		return uint64(len(n.forged("")))+skipped == dropped
 	})
 	samples := len(n.forged(""))

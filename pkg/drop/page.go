@@ -38,7 +38,7 @@ func (f *Feature) page(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := telemetry.Drops{DropSamples: f.samples(), Before: f.tally.before(), Last: last,
+	d := telemetry.Drops{DropSamples: f.samples(), Before: f.before(), Last: last,
 		Packets: packets}
 	d.Skipped = f.tally.skipped(counts)
 	return d, nil

@@ -71,7 +71,7 @@ func TestFullRingEvictsFromWhoHasMost(t *testing.T) {
 // Each dropped packet has a sample or is skipped, also when the counters are read between the two.
 func TestTallyIsExact(t *testing.T) {
 	var y tally
-	y.begin(map[string]uint64{"a": 5})
+	y.begin(counts{dropped: map[string]uint64{"a": 5}})
 	if y.before() != 5 {
 		t.Errorf("before: %d", y.before())
 	}
@@ -80,24 +80,24 @@ func TestTallyIsExact(t *testing.T) {
 	}
 	y.add("b")
 
-	counts := map[string]uint64{"a": 15, "b": 1}
-	if got := y.skipped(counts); len(got) != 1 || got["a"] != 7 {
+	all := counts{dropped: map[string]uint64{"a": 15, "b": 1}}
+	if got := y.skipped(all); len(got) != 1 || got["a"] != 7 {
 		t.Errorf("skipped %v, want 7 of a", got)
 	}
-	if got := y.settled(counts); len(got) != 0 {
+	if got := y.settled(all); len(got) != 0 {
 		t.Errorf("settled too early: %v", got)
 	}
 	y.add("a") // It was counted, and is on its way.
-	if got := y.settled(counts); got["a"] != 6 {
+	if got := y.settled(all); got["a"] != 6 {
 		t.Errorf("settled %v, want 6 of a", got)
 	}
 	for range 6 {
 		y.add("a") // Packets that the counters do not have yet.
 	}
-	if got := y.settled(counts); got["a"] != 6 {
+	if got := y.settled(all); got["a"] != 6 {
 		t.Errorf("settled fell to %v", got)
 	}
-	if got := y.skipped(map[string]uint64{"a": 2}); len(got) != 0 {
+	if got := y.skipped(counts{dropped: map[string]uint64{"a": 2}}); len(got) != 0 {
 		t.Errorf("a counter that begins again: %v", got)
 	}
 }

@@ -5,24 +5,30 @@ import (
 	"sync"
 )
 
+// counts are numbers of packets, by reason: of those that were dropped, and of the samples that
+// programs wrote of them. dropped was read before written, so that no sample is of a packet that
+// was not counted yet.
+type counts struct{ dropped, written map[string]uint64 }
+
 // tally compares the counters of drops with the samples, by reason. The zero value is ready.
 type tally struct {
 	mu sync.Mutex
-	// base are the counters at the beginning, sampled counts the samples since.
-	base, sampled map[string]uint64
+	// base are the counts at the beginning. sampled counts the samples of the kernel's log since.
+	base    counts
+	sampled map[string]uint64
 	// last are the counters at the last call of settled, and total is what it returned.
 	last, total map[string]uint64
 }
 
 // begin begins to compare. What was counted so far has no sample, and is not skipped.
-func (t *tally) begin(counts map[string]uint64) {
+func (t *tally) begin(c counts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.base, t.sampled = maps.Clone(counts), map[string]uint64{}
-	t.last, t.total = maps.Clone(counts), map[string]uint64{}
+	t.base, t.sampled = c, map[string]uint64{}
+	t.last, t.total = c.dropped, map[string]uint64{}
 }
 
-// add counts a sample.
+// add counts a sample of the kernel's log.
 func (t *tally) add(reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +41,7 @@ func (t *tally) add(reason string) {
 func (t *tally) before() (n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, count := range t.base {
+	for _, count := range t.base.dropped {
 		n += count
 	}
 	return n
@@ -43,29 +49,31 @@ func (t *tally) before() (n uint64) {
 
 // skipped returns how many packets have no sample. Packets whose samples are on their way count for
 // a moment, so a number may become smaller.
-func (t *tally) skipped(counts map[string]uint64) map[string]uint64 {
+func (t *tally) skipped(c counts) map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.skippedLocked(counts)
+	return t.skippedLocked(c)
 }
 
 // settled is skipped for the counters of the last call, whose samples have arrived since. Its
 // numbers never become smaller.
-func (t *tally) settled(counts map[string]uint64) map[string]uint64 {
+func (t *tally) settled(c counts) map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for reason, n := range t.skippedLocked(t.last) {
+	for reason, n := range t.skippedLocked(counts{t.last, c.written}) {
 		t.total[reason] = max(t.total[reason], n)
 	}
-	t.last = maps.Clone(counts)
+	t.last = c.dropped
 	return maps.Clone(t.total)
 }
 
-func (t *tally) skippedLocked(counts map[string]uint64) map[string]uint64 {
+func (t *tally) skippedLocked(c counts) map[string]uint64 {
 	out := map[string]uint64{}
-	for reason, n := range counts {
+	for reason, n := range c.dropped {
 		// A counter that another program deleted begins at 0 again.
-		if from := min(t.base[reason], n) + t.sampled[reason]; n > from {
+		from := min(t.base.dropped[reason], n) + t.sampled[reason]
+		from += c.written[reason] - min(t.base.written[reason], c.written[reason])
+		if n > from {
 			out[reason] = n - from
 		}
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
+	"github.com/kubeveil/kubeveil/pkg/guard/sample"
 )
 
 // Sentinels for callers. Each is wrapped in a message with a remedy.
@@ -190,6 +192,11 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 		}
 	}
 	return done, odd, errors.Join(errs...)
+}
+
+// Samples returns the ring of samples. The guard closes its maps.
+func (g *Guard) Samples() sample.Ring {
+	return sample.Ring{Samples: g.maps[abi.PinSamples], Limits: g.maps[abi.PinLimits]}
 }
 
 // Counters returns the packets dropped since the guard was first loaded, by the name of every

@@ -18,7 +18,7 @@ import (
 var (
 	pinnedMaps = []string{
 		abi.PinDrops, abi.PinRanges, abi.PinNodes, abi.PinVIPs, abi.PinTranslate,
-		abi.PinLinks, abi.PinWork,
+		abi.PinLinks, abi.PinWork, abi.PinSamples, abi.PinLimits, abi.PinShares,
 	}
 	pinnedPrograms = []string{
 		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress,
@@ -121,7 +121,7 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 // Apply writes it again, or it is a counter.
 func copyMap(to, from *ebpf.Map) error {
 	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() ||
-		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray {
+		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray || to.Type() == ebpf.RingBuf {
 		return nil
 	}
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Drops a packet and counts the reason. */
+/* Drops a packet, counts the reason, and keeps a sample. */
 #pragma once
 
 #include "kernel.h"
 #include "packet/reasons.h"
+#include "packet/sample.h"
 
 /* More than there are reasons, so that a new reason does not change the map. */
-#define DROPS_MAX 256
+#define DROPS_MAX SAMPLE_SERVICE
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -15,8 +16,11 @@ struct {
 	__type(value, __u64);
 } drops SEC(".maps");
 
-/* Counts a drop for the reason and returns the verdict, which the program returns. */
-static __always_inline int drop(__u32 reason)
+/*
+ * Counts a drop for the reason and returns the verdict, which the program returns. base says where
+ * the packet begins: BASE_DATA at an Ethernet header, BASE_NETWORK at the IP header.
+ */
+static __always_inline int drop(struct __sk_buff *skb, __u32 reason, enum packet_base base)
 {
 	__u64 *count = bpf_map_lookup_elem(&drops, &reason);
 
@@ -24,5 +28,6 @@ static __always_inline int drop(__u32 reason)
 	if (count)
 		(*count)++;
 
+	sample_packet(skb, reason, base);
 	return VERDICT_DROP;
 }

@@ -56,6 +56,12 @@ enum packet_base {
 	BASE_NETWORK, /* the kernel's network header */
 };
 
+/* Returns the base of a packet whose IP header is at an offset. */
+static __always_inline enum packet_base network_base(__u32 network)
+{
+	return network ? BASE_DATA : BASE_NETWORK;
+}
+
 /* What the parser found. */
 struct packet {
 	struct addr src;

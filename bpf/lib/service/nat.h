@@ -64,6 +64,6 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 		f->used = now;
 
 	if (nat_rewrite(skb, w, network, REWRITE_SRC))
-		return drop(REASON_SERVICE_REWRITE);
+		return drop(skb, REASON_SERVICE_REWRITE, network_base(network));
 	return VERDICT_NEXT;
 }

@@ -164,7 +164,7 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct work *w,
 	if (has_flow && route_nat(skb, w) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
 	if (frame_rewrite(skb, to))
-		return drop(REASON_SERVICE_FRAME);
+		return drop(skb, REASON_SERVICE_FRAME, BASE_DATA);
 
 	if (!(flags & ROUTE_TO_PEER)) {
 		skb->mark |= pod_mark;

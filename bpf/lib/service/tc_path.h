@@ -220,7 +220,8 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 		did = icmp_nat(skb, w, network, FLOW_IN);
 		if (did > 0)
 			skb->mark |= mark;
-		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
+		return did < 0 ? drop(skb, REASON_SERVICE_QUOTE_REWRITE, network_base(network))
+			       : VERDICT_NEXT;
 	}
 
 	if (!service_key(skb, w, FLOW_IN) || tc_is_tunnel(w, link))
@@ -233,7 +234,7 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 		return service_drop(did);
 
 	if (nat_rewrite(skb, w, network, REWRITE_DST))
-		return drop(REASON_SERVICE_REWRITE);
+		return drop(skb, REASON_SERVICE_REWRITE, network_base(network));
 	skb->mark |= mark;
 	return tc_route(skb, network, link, 1);
 }
@@ -254,7 +255,8 @@ static __always_inline int tc_out(struct __sk_buff *skb, __u32 network)
 
 	if (is_icmp(&w->in.packet)) {
 		did = icmp_nat(skb, w, network, FLOW_OUT);
-		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
+		return did < 0 ? drop(skb, REASON_SERVICE_QUOTE_REWRITE, network_base(network))
+			       : VERDICT_NEXT;
 	}
 
 	if (!service_key(skb, w, FLOW_OUT) || !may_have_flow(w))

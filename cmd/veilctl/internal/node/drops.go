@@ -105,7 +105,7 @@ func (s *dropStream) next() error {
 func (s *dropStream) noteBegin(d telemetry.Drops) {
 	switch {
 	case d.Problem != "":
-		fmt.Fprintf(s.notes, "Packets that the guard drops are only counted: %s\n", d.Problem)
+		fmt.Fprintf(s.notes, "Some packets that are dropped are only counted: %s\n", d.Problem)
 	case d.Before > 0:
 		fmt.Fprintf(s.notes, "Before %s, when veild began, %d packets were dropped, which are "+
 			"only counted.\n", stamp(d.Since), d.Before)

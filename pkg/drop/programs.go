@@ -1,0 +1,67 @@
+package drop
+
+import (
+	"context"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/guard/sample"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// readRing receives the samples of programs until ctx ends, and first those that waited.
+func (f *Feature) readRing(ctx context.Context) {
+	for f.o.Ring.Samples != nil {
+		err := f.readUntil(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.o.Log.Warn("packets that programs drop are not sampled for a while", "error", err)
+		f.mu.Lock()
+		f.ringProblem = err
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}
+
+// readUntil reads the ring until ctx ends.
+func (f *Feature) readUntil(ctx context.Context) error {
+	r, err := f.o.Ring.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	defer context.AfterFunc(ctx, func() { _ = r.Close() })()
+	f.mu.Lock()
+	f.ringProblem = nil
+	f.mu.Unlock()
+	for {
+		s, err := r.Read()
+		if err != nil {
+			return err
+		}
+		f.keepSample(s)
+	}
+}
+
+// keepSample keeps a sample of a program.
+func (f *Feature) keepSample(s sample.Sample) {
+	if !f.knows(s.Prefix) {
+		return // A program of another version wrote it.
+	}
+	drop := telemetry.DroppedPacket{Reason: s.Prefix, Time: s.Time}
+	if s.ARP {
+		drop.Protocol = "arp"
+	}
+	f.keep(s.Packet, drop)
+}
+
+// before returns how many packets were dropped before f began and have no sample.
+func (f *Feature) before() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.tally.before()
+	return all - min(f.waited, all)
+}

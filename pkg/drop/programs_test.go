@@ -1,0 +1,170 @@
+package drop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const inRange = "src_in_range"
+
+// guarded is a network namespace with a guard in force, and a peer on its link u0.
+type guarded struct {
+	*nettest.NS
+	t     *testing.T
+	peer  *nettest.NS
+	guard *guard.Guard
+}
+
+func newGuarded(t *testing.T) *guarded {
+	t.Helper()
+	n := &guarded{NS: nettest.NewNS(t), t: t, peer: nettest.NewNS(t)}
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u0"}, nettest.End{NS: n.peer, Name: "u0"})
+	dir := nettest.BPFFS(t)
+	n.Run(t, func() (err error) {
+		if n.guard, err = guard.Open(dir, slog.New(slog.DiscardHandler)); err != nil {
+			return err
+		}
+		_, err = n.guard.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16")})
+		return err
+	})
+	t.Cleanup(func() { _ = n.guard.Close() })
+	return n
+}
+
+// forge sends datagrams from an address in a cluster range to the node's link, and waits until the
+// guard has counted them.
+func (n *guarded) forge(times int) {
+	n.t.Helper()
+	frame := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0)
+	frame = append(frame, 198, 18, 1, 5, 192, 0, 2, 1, 0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4)
+	before := n.dropped()
+	n.peer.Run(n.t, func() error {
+		for range times {
+			if err := nettest.SendFrames("u0", frame); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	nettest.Until(n.t, patience, "the guard has counted them", func() bool {
+		return n.dropped() == before+uint64(times)
+	})
+}
+
+func (n *guarded) dropped() uint64 {
+	n.t.Helper()
+	counts, err := n.counters()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return counts[inRange]
+}
+
+func (n *guarded) counters() (counts map[string]uint64, err error) {
+	err = n.Do(func() error {
+		counts, err = n.guard.Counters()
+		return err
+	})
+	return counts, err
+}
+
+// veild runs a Feature and passes it to fn.
+func (n *guarded) veild(fn func(f *Feature)) {
+	n.t.Helper()
+	f := NewFeature(FeatureConfig{Reasons: []string{inRange}, Counters: n.counters,
+		Ring: n.guard.Samples(), Paths: pod.Paths{PodDir: n.t.TempDir()},
+		Log: slog.New(slog.DiscardHandler)})
+	n.Run(n.t, f.Begin)
+	ctx, cancel := context.WithCancel(n.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = f.Run(ctx) })
+	defer func() {
+		cancel()
+		wg.Wait()
+		if err := f.Close(); err != nil {
+			n.t.Error(err)
+		}
+	}()
+	fn(f)
+}
+
+// shown returns what veilctl drops shows.
+func (n *guarded) shown(f *Feature) telemetry.Drops {
+	n.t.Helper()
+	answer, err := f.page(httptest.NewRequest(http.MethodGet, telemetry.DropsPath, nil))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return answer.(telemetry.Drops)
+}
+
+// Samples of programs wait while veild is away. Each is shown once, with the time of the packet.
+func TestSamplesOfProgramsWaitForVeild(t *testing.T) {
+	n := newGuarded(t)
+	for range 2 {
+		n.forge(3)
+		n.veild(func(f *Feature) {
+			nettest.Until(t, patience, "the samples that waited", func() bool {
+				return len(n.shown(f).Packets) == 3
+			})
+
+			d := n.shown(f)
+			p := d.Packets[0]
+			want := telemetry.DroppedPacket{Number: p.Number, Time: p.Time, Reason: inRange,
+				In: "u0", Src: netip.MustParseAddr("198.18.1.5"),
+				Dst: netip.MustParseAddr("192.0.2.1"), SrcPort: 0x1000, DstPort: 0x2000,
+				Protocol: "udp", Length: 32}
+			if fmt.Sprintf("%+v", p) != fmt.Sprintf("%+v", want) || !p.Time.Before(d.Since) {
+				t.Errorf("%+v, want %+v", p, want)
+			}
+
+			if len(d.Skipped) > 0 {
+				t.Errorf("skipped: %v", d.Skipped)
+			}
+		})
+	}
+	n.veild(func(f *Feature) {
+		if d := n.shown(f); d.Before != 6 || len(d.Packets) != 0 {
+			t.Errorf("a third veild: %+v", d)
+		}
+	})
+}
+
+// Each packet that a program drops is a sample or is skipped.
+func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
+	n := newGuarded(t)
+	n.forge(2)
+	n.veild(func(f *Feature) {
+		const many = 500
+		n.forge(many)
+		written, err := f.o.Ring.Written()
+		if err != nil {
+			t.Fatal(err)
+		}
+		nettest.Until(t, patience, "all samples", func() bool {
+			return uint64(len(n.shown(f).Packets)) == written[inRange]
+		})
+		d := n.shown(f)
+		if d.Before != 0 || len(d.Packets) < 10 || d.Skipped[inRange] == 0 ||
+			uint64(len(d.Packets))+d.Skipped[inRange] != many+2 {
+			t.Errorf("%d samples, %d before, skipped %v", len(d.Packets), d.Before, d.Skipped)
+		}
+		var s telemetry.Status
+		f.Status(&s) // It counts up to the call before.
+		f.Status(&s)
+		if got := s.DropSamples.Skipped[inRange]; got != d.Skipped[inRange] {
+			t.Errorf("the metric counts %d skipped packets, want %d", got, d.Skipped[inRange])
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package sample
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/bpf"
+	"github.com/kubeveil/kubeveil/internal/nflog"
+)
+
+// Sample is what is kept of a dropped packet.
+type Sample struct {
+	// Packet has the name of the reason as its Prefix. Its Headers are zero if the packet has no
+	// IP header that can be read.
+	nflog.Packet
+	// ARP reports whether the packet is an ARP message. Src and Dst are then its sender and its
+	// target.
+	ARP bool
+	// Time is when the packet was dropped.
+	Time time.Time
+}
+
+// Ring is the ring of samples and what programs know of it. Its maps belong to the caller.
+type Ring struct {
+	// Samples is the ring.
+	Samples *ebpf.Map
+	// Limits has the limit of each reason.
+	Limits *ebpf.Map
+}
+
+// Written returns how many samples programs have written since the ring was made, by reason, without
+// zeroes.
+func (r Ring) Written() (map[string]uint64, error) {
+	written := map[string]uint64{}
+	for _, reason := range bpf.Reasons {
+		var limit [3]uint64 // struct sample_limit: the third is written
+		if err := r.Limits.Lookup(reason.Number, &limit); err != nil {
+			return nil, fmt.Errorf("read how many packets are sampled for %s: %w", reason.Name, err)
+		}
+		if limit[2] > 0 {
+			written[reason.Name] += limit[2]
+		}
+	}
+	return written, nil
+}
+
+// nameOf returns the name of the reason with a number.
+func nameOf(number uint32) string {
+	for _, r := range bpf.Reasons {
+		if r.Number == number {
+			return r.Name
+		}
+	}
+	return fmt.Sprintf("reason %d", number) // of another version
+}
+
+// Reader reads samples. Close it at the end.
+type Reader struct{ reader *ringbuf.Reader }
+
+// Open opens the reader of the ring.
+func (r Ring) Open() (*Reader, error) {
+	reader, err := ringbuf.NewReader(r.Samples)
+	if err != nil {
+		return nil, fmt.Errorf("open the ring of samples: %w", err)
+	}
+	return &Reader{reader}, nil
+}
+
+// Read waits for a sample. It leaves out samples of another version.
+func (r *Reader) Read() (Sample, error) {
+	var record ringbuf.Record
+	for {
+		if err := r.reader.ReadInto(&record); err != nil {
+			return Sample{}, fmt.Errorf("read the ring of samples: %w", err)
+		}
+		if s, ok := read(record.RawSample); ok {
+			return s, nil
+		}
+	}
+}
+
+// Close closes the reader. A Read that waits returns. Samples that were not read stay in the ring.
+func (r *Reader) Close() error { return r.reader.Close() }
+
+// Sizes and offsets of struct drop_sample, and of an ARP message for IPv4 over Ethernet (RFC 826).
+const (
+	sampleSize, headersAt  = 88, 24
+	arpSender, arpTarget   = 14, 24
+	arpSize, etherTypeARP  = 28, unix.ETH_P_ARP
+	headersRoom, addr4Size = 64, 4
+)
+
+// read reads a struct drop_sample, whose size identifies its layout.
+func read(b []byte) (s Sample, ok bool) {
+	if len(b) != sampleSize {
+		return s, false
+	}
+	native := binary.NativeEndian
+	s.Time = ago(native.Uint64(b))
+	s.Prefix = nameOf(native.Uint32(b[8:]))
+	s.In, s.Out = int(native.Uint32(b[12:])), int(native.Uint32(b[16:]))
+	size := native.Uint16(b[22:])
+	headers := b[headersAt : headersAt+min(int(size), headersRoom)]
+
+	if binary.BigEndian.Uint16(b[20:]) != etherTypeARP {
+		s.Headers, _ = nflog.ReadHeaders(headers)
+		return s, true
+	}
+	if s.ARP = true; len(headers) == arpSize {
+		s.Src = netip.AddrFrom4([addr4Size]byte(headers[arpSender:]))
+		s.Dst = netip.AddrFrom4([addr4Size]byte(headers[arpTarget:]))
+		s.Length = arpSize
+	}
+	return s, true
+}
+
+// ago returns the time at which CLOCK_BOOTTIME had a value.
+func ago(boot uint64) time.Time {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return time.Now()
+	}
+	return time.Now().Add(-time.Duration(now.Nano() - int64(boot)))
+}
