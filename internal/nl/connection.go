@@ -59,18 +59,32 @@ type entry struct {
 // error c may hold answers: close it.
 func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, error) {
 	found := &Connections{conn: c}
-	var request nfnl.Messages
-	request.Begin(ctGet, 0, unix.AF_UNSPEC)
-	err := c.Dump(&request, func() { found.entries = nil }, func(attributes []byte) error {
+	err := dumpConnections(c, func() { found.entries = nil }, func(attributes []byte) error {
 		if e, ok := readEntry(attributes, match); ok {
 			found.entries = append(found.entries, e)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read tracked connections: %w", err)
+	return found, err
+}
+
+// EachConnection calls each with every tracked connection in the network namespace of c. It calls
+// begin first, and again when it starts over because the kernel's table changed. After an error c
+// may hold answers: close it.
+func EachConnection(c *nfnl.Conn, begin func(), each func(Connection)) error {
+	return dumpConnections(c, begin, func(attributes []byte) error {
+		readEntry(attributes, func(c Connection) bool { each(c); return false })
+		return nil
+	})
+}
+
+func dumpConnections(c *nfnl.Conn, begin func(), each func(attributes []byte) error) error {
+	var request nfnl.Messages
+	request.Begin(ctGet, 0, unix.AF_UNSPEC)
+	if err := c.Dump(&request, begin, each); err != nil {
+		return fmt.Errorf("read tracked connections: %w", err)
 	}
-	return found, nil
+	return nil
 }
 
 // Keep drops the connections that do not match.

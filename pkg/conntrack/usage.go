@@ -67,11 +67,9 @@ func (t *tracked) count() (map[netip.Addr]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened := map[netip.Addr]int{}
-	_, err = nl.FindConnections(messages, func(c nl.Connection) bool {
-		opened[c.Client]++
-		return false
-	})
+	var opened map[netip.Addr]int
+	err = nl.EachConnection(messages, func() { opened = map[netip.Addr]int{} },
+		func(c nl.Connection) { opened[c.Client]++ })
 	return opened, err
 }
 
