@@ -125,3 +125,6 @@ const (
 	PolicyTracePath    = "/v1/policy/trace"
 	PolicyProgressPath = "/v1/policy/progress"
 )
+
+// PolicyTryPage takes a policy.Written by POST. Its answer is a Tried of package keeper.
+const PolicyTryPage = "POST /v1/policy/try"

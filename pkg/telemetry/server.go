@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,9 @@ const (
 	maxStatus      = 64 << 20 // bytes of a status; 1,000 peers have about one MiB
 	maxReason      = 4 << 10  // bytes of the text of an error
 )
+
+// MaxPosted bounds the bytes of the body of a page that has one.
+const MaxPosted = 8 << 20
 
 // StatusPath is where the admin socket serves Status.
 const StatusPath = "/v1/status"
@@ -63,7 +67,8 @@ func reasons(f func() []string) http.HandlerFunc {
 // the request: it is sent as it is, with the status 404.
 type Page func(r *http.Request) (any, error)
 
-// AdminHandler serves StatusPath, and pages by their paths.
+// AdminHandler serves StatusPath, and pages by their paths. A path may begin with the method POST;
+// else the method is GET. A body has at most MaxPosted bytes.
 func AdminHandler(snapshot Snapshot, h *Health, pages map[string]Page) http.Handler {
 	mux := http.NewServeMux()
 	page(mux, StatusPath, func(*http.Request) (any, error) {
@@ -79,7 +84,11 @@ func AdminHandler(snapshot Snapshot, h *Health, pages map[string]Page) http.Hand
 }
 
 func page(mux *http.ServeMux, path string, p Page) {
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(path, http.MethodPost+" ") {
+		path = http.MethodGet + " " + path
+	}
+	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, MaxPosted)
 		v, err := p(r)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
@@ -188,13 +197,23 @@ var ErrNoPage = errors.New("nothing to show")
 
 // FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.
 func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
+	return fetch(ctx, path, http.MethodGet, page, nil)
+}
+
+// PostPage is FetchPage for a page whose path begins with the method POST, with a body.
+func PostPage(ctx context.Context, path, page string, body []byte) ([]byte, error) {
+	method, page, _ := strings.Cut(page, " ")
+	return fetch(ctx, path, method, page, body)
+}
+
+func fetch(ctx context.Context, path, method, page string, posted []byte) ([]byte, error) {
 	transport := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		}}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+page, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://veild"+page, bytes.NewReader(posted))
 	if err != nil {
 		return nil, fmt.Errorf("ask veild: %w", err)
 	}

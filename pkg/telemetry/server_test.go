@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -159,6 +160,27 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil ||
 		!strings.Contains(err.Error(), "more than 64 MiB") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A page that takes a body takes it by POST only, up to a bound.
+func TestPageTakesABody(t *testing.T) {
+	path := serve(t, AdminHandler(busy, NewHealth(time.Minute), map[string]Page{
+		"POST /v1/length": func(r *http.Request) (any, error) {
+			body, err := io.ReadAll(r.Body)
+			return len(body), err
+		}}))
+	if got, err := PostPage(t.Context(), path, "POST /v1/length", []byte("abc")); err != nil ||
+		string(got) != "3" {
+		t.Errorf("%s, %v", got, err)
+	}
+	if _, err := PostPage(t.Context(), path, "POST /v1/length",
+		make([]byte, MaxPosted+1)); !errors.Is(err, ErrNoPage) ||
+		!strings.Contains(err.Error(), "too large") {
+		t.Errorf("a large body: %v", err)
+	}
+	if _, err := FetchPage(t.Context(), path, "/v1/length"); err == nil {
+		t.Error("the page answers without a body")
 	}
 }
 
