@@ -51,6 +51,12 @@ func (c *Client) ListPolicies(ctx context.Context) (policy.Policies, error) {
 	return policyfeed.List(ctx, c.server)
 }
 
+// ReadPolicies reads policies to try as RunPolicies reads those of the API server, without calling
+// it; see policyfeed.Read.
+func (c *Client) ReadPolicies(w policy.Written) (policy.Policies, error) {
+	return policyfeed.Read(w)
+}
+
 // Deny sets which policies deny more than their text does, for pods of this node. RunDenials
 // creates an Event for each. Deny returns at once; the caller must not change the denials later.
 func (c *Client) Deny(denials []policy.Denial) { c.denials.Set(denials) }

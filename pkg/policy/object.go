@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 )
 
 // Name identifies an object in a namespace.
@@ -32,6 +33,19 @@ func (p Proto) String() string {
 		return "sctp"
 	}
 	return "unknown"
+}
+
+// Word returns a name for people: of ICMP too, and the number of other protocols.
+func (p Proto) Word() string {
+	switch p {
+	case TCP, UDP, SCTP:
+		return p.String()
+	case 1: // ICMP, RFC 792
+		return "icmp"
+	case 58: // ICMPv6, RFC 4443
+		return "icmp6"
+	}
+	return strconv.Itoa(int(p))
 }
 
 // Object identifies a revision of an API object. The zero value means that it is not known.

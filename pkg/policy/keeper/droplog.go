@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -89,7 +88,7 @@ var logged = []string{policy.DenyIngress.String(), policy.DenyEgress.String(),
 
 // logDrop logs one drop as the plan in force explains it.
 func (k *Keeper) logDrop(d nftables.Dropped, by denier, skipped int) {
-	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", protoWord(d.Proto),
+	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", d.Proto.Word(),
 		"port", d.Port}
 	if by.direction != "" {
 		fields = append(fields, "direction", by.direction)
@@ -147,17 +146,4 @@ func (k *Keeper) explain(d nftables.Dropped) (by denier) {
 		return by
 	}
 	return by
-}
-
-// protoWord names a protocol.
-func protoWord(p policy.Proto) string {
-	switch p {
-	case icmp:
-		return "icmp"
-	case icmp6:
-		return "icmp6"
-	case policy.TCP, policy.UDP, policy.SCTP:
-		return p.String()
-	}
-	return fmt.Sprint(uint8(p))
 }

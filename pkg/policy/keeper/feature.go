@@ -28,6 +28,8 @@ type Source interface {
 	RunPolicies(ctx context.Context, sink policy.Sink) error
 	// ListPolicies returns the policies that the API server has now.
 	ListPolicies(ctx context.Context) (policy.Policies, error)
+	// ReadPolicies reads policies to try, without the API server.
+	ReadPolicies(w policy.Written) (policy.Policies, error)
 	// Deny takes the policies that deny more than is written, for which RunDenials creates Events
 	// until ctx ends. Deny returns at once.
 	Deny(denials []policy.Denial)

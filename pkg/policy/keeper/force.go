@@ -117,15 +117,7 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	if len(losing) == 0 {
 		return nil
 	}
-	pods, links := map[netip.Addr]string{}, k.shown.Load().links
-	for key, m := range plan.Members {
-		for _, a := range m.Addrs {
-			if names := links[key]; len(names) == 1 {
-				pods[a] = names[0]
-			}
-		}
-	}
-
+	pods := k.shown.Load().linkByAddr(plan)
 	all, err := k.fast.Opened(pods)
 	known := make(map[nl.Opened]bool, len(before))
 	for _, o := range before {
@@ -150,6 +142,19 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 		k.log.Warn("connections of pods that policies select now may end", "error", err)
 	}
 	return opened
+}
+
+// linkByAddr returns the links of the plan's pods by their addresses.
+func (f *inForce) linkByAddr(plan *policy.Plan) map[netip.Addr]string {
+	pods := map[netip.Addr]string{}
+	for key, m := range plan.Members {
+		for _, a := range m.Addrs {
+			if names := f.links[key]; len(names) == 1 {
+				pods[a] = names[0]
+			}
+		}
+	}
+	return pods
 }
 
 // trackOpened adds connections to conntrack. Its socket stays open: closing it would delay the next

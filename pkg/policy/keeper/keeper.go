@@ -66,6 +66,8 @@ type Keeper struct {
 	dropped    func(nflog.Packet, telemetry.DroppedPacket)
 	loop       *loop.Loop
 	revoker    revoker
+	// trying is held by Try.
+	trying sync.Mutex
 	// writes counts the beginnings and the ends of writing the kernel's table.
 	writes atomic.Uint64
 

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,6 +34,23 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 				return nil, err
 			}
 			return k.Trace(r.Context(), q)
+		},
+
+		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
+			var w policy.Written
+			d := json.NewDecoder(r.Body)
+			d.DisallowUnknownFields()
+			if err := d.Decode(&w); err != nil {
+				return nil, fmt.Errorf("policies to try: %w", err)
+			}
+			if err := w.Check(); err != nil {
+				return nil, err
+			}
+			policies, err := f.o.Source.ReadPolicies(w)
+			if err != nil {
+				return nil, err
+			}
+			return k.Try(policies, w.Delete)
 		},
 
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {

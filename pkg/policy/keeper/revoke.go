@@ -220,34 +220,18 @@ func (r *revoker) close() error {
 	return c.Close()
 }
 
-// denies returns a function that reports whether the plan denies a connection of the node's pods.
-// Connections that the node itself opened are always allowed. If conntrack does not know which end
-// opened a connection, the plan has to allow it from both ends.
+// denies returns a function that reports whether the plan ends a known connection.
 func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool {
-	attached := map[netip.Addr]bool{}
-	for _, m := range plan.Members {
-		for _, a := range m.Addrs {
-			attached[a] = true
-		}
-	}
-	judge := plan.Judges()
+	judge := plan.JudgesKnown(own)
 	return func(c nl.Connection) bool {
-		f := policy.Flow{Src: c.Client, Dst: c.Server, Proto: policy.Proto(c.Proto), Port: c.Port,
-			FromPod: attached[c.Client], ToPod: attached[c.Server], ToNode: own[c.Server]}
-		if own[f.Src] || !f.FromPod && !f.ToPod {
-			return false
-		}
-		if judge(f) != policy.Allow {
-			return true
-		}
-		return c.Midstream && !own[f.Dst] && judge(backward(f, c.ClientPort)) != policy.Allow
+		v, _, _ := judge(known(c))
+		return v != policy.Allow
 	}
 }
 
-// backward returns the flow of a connection that the server opened.
-func backward(f policy.Flow, clientPort uint16) policy.Flow {
-	return policy.Flow{Src: f.Dst, Dst: f.Src, Proto: f.Proto, Port: clientPort, FromPod: f.ToPod,
-		ToPod: f.FromPod}
+func known(c nl.Connection) policy.Known {
+	return policy.Known{Client: c.Client, Server: c.Server, Proto: policy.Proto(c.Proto),
+		Port: c.Port, ClientPort: c.ClientPort, Midstream: c.Midstream}
 }
 
 // ownAddrs returns the addresses of the node's links.

@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 		Example: "  veilctl policy show shop/web",
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
-		policyWaitCommand())
+		policyTryCommand(), policyWaitCommand())
 	verb.Choice(cmd)
 	return cmd
 }

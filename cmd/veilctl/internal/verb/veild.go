@@ -43,6 +43,16 @@ func FetchStatus(ctx context.Context, socket string) (telemetry.Status, error) {
 // if veild does not answer.
 func FetchPage(ctx context.Context, socket, page string, v any) error {
 	body, err := telemetry.FetchPage(ctx, socket, page)
+	return decode(body, err, v)
+}
+
+// PostPage is FetchPage for a page that takes a body.
+func PostPage(ctx context.Context, socket, page string, posted []byte, v any) error {
+	body, err := telemetry.PostPage(ctx, socket, page, posted)
+	return decode(body, err, v)
+}
+
+func decode(body []byte, err error, v any) error {
 	if errors.Is(err, telemetry.ErrNoPage) {
 		return err
 	}

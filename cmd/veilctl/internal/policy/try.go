@@ -1,0 +1,152 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+func policyTryCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "try",
+		Short: "Show which connections policies would end, before they are written",
+		Long: `It reads NetworkPolicies from a file and changes nothing. veild plans as if they were at the API
+server: new policies are added, policies of the same name replaced, those of --delete left out. It
+judges each known connection of its pods by both plans, as it does when policies change.
+
+ENDS are connections that are allowed now and would end. PASSES are denied now and would be allowed.
+A row counts connections of one pod with one peer, on the port of the server. A pod has at most 32
+rows in each list; "others" counts the rest. "(unknown)" is a pod's address, of which no pod is
+known: if that pod is a peer of a policy, the connection stays.
+
+Known connections are what the node tracks now, closed ones for up to two minutes. Clients that are
+silent are not among them. Each node judges its own pods.
+
+Exit status 0 nothing would end, 1 connections would end, a policy would deny more than is written,
+or the try failed, 2 the command line is wrong, 3 veild does not answer.`,
+		Example: `veilctl policy try -f new.yaml
+kubectl get networkpolicy -n shop -o yaml | sed s/8080/8081/ | veilctl policy try -f -
+veilctl policy try --delete NetworkPolicy/shop/web`,
+	}
+	fs := cmd.Flags()
+	file := fs.StringP("file", "f", "", "`file` of policies, YAML or JSON; - is standard input")
+	deleted := fs.StringArray("delete", nil, "count this policy as deleted, "+
+		"`KIND/NAMESPACE/NAME`; repeatable")
+	namespace := fs.StringP("namespace", "n", "", "`namespace` of policies without one")
+	socket := verb.SocketFlag(cmd)
+	return verb.Reporting(cmd, func(c verb.Call) error {
+		w, err := written(cmd.InOrStdin(), *file, *namespace, *deleted)
+		if err != nil {
+			return err
+		}
+		return policyTry(c, *socket, w)
+	})
+}
+
+// written returns what the flags name.
+func written(stdin io.Reader, file, namespace string, deleted []string) (w policy.Written,
+	err error) {
+	if file == "" && len(deleted) == 0 {
+		return w, fmt.Errorf("write -f FILE, --delete KIND/NAMESPACE/NAME, or both: %w",
+			verb.ErrUsage)
+	}
+	for _, text := range deleted {
+		r, err := policy.ParseRef(text)
+		if err != nil {
+			return w, fmt.Errorf("--delete %w: %w", err, verb.ErrUsage)
+		}
+		w.Delete = append(w.Delete, r)
+	}
+
+	if file != "" {
+		in := stdin
+		if file != "-" {
+			f, err := os.Open(file)
+			if err != nil {
+				return w, fmt.Errorf("-f: %w", err)
+			}
+			defer f.Close()
+			in = f
+		}
+		if err := read(in, namespace, &w); err != nil {
+			return w, fmt.Errorf("-f %s: %w", file, err)
+		}
+	}
+	return w, w.Check()
+}
+
+func policyTry(c verb.Call, socket string, w policy.Written) error {
+	body, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	var t keeper.Tried
+	if err := verb.PostPage(c.Ctx, socket, telemetry.PolicyTryPage, body, &t); err != nil {
+		return err
+	}
+	return c.Print(t, len(t.Ends)+len(t.Problems) > 0, func() error { return showTried(c.Out, t) })
+}
+
+func showTried(w io.Writer, t keeper.Tried) error {
+	for _, p := range t.Problems {
+		fmt.Fprintln(w, "PROBLEM", p)
+	}
+	for _, n := range t.Notes {
+		fmt.Fprintln(w, "NOTE", n)
+	}
+	for _, l := range []struct {
+		title string
+		rows  []trial.Row
+	}{{"ENDS", t.Ends}, {"PASSES", t.Passes}} {
+		if len(l.rows) == 0 {
+			continue
+		}
+		fmt.Fprintln(w, l.title)
+		if err := showRows(w, l.rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+
+	ends := 0
+	for _, r := range t.Ends {
+		ends += r.Connections
+	}
+	fmt.Fprintf(w, "Node %s: %d of %d known connections of its pods would end, %d stay",
+		t.Node, ends, t.Connections, t.Same)
+	if t.Denied > 0 {
+		fmt.Fprintf(w, ", %d are denied before and after", t.Denied)
+	}
+	if t.Unknown > 0 {
+		fmt.Fprintf(w, "; of %d the other pod is unknown", t.Unknown)
+	}
+	_, err := fmt.Fprintln(w, ".")
+	return err
+}
+
+func showRows(w io.Writer, rows []trial.Row) error {
+	var out [][]string
+	for _, r := range rows {
+		peer, port := r.Peer, r.Protocol
+		if r.PeerUnknown {
+			peer += " (unknown)"
+		}
+		if r.Port != 0 {
+			port += fmt.Sprint("/", r.Port)
+		}
+		out = append(out, []string{r.Pod, verb.OrDash(r.Direction), peer, verb.OrDash(port),
+			fmt.Sprint(r.Connections), verb.OrDash(r.Reason),
+			verb.OrDash(strings.Join(r.Policies, ", "))})
+	}
+	return verb.Table(w, "POD | DIRECTION | PEER | PORT | CONNECTIONS | REASON | POLICIES", out)
+}

@@ -1,0 +1,174 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/kube/policyfeed"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// tryDaemon answers t for policies that veild can read, and puts them into got.
+func tryDaemon(t *testing.T, tried keeper.Tried, got *policy.Policies) string {
+	return verbtest.Daemon(t, telemetry.Status{}, true, map[string]telemetry.Page{
+		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
+			var w policy.Written
+			if err := json.NewDecoder(r.Body).Decode(&w); err != nil {
+				return nil, err
+			}
+			policies, err := policyfeed.Read(w)
+			if err == nil && got != nil {
+				*got = policies
+			}
+			return tried, err
+		}})
+}
+
+const webPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: client}}}]
+    ports: [{port: 8080}, {protocol: UDP, port: 53}]
+`
+
+const guestsPolicy = `---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: guests}
+spec:
+  tier: Admin
+  priority: 5
+  subject: {namespaces: {}}
+  ingress: [{action: Deny, from: [{namespaces: {matchLabels: {team: guest}}}]}]
+`
+
+func try(t *testing.T, socket, text string, args ...string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "new.yaml")
+	filetest.Write(t, file, []byte(text), 0o600)
+	var out bytes.Buffer
+	err := run(t.Context(), append([]string{"policy", "try", "-f", file, "--socket", socket},
+		args...), &out, &out)
+	return out.String(), err
+}
+
+// veild reads the same policies that it would read from an API server.
+func TestTryPassesPoliciesOn(t *testing.T) {
+	var got policy.Policies
+	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5,
+		Same: 5}}, &got)
+	out, err := try(t, socket, webPolicy+guestsPolicy)
+	errtest.Must(t, err)
+	if len(got.Namespaced) != 1 || len(got.Cluster) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	p := got.Namespaced[0]
+	if p.Name.String() != "shop/web" || !p.Isolates[policy.Ingress] || p.Isolates[policy.Egress] ||
+		len(p.Rules[policy.Ingress]) != 1 || p.Rules[policy.Ingress][0].Ports[0] !=
+		(policy.Port{Proto: policy.TCP, First: 8080, Last: 8080}) {
+		t.Errorf("%+v", p)
+	}
+	want := "Node node-1: 0 of 5 known connections of its pods would end, 5 stay.\n"
+	if out != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+
+	list := `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "networking.k8s.io/v1",
+		"kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": {"podSelector": {}}}]}`
+	if _, err := try(t, socket, list, "-n", "shop"); err != nil || len(got.Namespaced) != 1 ||
+		got.Namespaced[0].Name.String() != "shop/deny" {
+		t.Errorf("a list without namespaces: %+v, %v", got, err)
+	}
+}
+
+func TestTryShowsWhatWouldEnd(t *testing.T) {
+	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Notes: []string{"one note"},
+		Problems: []string{"NetworkPolicy shop/web: too large"}, Result: trial.Result{
+			Connections: 9, Same: 4, Denied: 1, Unknown: 2,
+			Ends: []trial.Row{{Pod: "shop/web", Direction: "ingress", Peer: "198.18.2.7",
+				PeerUnknown: true, Protocol: "tcp", Port: 80, Connections: 3,
+				Reason: "policy_ingress", Policies: []string{"shop/web"}},
+				{Pod: "shop/web", Peer: trial.Others, Connections: 1}},
+			Passes: []trial.Row{}}}, nil)
+	out, err := try(t, socket, webPolicy)
+	want := `PROBLEM NetworkPolicy shop/web: too large
+NOTE one note
+ENDS
+POD       DIRECTION  PEER                  PORT    CONNECTIONS  REASON          POLICIES
+shop/web  ingress    198.18.2.7 (unknown)  tcp/80  3            policy_ingress  shop/web
+shop/web  -          others                -       1            -               -
+
+Node node-1: 4 of 9 known connections of its pods would end, 4 stay, 1 are denied before and after; of 2 the other pod is unknown.
+`
+	if out != want || verb.ExitStatus(err) != verb.ExitWrong {
+		t.Errorf("%v:\n%s\nwant:\n%s", err, out, want)
+	}
+}
+
+func TestTrySaysWhatIsWrongWithAFile(t *testing.T) {
+	socket := tryDaemon(t, keeper.Tried{}, nil)
+	change := func(old, with string) string { return strings.Replace(webPolicy, old, with, 1) }
+
+	for name, c := range map[string]struct{ text, want string }{
+		"another kind": {"apiVersion: v1\nkind: Pod\n", `document 1: kind "Pod" is not known here`},
+		"another version": {change("networking.k8s.io/v1", "extensions/v1beta1"),
+			`apiVersion "extensions/v1beta1": write networking.k8s.io/v1`},
+		"no YAML":       {webPolicy + "---\n}{", "document 2: "},
+		"a field twice": {change("podSelector:", "podSelector: {}\n  podSelector:"), `"podSelector" already set`},
+		"a field that does not exist": {change("ingress:", "ingres:"),
+			`unknown field "spec.ingres"`},
+		"no namespace": {change(", namespace: shop", ""), "metadata.namespace is missing"},
+		"a bad name":   {change("name: web", "name: We_b"), "metadata.name: Invalid value"},
+		"a bad label": {change("app: client", "app: 'a b'"),
+			"spec.ingress[0].from[0].podSelector.matchLabels: Invalid value"},
+		"a bad type": {change("ingress:", "policyTypes: [Inside]\n  ingress:"),
+			`spec.policyTypes[0]: Unsupported value: "Inside"`},
+		"a bad port": {change("port: 8080", "port: 80800"), "NetworkPolicy shop/web: spec.ingress[0]"},
+		"a bad protocol": {change("UDP", "ICMP"),
+			`NetworkPolicy shop/web: spec.ingress[0]: protocol "ICMP" is not known`},
+		"a bad action": {strings.Replace(guestsPolicy, "Deny", "Reject", 1),
+			`ClusterNetworkPolicy guests: spec: ingress[0]: action "Reject" is not known`},
+		"nothing":   {"# nothing\n", "there is nothing to try"},
+		"too large": {strings.Repeat("# comment\n", maxFile/10+1), "more than 1024 KiB"},
+		"too many": {strings.Repeat(webPolicy+"---\n", policy.MaxWritten+1),
+			fmt.Sprintf("more than %d policies", policy.MaxWritten)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := try(t, socket, c.text)
+			if err == nil || !strings.Contains(err.Error(), c.want) || out != "" ||
+				verb.ExitStatus(err) != verb.ExitWrong {
+				t.Errorf("%v, want %q; output %q", err, c.want, out)
+			}
+		})
+	}
+}
+
+func TestTryNeedsSomethingToTry(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                            "write -f FILE, --delete",
+		"--delete shop/web":           "write NetworkPolicy/NAMESPACE/NAME",
+		"--delete NetworkPolicy//web": "write NetworkPolicy/NAMESPACE/NAME",
+		"what":                        "unexpected argument",
+	} {
+		var out bytes.Buffer
+		err := run(t.Context(), append([]string{"policy", "try"}, strings.Fields(args)...), &out, &out)
+		if verb.ExitStatus(err) != verb.ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Bounds of a Written.
+const (
+	// MaxWritten bounds the objects and names of a Written.
+	MaxWritten = 256
+	// MaxWrittenBytes bounds the JSON of a Written.
+	MaxWrittenBytes = 4 << 20
+)
+
+// Kinds of policies, as the API writes them.
+const (
+	KindNetworkPolicy        = "NetworkPolicy"
+	KindClusterNetworkPolicy = "ClusterNetworkPolicy"
+)
+
+// Written are policies to try, as the API server would pass them on, and names of policies that
+// exist and count as deleted. Fields are added, never renamed: another version may have written it.
+type Written struct {
+	// Protobuf holds NetworkPolicies, each in the API's envelope of protobuf.
+	Protobuf [][]byte `json:"protobuf,omitempty"`
+	// JSON holds ClusterNetworkPolicies.
+	JSON []json.RawMessage `json:"json,omitempty"`
+	// Delete holds policies that exist.
+	Delete []Ref `json:"delete,omitempty"`
+}
+
+// Check returns an error if w is empty or too large.
+func (w Written) Check() error {
+	switch n := len(w.Protobuf) + len(w.JSON) + len(w.Delete); {
+	case n == 0:
+		return errors.New("there is nothing to try: write a policy, or name one to delete")
+	case n > MaxWritten:
+		return fmt.Errorf("%d policies are more than the %d that can be tried at once", n, MaxWritten)
+	}
+	return nil
+}
+
+// Ref names a policy. A ClusterNetworkPolicy has no namespace.
+type Ref struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// ParseRef reads KIND/NAMESPACE/NAME, or KIND/NAME for a ClusterNetworkPolicy. The kind may be
+// written in small letters.
+func ParseRef(text string) (Ref, error) {
+	parts := strings.Split(text, "/")
+	for _, part := range parts[1:] {
+		if part == "" {
+			parts = nil
+		}
+	}
+	switch {
+	case len(parts) == 3 && strings.EqualFold(parts[0], KindNetworkPolicy):
+		return Ref{KindNetworkPolicy, parts[1], parts[2]}, nil
+	case len(parts) == 2 && strings.EqualFold(parts[0], KindClusterNetworkPolicy):
+		return Ref{KindClusterNetworkPolicy, "", parts[1]}, nil
+	}
+	return Ref{}, fmt.Errorf("%q names no policy: write NetworkPolicy/NAMESPACE/NAME or "+
+		"ClusterNetworkPolicy/NAME", text)
+}
+
+// String returns what ParseRef reads.
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Kind + "/" + r.Name
+	}
+	return r.Kind + "/" + r.Namespace + "/" + r.Name
+}
