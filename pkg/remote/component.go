@@ -101,6 +101,13 @@ func (c *Cluster) ExecVeilctl(ctx context.Context, pod string, args ...string) (
 	return c.Exec(ctx, pod, "veild", append([]string{veilctl}, args...)...)
 }
 
+// ExecVeilctlWith is ExecVeilctl with a standard input, which need not end for veilctl.
+func (c *Cluster) ExecVeilctlWith(ctx context.Context, input []byte, pod string,
+	args ...string) ([]byte, error) {
+	return c.output(ctx, bytes.NewReader(input), pod, "veild",
+		append([]string{veilctl}, args...)...)
+}
+
 // ExecVeilctlTo is ExecVeilctl with the output to out as it comes, of any length. The standard
 // input of veilctl ends when ctx does.
 func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
@@ -116,8 +123,14 @@ func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
 // go on.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
 	[]byte, error) {
+	return c.output(ctx, nil, pod, container, command...)
+}
+
+// output is Exec with a standard input, which may be nil.
+func (c *Cluster) output(ctx context.Context, in io.Reader, pod, container string,
+	command ...string) ([]byte, error) {
 	var out bounded
-	err := c.execTo(ctx, nil, &out, pod, container, command...)
+	err := c.execTo(ctx, in, &out, pod, container, command...)
 	if out.full {
 		return nil, fmt.Errorf("exec in %s: %w", pod, errTooLong)
 	}

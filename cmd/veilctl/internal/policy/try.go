@@ -36,6 +36,7 @@ Exit status 0 nothing would end, 1 connections would end, a policy would deny mo
 or the try failed, 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `veilctl policy try -f new.yaml
 kubectl get networkpolicy -n shop -o yaml | sed s/8080/8081/ | veilctl policy try -f -
+veilctl policy try -f new.yaml --cluster -o json | jq '.nodes[].answer.ends[]'
 veilctl policy try --delete NetworkPolicy/shop/web`,
 	}
 	fs := cmd.Flags()
@@ -43,14 +44,13 @@ veilctl policy try --delete NetworkPolicy/shop/web`,
 	deleted := fs.StringArray("delete", nil, "count this policy as deleted, "+
 		"`KIND/NAMESPACE/NAME`; repeatable")
 	namespace := fs.StringP("namespace", "n", "", "`namespace` of policies without one")
-	socket := verb.SocketFlag(cmd)
-	return verb.Reporting(cmd, func(c verb.Call) error {
+	return verb.OnNodeWith(cmd, []string{"file", "delete", "namespace"}, func() ([]byte, error) {
 		w, err := written(cmd.InOrStdin(), *file, *namespace, *deleted)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return policyTry(c, *socket, w)
-	})
+		return json.Marshal(w)
+	}, policyTry)
 }
 
 // written returns what the flags name.
@@ -85,13 +85,9 @@ func written(stdin io.Reader, file, namespace string, deleted []string) (w polic
 	return w, w.Check()
 }
 
-func policyTry(c verb.Call, socket string, w policy.Written) error {
-	body, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
+func policyTry(c verb.Call, socket string) error {
 	var t keeper.Tried
-	if err := verb.PostPage(c.Ctx, socket, telemetry.PolicyTryPage, body, &t); err != nil {
+	if err := verb.PostPage(c.Ctx, socket, telemetry.PolicyTryPage, c.Input, &t); err != nil {
 		return err
 	}
 	return c.Print(t, len(t.Ends)+len(t.Problems) > 0, func() error { return showTried(c.Out, t) })

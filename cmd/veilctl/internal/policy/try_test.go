@@ -2,12 +2,16 @@ package policy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb/verbtest"
@@ -170,5 +174,43 @@ func TestTryNeedsSomethingToTry(t *testing.T) {
 		if verb.ExitStatus(err) != verb.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
+	}
+}
+
+// Other nodes get what the caller's file has, and answer for themselves.
+func TestTryOnOtherNodes(t *testing.T) {
+	var got policy.Policies
+	tried := keeper.Tried{Node: "node-1", Result: trial.Result{Connections: 5, Same: 5}}
+	cluster := &verbtest.Cluster{Sockets: map[string]string{"node-1": tryDaemon(t, tried, &got)}}
+	cluster.Veilctl = func(ctx context.Context, args []string, out, progress io.Writer) error {
+		root := &cobra.Command{Use: "veilctl"}
+		verb.Root(root)
+		root.AddCommand(Command())
+		root.SetIn(cluster.In)
+		return verb.Run(ctx, root, args, out, progress)
+	}
+	kubeconfig := cluster.Kubeconfig(t)
+	file := filepath.Join(t.TempDir(), "new.yaml")
+	filetest.Write(t, file, []byte(webPolicy), 0o600)
+	on := func(args ...string) (string, error) {
+		var out bytes.Buffer
+		err := run(t.Context(), append([]string{"policy", "try", "-f", file, "--kubeconfig",
+			kubeconfig, "--cluster"}, args...), &out, &out)
+		return out.String(), err
+	}
+
+	out, err := on()
+	if err != nil || !strings.Contains(out, "==> node-1 <==\nNode node-1: 0 of 5") ||
+		len(got.Namespaced) != 1 {
+		t.Errorf("%v, %+v\n%s", err, got, out)
+	}
+	out, err = on("-o", "json", "--delete", "NetworkPolicy/shop/old")
+	if err != nil || !strings.Contains(out, `"connections": 5`) {
+		t.Errorf("%v\n%s", err, out)
+	}
+
+	filetest.Write(t, file, []byte("kind: Pod\n"), 0o600)
+	if _, err := on(); err == nil || !strings.Contains(err.Error(), `kind "Pod"`) {
+		t.Errorf("a file that is wrong is sent: %v", err)
 	}
 }

@@ -45,6 +45,8 @@ type Call struct {
 	JSON bool
 	// Args are the arguments that are not flags.
 	Args []string
+	// Input is what the flags of a verb of OnNodeWith name, such as the content of a file.
+	Input []byte
 }
 
 // Print writes v as JSON, or calls show to write it for people. It returns ErrWrong if wrong is

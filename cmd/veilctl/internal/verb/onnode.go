@@ -1,9 +1,12 @@
 package verb
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"slices"
@@ -30,6 +33,38 @@ func OnNodeLines(cmd *cobra.Command, run func(c Call, socket string) error) *cob
 	return onNode(&reach{cmd: cmd, lines: true}, run)
 }
 
+// OnNodeWith is OnNode for a verb with an input that some of its flags name, such as a file. read
+// reads the input, without newlines, on the machine of the caller. Call.Input holds it for run.
+// Other nodes get it by standard input, instead of these flags.
+func OnNodeWith(cmd *cobra.Command, flags []string, read func() ([]byte, error),
+	run func(c Call, socket string) error) *cobra.Command {
+	passed := cmd.Flags().Bool(withInput, false, "read one line of input that a veilctl wrote")
+	cmd.Flags().Lookup(withInput).Hidden = true
+	return onNode(&reach{cmd: cmd, inputFlags: flags, read: func() ([]byte, error) {
+		if !*passed {
+			return read()
+		}
+		return readLine(cmd.InOrStdin())
+	}}, run)
+}
+
+const (
+	// withInput is the hidden flag of a verb of OnNodeWith that runs on another node.
+	withInput = "with-input"
+	// inputLimit bounds the bytes of an input of OnNodeWith.
+	inputLimit = 8 << 20
+)
+
+// readLine reads one line. It does not wait for the end of in: the protocol of a command in a pod
+// may not pass it on.
+func readLine(in io.Reader) ([]byte, error) {
+	line, err := bufio.NewReader(io.LimitReader(in, inputLimit)).ReadBytes('\n')
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	return bytes.TrimSuffix(line, []byte("\n")), nil
+}
+
 // NodesOf returns the nodes that can answer for the arguments of a verb.
 type NodesOf func(ctx context.Context, k *remote.Cluster, args []string) ([]string, error)
 
@@ -51,7 +86,12 @@ func onNode(r *reach, run func(c Call, socket string) error) *cobra.Command {
 	untilStdinEnds := flags.Bool(withStdin, false, "end when standard input does")
 	flags.Lookup(withStdin).Hidden = true
 
-	return Reporting(cmd, func(c Call) error {
+	return Reporting(cmd, func(c Call) (err error) {
+		if r.read != nil {
+			if c.Input, err = r.read(); err != nil {
+				return err
+			}
+		}
 		if r.node != "" || r.all || r.access.Given() {
 			return r.ask(c)
 		}
@@ -68,8 +108,11 @@ type reach struct {
 	nodes  NodesOf // nil means all nodes
 	lines  bool    // -o json prints lines
 	access remote.Access
-	node   string
-	all    bool
+	// read reads the input of OnNodeWith, which inputFlags name. Nil means that there is none.
+	read       func() ([]byte, error)
+	inputFlags []string
+	node       string
+	all        bool
 }
 
 // hint adds to an error on a machine without veild how to reach others.
@@ -112,8 +155,14 @@ func (r *reach) ask(c Call) error {
 	}
 
 	follow := r.follows()
+	exec := k.ExecVeilctl
+	if r.read != nil {
+		exec = func(ctx context.Context, pod string, args ...string) ([]byte, error) {
+			return k.ExecVeilctlWith(ctx, append(slices.Clone(c.Input), '\n'), pod, args...)
+		}
+	}
 	f := fleet{pods: pods, args: r.commandLine(c, follow), json: c.JSON, lines: r.lines,
-		exec: k.ExecVeilctl, stream: k.ExecVeilctlTo}
+		exec: exec, stream: k.ExecVeilctlTo}
 	switch {
 	case follow:
 		return f.follow(c, nodes)
@@ -151,7 +200,7 @@ func (r *reach) selected(c Call, k *remote.Cluster, all []string) ([]string, err
 // commandLine returns the arguments of a veilctl on another node: those of this one, for the node's
 // own socket.
 func (r *reach) commandLine(c Call, follow bool) []string {
-	own := []string{"node", "cluster", "kubeconfig", "context", "output"}
+	own := append([]string{"node", "cluster", "kubeconfig", "context", "output"}, r.inputFlags...)
 	args := strings.Fields(r.cmd.CommandPath())[1:]
 	r.cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, isList := f.Value.(pflag.SliceValue)
@@ -172,6 +221,9 @@ func (r *reach) commandLine(c Call, follow bool) []string {
 	}
 	if follow {
 		args = append(args, "--"+withStdin)
+	}
+	if r.read != nil {
+		args = append(args, "--"+withInput)
 	}
 	if len(c.Args) > 0 {
 		args = append(append(args, "--"), c.Args...)

@@ -33,7 +33,10 @@ type Cluster struct {
 	// Veilctl runs a command line of veilctl.
 	Veilctl func(ctx context.Context, args []string, out, progress io.Writer) error
 
-	running sync.Mutex // verbs set variables of package cobra
+	// In is the standard input of the call of Veilctl that runs. It does not end.
+	In io.Reader
+
+	running sync.Mutex // verbs set variables of package cobra; guards In
 }
 
 // Kubeconfig serves c until the test ends, and returns a kubeconfig for it.
@@ -101,7 +104,7 @@ func (c *Cluster) tenant(w http.ResponseWriter, path []string) {
 // exec runs veilctl as a kubelet does, by the websocket protocol v5.channel.k8s.io.
 func (c *Cluster) exec(w http.ResponseWriter, r *http.Request, socket string) {
 	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v5.channel.k8s.io": {
-		Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel,
+		Binary: true, Channels: []wsstream.ChannelType{wsstream.ReadChannel,
 			wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel,
 			wsstream.IgnoreChannel}}})
 	_, streams, err := conn.Open(w, r)
@@ -118,6 +121,7 @@ func (c *Cluster) exec(w http.ResponseWriter, r *http.Request, socket string) {
 	}
 	out, stderr, ended := streams[1], streams[2], streams[3]
 	c.running.Lock()
+	c.In = streams[0]
 	err = c.Veilctl(r.Context(), args, out, stderr)
 	c.running.Unlock()
 
