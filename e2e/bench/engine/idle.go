@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -112,7 +113,7 @@ func costs(worlds []*world) (out []cost, err error) {
 		if c.cpu, err = w.cpu(); err != nil {
 			return nil, err
 		}
-		if c.resident, err = resident(w.procs[nodeA].Process.Pid); err != nil {
+		if c.resident, err = load.ResidentMiB(w.procs[nodeA].Process.Pid); err != nil {
 			return nil, err
 		}
 		if c.sent, err = w.sentBytes(); err != nil {
@@ -121,21 +122,6 @@ func costs(worlds []*world) (out []cost, err error) {
 		out = append(out, c)
 	}
 	return out, nil
-}
-
-// resident returns the memory of a process (VmRSS of /proc/PID/status), MiB.
-func resident(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmRSS:" {
-			kib, err := strconv.ParseFloat(f[1], 64)
-			return kib / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("process %d: no VmRSS", pid)
 }
 
 // sentBytes returns what a device sent to all its peers, bytes.

@@ -2,20 +2,14 @@ package engine
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
@@ -55,7 +49,7 @@ func (w *world) startProxies(ctx context.Context) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
 	}
-	if err := writeCertificate(filepath.Join(w.dir, "node.pem")); err != nil {
+	if err := writeCertificate(w.dir); err != nil {
 		return fmt.Errorf("make certificate: %w", err)
 	}
 
@@ -81,29 +75,13 @@ func (w *world) startProxies(ctx context.Context) error {
 }
 
 // writeCertificate writes a key and a certificate that signs itself, which both proxies have and
-// trust.
-func writeCertificate(file string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+// trust, into one file.
+func writeCertificate(dir string) error {
+	if _, err := authority.New(dir); err != nil {
 		return err
 	}
-	now := time.Now()
-	t := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
-	cert, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(pem.Encode(f, &pem.Block{Type: "CERTIFICATE", Bytes: cert}),
-		pem.Encode(f, &pem.Block{Type: "PRIVATE KEY", Bytes: private}), f.Close())
+	cert, err1 := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	key, err2 := os.ReadFile(filepath.Join(dir, "ca.key"))
+	return errors.Join(err1, err2, os.WriteFile(filepath.Join(dir, "node.pem"),
+		slices.Concat(cert, key), 0o600))
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -259,8 +260,8 @@ func get(socket string) (lines []string, err error) {
 	return lines, nil
 }
 
-// cpu returns the time that the device processes or proxies used, from /proc/PID/stat.
-func (w *world) cpu() (time.Duration, error) {
+// cpu returns the CPU time that the device processes or proxies used.
+func (w *world) cpu() (sum time.Duration, err error) {
 	var pids []int
 	for _, p := range w.procs {
 		if p != nil {
@@ -270,19 +271,12 @@ func (w *world) cpu() (time.Duration, error) {
 	for _, d := range w.proxies {
 		pids = append(pids, d.Pid())
 	}
-
-	var sum time.Duration
 	for _, pid := range pids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		used, err := load.ProcessCPU(pid)
 		if err != nil {
 			return 0, err
 		}
-		// The name is in brackets and may hold blanks. Fields 14 and 15 are ticks of 10 ms.
-		_, rest, _ := strings.Cut(string(b), ") ")
-		f := strings.Fields(rest)
-		user, _ := strconv.Atoi(f[11])
-		system, _ := strconv.Atoi(f[12])
-		sum += time.Duration(user+system) * 10 * time.Millisecond
+		sum += used
 	}
 	return sum, nil
 }
