@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/service/endpoint"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/peer"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -194,8 +195,8 @@ func balanced(seen map[string]int) error {
 		return fmt.Errorf("answers from %d endpoints, want %d: %v", len(seen), endpoints, seen)
 	}
 	for i := range endpoints {
-		if n := seen[endpointName(i)]; n < asks/12 {
-			return fmt.Errorf("%d of %d answers from %s: %v", n, asks, endpointName(i), seen)
+		if n := seen[endpointName(i)]; n < endpoint.Requests/12 {
+			return fmt.Errorf("%d of %d answers from %s: %v", n, endpoint.Requests, endpointName(i), seen)
 		}
 	}
 	return nil
