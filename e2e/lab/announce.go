@@ -70,7 +70,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 	c := &cluster.Claim{PodPrefixes: n.PodPrefixes, MTU: n.lab.opts.UnderlayMTU}
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {
-			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
+			return Stop(fmt.Errorf("veild has ended: %w: %s", p.Ended(), p.Tail()))
 		}
 		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err != nil {

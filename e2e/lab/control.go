@@ -195,7 +195,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
 		// As kubeadm has it: CSI drivers are privileged.
 		"--allow-privileged=true"}
-	return h.startIn(ctx, []string{"GOGC=400"}, c.lab.program("kube-apiserver"),
+	return h.StartEnv(ctx, []string{"GOGC=400"}, c.lab.program("kube-apiserver"),
 		append(own, flags...)...)
 }
 
@@ -243,7 +243,7 @@ func (c *Control) dial(ctx context.Context, network, addr string) (net.Conn, err
 func (c *Control) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 90*time.Second, func() error {
 		if !c.APIServer.Running() {
-			return Stop(fmt.Errorf("it has ended: %s", c.APIServer.tail()))
+			return Stop(fmt.Errorf("it has ended: %s", c.APIServer.Tail()))
 		}
 		b, err := c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(
 			5 * time.Second).DoRaw(ctx)

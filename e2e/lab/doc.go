@@ -8,11 +8,9 @@
 //	(oracle on  ├─ node-1 198.18.0.11 ─ veild, veil-wg ─ pods 198.19.1.0/24
 //	every port) └─ node-2 198.18.0.12 ─ veild, veil-wg ─ pods 198.19.2.0/24
 //
-// Each host (a node, the bridge, the control plane) is a set of namespaces kept by a holder
-// process, the init of its PID namespace. The holder ends when this process ends for any reason,
-// and with it everything in the host: processes, links, mounts. Nothing of a lab is visible in the
-// machine's own network or mount namespace, so labs need no clean-up after a crash and cannot
-// disturb each other.
+// Each host (a node, the bridge, the control plane) is a set of namespaces (package labhost), which
+// ends when this process ends for any reason. Nothing of a lab is visible in the machine's own
+// network or mount namespace, so labs need no clean-up after a crash and cannot disturb each other.
 //
 // A node has a "disk", a directory for its /etc, that survives Reboot. All else, /run and the BPF
 // file system included, does not. The leak oracle (pkg/leak) watches the network from before the

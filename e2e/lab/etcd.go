@@ -36,7 +36,7 @@ func (c *Control) startEtcd(ctx context.Context) error {
 func (c *Control) waitEtcd(ctx context.Context) error {
 	err := Until(ctx, 30*time.Second, func() error {
 		if !c.etcd.Running() {
-			return Stop(fmt.Errorf("etcd has ended: %s", c.etcd.tail()))
+			return Stop(fmt.Errorf("etcd has ended: %s", c.etcd.Tail()))
 		}
 		conn, err := c.dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", etcdPort))
 		if err != nil {

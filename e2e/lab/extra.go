@@ -15,10 +15,6 @@ func (l *Lab) AddHost(ctx context.Context, name string, last byte) (*Host, error
 	return h, l.plug(ctx, h, name, "eth0", l.opts.Family.Underlay(last))
 }
 
-// NewRun makes a folder below base for the artefacts of a run. It removes the folders of old runs,
-// except the last few and the folders of live processes.
-func NewRun(base string) (string, error) { return newRun(base) }
-
 // Bridge is the host with the bridge; its link to plug into is BridgeLink.
 func (l *Lab) Bridge() *Host { return l.bridge }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -126,7 +127,7 @@ func New(ctx context.Context, opts Options) (*Lab, error) {
 	l := &Lab{opts: opts, bin: filepath.Join(root, "out/bin"), log: opts.Log, Dir: opts.Dir,
 		Canary: canary("pod"), EgressCanary: canary("egress")}
 	if l.Dir == "" {
-		if l.Dir, err = newRun(filepath.Join(root, "out/lab")); err != nil {
+		if l.Dir, err = labhost.NewRun(filepath.Join(root, "out/lab")); err != nil {
 			return nil, fmt.Errorf("make a lab: %w", err)
 		}
 	}
@@ -342,11 +343,11 @@ func (l *Lab) stopHosts(control bool) []error {
 
 // stopAll ends the processes of hosts, and then the hosts.
 func stopAll(hosts []*Host) []error {
-	reaping.Lock()
-	for _, h := range hosts {
-		h.killAll()
+	below := make([]*labhost.Host, len(hosts))
+	for i, h := range hosts {
+		below[i] = h.Host
 	}
-	reaping.Unlock()
+	labhost.KillAll(below...)
 
 	errs := make([]error, len(hosts))
 	var all sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/worker"
@@ -179,7 +180,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 
 	if n.lab.opts.MoreAddresses && n.lab.opts.Family.v6() {
 		second := at(underlay6, byte(secondHost+n.Number))
-		if err := n.IP(ctx, addrLines("eth0", []netip.Prefix{second})...); err != nil {
+		if err := n.IP(ctx, labhost.AddrLines("eth0", []netip.Prefix{second})...); err != nil {
 			return err
 		}
 	}
@@ -227,7 +228,7 @@ func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*
 		args = []string{"--engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
 			worker.EngineKubeveil)}
 	}
-	p, err := n.startIn(ctx, env, filepath.Join(n.programs(), name), args...)
+	p, err := n.StartEnv(ctx, env, filepath.Join(n.programs(), name), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +287,7 @@ func (n *Node) Signal(name string, s syscall.Signal) (int, error) {
 func (n *Node) WaitReady(ctx context.Context) error {
 	err := Until(ctx, 60*time.Second, func() error {
 		if p := n.Program("veild"); p != nil && !p.Running() {
-			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
+			return Stop(fmt.Errorf("veild has ended: %w: %s", p.Ended(), p.Tail()))
 		}
 		if n.lab.opts.Network == Veil {
 			if _, err := os.Stat(n.Path(abi.ReadyFile)); err != nil {
@@ -313,7 +314,7 @@ func (n *Node) Crash() error {
 
 // Boot brings a crashed node back. With programs it starts them too; it does not wait for them.
 func (n *Node) Boot(ctx context.Context, programs bool) error {
-	if err := n.Host.start(ctx); err != nil {
+	if err := n.Host.Boot(ctx); err != nil {
 		return fmt.Errorf("boot %s: %w", n.Name, err)
 	}
 	if err := n.boot(ctx, programs); err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
 // Pod is a network namespace on a node, wired through CNI.
@@ -157,7 +159,7 @@ func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer,
 	all := append([]string{"cni-call", "--verb", verb, "--path", n.programs(), "--cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
 	cmd := n.Command(ctx, n.lab.program("veil-tools"), all...)
-	out, err := output(cmd)
+	out, err := labhost.Output(cmd)
 	var a cniAnswer
 	if e := json.Unmarshal(bytes.TrimSpace(out), &a); e != nil {
 		return a, errors.Join(err, fmt.Errorf("%s: answer of CNI %s: %w", n.Name, verb, e))
@@ -265,24 +267,20 @@ func (n *Node) Status(ctx context.Context) error {
 // Command prepares a program that will run in the pod's network namespace and the other
 // namespaces of its node.
 func (p *Pod) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return p.Node.command(ctx, p.NetNS(), name, args...)
+	return p.Node.CommandIn(ctx, p.NetNS(), name, args...)
 }
 
 // Exec runs a program in the pod and returns its standard output.
 func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, error) {
-	return output(p.Command(ctx, name, args...))
+	return labhost.Output(p.Command(ctx, name, args...))
 }
 
 // Start runs a program in the pod until it is signalled to end.
 func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, error) {
-	dir := filepath.Join(p.Node.Dir, "log", p.ID)
-	proc, err := begin(p.Command(context.Background(), name, args...), dir, filepath.Base(name),
-		true)
+	proc, err := p.Node.StartIn(p.NetNS, filepath.Join(p.Node.Dir, "log", p.ID), name, args...)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", p.ID, err)
 	}
-	proc.again = func(ctx context.Context) (*Process, error) { return p.Start(ctx, name, args...) }
-	p.Node.note(proc)
 	return proc, nil
 }
 

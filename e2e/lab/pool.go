@@ -62,6 +62,7 @@ func (p *Pool) take(l *Lab) *Control {
 	c := *p.idle[i] // the earlier lab keeps its own value
 	p.idle = slices.Delete(p.idle, i, i+1)
 	c.lab, c.host.lab, c.given = l, l, given{}
+	c.host.Env = l.env()
 	return &c
 }
 

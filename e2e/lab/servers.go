@@ -50,7 +50,7 @@ func (c *Control) waitListed(ctx context.Context, i int) error {
 	s := c.Servers[i]
 	err := Until(ctx, 90*time.Second, func() error {
 		if !s.Process.Running() {
-			return Stop(fmt.Errorf("it has ended: %s", s.Process.tail()))
+			return Stop(fmt.Errorf("it has ended: %s", s.Process.Tail()))
 		}
 		return c.listed(ctx, c.serverAddrs(i)[0])
 	})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
 // NamePort is the first port of Named.
@@ -67,7 +69,7 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"name-count", "--count", fmt.Sprint(orElse(q.Count, 30)),
 		"--timeout", orElse(q.Timeout, time.Second).String(), "--pause", q.Pause.String()},
 		q.args(from)...)
-	out, err := output(from.Command(ctx, from.owner().program("veil-tools"), args...))
+	out, err := labhost.Output(from.Command(ctx, from.owner().program("veil-tools"), args...))
 	var c Census
 	if err != nil {
 		return c, err

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
 // Ports of the lab's servers.
@@ -73,7 +75,7 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	if x.Egress {
 		cmd.Env = append(cmd.Env, canaryEnv+"="+from.owner().EgressCanary)
 	}
-	out, err := output(cmd)
+	out, err := labhost.Output(cmd)
 	var s Sent
 	if len(out) > 0 {
 		if e := json.Unmarshal(out, &s); e != nil {

@@ -4,15 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/poll"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
 // Stop wraps an error after which Until need not try again.
-func Stop(err error) error { return poll.Stop(err) }
+func Stop(err error) error { return labhost.Stop(err) }
 
 // Until calls fn until it returns nil, at most for timeout; the error holds fn's last.
 func Until(ctx context.Context, timeout time.Duration, fn func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return poll.Until(ctx, time.Millisecond, 100*time.Millisecond, fn)
+	return labhost.Until(ctx, timeout, fn)
 }

@@ -11,26 +11,28 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
 // plug connects a host to the bridge by a veth: port is its name at the bridge, link its name in
 // the host. The oracle watches the port before it can carry a frame.
 func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
-	if err := l.connect(ctx, h, port, link, fmt.Sprint(h.holder.Process.Pid)); err != nil {
+	if err := l.connect(ctx, h, port, link, fmt.Sprint(h.PID())); err != nil {
 		return fmt.Errorf("plug %s in: %w", h.Name, err)
 	}
 	if !l.opts.Offloads {
 		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
 		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation",
 			"off"}
-		if _, err := output(h.netOnly(ctx, "ethtool", off...)); err != nil {
+		if _, err := labhost.Output(h.NetOnly(ctx, "ethtool", off...)); err != nil {
 			return fmt.Errorf("plug %s in: %w", h.Name, err)
 		}
 	}
 	if err := l.bridge.IP(ctx, "link set "+port+" up"); err != nil {
 		return err
 	}
-	return h.IP(ctx, append(addrLines(link, addrs), "link set "+link+" up")...)
+	return h.IP(ctx, append(labhost.AddrLines(link, addrs), "link set "+link+" up")...)
 }
 
 // connect makes the veth of plug, with its end link in the network namespace netns, a process id or
@@ -114,7 +116,7 @@ func (l *Lab) Cap(ctx context.Context, rate string) error {
 		if rate == "" {
 			args = []string{"qdisc", "del", "dev", p, "root"}
 		}
-		if _, err := output(l.bridge.netOnly(ctx, "tc", args...)); err != nil {
+		if _, err := labhost.Output(l.bridge.NetOnly(ctx, "tc", args...)); err != nil {
 			return fmt.Errorf("cap the link of %s: %w", n.Name, err)
 		}
 	}
@@ -149,7 +151,7 @@ func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) 
 		return nil, err
 	}
 	addrs := l.opts.Family.Underlay(byte(extraHost + p.Node.Number))
-	for _, line := range append(addrLines(link, addrs), "link set "+link+" up") {
+	for _, line := range append(labhost.AddrLines(link, addrs), "link set "+link+" up") {
 		if _, err := p.Exec(ctx, "ip", strings.Fields(line)...); err != nil {
 			return nil, fmt.Errorf("add link %s to pod %s: %w", link, p.ID, err)
 		}
@@ -165,5 +167,5 @@ func (n *Node) addMore(ctx context.Context) error {
 	if err := n.lab.plug(ctx, n.Host, port(n.Name, "mgmt0"), "mgmt0", other); err != nil {
 		return err
 	}
-	return n.IP(ctx, addrLines("lo", pick(f, at(loop4, last), at(loop6, last)))...)
+	return n.IP(ctx, labhost.AddrLines("lo", pick(f, at(loop4, last), at(loop6, last)))...)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/e2e/vm/image"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -130,7 +131,7 @@ func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
 
 	c := &Cluster{opts: opts, root: root, log: opts.Log, Dir: opts.Dir, start: time.Now()}
 	if c.Dir == "" {
-		if c.Dir, err = lab.NewRun(filepath.Join(root, "out/vm")); err != nil {
+		if c.Dir, err = labhost.NewRun(filepath.Join(root, "out/vm")); err != nil {
 			return nil, fmt.Errorf("make a cluster: %w", err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -168,7 +169,7 @@ func cgroupPrograms(t *testing.T, path string) map[ebpf.AttachType][]ebpf.Progra
 func machinePrograms(t *testing.T) map[ebpf.AttachType][]ebpf.ProgramID {
 	t.Helper()
 	nettest.NeedRoot(t)
-	tree, err := lab.CgroupTree()
+	tree, err := labhost.CgroupTree()
 	if err != nil || tree == "" {
 		t.Fatalf("a tree of cgroups of the second version: %q, %v", tree, err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -59,7 +60,7 @@ func New(ctx context.Context, name string, family lab.Family) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := lab.NewRun(filepath.Join(root, "out/lab"))
+	dir, err := labhost.NewRun(filepath.Join(root, "out/lab"))
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package lab
+package labhost
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func TestNewRun(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "lab")
 	seen := map[string]bool{}
 	for range 50 {
-		dir, err := newRun(base)
+		dir, err := NewRun(base)
 		errtest.Must(t, err)
 		if seen[dir] || !runName.MatchString(filepath.Base(dir)) {
 			t.Fatalf("run %s, after %v", dir, seen)

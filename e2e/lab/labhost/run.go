@@ -1,4 +1,4 @@
-package lab
+package labhost
 
 import (
 	"errors"
@@ -21,11 +21,12 @@ const (
 	keptRuns = 5
 )
 
-// runName matches the folder names that newRun makes; nothing else is ever pruned.
+// runName matches the folder names that NewRun makes; nothing else is ever pruned.
 var runName = regexp.MustCompile(`^\d{8}-\d{6}\.\d{3}-(\d+)(-\d+)?$`)
 
-// newRun makes a folder for the artefacts of a lab and removes the folders of old runs.
-func newRun(base string) (string, error) {
+// NewRun makes a folder below base for the artefacts of a run. It removes the folders of old runs,
+// except the last few and the folders of live processes.
+func NewRun(base string) (string, error) {
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-package lab
+package labhost
 
 import (
 	"bytes"
@@ -186,7 +186,7 @@ func (p *Process) WaitLine(ctx context.Context, text string, timeout time.Durati
 			return err
 		}
 		if !p.Running() {
-			return Stop(fmt.Errorf("it has ended: %w: %s", p.ended(), p.tail()))
+			return Stop(fmt.Errorf("it has ended: %w: %s", p.Ended(), p.Tail()))
 		}
 		return fmt.Errorf("no line %q", text)
 	})
@@ -206,7 +206,7 @@ func (p *Process) Result(ctx context.Context, v any) error {
 	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
 	if end != nil {
 		_ = json.Unmarshal(lines[len(lines)-1], v)
-		return fmt.Errorf("%s: %w: %s", p.Name, end, p.tail())
+		return fmt.Errorf("%s: %w: %s", p.Name, end, p.Tail())
 	}
 	if err := json.Unmarshal(lines[len(lines)-1], v); err != nil {
 		return fmt.Errorf("result of %s: %w", p.Name, err)
@@ -217,16 +217,16 @@ func (p *Process) Result(ctx context.Context, v any) error {
 // errStatus0 is the end of a program that was not expected to end, without an error of its own.
 var errStatus0 = errors.New("exit status 0")
 
-// ended is how a process ended that was not expected to, never nil.
-func (p *Process) ended() error {
+// Ended is how a process ended that was not expected to, never nil.
+func (p *Process) Ended() error {
 	if p.err == nil {
 		return errStatus0
 	}
 	return p.err
 }
 
-// tail is the end of what it wrote to its standard error.
-func (p *Process) tail() string {
+// Tail is the end of what it wrote to its standard error.
+func (p *Process) Tail() string {
 	b, _ := os.ReadFile(p.Stderr)
 	if len(b) > 2000 {
 		b = b[len(b)-2000:]
