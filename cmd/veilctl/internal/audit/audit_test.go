@@ -208,6 +208,37 @@ func TestReportHasNoSecret(t *testing.T) {
 	}
 }
 
+func TestReportListsANodeWithoutVeild(t *testing.T) {
+	n := wellNode()
+	n.Answers["/api/v1/nodes"] = redacttest.ListOf("Node", "v1",
+		map[string]any{"metadata": map[string]any{"name": "node-1"}},
+		map[string]any{"metadata": map[string]any{"name": "node-2",
+			"labels": map[string]any{"kubernetes.io/os": "linux"}}})
+	n.says["flows"] = `{"class":"tunnel","peer":"node-2"}` + "\n" +
+		`{"summary":{"count":{"tunnel":1,"outside":9}}}` + "\n"
+
+	files, _, _ := n.report(t, t.Context())
+	verdicts, r := sections(t, files[resultFile])
+	if verdicts["status"] != Bad || verdicts["leakcheck"] != Unseen || verdicts["flows"] != Unseen {
+		t.Errorf("%v", verdicts)
+	}
+	for _, want := range []string{"Frames on the nodes' uplinks: node-2 " + noPod,
+		"Flows by class: node-2 " + noPod, "Dropped packets by reason: node-2 " + noPod} {
+		if !strings.Contains(fmt.Sprint(r.Unseen), want) {
+			t.Errorf("no %q in %v", want, r.Unseen)
+		}
+	}
+	for _, want := range []string{"<td>in the tunnel</td><td>1</td><td>1</td>",
+		`<td class="verdict ">• note</td><td>outside, in clear</td>`} {
+		if !strings.Contains(files[pageFile], want) {
+			t.Errorf("no %q on the page", want)
+		}
+	}
+	if *sampleDir != "" {
+		filetest.Write(t, filepath.Join(*sampleDir, "audit.html"), []byte(files[pageFile]), 0o600)
+	}
+}
+
 func TestReportSaysWhichRightIsMissing(t *testing.T) {
 	n := wellNode()
 	n.forbidden = true

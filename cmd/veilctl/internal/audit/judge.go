@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -67,27 +68,63 @@ func judgeCheck(f preflight.Facts) *Section {
 	return s
 }
 
-// judgeFlows returns the section about connections by class. The verb exits with a status of its
-// own where a pod's flow to the cluster is in clear.
+// flowSummary is the last line of veilctl flows -o json.
+type flowSummary struct {
+	// Count counts all connections by class, those too that are not printed.
+	Count map[string]int `json:"count"`
+	// Alarms counts connections of pods with the cluster that are in clear.
+	Alarms int `json:"alarms"`
+	// Notes are sentences about what cannot be seen on the node.
+	Notes []string `json:"notes"`
+}
+
+// flowTitles are the classes as people read them.
+var flowTitles = map[string]string{
+	"tunnel": "in the tunnel", "local": "stays on the node", "outside": "outside, in clear",
+	"host": "host to host, in clear",
+}
+
+// judgeFlows returns the section about connections by class. A connection of a pod with the cluster
+// in clear is bad.
 func judgeFlows(answers []lineAnswer) *Section {
 	s := &Section{Name: "flows", Title: "Flows by class",
 		Text: "What veilctl flows shows at the end of the run. Flows of hosts and to the outside " +
 			"are in clear as the exceptions say.",
 		Head: []string{"class or node", "flows", "on nodes", "remark"}}
-	sum := s.count(answers)
-	for _, a := range answers {
-		if a.status == verb.ExitWrong && a.err == "" {
-			s.add(Bad, a.node, "", "", "a flow of a pod to the cluster is in clear")
-		}
+	for i := range answers {
+		s.readFlows(&answers[i])
 	}
+
+	sum := s.count(answers)
 	for _, class := range slices.Sorted(maps.Keys(sum)) {
 		v := Good
-		if strings.Contains(class, "clear") {
+		if class == "outside" || class == "host" {
 			v = Note
 		}
-		s.add(v, class, fmt.Sprint(sum[class].lines), fmt.Sprint(sum[class].nodes), "")
+		s.add(v, cmp.Or(flowTitles[class], class), fmt.Sprint(sum[class].lines),
+			fmt.Sprint(sum[class].nodes), "")
 	}
 	return s
+}
+
+// readFlows adds rows for the summary of a node. Its counts replace the counts of the lines. An
+// answer without a summary has no end.
+func (s *Section) readFlows(a *lineAnswer) {
+	var sum flowSummary
+	if json.Unmarshal(a.summary, &sum) == nil {
+		a.counts = sum.Count
+	} else if a.err == "" {
+		a.err = "its answer has no end"
+	}
+	if a.err == "" && (sum.Alarms > 0 || a.status == verb.ExitWrong) {
+		s.Rows = append(s.Rows, Row{Verdict: Bad, Word: "in clear", Cells: []string{a.node,
+			fmt.Sprint(sum.Alarms), "", "connections of pods with the cluster are in clear, which " +
+				"no exception allows"}})
+	}
+	if len(sum.Notes) > 0 {
+		why := strings.Join(sum.Notes, " ")
+		s.Rows = append(s.Rows, Row{Verdict: Note, Cells: []string{a.node, "", "", why}, Why: why})
+	}
 }
 
 // counted is how many lines have a value, on how many nodes.
@@ -100,7 +137,8 @@ func (s *Section) count(answers []lineAnswer) map[string]counted {
 		if a.err != "" {
 			s.lacks(a.node, a.err)
 		}
-		for kind, n := range a.counts {
+		for _, kind := range slices.Sorted(maps.Keys(a.counts)) {
+			n := a.counts[kind]
 			if _, known := sum[kind]; !known && len(sum) >= maxKinds {
 				kind = overflowKind
 			}
@@ -123,6 +161,13 @@ func judgeDrops(answers []lineAnswer, before, after cluster.Report) *Section {
 
 	sampled := s.count(answers)
 	c := countDrops(before, after)
+	for _, n := range after.Nodes {
+		if n.Status != nil && n.Status.DropSamples != nil && n.Status.DropSamples.Problem != "" {
+			why := "packets that the guard drops are only counted: " + n.Status.DropSamples.Problem
+			s.Rows = append(s.Rows, Row{Verdict: Note, Cells: []string{n.Node, "", "", "", why},
+				Why: why})
+		}
+	}
 	for reason, n := range sampled {
 		c.total[reason] = max(c.total[reason], uint64(n.lines))
 	}

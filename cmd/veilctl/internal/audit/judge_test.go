@@ -89,6 +89,11 @@ func TestTallyIsBounded(t *testing.T) {
 		t.Errorf("%+v", tl)
 	}
 
+	write(`{"summary":{"count":{"tunnel":7}}}` + "\n")
+	if string(tl.summary) != `{"count":{"tunnel":7}}` || tl.malformed != 4 {
+		t.Errorf("the summary: %s, %d malformed", tl.summary, tl.malformed)
+	}
+
 	write(strings.Repeat("x", 10*maxLine))
 	write(strings.Repeat("x", maxLine) + "\n")
 	if tl.malformed != 5 || len(tl.rest) > 0 {
@@ -137,14 +142,21 @@ func TestAnswersOfVerbs(t *testing.T) {
 }
 
 func TestFlowsInClearAreBad(t *testing.T) {
-	clear := lineAnswer{tally: tally{node: "n2", counts: map[string]int{"outside, in clear": 3,
-		"tunnel, peer n1": 2}}, status: 1}
-	s := judgeFlows([]lineAnswer{{tally: tally{node: "n1",
-		counts: map[string]int{"tunnel, peer n2": 4}}}, clear})
-	if got := fmt.Sprint(s.Rows); !strings.Contains(got, "{bad  [n2") ||
-		!strings.Contains(got, "{note  [outside, in clear 3 1 ]") ||
-		!strings.Contains(got, "{good  [tunnel, peer n2 4 1 ]") {
-		t.Error(got)
+	answer := func(node, summary string) lineAnswer {
+		return lineAnswer{tally: tally{node: node, counts: map[string]int{"tunnel": 1},
+			summary: []byte(summary)}}
+	}
+	got := fmt.Sprint(judgeFlows([]lineAnswer{
+		answer("n1", `{"count":{"tunnel":4,"host":1}}`),
+		answer("n2", `{"count":{"tunnel":2,"outside":3},"alarms":2}`),
+		answer("n3", `{"notes":["It sees no flows of hosts."]}`), answer("n4", ""),
+	}).Rows)
+	for _, want := range []string{"{bad in clear [n2 2 ", "{note  [n3   It sees no flows of hosts.]",
+		"{note  [outside, in clear 3 1 ]", "{note  [host to host, in clear 1 1 ]",
+		"{good  [in the tunnel 7 3 ]", "{not looked at  [n4   its answer has no end]"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
 	}
 }
 

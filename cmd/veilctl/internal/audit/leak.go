@@ -5,17 +5,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/cluster"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/node"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -191,20 +195,51 @@ func (r *leakReader) look(ctx context.Context, late bool) {
 	if r.failed = err; err != nil {
 		return // the next look may succeed
 	}
-	for _, p := range list.Items {
+
+	var g errgroup.Group
+	g.SetLimit(verb.NodesAtOnce)
+	texts, errs := make([][]byte, len(list.Items)), make([]error, len(list.Items))
+	for i, p := range list.Items {
+		if r.waiting[p.Name] != "" && ended(p) {
+			g.Go(func() error {
+				texts[i], errs[i] = readLog(ctx, pods.GetLogs(p.Name, &corev1.PodLogOptions{}))
+				return nil
+			})
+		}
+	}
+	_ = g.Wait() // no pod returns an error
+
+	for i, p := range list.Items {
 		on, waits := r.waiting[p.Name]
 		switch {
 		case !waits:
-		case p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed:
-			delete(r.waiting, p.Name)
-			text, err := pods.GetLogs(p.Name, &corev1.PodLogOptions{
-				LimitBytes: new(int64(maxLog))}).DoRaw(ctx)
-			r.section.judgeLeaks(on, text, errors.Join(err, podEnd(p)), r.long)
+			continue
+		case ended(p):
+			r.section.judgeLeaks(on, texts[i], errors.Join(errs[i], podEnd(p)), r.long)
 		case late && p.Status.Phase == corev1.PodPending:
-			delete(r.waiting, p.Name)
 			r.section.lacks(on, "its pod did not start: "+cluster.PodProblem(p))
+		default:
+			continue
 		}
+		delete(r.waiting, p.Name)
 	}
+}
+
+func ended(p corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// readLog returns the log of a pod. The kubelet that sends it may have been taken over: the length
+// is bounded here, too.
+func readLog(ctx context.Context, request *rest.Request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, verb.NodeLimit)
+	defer cancel()
+	log, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	return io.ReadAll(io.LimitReader(log, maxLog))
 }
 
 // podEnd returns why the kubelet ended a pod; nil if its program ended by itself.

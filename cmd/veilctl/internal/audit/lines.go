@@ -29,6 +29,8 @@ type tally struct {
 	node, field string
 	counts      map[string]int
 	samples     []json.RawMessage
+	// summary is the last object in the field summary of a line, which is not counted.
+	summary json.RawMessage
 	// malformed counts lines that are not such objects.
 	malformed int
 	bytes     int
@@ -69,8 +71,12 @@ func (t *tally) line() {
 
 	var fields map[string]json.RawMessage
 	var kind string
-	if skips || json.Unmarshal(line, &fields) != nil ||
-		json.Unmarshal(fields[t.field], &kind) != nil {
+	malformed := skips || json.Unmarshal(line, &fields) != nil
+	if summary := fields["summary"]; !malformed && len(summary) > 0 {
+		t.summary = bytes.Clone(summary)
+		return
+	}
+	if malformed || json.Unmarshal(fields[t.field], &kind) != nil {
 		t.malformed++
 		return
 	}

@@ -67,7 +67,7 @@ func TestPageShowsVerdictsFirst(t *testing.T) {
 	r := sample("")
 	page := render(t, r)
 	if *sampleDir != "" {
-		errtest.Must(t, os.WriteFile(filepath.Join(*sampleDir, "audit.html"), []byte(page), 0o600))
+		errtest.Must(t, os.WriteFile(filepath.Join(*sampleDir, "page.html"), []byte(page), 0o600))
 	}
 	if r.Verdict != Bad {
 		t.Errorf("the whole is %q", r.Verdict)
@@ -127,7 +127,7 @@ func TestHostileTextIsTextOnly(t *testing.T) {
 func TestResultIsBounded(t *testing.T) {
 	s := &Section{Name: "status", Title: "Status", Head: []string{"node", "why"}}
 	for i := range 5_000 {
-		s.lacks(fmt.Sprintf("node-%d", i), strings.Repeat("x", 1000)+fmt.Sprint(i))
+		s.lacks(fmt.Sprintf("node-%d", i), strings.Repeat("x", 1000)+fmt.Sprint(i%500))
 		s.addSamples([]json.RawMessage{[]byte(`{"a":"` + strings.Repeat("y", maxSample-20) + `"}`)})
 	}
 	s.add(Bad, "the last", "bad")
