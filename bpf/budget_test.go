@@ -42,9 +42,9 @@ var budgets = map[string]budget{
 	"service_out":     {12_000, 320},
 	"service_out_l3":  {12_000, 320},
 	"service_pod_in":  {36_000, 448},
-	"service_pod_out": {4_000, 320},
+	"service_pod_out": {6_000, 320},
 	"service_tun_in":  {36_000, 448},
-	"service_tun_out": {4_000, 320},
+	"service_tun_out": {6_000, 320},
 
 	"service_connect4":     {20_000, 320},
 	"service_connect6":     {20_000, 320},

@@ -3,7 +3,10 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -25,18 +28,19 @@ type flowKey struct {
 type flow struct {
 	Addr  [16]byte
 	Port  [2]byte
-	Flags uint16
+	_     [2]byte
+	Tag   uint32
+	Flags uint32
 	Used  uint32
-	Group uint64
+	Link  uint32
 }
 
 // Hooks and flags of lib/service/flow.h.
 const (
-	flowIn, flowOut, flowQuota uint8 = 0, 1, 2
+	flowIn, flowOut uint8 = 0, 1
 
-	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4,
-		8, 16,
-		32, 128
+	flowForward, flowSNAT, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN,
+	flowHostRouted uint32 = 1, 2, 4, 8, 16, 32, 128, 256
 
 	flowEstablished = flowClientSent | flowReplied
 )
@@ -50,13 +54,75 @@ func flowKeyOf(from, to netip.AddrPort, proto, hook uint8) flowKey {
 	return k
 }
 
-func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
+// flowMaps are the flow tables, in the order in which they are looked up.
+var flowMaps = []string{"service_tcp", "service_opening", "service_udp"}
+
+// flowMap returns the table of an entry.
+func flowMap(coll *ebpf.Collection, k flowKey, f flow) *ebpf.Map {
+	switch {
+	case k.Protocol == unix.IPPROTO_UDP:
+		return coll.Maps["service_udp"]
+	case f.Flags&flowClientSent != 0:
+		return coll.Maps["service_tcp"]
+	}
+	return coll.Maps["service_opening"]
+}
+
+// tagged returns the entry of a key with its tag: flow_tag of lib/service/flow.h.
+func tagged(k flowKey, f flow) flow {
+	word := binary.NativeEndian.Uint32
+	pair := func(a, b []byte, ka, kb uint32) uint64 {
+		return uint64(word(a)+ka) * uint64(word(b)+kb)
+	}
+	ports := append(k.Sport[:], k.Dport[:]...)
+	rest := append([]byte{k.Protocol, k.Hook}, f.Port[:]...)
+	h := pair(k.Src[0:], k.Src[4:], 0x9e3779b1, 0x85ebca77) +
+		pair(k.Src[8:], k.Src[12:], 0xc2b2ae3d, 0x27d4eb2f) +
+		pair(k.Dst[0:], k.Dst[4:], 0x165667b1, 0xd6e8feb8) +
+		pair(k.Dst[8:], k.Dst[12:], 0xff51afd7, 0xed558ccd) +
+		pair(f.Addr[0:], f.Addr[4:], 0xc4ceb9fe, 0x1a85ec53) +
+		pair(f.Addr[8:], f.Addr[12:], 0x94d049bb, 0x133111eb) +
+		pair(ports, rest, 0xbf58476d, 0x1ce4e5b9) +
+		uint64(f.Flags&(flowForward|flowSNAT|flowHostRouted))*0xd1b54a35
+	f.Tag = uint32(h ^ h>>32)
+	return f
+}
+
+// putFlow writes an entry as the programs do.
+func putFlow(t testing.TB, coll *ebpf.Collection, k flowKey, f flow) {
 	t.Helper()
-	return allOf[flowKey, flow](t, coll, "service_flows")
+	errtest.Must(t, flowMap(coll, k, f).Put(k, tagged(k, f)))
+}
+
+// deleteFlow deletes an entry, wherever it is.
+func deleteFlow(t testing.TB, coll *ebpf.Collection, k flowKey) {
+	t.Helper()
+	deleted := false
+	for _, name := range flowMaps {
+		switch err := coll.Maps[name].Delete(k); {
+		case err == nil:
+			deleted = true
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
+			t.Fatal(err)
+		}
+	}
+	if !deleted {
+		t.Fatalf("no table has the flow %+v", k)
+	}
+}
+
+// flows returns the entries that the programs find.
+func flows(t testing.TB, coll *ebpf.Collection) map[flowKey]flow {
+	t.Helper()
+	all := make(map[flowKey]flow)
+	for _, name := range slices.Backward(flowMaps) {
+		maps.Copy(all, allOf[flowKey, flow](t, coll, name))
+	}
+	return all
 }
 
 // allOf returns the content of a map.
-func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
+func allOf[K comparable, V any](t testing.TB, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
 	var k K
@@ -86,7 +152,7 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
 	for k, f := range flows(t, coll) {
 		f.Used -= uint32(seconds)
-		errtest.Must(t, coll.Maps["service_flows"].Put(k, f))
+		putFlow(t, coll, k, f)
 	}
 }
 
@@ -130,7 +196,7 @@ func (f ofFlow) entries() []flowKey {
 		flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
 
-func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation string, want uint16) {
+func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation string, want uint32) {
 	t.Helper()
 	all := flows(t, coll)
 	for _, k := range f.entries() {
@@ -182,6 +248,76 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	}
 }
 
+// An LRU map may reuse the memory of an entry for another key while a program reads it. What it read
+// then does not have the tag of its key.
+func TestEntriesOfAnotherKeyChangeNothing(t *testing.T) {
+	for _, a := range labAddrs {
+		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			coll := served(t)
+			client, node, pod := at(a.client, 40000), at(a.node, 30080), at(a.pod1, 8080)
+			if proto == unix.IPPROTO_UDP {
+				node, pod = at(a.node, 30081), at(a.pod1, 5353)
+			}
+			passed(t, coll, "service_in", segment(client, node, proto, tcpSYN, ""), 0)
+			reply := flowKeyOf(pod, client, proto, flowOut)
+			for _, change := range []func(*flow){
+				func(f *flow) { f.Addr[15]++ },
+				func(f *flow) { f.Port[1]++ },
+				func(f *flow) { f.Flags ^= flowSNAT },
+			} {
+				f := flows(t, coll)[reply]
+				change(&f)
+				errtest.Must(t, flowMap(coll, reply, f).Put(reply, f))
+				answer := segment(pod, client, proto, tcpSYN|tcpACK, "")
+				expectAlone(t, coll, "service_pod_out", answer)
+				change(&f)
+			}
+		}
+	}
+}
+
+// TestConnectionsAreEstablishedByBothEnds: the entries of a connection are in the table of
+// established ones once its client went on after the backend's SYN-ACK, and not before.
+func TestConnectionsAreEstablishedByBothEnds(t *testing.T) {
+	const tcp = unix.IPPROTO_TCP
+	for _, a := range labAddrs {
+		for _, c := range []struct {
+			situation      string
+			answered       bool
+			then           byte
+			want, snatWant int
+		}{
+			{"nobody answers", false, tcpACK, 0, 0},
+			{"the client opens again", true, tcpSYN, 0, 0},
+			{"the client gives up", true, tcpRST, 0, 0},
+			{"the client goes on", true, tcpACK, 3, 4},
+			{"the client goes on and ends", true, tcpFIN | tcpACK, 3, 4},
+		} {
+			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
+				for pod, want := range map[string]int{a.pod1: c.want, a.pod2: c.snatWant} {
+					coll := served(t)
+					client, node := at(a.client, 40000), at(a.node, 30080)
+					if pod == a.pod2 {
+						node = at(a.node, 30090)
+					}
+					passed(t, coll, "service_in", segment(client, node, tcp, tcpSYN, ""), 0)
+					if c.answered {
+						passed(t, coll, "service_out",
+							segment(at(pod, 8080), client, tcp, tcpSYN|tcpACK, ""), servedMark)
+					}
+					passed(t, coll, "service_in", segment(client, node, tcp, c.then, ""), 0)
+
+					got := allOf[flowKey, flow](t, coll, "service_tcp")
+					if len(got) != want {
+						t.Errorf("%s: %d entries are established, want %d: %v", pod, len(got),
+							want, got)
+					}
+				}
+			})
+		}
+	}
+}
+
 // TestSNATPortsAreReused has other clients' flows at all SNAT ports towards one backend.
 func TestSNATPortsAreReused(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
@@ -189,7 +325,7 @@ func TestSNATPortsAreReused(t *testing.T) {
 		f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 		for i, c := range []struct {
 			situation string
-			flags     uint16
+			flags     uint32
 			age       int32 // in seconds
 			free      bool
 			same      bool // as the client that connects now
@@ -236,15 +372,10 @@ func TestSNATPortsAreReused(t *testing.T) {
 				}
 
 				now := flowNow(t)
-				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
-				for port := 1024; port < 1<<16; port++ {
-					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP,
-						flowIn))
-					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(),
-						Port: [2]byte{1, 1}, Flags: c.flags, Used: now - uint32(c.age)})
-				}
-
-				batch(t, coll.Maps["service_flows"], keys, values)
+				forget(t, coll)
+				former := flow{Addr: netip.MustParseAddr(holder).As16(),
+					Port: [2]byte{1, 1}, Flags: c.flags, Used: now - uint32(c.age)}
+				putAtAllPorts(t, coll, f.pod, a.self, func(flowKey) flow { return former })
 				syn := segment(at(a.client, uint16(50000+i)), f.node, unix.IPPROTO_TCP, tcpSYN, "")
 				verdict, _, _, err := runPacket(t, coll, "service_in", syn, 0)
 				if err != nil || (verdict == next) != c.free {
@@ -252,6 +383,22 @@ func TestSNATPortsAreReused(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// putAtAllPorts writes an ingress reply entry for each SNAT port towards a backend.
+func putAtAllPorts(t *testing.T, coll *ebpf.Collection, pod netip.AddrPort, self string,
+	entry func(flowKey) flow) {
+	t.Helper()
+	keys, values := make(map[*ebpf.Map][]flowKey), make(map[*ebpf.Map][]flow)
+	for port := 1024; port < 1<<16; port++ {
+		k := flowKeyOf(pod, at(self, uint16(port)), unix.IPPROTO_TCP, flowIn)
+		f := tagged(k, entry(k))
+		m := flowMap(coll, k, f)
+		keys[m], values[m] = append(keys[m], k), append(values[m], f)
+	}
+	for m := range keys {
+		batch(t, m, keys[m], values[m])
 	}
 }
 
@@ -264,21 +411,16 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 			former := begin(t, coll, a.client, a.node, a.pod2, 40000)
 			all := flows(t, coll)
 			now := all[former.entries()[1]].Used
-			var keys []flowKey
-
-			var values []flow
-			for port := 1024; port < 1<<16; port++ {
-				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
-				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1},
-					Flags: flowEstablished, Used: now}
-				if k == former.entries()[1] {
-					v = all[k]
-					v.Flags, v.Used = flowEstablished|flowClientFIN|flowBackendFIN, now-20
+			putAtAllPorts(t, coll, former.pod, a.self, func(k flowKey) flow {
+				if k != former.entries()[1] {
+					return flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1},
+						Flags: flowEstablished, Used: now}
 				}
-				keys, values = append(keys, k), append(values, v)
-			}
+				f := all[k]
+				f.Flags, f.Used = flowEstablished|flowClientFIN|flowBackendFIN, now-20
+				return f
+			})
 
-			batch(t, coll.Maps["service_flows"], keys, values)
 			var taken ofFlow
 			for i := 0; taken.self != former.self; i++ {
 				if i == 1<<20 {
@@ -318,7 +460,7 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, c := range []struct {
 			situation string
-			flags     uint16
+			flags     uint32
 			age       int32
 			free      bool
 		}{
@@ -340,7 +482,7 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 				for _, k := range former.entries() {
 					f := entries[k]
 					f.Flags |= c.flags
-					errtest.Must(t, coll.Maps["service_flows"].Put(k, f))
+					putFlow(t, coll, k, f)
 				}
 
 				age(t, coll, c.age)

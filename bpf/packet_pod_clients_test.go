@@ -54,11 +54,11 @@ var clusterAddr = map[string]string{"IPv4": "198.18.200.1", "IPv6": "fd42:1:0:ff
 var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080},
 	unix.IPPROTO_UDP: {53, 5353}}
 
-// forget deletes all entries of the flow table.
-func forget(t *testing.T, coll *ebpf.Collection) {
+// forget deletes all entries of the flow tables.
+func forget(t testing.TB, coll *ebpf.Collection) {
 	t.Helper()
 	for k := range flows(t, coll) {
-		errtest.Must(t, coll.Maps["service_flows"].Delete(k))
+		deleteFlow(t, coll, k)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -86,9 +88,9 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 			}
 
 			passed(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
-			if all := flows(t, coll); len(all) != 4 {
-				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v",
-					a.name, len(all), all)
+			if all, places := flows(t, coll), quotas(t, coll); len(all) != 3 || len(places) != 1 {
+				t.Fatalf("%s: the neighbour's own flow has %d entries and %d places, want three "+
+					"and one: %v", a.name, len(all), len(places), all)
 			}
 
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
@@ -117,6 +119,23 @@ func TestPodsMakeNoFlowsOfLinkLocalAddresses(t *testing.T) {
 	}
 }
 
+// quotaKey and quotaSlot are struct quota_key and struct quota_slot of lib/service.
+type quotaKey struct {
+	Client [16]byte
+	Number uint32
+}
+
+type quotaSlot struct {
+	Dst          [16]byte
+	Dport, Sport [2]byte
+	Protocol     uint32
+}
+
+func quotas(t testing.TB, coll *ebpf.Collection) map[quotaKey]quotaSlot {
+	t.Helper()
+	return allOf[quotaKey, quotaSlot](t, coll, "service_quotas")
+}
+
 // held counts the entries by hook, and the forward entries.
 func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward int) {
 	t.Helper()
@@ -128,6 +147,17 @@ func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward in
 		}
 	}
 	return byHook, forward
+}
+
+// answered makes all connections such that their backends replied.
+func answered(t *testing.T, coll *ebpf.Collection) {
+	t.Helper()
+	for k, f := range flows(t, coll) {
+		if f.Flags&(flowForward|flowSNAT) == 0 {
+			f.Flags |= flowReplied
+			putFlow(t, coll, k, f)
+		}
+	}
 }
 
 // TestPodsKeepTheirQuota opens many more flows than the quota of an address, each from another
@@ -152,6 +182,7 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				for _, flags := range []byte{tcpSYN, tcpACK} {
 					passed(t, coll, "service_pod_in",
 						segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
+					answered(t, coll)
 				}
 
 				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
@@ -162,12 +193,11 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 
 				byHook, forward := held(t, coll)
 				// The flow of the external client has four entries.
-				if got := byHook[flowQuota]; got > places || forward != got+1 {
+				if got := len(quotas(t, coll)); got > places || forward != got+1 {
 					t.Errorf("%d flows of it have %d places of %d", forward-1, got, places)
 				}
 
-				want := map[uint8]int{flowQuota: forward - 1, flowOut: forward + 1,
-					flowIn: 2 * forward}
+				want := map[uint8]int{flowOut: forward + 1, flowIn: 2 * forward}
 				if c.self {
 					want[flowOut] = 2 * forward
 				}
@@ -198,14 +228,7 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 	for _, a := range labAddrs {
 		coll := served(t)
 		client, node := at(a.pod2, 40000), at(a.node, 30080)
-		place := func() (found []flowKey) {
-			for k := range flows(t, coll) {
-				if k.Hook == flowQuota {
-					found = append(found, k)
-				}
-			}
-			return found
-		}
+		place := func() []quotaKey { return slices.Collect(maps.Keys(quotas(t, coll))) }
 
 		for _, flags := range []byte{tcpSYN, tcpACK} {
 			passed(t, coll, "service_pod_in",
@@ -222,9 +245,7 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 		if got := place(); len(got) != 1 || got[0] != had[0] {
 			t.Errorf("%s: after a while it has the places %v, want %v", a.name, got, had)
 		}
-		if err := coll.Maps["service_flows"].Delete(had[0]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_quotas"].Delete(had[0]))
 
 		age(t, coll, 30)
 		passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
@@ -324,10 +345,8 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 				expectAlone(t, coll, "service_pod_in", direct)
 				expectAlone(t, coll, "service_pod_in", answer)
 				expectAlone(t, coll, "service_pod_out", answer)
-				for k := range flows(t, coll) {
-					if k.Hook != flowQuota {
-						t.Errorf("an entry of the flow is left: %+v", k)
-					}
+				if left := flows(t, coll); len(left) > 0 {
+					t.Errorf("entries of the flow are left: %+v", left)
 				}
 			}
 		})
@@ -335,10 +354,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 		t.Run(a.name+"/its first entry is forgotten", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)
-			if err := coll.Maps["service_flows"].Delete(flowKeyOf(client, node, udp,
-				flowIn)); err != nil {
-				t.Fatal(err)
-			}
+			deleteFlow(t, coll, flowKeyOf(client, node, udp, flowIn))
 			expectAlone(t, coll, "service_pod_in", direct)
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)

@@ -20,7 +20,7 @@ const podClientsMax = 64
 // packets returns the services' programs for packets, with maps of their own.
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
-// packetsWith is packets with a flow table of that size.
+// packetsWith is packets with flow tables of that size.
 func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
 
 // packetsOf is packetsWith, with host routing if hostRouting is set.
@@ -42,8 +42,10 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 		errtest.Must(t, v.Set(set[name]))
 	}
 
-	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows,
-		podClientsMax
+	for _, name := range append(flowMaps, "service_quotas") {
+		spec.Maps[name].MaxEntries = flows
+	}
+	spec.Maps["service_callers"].MaxEntries = podClientsMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

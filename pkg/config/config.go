@@ -128,7 +128,8 @@ type Services struct {
 	Limits ServiceLimits `json:"limits"`
 }
 
-// ServiceLimits are the sizes of the service table, in entries. 0 means the default of pkg/service.
+// ServiceLimits are the sizes of the service table, in entries. 0 means the default of pkg/service,
+// and for flows a size that follows from the node's memory.
 type ServiceLimits struct {
 	// Frontends bounds the addresses and ports of services.
 	Frontends int `json:"frontends,omitempty"`
@@ -138,6 +139,14 @@ type ServiceLimits struct {
 	Members int `json:"members,omitempty"`
 	// SourceRanges bounds the ranges of loadBalancerSourceRanges.
 	SourceRanges int `json:"sourceRanges,omitempty"`
+	// TCPFlows bounds the entries of established connections that are translated at links: three
+	// for each, or four. OpeningFlows bounds those of connections that are being opened, UDPFlows
+	// those of UDP.
+	TCPFlows     int `json:"tcpFlows,omitempty"`
+	OpeningFlows int `json:"openingFlows,omitempty"`
+	UDPFlows     int `json:"udpFlows,omitempty"`
+	// FlowQuotas bounds the flows of clients in the cluster that are counted against their quota.
+	FlowQuotas int `json:"flowQuotas,omitempty"`
 }
 
 // MaxAPIFrontends bounds the addresses in Services.APIFrontends.
@@ -266,6 +275,14 @@ var flags = []struct{ name, path, usage string }{
 	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},
 	{"service-source-ranges", "services.limits.sourceRanges",
 		"`number` of ranges of loadBalancerSourceRanges there is room for"},
+	{"service-tcp-flows", "services.limits.tcpFlows",
+		"`number` of entries of established connections at links (default: by the node's memory)"},
+	{"service-opening-flows", "services.limits.openingFlows",
+		"`number` of entries of connections that are being opened (default: by the node's memory)"},
+	{"service-udp-flows", "services.limits.udpFlows",
+		"`number` of entries of UDP flows at links (default: by the node's memory)"},
+	{"service-flow-quotas", "services.limits.flowQuotas",
+		"`number` of flows that are counted against quotas (default: by the node's memory)"},
 	{"metrics-address", "metricsAddress",
 		"`address` of /metrics, /healthz and /readyz; empty serves none"},
 	{"metrics-peers", "metricsPeers", "add series of each peer to /metrics"},

@@ -276,6 +276,10 @@ func (p *problems) checkServices(c Config) {
 		{"backendSlots", c.Services.Limits.BackendSlots, 1024},
 		{"members", c.Services.Limits.Members, 1024},
 		{"sourceRanges", c.Services.Limits.SourceRanges, 64},
+		{"tcpFlows", c.Services.Limits.TCPFlows, 1024},
+		{"openingFlows", c.Services.Limits.OpeningFlows, 1024},
+		{"udpFlows", c.Services.Limits.UDPFlows, 1024},
+		{"flowQuotas", c.Services.Limits.FlowQuotas, 1024},
 	} {
 		if l.n != 0 && (l.n < l.min || l.n > 1<<30) {
 			p.add("services.limits."+l.key,

@@ -61,6 +61,10 @@ const (
 	LimitBackendSlots = "backend_slots"
 	LimitMembers      = "members"
 	LimitSourceRanges = "source_ranges"
+	LimitTCPFlows     = "tcp_flows"
+	LimitOpeningFlows = "opening_flows"
+	LimitUDPFlows     = "udp_flows"
+	LimitFlowQuotas   = "flow_quotas"
 	LimitPodClients   = "pod_clients"
 )
 

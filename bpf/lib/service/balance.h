@@ -120,7 +120,6 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 {
 	int snat = 0, why = BALANCE_NO_SERVICE;
 	struct work *w = work_get();
-	struct flow *have;
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
@@ -137,7 +136,7 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 		 */
 		snat = (link != LINK_POD && !(w->out.backend.flags & BACKEND_LOCAL)) ||
 		       same_addr(&w->out.backend.addr, &w->in.key.src);
-		w->out.host_routed = link == LINK_UNDERLAY ? route_both_ways(skb) : 0;
+		w->out.flags = link == LINK_UNDERLAY ? route_both_ways(skb) : 0;
 
 		why = entries_store(now, i < BALANCE_FREE ? STORE_NEW : STORE_URGENT, snat);
 		if (why != COUNT_PACKET_PORT)
@@ -148,13 +147,11 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 		return why;
 
 	entry_set(w, &w->out.backend.addr, w->out.backend.port,
-		FLOW_FORWARD | w->out.host_routed | (snat ? FLOW_SNAT : 0), now);
+		FLOW_FORWARD | w->out.flags | (snat ? FLOW_SNAT : 0), now);
 	if (flow_insert(&w->in.key, &w->out.entry)) {
 		/* Another processor made the flow meanwhile. All its packets go to one backend. */
-		have = flow_lookup(&w->in.key);
-		if (!have)
+		if (!flow_read(&w->in.key, &w->out.entry))
 			return COUNT_PACKET_PORT;
-		w->out.entry = *have;
 	} else if (w->out.backend.port != bpf_htons(DISCARD_PORT)) {
 		service_count(
 			w->in.key.protocol == PROTO_UDP ? COUNT_PACKET_UDP : COUNT_PACKET_TCP);
@@ -168,24 +165,26 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
  */
 static __always_inline int flow_is_answered(struct work *w, __u32 now)
 {
-	struct flow *reply;
+	struct flow *reply = &w->scratch.found;
 
 	entry_key_from_backend(w, FLOW_OUT);
-	reply = flow_lookup(&w->scratch.entry_key);
-	return reply && reply->port == w->in.key.dport && same_addr(&reply->addr, &w->in.key.dst) &&
-	       !flow_expired(PROTO_UDP, reply, now);
+	return flow_read(&w->scratch.entry_key, reply) && reply->port == w->in.key.dport &&
+	       same_addr(&reply->addr, &w->in.key.dst) && !flow_expired(PROTO_UDP, reply, now);
 }
 
-/* Clears FLOW_SUSPECT of a reply entry of w->in.key. Returns the entry, or NULL. */
-static __always_inline struct flow *reply_entry_trust(struct work *w, enum flow_hook hook)
+/* Clears FLOW_SUSPECT of a reply entry of w->in.key. Returns its flags, or 0 without an entry. */
+static __noinline __u32 reply_entry_trust(struct work *w, enum flow_hook hook)
 {
 	struct flow *f;
 
 	entry_key_from_backend(w, hook);
-	f = flow_lookup(&w->scratch.entry_key);
-	if (f && f->flags & FLOW_SUSPECT)
-		f->flags &= ~FLOW_SUSPECT;
-	return f;
+	f = flow_read(&w->scratch.entry_key, &w->scratch.found);
+	if (!f)
+		return 0;
+
+	if (w->scratch.found.flags & FLOW_SUSPECT)
+		__sync_fetch_and_and(&f->flags, ~FLOW_SUSPECT);
+	return w->scratch.found.flags;
 }
 
 /*
@@ -194,8 +193,7 @@ static __always_inline struct flow *reply_entry_trust(struct work *w, enum flow_
  */
 static __always_inline int balance_is_new(struct work *w, const struct flow *f, __u32 now, int link)
 {
-	struct flow *reply;
-	__u16 flags = f->flags;
+	__u32 flags = f->flags;
 
 	if (w->in.key.protocol == PROTO_TCP && !tcp_opens(w->in.tcp_flags))
 		return 0;
@@ -213,8 +211,6 @@ static __always_inline int balance_is_new(struct work *w, const struct flow *f, 
 
 	/* The client opens a connection by the service, so the suspicion no longer holds. */
 	reply_entry_trust(w, FLOW_IN);
-	reply = reply_entry_trust(w, FLOW_OUT);
-	if (reply)
-		flags |= reply->flags & (FLOW_RST | FLOW_REPLIED);
+	flags |= reply_entry_trust(w, FLOW_OUT) & (FLOW_RST | FLOW_REPLIED);
 	return flags & FLOW_CLOSING || flow_timed_out(PROTO_TCP, flags, f->used, now);
 }

@@ -30,22 +30,22 @@ static __always_inline __u32 flow_now(void)
 }
 
 /* Reports whether a TCP flow with these flags is established and not closing. */
-static __always_inline int flow_established(__u16 flags)
+static __always_inline int flow_established(__u32 flags)
 {
 	return (flags & (FLOW_ESTABLISHED | FLOW_CLOSING)) == FLOW_ESTABLISHED;
 }
 
 /* Reports whether a TCP flow with these flags was established and at most one end sent FIN. */
-static __always_inline int flow_half_closed(__u16 flags)
+static __always_inline int flow_half_closed(__u32 flags)
 {
-	const __u16 both = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
+	const __u32 both = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
 
 	return (flags & FLOW_ESTABLISHED) == FLOW_ESTABLISHED && !(flags & FLOW_RST) &&
 	       (flags & both) != both;
 }
 
 /* Reports whether a flow with these flags, last used at used, has timed out. */
-static __always_inline int flow_timed_out(__u8 protocol, __u16 flags, __u32 used, __u32 now)
+static __always_inline int flow_timed_out(__u8 protocol, __u32 flags, __u32 used, __u32 now)
 {
 	__s32 timeout = TIMEOUT_UDP;
 
@@ -75,7 +75,7 @@ static __always_inline int flow_expired(__u8 protocol, const struct flow *f, __u
  */
 static __always_inline int flow_reusable(const struct flow *f, const struct addr *client, __u32 now)
 {
-	const __u16 both = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
+	const __u32 both = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
 	__s32 silent = now - f->used;
 
 	if (same_addr(&f->addr, client) && f->flags & FLOW_RST)
@@ -86,16 +86,17 @@ static __always_inline int flow_reusable(const struct flow *f, const struct addr
 	return silent > (same_addr(&f->addr, client) ? TIMEOUT_REUSE : TIMEOUT_REUSE_ANY);
 }
 
-/* Returns the flags that the packet w->in adds to its flow. from_client: the client sent it. */
-static __always_inline __u16 packet_flags(const struct work *w, int from_client)
+/*
+ * Returns the flags that the packet w->in adds to its flow. from_client: the client sent it.
+ * FLOW_CLIENT_SENT is not among them: tc_open adds it.
+ */
+static __always_inline __u32 packet_flags(const struct work *w, int from_client)
 {
-	__u16 flags = from_client ? 0 : FLOW_REPLIED;
+	__u32 flags = from_client ? 0 : FLOW_REPLIED;
 
 	if (w->in.key.protocol != PROTO_TCP)
 		return 0;
 
-	if (from_client && !(w->in.tcp_flags & TCP_SYN))
-		flags |= FLOW_CLIENT_SENT;
 	if (w->in.tcp_flags & TCP_FIN)
 		flags |= from_client ? FLOW_CLIENT_FIN : FLOW_BACKEND_FIN;
 	if (w->in.tcp_flags & TCP_RST)
@@ -103,11 +104,14 @@ static __always_inline __u16 packet_flags(const struct work *w, int from_client)
 	return flags;
 }
 
-/* Adds flags to an entry. */
-static __always_inline void flow_add_flags(struct flow *f, __u16 flags)
+/*
+ * Reports whether the client's segment w->in may establish its connection, whose forward entry has
+ * these flags: the client goes on after the SYN.
+ */
+static __always_inline int flow_may_open(const struct work *w, __u32 flags)
 {
-	if (flags & ~f->flags)
-		f->flags |= flags;
+	return w->in.key.protocol == PROTO_TCP && !(flags & (FLOW_CLIENT_SENT | FLOW_COPIED)) &&
+	       !(w->in.tcp_flags & (TCP_SYN | TCP_RST));
 }
 
 /*

@@ -17,21 +17,20 @@ __noinline int flow_end(void)
 {
 	struct work *w = work_get();
 	struct flow *f;
-	__u16 flags;
+	__u32 flags;
 
 	if (!w)
 		return 0;
 
-	f = flow_lookup(&w->scratch.forward_key);
-	if (!f || !(f->flags & FLOW_FORWARD))
+	f = &w->scratch.found;
+	if (!flow_read(&w->scratch.forward_key, f) || !(f->flags & FLOW_FORWARD))
 		return 0;
 
 	flags = f->flags;
 	entry_key_of_replies(w, &w->scratch.forward_key, &f->addr, f->port, FLOW_OUT);
 	flow_delete(&w->scratch.forward_key);
 
-	f = flow_lookup(&w->scratch.entry_key);
-	if (!f || f->port != w->scratch.forward_key.dport ||
+	if (!flow_read(&w->scratch.entry_key, f) || f->port != w->scratch.forward_key.dport ||
 		!same_addr(&f->addr, &w->scratch.forward_key.dst))
 		return 0; /* the client has a flow to that backend by another service */
 	flow_delete(&w->scratch.entry_key);
@@ -40,8 +39,7 @@ __noinline int flow_end(void)
 		w->scratch.forward_key.dst = w->scratch.entry_key.src;
 		w->scratch.forward_key.dport = w->scratch.entry_key.sport;
 		w->scratch.forward_key.hook = FLOW_OUT;
-		f = flow_lookup(&w->scratch.forward_key);
-		if (!f)
+		if (!flow_read(&w->scratch.forward_key, f))
 			return 0;
 		w->scratch.entry_key.dst = f->addr;
 		w->scratch.entry_key.dport = f->port;
@@ -64,13 +62,10 @@ static __always_inline void flow_end_by_reply(struct work *w, const struct flow 
 /* Ends the flow of the backend's packet w->in. */
 static __always_inline void flow_end_of_backend(struct work *w)
 {
-	struct flow *f;
-
 	w->scratch.entry_key = w->in.key;
 	w->scratch.entry_key.hook = FLOW_OUT;
-	f = flow_lookup(&w->scratch.entry_key);
-	if (f)
-		flow_end_by_reply(w, f);
+	if (flow_read(&w->scratch.entry_key, &w->scratch.found))
+		flow_end_by_reply(w, &w->scratch.found);
 
 	/* The table may have evicted the forward entry before. */
 	w->scratch.entry_key = w->in.key;
@@ -86,15 +81,16 @@ static __always_inline void flow_end_of_backend(struct work *w)
  */
 static __always_inline void reply_entry_forget(struct work *w, __u32 now)
 {
-	struct flow *f = flow_lookup(&w->scratch.entry_key);
+	struct flow *f = flow_read(&w->scratch.entry_key, &w->scratch.found);
 
-	if (!f || f->flags & FLOW_FORWARD)
+	if (!f || w->scratch.found.flags & FLOW_FORWARD)
 		return;
 
-	if (!flow_established(f->flags) || flow_expired(w->scratch.entry_key.protocol, f, now))
+	if (!flow_established(w->scratch.found.flags) ||
+		flow_expired(w->scratch.entry_key.protocol, &w->scratch.found, now))
 		flow_delete(&w->scratch.entry_key);
 	else
-		f->flags |= FLOW_SUSPECT;
+		flow_add_flags(f, FLOW_SUSPECT);
 }
 
 /*
@@ -128,8 +124,8 @@ __noinline int udp_flow_forget(void)
 		return 0;
 
 	entry_key_of_replies(w, &w->in.key, &w->in.key.dst, w->in.key.dport, FLOW_OUT);
-	f = flow_lookup(&w->scratch.entry_key);
-	if (!f || f->flags & (FLOW_FORWARD | FLOW_SNAT))
+	f = &w->scratch.found;
+	if (!flow_read(&w->scratch.entry_key, f) || f->flags & (FLOW_FORWARD | FLOW_SNAT))
 		return 0;
 	flow_end_by_reply(w, f);
 
@@ -137,8 +133,7 @@ __noinline int udp_flow_forget(void)
 	entry_key_of_replies(w, &w->in.key, &w->in.key.dst, w->in.key.dport, FLOW_OUT);
 	flow_delete(&w->scratch.entry_key);
 	w->scratch.entry_key.hook = FLOW_IN;
-	f = flow_lookup(&w->scratch.entry_key);
-	if (f && !(f->flags & FLOW_FORWARD))
+	if (flow_read(&w->scratch.entry_key, f) && !(f->flags & FLOW_FORWARD))
 		flow_delete(&w->scratch.entry_key);
 	return 0;
 }

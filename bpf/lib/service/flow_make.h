@@ -73,22 +73,13 @@ static __always_inline void entry_key_from_backend(struct work *w, enum flow_hoo
 
 /* Sets w->out.entry to an entry that rewrites to addr and port. */
 static __always_inline void entry_set(
-	struct work *w, const struct addr *addr, __be16 port, __u16 flags, __u32 now)
+	struct work *w, const struct addr *addr, __be16 port, __u32 flags, __u32 now)
 {
 	w->out.entry.addr = *addr;
 	w->out.entry.port = port;
 	w->out.entry.flags = flags;
 	w->out.entry.used = now;
 	w->out.entry.link = 0;
-}
-
-/*
- * Returns the flags of an entry of the flow. An entry that is stored again, because the table had
- * evicted it, is of an established flow.
- */
-static __always_inline __u16 entry_flags(const struct work *w, int kind)
-{
-	return w->out.host_routed | (kind || w->in.tcp_flags & TCP_SYN ? 0 : FLOW_ESTABLISHED);
 }
 
 /*
@@ -105,41 +96,58 @@ static __always_inline int entry_reusable(const struct work *w, const struct flo
 }
 
 /*
- * Stores w->out.entry under w->scratch.entry_key. Returns 0 if another flow has that key. An entry
- * that is there keeps its flags, unless the flow is new. kind is one of STORE_*.
+ * Stores w->out.entry under w->scratch.entry_key, whose entry is have (a copy of it in
+ * w->scratch.found), for the same flow. An entry that is there keeps its flags, unless the flow is
+ * new. If the flow was established since, it moves to the table of such flows.
+ */
+static __always_inline int entry_store_again(struct work *w, struct flow *have, int kind)
+{
+	if (!kind && !(w->out.flags & ~w->scratch.found.flags & FLOW_CLIENT_SENT)) {
+		have->used = w->out.entry.used;
+		return 1;
+	}
+
+	if (kind)
+		flow_delete(&w->scratch.entry_key);
+	else
+		w->out.entry.flags |= w->scratch.found.flags & ~FLOW_COPIED;
+	return flow_replace(&w->scratch.entry_key, &w->out.entry) == 0;
+}
+
+/*
+ * Stores w->out.entry under w->scratch.entry_key. Returns 0 if another flow has that key. kind is
+ * one of STORE_*.
  */
 __noinline int entry_store(int kind)
 {
 	struct work *w = work_get();
-	struct flow *have;
+	struct flow *have, *found;
 
 	if (!w)
 		return 0;
+	found = &w->scratch.found;
 
 	/* The destination of the first entry is the client, or the SNAT address. One of the two is
 	 * an end of every packet of the flow. */
 	bloom_add_flow(&w->scratch.entry_key.dst);
 
-	/* The key of a new flow is hardly ever in the table. */
-	if (kind && !flow_insert(&w->scratch.entry_key, &w->out.entry))
+	/* The key of a new flow is hardly ever in the tables. */
+	if (kind && !flow_in_tcp(&w->scratch.entry_key) &&
+		!flow_insert(&w->scratch.entry_key, &w->out.entry))
 		return 1;
 
-	have = flow_lookup(&w->scratch.entry_key);
-	if (have && have->port == w->out.entry.port && same_addr(&have->addr, &w->out.entry.addr)) {
-		have->used = w->out.entry.used;
-		if (kind)
-			have->flags = w->out.entry.flags;
-		return 1;
-	}
+	have = flow_read(&w->scratch.entry_key, found);
+	if (have && found->port == w->out.entry.port && same_addr(&found->addr, &w->out.entry.addr))
+		return entry_store_again(w, have, kind);
 
 	if (have) {
-		if (!flow_expired(w->scratch.entry_key.protocol, have, w->out.entry.used) &&
-			!(kind == STORE_URGENT && entry_reusable(w, have)))
+		if (!flow_expired(w->scratch.entry_key.protocol, found, w->out.entry.used) &&
+			!(kind == STORE_URGENT && entry_reusable(w, found)))
 			return 0;
 
 		/* Late packets of the former client flow would change the new one. */
 		if (w->scratch.entry_key.hook == FLOW_OUT) {
-			forward_key_set(w, have);
+			forward_key_set(w, found);
 			flow_delete(&w->scratch.forward_key);
 		}
 		flow_delete(&w->scratch.entry_key);
@@ -156,9 +164,10 @@ __noinline int entry_store(int kind)
 static __always_inline struct flow *entry_of_client(
 	struct work *w, const struct addr *client, __be16 port)
 {
-	struct flow *f = flow_lookup(&w->scratch.entry_key);
+	struct flow *f = flow_read(&w->scratch.entry_key, &w->scratch.found);
 
-	return f && f->port == port && same_addr(&f->addr, client) ? f : 0;
+	return f && w->scratch.found.port == port && same_addr(&w->scratch.found.addr, client) ? f
+											       : 0;
 }
 
 /*
@@ -171,7 +180,7 @@ static __always_inline int snat_reply_store(
 	entry_key_from_backend(w, FLOW_IN);
 	w->scratch.entry_key.dst = *addr;
 	w->scratch.entry_key.dport = port;
-	entry_set(w, &w->in.key.src, w->in.key.sport, entry_flags(w, kind), now);
+	entry_set(w, &w->in.key.src, w->in.key.sport, w->out.flags, now);
 	return entry_store(kind);
 }
 
@@ -194,10 +203,14 @@ __noinline int snat_store(__u32 now, int kind)
 		return COUNT_PACKET_ADDRESS;
 
 	entry_key_to_backend(w, FLOW_OUT);
-	have = kind ? 0 : flow_lookup(&w->scratch.entry_key);
+	have = kind ? 0 : flow_read(&w->scratch.entry_key, &w->scratch.found);
 	if (have) {
-		have->used = now;
-		return snat_reply_store(w, &have->addr, have->port, now, STORE_REFRESH)
+		entry_set(w, &w->scratch.found.addr, w->scratch.found.port,
+			FLOW_SNAT | w->out.flags, now);
+		if (!entry_store_again(w, have, STORE_REFRESH))
+			return COUNT_PACKET_PORT;
+		return snat_reply_store(
+			       w, &w->out.entry.addr, w->out.entry.port, now, STORE_REFRESH)
 			       ? 0
 			       : COUNT_PACKET_PORT;
 	}
@@ -210,7 +223,7 @@ __noinline int snat_store(__u32 now, int kind)
 			continue;
 
 		entry_key_to_backend(w, FLOW_OUT);
-		entry_set(w, addr, port, FLOW_SNAT, now);
+		entry_set(w, addr, port, FLOW_SNAT | w->out.flags, now);
 		if (flow_replace(&w->scratch.entry_key, &w->out.entry))
 			break;
 		return 0;
@@ -232,7 +245,7 @@ __noinline int entries_store(__u32 now, int kind, int snat)
 		return COUNT_PACKET_PORT;
 
 	entry_key_from_backend(w, FLOW_OUT);
-	entry_set(w, &w->in.key.dst, w->in.key.dport, entry_flags(w, kind), now);
+	entry_set(w, &w->in.key.dst, w->in.key.dport, w->out.flags, now);
 	if (!entry_store(kind))
 		return COUNT_PACKET_PORT;
 
@@ -240,25 +253,29 @@ __noinline int entries_store(__u32 now, int kind, int snat)
 		return snat_store(now, kind);
 
 	w->scratch.entry_key.hook = FLOW_IN;
-	entry_set(w, &w->in.key.src, w->in.key.sport, entry_flags(w, kind), now);
+	entry_set(w, &w->in.key.src, w->in.key.sport, w->out.flags, now);
+	/* The entry before was new to the client and the backend, so this one is too. */
+	if (kind && !flow_insert(&w->scratch.entry_key, &w->out.entry))
+		return 0;
 	return entry_store(kind) ? 0 : COUNT_PACKET_PORT;
 }
 
-/* Adds flags to the entry of w->scratch.entry_key. Returns the entry, or NULL if there is none. */
-static __always_inline struct flow *entry_add_flags(struct work *w, __u16 flags)
+/* Adds flags to the entry of a key. Returns the entry, or NULL. Copies it to w->scratch.found. */
+static __always_inline struct flow *entry_add_flags(
+	struct work *w, const struct flow_key *key, __u32 flags)
 {
-	struct flow *f = flow_lookup(&w->scratch.entry_key);
+	struct flow *f = flow_read(key, &w->scratch.found);
 
-	if (f && flags & ~f->flags)
-		f->flags |= flags;
+	if (f)
+		flow_add_flags(f, flags);
 	return f;
 }
 
 /*
- * Adds the client's flags to both reply entries of the flow of w->in.key to w->out.backend. They
- * show whether the flow has ended, and the ingress one holds the SNAT port.
+ * Adds the client's flags to all entries of the flow of w->in.key to w->out.backend. The reply
+ * entries show whether the flow has ended, and the ingress one holds the SNAT port.
  */
-__noinline int reply_entries_add_flags(int flags, int snat)
+__noinline int entries_add_flags(int flags, int snat)
 {
 	struct work *w = work_get();
 	struct flow *f;
@@ -266,25 +283,26 @@ __noinline int reply_entries_add_flags(int flags, int snat)
 	if (!w)
 		return 0;
 
+	entry_add_flags(w, &w->in.key, flags);
 	entry_key_from_backend(w, FLOW_OUT);
-	entry_add_flags(w, flags);
+	entry_add_flags(w, &w->scratch.entry_key, flags);
 
 	if (!snat) {
 		w->scratch.entry_key.hook = FLOW_IN;
-		entry_add_flags(w, flags);
+		entry_add_flags(w, &w->scratch.entry_key, flags);
 		return 0;
 	}
 
 	entry_key_to_backend(w, FLOW_OUT);
-	f = entry_add_flags(w, flags);
+	f = entry_add_flags(w, &w->scratch.entry_key, flags);
 	if (!f)
 		return 0;
 
 	entry_key_from_backend(w, FLOW_IN);
-	w->scratch.entry_key.dst = f->addr;
-	w->scratch.entry_key.dport = f->port;
+	w->scratch.entry_key.dst = w->scratch.found.addr;
+	w->scratch.entry_key.dport = w->scratch.found.port;
 	f = entry_of_client(w, &w->in.key.src, w->in.key.sport);
-	if (f && flags & ~f->flags)
-		f->flags |= flags;
+	if (f)
+		flow_add_flags(f, flags);
 	return 0;
 }

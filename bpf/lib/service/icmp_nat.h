@@ -29,7 +29,6 @@ static __always_inline int icmp_nat(
 	      check = w->in.packet.payload + ICMP_CHECK;
 	const struct addr *was = hook == FLOW_IN ? &w->scratch.inner.src : &w->scratch.inner.dst;
 	const struct addr *end = hook == FLOW_IN ? &w->in.packet.dst : &w->in.packet.src;
-	struct flow *f;
 	struct ports ports;
 	__u8 type;
 	int parsed;
@@ -55,10 +54,8 @@ static __always_inline int icmp_nat(
 	w->in.key.dport = ports.src;
 	w->in.key.protocol = w->scratch.inner.protocol;
 	w->in.key.hook = hook;
-	f = flow_lookup(&w->in.key);
-	if (!f)
+	if (!flow_read(&w->in.key, &w->out.entry))
 		return 0;
-	w->out.entry = *f;
 
 	/* A router's error about a packet that got this node's source leaves with this node's. */
 	if ((same_addr(end, was) || (hook == FLOW_OUT && w->out.entry.flags & FLOW_SNAT)) &&

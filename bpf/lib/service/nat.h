@@ -47,20 +47,19 @@ __noinline int nat_source(struct __sk_buff *skb, __u32 network)
 	if (!w)
 		return VERDICT_NEXT;
 
-	f = flow_lookup(&w->in.key);
+	f = flow_read_of(&w->in.key, &w->out.entry, w->in.tcp_flags & TCP_SYN);
 	if (!f)
 		return VERDICT_NEXT;
-	if (w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, f, now))
+	if (w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, &w->out.entry, now))
 		return VERDICT_NEXT; /* the flow is over; this packet is of none */
-	if (accepts_other(w, f)) {
+	if (accepts_other(w, &w->out.entry)) {
 		flow_end_of_backend(w);
 		return VERDICT_NEXT;
 	}
 
-	w->out.entry = *f;
 	/* A packet that gets this node's address as its source comes from the client. */
-	flow_add_flags(f, packet_flags(w, f->flags & FLOW_SNAT));
-	if (f->used != now)
+	flow_add_flags(f, packet_flags(w, w->out.entry.flags & FLOW_SNAT));
+	if (w->out.entry.used != now)
 		f->used = now;
 
 	if (nat_rewrite(skb, w, network, REWRITE_SRC))

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The quota of flows of each client in the cluster, so that no client fills the flow table.
+ * The quota of flows of each client in the cluster, so that no client fills the flow tables.
  *
  * A client's address has flow_quota slots, and each of its flows holds one. The slots are a
  * set-associative table: a flow may hold one of QUOTA_WAYS slots, which a hash of its ends selects.
- * If all of them are held, the client's closed or longest idle flow among them is evicted. A slot
- * is an entry of the flow table too.
+ * If all of them are held, the client's closed or longest idle flow among them is evicted.
  */
 #pragma once
 
@@ -16,8 +15,8 @@
 #include "service/flow_end.h"
 #include "service/work.h"
 
-/* Slots of an address: a share of the flow table, which Go sets. At most 65536; 0 disables it. */
-volatile const __u32 flow_quota = SERVICE_FLOWS_MAX / 128;
+/* Slots of an address: a share of the flow tables, which Go sets. At most 65536; 0 disables it. */
+volatile const __u32 flow_quota = SERVICE_TCP_MAX / 64;
 
 /* How many slots a flow may hold. */
 #define QUOTA_WAYS 8
@@ -27,11 +26,18 @@ struct quota_slot {
 	struct addr dst;
 	__be16 dport;
 	__be16 sport;
-	__u32 used;
-	__u64 protocol;
+	__u32 protocol;
 };
 
-_Static_assert(sizeof(struct quota_slot) == sizeof(struct flow), "one map has both");
+/* Go sets the size before a program is loaded. */
+#define SERVICE_QUOTAS_MAX 65536
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SERVICE_QUOTAS_MAX);
+	__type(key, struct quota_key);
+	__type(value, struct quota_slot);
+} service_quotas SEC(".maps");
 
 /* What quota_slot_age returns for a slot that no flow holds, and for one of the flow itself. */
 #define QUOTA_FREE 0x7fffffff
@@ -45,11 +51,11 @@ static __always_inline struct quota_slot *quota_slot_lookup(struct work *w)
 {
 	struct quota_slot *s;
 
-	s = (struct quota_slot *)flow_lookup(&w->scratch.quota_key);
+	s = bpf_map_lookup_elem(&service_quotas, &w->scratch.quota_key);
 	if (!s)
 		return 0;
 
-	w->scratch.forward_key.src = w->scratch.quota_key.src;
+	w->scratch.forward_key.src = w->scratch.quota_key.client;
 	w->scratch.forward_key.dst = s->dst;
 	w->scratch.forward_key.sport = s->sport;
 	w->scratch.forward_key.dport = s->dport;
@@ -81,14 +87,14 @@ __noinline int quota_slot_age(__u32 number, __u32 now)
 	if (!w)
 		return QUOTA_FREE;
 
-	w->scratch.quota_key.sport = number;
+	w->scratch.quota_key.number = number;
 	if (!quota_slot_lookup(w))
 		return QUOTA_FREE;
 	if (quota_slot_is_own(w))
 		return QUOTA_HELD;
 
-	f = flow_lookup(&w->scratch.forward_key);
-	if (!f || !(f->flags & FLOW_FORWARD))
+	f = &w->scratch.found;
+	if (!flow_read(&w->scratch.forward_key, f) || !(f->flags & FLOW_FORWARD))
 		return QUOTA_FREE;
 
 	age = now - f->used;
@@ -105,12 +111,11 @@ __noinline int quota_slot_age(__u32 number, __u32 now)
  * Gives the slot of w->scratch.quota_key to the flow of w->in.key and evicts the flow that held it.
  * Returns 0 if another processor was faster.
  */
-static __always_inline int quota_slot_take(struct work *w, __u32 now)
+static __always_inline int quota_slot_take(struct work *w)
 {
 	struct quota_slot own = {.dst = w->in.key.dst,
 		.dport = w->in.key.dport,
 		.sport = w->in.key.sport,
-		.used = now,
 		.protocol = w->in.key.protocol};
 	int was_held = quota_slot_lookup(w) != 0, took;
 
@@ -118,10 +123,10 @@ static __always_inline int quota_slot_take(struct work *w, __u32 now)
 		return 1;
 
 	/* The processor that deletes the slot ends its flow, even if another one takes the slot. */
-	if (was_held && flow_delete(&w->scratch.quota_key))
+	if (was_held && bpf_map_delete_elem(&service_quotas, &w->scratch.quota_key))
 		return 0;
 
-	took = !flow_insert(&w->scratch.quota_key, (const struct flow *)&own);
+	took = !bpf_map_update_elem(&service_quotas, &w->scratch.quota_key, &own, BPF_NOEXIST);
 	if (was_held)
 		flow_end();
 	return took;
@@ -140,8 +145,7 @@ __noinline int quota_take(__u32 now)
 	if (!w || !flow_quota)
 		return 1;
 
-	w->scratch.quota_key.src = w->in.key.src;
-	w->scratch.quota_key.hook = FLOW_QUOTA;
+	w->scratch.quota_key.client = w->in.key.src;
 
 	first = (w->in.key.sport ^ (__u32)w->in.key.dport << 16 ^ w->in.key.dst.word[3] ^
 			w->in.key.protocol) *
@@ -161,6 +165,6 @@ __noinline int quota_take(__u32 now)
 			break;
 	}
 
-	w->scratch.quota_key.sport = best;
-	return quota_slot_take(w, now);
+	w->scratch.quota_key.number = best;
+	return quota_slot_take(w);
 }

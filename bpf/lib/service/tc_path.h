@@ -66,8 +66,9 @@ static __always_inline int tc_new(struct __sk_buff *skb, struct work *w, __u32 n
 }
 
 /*
- * Refreshes the flow of the backend's reply w->in, whose reply entry is f, and sets w->out. Returns
- * BALANCE_DONE, or BALANCE_NO_SERVICE if the reply is of no flow or its source is forged.
+ * Refreshes the flow of the backend's reply w->in, whose reply entry is f, with a copy in
+ * w->out.entry. Returns BALANCE_DONE, or BALANCE_NO_SERVICE if the reply is of no flow or its
+ * source is forged.
  */
 static __always_inline int tc_reply(
 	struct __sk_buff *skb, struct work *w, struct flow *f, __u32 now, int link)
@@ -75,9 +76,8 @@ static __always_inline int tc_reply(
 	/* link is the ifindex that rpf_passes checked; an index is never reused, so later packets
 	 * need no new look-up. */
 	int same_link = link != LINK_POD || f->link == skb->ifindex;
-	__u16 flags = packet_flags(w, 0);
+	__u32 flags = packet_flags(w, 0);
 
-	w->out.entry = *f;
 	w->out.rpf_passed = same_link;
 	if (f->used == now && !(flags & ~f->flags) && same_link && !accepts_other(w, f))
 		return BALANCE_DONE;
@@ -101,8 +101,40 @@ static __always_inline int tc_reply(
  */
 static __always_inline int tc_is_unchanged(const struct work *w, const struct flow *f, __u32 now)
 {
-	return f && f->flags & FLOW_FORWARD && f->used == now &&
-	       !(packet_flags(w, 1) & ~f->flags) && !tcp_opens(w->in.tcp_flags);
+	return f->flags & FLOW_FORWARD && f->used == now && !(packet_flags(w, 1) & ~f->flags) &&
+	       !flow_may_open(w, f->flags) && !tcp_opens(w->in.tcp_flags);
+}
+
+/*
+ * Establishes the connection of the client's segment w->in, if the backend has replied: copies its
+ * entries to the table of such flows. w->out.entry is a copy of its forward entry, and
+ * w->out.backend its backend. An entry that was evicted is made again by tc_refresh. Returns 0 if
+ * it did not.
+ */
+__noinline int tc_open(__u32 now)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return 0;
+
+	entry_key_from_backend(w, FLOW_OUT);
+	if (!flow_open(&w->scratch.entry_key, &w->scratch.found, FLOW_REPLIED, now))
+		return 0;
+
+	if (w->out.entry.flags & FLOW_SNAT) {
+		entry_key_to_backend(w, FLOW_OUT);
+		if (!flow_open(&w->scratch.entry_key, &w->scratch.found, FLOW_SNAT, now))
+			return 0;
+		entry_key_from_backend(w, FLOW_IN);
+		w->scratch.entry_key.dst = w->scratch.found.addr;
+		w->scratch.entry_key.dport = w->scratch.found.port;
+	} else {
+		w->scratch.entry_key.hook = FLOW_IN;
+	}
+	flow_open(&w->scratch.entry_key, &w->scratch.found, 0, now);
+
+	return flow_open(&w->in.key, &w->scratch.found, FLOW_FORWARD, now);
 }
 
 /*
@@ -112,11 +144,12 @@ static __always_inline int tc_is_unchanged(const struct work *w, const struct fl
 static __always_inline int tc_refresh(
 	struct __sk_buff *skb, struct work *w, struct flow *f, __u32 now, int link)
 {
-	__u16 flags = w->out.entry.flags;
+	__u32 flags = w->out.entry.flags;
 	int why;
 
 	f->used = now;
-	w->out.host_routed = flags & FLOW_HOST_ROUTED;
+	w->out.flags =
+		(flags & FLOW_HOST_ROUTED) | (flags & FLOW_CLIENT_SENT ? FLOW_ESTABLISHED : 0);
 
 	why = entries_store(now, STORE_REFRESH, flags & FLOW_SNAT);
 	if (!why && link != LINK_UNDERLAY && !pod_client_remember(skb->ifindex))
@@ -142,16 +175,17 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 {
 	struct work *w = work_get();
 	__u32 now = flow_now();
-	struct flow *f;
-	__u16 flags;
+	struct flow *f, *copy;
+	__u32 flags;
 
 	if (!w)
 		return BALANCE_NO_SERVICE;
 
+	copy = &w->out.entry;
 	w->out.rpf_passed = 0;
-	f = may_have_flow(w) ? flow_lookup(&w->in.key) : 0;
-	if (f && !(f->flags & FLOW_FORWARD) &&
-		!(w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, f, now)))
+	f = may_have_flow(w) ? flow_read_of(&w->in.key, copy, w->in.tcp_flags & TCP_SYN) : 0;
+	if (f && !(copy->flags & FLOW_FORWARD) &&
+		!(w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, copy, now)))
 		return tc_reply(skb, w, f, now, link);
 	if (!f && w->in.key.protocol == PROTO_TCP && !tcp_opens(w->in.tcp_flags))
 		return BALANCE_NO_SERVICE;
@@ -159,14 +193,14 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 	/* A packet with a forged source makes, changes and ends no flow. */
 	if (link == LINK_POD && !in_ranges(&w->in.key.src))
 		return BALANCE_NO_SERVICE;
-	if (link == LINK_POD && !tc_is_unchanged(w, f, now)) {
+	if (link == LINK_POD && !(f && tc_is_unchanged(w, copy, now))) {
 		w->out.rpf_passed = rpf_passes(skb);
 		if (!w->out.rpf_passed)
 			return BALANCE_NO_SERVICE;
 	}
 
-	if (f && (!(f->flags & FLOW_FORWARD) || balance_is_new(w, f, now, link))) {
-		if (w->in.key.protocol == PROTO_UDP && !flow_expired(PROTO_UDP, f, now))
+	if (f && (!(copy->flags & FLOW_FORWARD) || balance_is_new(w, copy, now, link))) {
+		if (w->in.key.protocol == PROTO_UDP && !flow_expired(PROTO_UDP, copy, now))
 			service_count(COUNT_PACKET_MOVED);
 		flow_delete(&w->in.key);
 		f = 0;
@@ -174,15 +208,15 @@ __noinline int tc_find(struct __sk_buff *skb, int link)
 	if (!f)
 		return tc_new(skb, w, now, link);
 
-	w->out.entry = *f;
-	w->out.backend.addr = w->out.entry.addr;
-	w->out.backend.port = w->out.entry.port;
+	w->out.backend.addr = copy->addr;
+	w->out.backend.port = copy->port;
+	if (flow_may_open(w, copy->flags) && tc_open(now))
+		copy->used = now;
+
 	flags = packet_flags(w, 1);
-	if (flags & ~f->flags) {
-		f->flags |= flags;
-		reply_entries_add_flags(flags, w->out.entry.flags & FLOW_SNAT);
-	}
-	return f->used == now ? BALANCE_DONE : tc_refresh(skb, w, f, now, link);
+	if (flags & ~copy->flags)
+		entries_add_flags(flags, copy->flags & FLOW_SNAT);
+	return copy->used == now ? BALANCE_DONE : tc_refresh(skb, w, f, now, link);
 }
 
 /* Reports whether the packet w->in is another node's tunnel datagram. No service gets these. */

@@ -9,9 +9,15 @@
 #include "service/flow.h"
 #include "service/frontend.h"
 
+/* A slot of the quota of a client's address; see quota.h. */
+struct quota_key {
+	struct addr client;
+	__u32 number;
+};
+
 /*
  * The packet in work. An upgrade adopts a pinned map of the same size, and code relies on the zero
- * bytes of quota_key. So a change of the layout has to change the size.
+ * bytes of padding in keys. So a change of the layout has to change the size.
  */
 struct work {
 	/* The packet as it is at the hook. */
@@ -26,7 +32,7 @@ struct work {
 	struct {
 		struct backend backend; /* of the packet's flow */
 		struct flow entry;	/* how the packet is rewritten */
-		__u16 host_routed; /* FLOW_HOST_ROUTED if the flow whose entries are stored is */
+		__u32 flags;		/* that all entries of the flow get that is stored */
 		__u8 rpf_passed; /* whether the source passed the reverse path filter; see rpf.h */
 	} out;
 
@@ -34,13 +40,12 @@ struct work {
 	struct {
 		struct flow_key entry_key;   /* of the entry that is looked up or stored */
 		struct flow_key forward_key; /* of the flow that is ended */
-		struct flow_key quota_key;   /* only src, sport and hook are ever set */
+		struct flow found;	     /* a copy of an entry that was looked up */
+		struct quota_key quota_key;
 		struct frontend frontend;
 		struct frontend_key frontend_key;
 		struct packet inner; /* of an ICMP error */
 	} scratch;
-
-	__u64 reserved;
 };
 
 struct {

@@ -143,26 +143,7 @@ func (t *Table) TakeOver(old *ebpf.Program) error {
 			return fmt.Errorf("take over map %d: %w", id, err)
 		}
 	}
-	return t.takeOverBloom(old, ids)
-}
-
-// takeOverBloom copies the Bloom filter of flows of a program, if it is in another map than ours.
-func (t *Table) takeOverBloom(old *ebpf.Program, ids []ebpf.MapID) error {
-	m := t.maps[MapFlowBloom]
-	if m == nil {
-		return nil
-	}
-	info, err := m.Info()
-	if err != nil {
-		return fmt.Errorf("read map %s: %w", MapFlowBloom, err)
-	}
-	if own, _ := info.ID(); slices.Contains(ids, own) {
-		return nil
-	}
-	if has, err := hasMap(old, MapFlows); err != nil || !has {
-		return err
-	}
-	return t.assumeFlows()
+	return nil
 }
 
 func (t *Table) takeOverMap(id ebpf.MapID) error {

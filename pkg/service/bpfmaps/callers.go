@@ -50,18 +50,6 @@ func (t *Table) AssumePodClientsOf(old *ebpf.Program) error {
 	return t.assumePodClients()
 }
 
-// assumeFlows sets all bits of the Bloom filter of flows. It is called when programs made entries
-// without adding their addresses to this map.
-func (t *Table) assumeFlows() error {
-	m := t.maps[MapFlowBloom]
-	for i := range m.MaxEntries() {
-		if err := m.Put(i, ^uint64(0)); err != nil {
-			return fmt.Errorf("fill map %s: %w", MapFlowBloom, err)
-		}
-	}
-	return nil
-}
-
 // hasMap reports whether the program has a map of this name.
 func hasMap(p *ebpf.Program, name string) (bool, error) {
 	info, err := p.Info()

@@ -2,6 +2,7 @@ package bpfmaps
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/kubeveil/kubeveil/bpf"
 )
@@ -30,12 +31,28 @@ func (t *Table) Counters() ([]Counter, error) {
 	return counters, nil
 }
 
-// Remembered counts the entries of the LRU maps. It walks all of them, about a millisecond for each
-// ten thousand, so once a minute is enough for a metric.
+// rememberedRest is how long a count of Remembered stays valid. A count walks all LRU maps, about a
+// millisecond for each ten thousand entries.
+const rememberedRest = time.Minute
+
+// Remembered returns how many entries the LRU maps have, counted at most rememberedRest ago. Maps
+// of a table without links count as empty.
 func (t *Table) Remembered() (Memory, error) {
+	t.remembered.Lock()
+	defer t.remembered.Unlock()
+	if at := t.remembered.at; !at.IsZero() && time.Since(at) < rememberedRest {
+		return t.remembered.used, nil
+	}
+	m, err := t.countMemory()
+	if err == nil {
+		t.remembered.at, t.remembered.used = time.Now(), m
+	}
+	return m, err
+}
+
+func (t *Table) countMemory() (Memory, error) {
 	var m Memory
-	for name, n := range map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies,
-		mapSends: &m.Sends, MapFlows: &m.Flows} {
+	for name, n := range m.byMap() {
 		if t.maps[name] == nil {
 			continue
 		}

@@ -35,11 +35,16 @@ const (
 
 // Names of the maps that programs at links write.
 const (
-	// MapFlows is the flow table.
-	MapFlows = "service_flows"
+	// MapTCP, MapOpening and MapUDP are the flow tables: established connections, opening ones,
+	// and flows of UDP.
+	MapTCP     = "service_tcp"
+	MapOpening = "service_opening"
+	MapUDP     = "service_udp"
+	// MapQuotas holds the flows of each client in the cluster.
+	MapQuotas = "service_quotas"
 	// MapPodClients is the set of PodClient.
 	MapPodClients = "service_callers"
-	// MapFlowBloom is the Bloom filter of the addresses in MapFlows.
+	// MapFlowBloom is the Bloom filter of the addresses in the flow tables.
 	MapFlowBloom = "service_known"
 )
 
@@ -50,7 +55,10 @@ var (
 	// tableMaps are the maps that the planner writes. They refer to each other.
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
 	// memoryMaps are the maps that programs write. Each is of use without the others.
-	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapFlows, MapPodClients}
+	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP, MapQuotas,
+		MapPodClients}
+	// formerMaps are maps that no program uses any more. Their pins hold kernel memory.
+	formerMaps = []string{"service_flows"}
 )
 
 // specs returns the compiled programs for sockets, with what the kernel has as their settings.
@@ -75,13 +83,13 @@ func specs(f probe.Features) ([]*ebpf.CollectionSpec, error) {
 	return []*ebpf.CollectionSpec{spec}, nil
 }
 
-// quotaShare is the number of entries of the flow table for each flow of a client's quota. A
-// flow takes five entries at most.
-const quotaShare = 128
+// quotaShare is the number of entries for established connections for each flow of a client's
+// quota. A flow takes four entries at most.
+const quotaShare = 64
 
-// packetSpec returns the compiled programs for links, with their settings. Flows is the size of
-// their table.
-func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
+// packetSpec returns the compiled programs for links, with their settings. tcp is the size of
+// MapTCP.
+func packetSpec(tunnelPort uint16, tcp uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServicePacket()
 	if err != nil {
 		return nil, err
@@ -97,7 +105,7 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 		"service_mark": uint32(abi.ServiceMark),
 		"probe_port":   uint32(abi.ProbePort),
 		"tunnel_port":  uint32(tunnelPort),
-		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
+		"flow_quota":   min(max(tcp/quotaShare, 1), 1<<16),
 	})
 }
 
@@ -123,8 +131,11 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		return probe.Explain(err)
 	}
 
-	_, err := os.Stat(t.Pin(MapFlows))
-	t.hadFlows = err == nil
+	for _, name := range formerMaps {
+		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove pin of a former map: %w", err)
+		}
+	}
 	for name, spec := range pinned {
 		if slices.Contains(tableMaps, name) {
 			continue
@@ -250,11 +261,6 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	if name == MapPodClients {
 		// Fill it before it is pinned: a pinned map is whole.
 		if err := t.assumePodClients(); err != nil {
-			return err
-		}
-	}
-	if name == MapFlowBloom && t.hadFlows {
-		if err := t.assumeFlows(); err != nil {
 			return err
 		}
 	}

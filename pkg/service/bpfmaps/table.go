@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/bits"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -32,7 +35,8 @@ type Config struct {
 	Dir string
 	// Limits holds the sizes of the maps of the table.
 	Limits service.Limits
-	// Memory holds the sizes of the LRU maps. A zero field means the size in DefaultMemory.
+	// Memory holds the sizes of the LRU maps. A zero field means the size for this node's memory:
+	// MemoryFor.
 	Memory Memory
 	// Links loads the programs at links too. Package link attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
@@ -61,19 +65,50 @@ type Memory struct {
 	Replies uint32
 	// Sends is the map of backends of unconnected UDP sockets.
 	Sends uint32
-	// Flows is the flow table: three entries for each flow, one more with SNAT, and one more
-	// for a client in the cluster. A client in the cluster has a quota of a 128th part of the
-	// table in flows. At the limit its closed or longest idle flow is evicted.
-	Flows uint32
+	// TCP, Opening and UDP are the flow tables: established connections, connections that are
+	// being opened, and flows of UDP. Each flow has three entries, and one more with SNAT.
+	TCP, Opening, UDP uint32
+	// Quotas is the map of the flows of each client in the cluster. A client has a quota of a 64th
+	// part of TCP in flows. At the limit its closed or longest idle flow is evicted.
+	Quotas uint32
 }
 
-// DefaultMemory is for a node with some hundred pods.
-var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 19}
+// bytesPerFlow is the memory of a node for each entry of Memory.TCP. The four maps of flows have
+// twice as many entries of about 140 bytes, which are 0.6 % of the memory to 1.2 %.
+const bytesPerFlow = 24 << 10
+
+// Bounds of the default size of Memory.TCP.
+const minTCP, maxTCP = 1 << 14, 1 << 20
+
+// MemoryFor returns the sizes for a node with this many bytes of memory. The maps of flows have
+// powers of two, so a kernel that sees some memory less keeps the size of its maps.
+func MemoryFor(bytes uint64) Memory {
+	tcp := min(max(bytes/bytesPerFlow, minTCP), maxTCP)
+	tcp = 1 << (bits.Len64(tcp) - 1)
+	return Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, TCP: uint32(tcp),
+		Opening: uint32(tcp / 4), UDP: uint32(tcp / 2), Quotas: uint32(tcp / 4)}
+}
+
+// defaultMemory returns the sizes for this node.
+func defaultMemory() Memory {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return MemoryFor(0) // sysinfo(2) fails only for a bad pointer
+	}
+	return MemoryFor(uint64(info.Totalram) * uint64(info.Unit))
+}
+
+// byMap returns the fields of m by the name of their map.
+func (m *Memory) byMap() map[string]*uint32 {
+	return map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies, mapSends: &m.Sends,
+		MapTCP: &m.TCP, MapOpening: &m.Opening, MapUDP: &m.UDP, MapQuotas: &m.Quotas}
+}
 
 // APIMemory is for a table with ConnectOnly and entry 0 alone, with service.APILimits. If more
 // sockets than Replies are connected to API servers, getpeername of the least recently used sockets
 // returns the server's address instead of the service's.
-var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, Flows: 64}
+var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, TCP: 64, Opening: 64, UDP: 64,
+	Quotas: 64}
 
 // Table is the maps and programs of one node. Its methods may be called concurrently, except that
 // one caller plans from State and writes by Apply.
@@ -85,11 +120,16 @@ type Table struct {
 	maps     map[string]*ebpf.Map     // by name, which is their pin
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
-	hadFlows bool                     // whether there was a table of flows before
 	routing  bool                     // Config.HostRouting
 	hooks    []socketHook             // of the loaded programs, in the order of attaching
 
 	mu sync.Mutex // held while programs at sockets and their pins change
+
+	remembered struct {
+		sync.Mutex
+		at   time.Time // when they were last counted
+		used Memory
+	}
 }
 
 // Open probes the kernel, loads the programs, and creates and pins the maps or adopts pinned ones.
@@ -116,7 +156,7 @@ func Open(c Config) (*Table, error) {
 	}
 
 	if c.Links {
-		spec, err := packetSpec(c.TunnelPort, c.Memory.Flows, c.HostRouting)
+		spec, err := packetSpec(c.TunnelPort, c.Memory.TCP, c.HostRouting)
 		if err != nil {
 			return fail(err)
 		}
@@ -162,6 +202,17 @@ func (t *Table) Map(name string) *ebpf.Map { return t.maps[name] }
 // Limits returns the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }
 
+// Memory returns the sizes of the LRU maps. Without links, sizes of flow tables are 0.
+func (t *Table) Memory() Memory {
+	var sizes Memory
+	for name, size := range sizes.byMap() {
+		if m := t.maps[name]; m != nil {
+			*size = m.MaxEntries()
+		}
+	}
+	return sizes
+}
+
 // open opens a table of these programs on a kernel with these features.
 func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
@@ -192,12 +243,10 @@ func (c Config) complete() Config {
 	if c.Limits == (service.Limits{}) {
 		c.Limits = service.DefaultLimits
 	}
-	for size, normal := range map[*uint32]uint32{
-		&c.Memory.Clients: DefaultMemory.Clients, &c.Memory.Replies: DefaultMemory.Replies,
-		&c.Memory.Sends: DefaultMemory.Sends, &c.Memory.Flows: DefaultMemory.Flows,
-	} {
+	normal := defaultMemory()
+	for name, size := range c.Memory.byMap() {
 		if *size == 0 {
-			*size = normal
+			*size = *normal.byMap()[name]
 		}
 	}
 	if c.Log == nil {
@@ -208,11 +257,12 @@ func (c Config) complete() Config {
 
 // sizes returns the sizes of maps by name. Other maps have the size in their program.
 func (c Config) sizes() map[string]uint32 {
-	return map[string]uint32{
+	sizes := map[string]uint32{
 		mapFrontends: c.Limits.Frontends, mapBackends: c.Limits.BackendSlots,
-		mapMembers:      c.Limits.Members,
-		mapSourceRanges: c.Limits.SourceRanges,
-		mapAffinity:     c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
-		MapFlows: c.Memory.Flows,
+		mapMembers: c.Limits.Members, mapSourceRanges: c.Limits.SourceRanges,
 	}
+	for name, size := range c.Memory.byMap() {
+		sizes[name] = *size
+	}
+	return sizes
 }

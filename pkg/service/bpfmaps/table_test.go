@@ -56,6 +56,24 @@ func TestServicesWorkAtSockets(t *testing.T) {
 	}
 }
 
+// The flow tables take about a hundredth of the memory, within bounds. A kernel that sees some
+// memory less has the same sizes.
+func TestFlowTablesFollowTheMemory(t *testing.T) {
+	const bytesPerEntry = 144
+	for gib, want := range map[float64]uint32{0.5: 1 << 14, 0.98: 1 << 15, 1.9: 1 << 16,
+		3.8: 1 << 17, 4: 1 << 17, 7.7: 1 << 18, 31: 1 << 20, 1024: 1 << 20} {
+		memory := gib * (1 << 30)
+		m := MemoryFor(uint64(memory))
+		entries := m.TCP + m.Opening + m.UDP + m.Quotas
+		if m.TCP != want || entries != 2*want {
+			t.Errorf("%v GiB: %+v, want %d of TCP and as many of the others", gib, m, want)
+		}
+		if share := float64(entries) * bytesPerEntry / memory; gib > 0.5 && share > 0.0125 {
+			t.Errorf("%v GiB: flow tables take %.4f of the memory", gib, share)
+		}
+	}
+}
+
 // TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where there is no
 // listener.
 func TestRefusalWithoutSetRetval(t *testing.T) {
@@ -141,7 +159,7 @@ func TestUpgrade(t *testing.T) {
 		},
 		"larger table": func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.BackendSlots *= 2 },
 		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) {
-			c.Memory = Memory{2048, 2048, 2048, 2048}
+			c.Memory = Memory{2048, 2048, 2048, 2048, 2048, 2048, 2048}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,7 @@ func NoAPIPath(err error) string {
 
 // leftAll reports whether a veild that translated all services left its table.
 func leftAll() bool {
-	_, err := os.Stat(filepath.Join(abi.BPFDir, bpfmaps.MapFlows))
+	_, err := os.Stat(filepath.Join(abi.BPFDir, bpfmaps.MapPodClients))
 	return err == nil
 }
 

@@ -98,7 +98,8 @@ func Open(o FeatureOptions) (*Feature, error) {
 	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		return f, f.openAPIPath()
 	}
-	return f, f.open(bpfmaps.Config{Limits: limitsOf(cfg.Services.Limits), Links: true,
+	return f, f.open(bpfmaps.Config{Limits: limitsOf(cfg.Services.Limits),
+		Memory: memoryOf(cfg.Services.Limits), Links: true,
 		TunnelPort:  uint16(cfg.Tunnel.Port),
 		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
 }
@@ -165,6 +166,12 @@ func limitsOf(c config.ServiceLimits) service.Limits {
 		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
 		Members: or(c.Members, d.Members), SourceRanges: or(c.SourceRanges, d.SourceRanges),
 	}
+}
+
+// memoryOf returns the sizes of the flow tables; 0 means the size that pkg/service/bpfmaps chooses.
+func memoryOf(c config.ServiceLimits) bpfmaps.Memory {
+	return bpfmaps.Memory{TCP: uint32(c.TCPFlows), Opening: uint32(c.OpeningFlows),
+		UDP: uint32(c.UDPFlows), Quotas: uint32(c.FlowQuotas)}
 }
 
 // Links returns the programs at links. It returns nil if another program translates services, with

@@ -29,7 +29,8 @@ func TestLimitsAreNamedAsConfigured(t *testing.T) {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		want = append(want, strings.ToLower(upper.ReplaceAllString(key, "_$0")))
 	}
-	for _, table := range tableSizes(service.Limits{}, service.Limits{}) {
+	for _, table := range append(tableSizes(service.Limits{}, service.Limits{}),
+		flowSizes(bpfmaps.Memory{}, bpfmaps.Memory{})...) {
 		got = append(got, table.Limit)
 	}
 	if !slices.Equal(got, want) {

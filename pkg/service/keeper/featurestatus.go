@@ -48,6 +48,12 @@ func (f *Feature) Status(s *telemetry.Status) {
 	out.Chosen, out.Refused = outcomes(counters)
 
 	if f.links != nil {
+		used, err := f.table.Remembered()
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("flows of services cannot be counted: %v", err))
+		} else {
+			out.Tables = append(out.Tables, flowSizes(used, f.table.Memory())...)
+		}
 		clients, room, err := f.links.PodClients()
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("pod clients of services cannot be counted: %v",
@@ -61,13 +67,23 @@ func (f *Feature) Status(s *telemetry.Status) {
 	s.Services, s.Problems = out, append(s.Problems, problems...)
 }
 
-// tableSizes returns how full the maps are that services.limits has a field for.
+// tableSizes returns how full the maps of the table are; flowSizes, how full the flow tables are.
+// services.limits has a field for each.
 func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
 	return []telemetry.ServiceTable{
 		{Limit: telemetry.LimitFrontends, Used: used.Frontends, Size: room.Frontends},
 		{Limit: telemetry.LimitBackendSlots, Used: used.BackendSlots, Size: room.BackendSlots},
 		{Limit: telemetry.LimitMembers, Used: used.Members, Size: room.Members},
 		{Limit: telemetry.LimitSourceRanges, Used: used.SourceRanges, Size: room.SourceRanges},
+	}
+}
+
+func flowSizes(used, room bpfmaps.Memory) []telemetry.ServiceTable {
+	return []telemetry.ServiceTable{
+		{Limit: telemetry.LimitTCPFlows, Used: used.TCP, Size: room.TCP},
+		{Limit: telemetry.LimitOpeningFlows, Used: used.Opening, Size: room.Opening},
+		{Limit: telemetry.LimitUDPFlows, Used: used.UDP, Size: room.UDP},
+		{Limit: telemetry.LimitFlowQuotas, Used: used.Quotas, Size: room.Quotas},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -175,6 +176,29 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	}
 	l.ip(t, "link del vpod1")
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
+}
+
+// attachEarlier attaches a program of an earlier version to a pod's link. It has one of the table's
+// maps, and not the map of clients.
+func (l *linked) attachEarlier(t *testing.T) {
+	t.Helper()
+	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
+		License: "GPL", Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.Map(bpfmaps.MapTCP).FD()), asm.Mov.Imm(asm.R0, -1),
+			asm.Return(),
+		}})
+	errtest.Must(t, err)
+	t.Cleanup(func() { earlier.Close() })
+
+	pod := point{int(l.index(t, "vpod1")), ingress}
+	l.host.Run(t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return hooksFor(l.tcx).attach(h, pod, progPodIn, earlier)
+	})
 }
 
 // An earlier version that was restored did not record its clients. Once its programs are replaced,

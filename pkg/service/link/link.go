@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -330,7 +331,7 @@ func isOurs(prog *ebpf.Program) (bool, error) {
 		}
 		name := bpfobj.MapName(m)
 		m.Close()
-		if name == bpfmaps.MapFlows {
+		if strings.HasPrefix(name, bpfmaps.PinPrefix) {
 			return true, nil
 		}
 	}

@@ -127,10 +127,16 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	return found
 }
 
+// memoryOf returns sizes of the LRU maps with that many entries for the flow tables together.
+func memoryOf(flows uint32) bpfmaps.Memory {
+	return bpfmaps.Memory{Clients: 1024, Replies: 1024, Sends: 1024, TCP: flows / 2,
+		Opening: flows / 4, UDP: flows / 4, Quotas: 1024}
+}
+
 func (l *linked) config() bpfmaps.Config {
 	return bpfmaps.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
 		Log:    servicetest.Quiet(),
-		Memory: bpfmaps.Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
+		Memory: memoryOf(1024)}
 }
 
 func (l *linked) open(t *testing.T, withTCX bool) {
@@ -271,7 +277,7 @@ func TestRemoveTakesLinksAndPins(t *testing.T) {
 	for _, left := range []bool{true, false} {
 		removed := remove()
 		at := slices.Contains(removed, "program of services at u0 ingress")
-		pin := slices.Contains(removed, "pin "+l.dir+"/"+bpfmaps.MapFlows)
+		pin := slices.Contains(removed, "pin "+l.dir+"/"+bpfmaps.MapTCP)
 		if at != left || pin != left {
 			t.Errorf("removed %v, want programs and pins only the first time", removed)
 		}

@@ -345,16 +345,12 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 		t.Fatalf("%s answers %q, %v", vip, got, err)
 	}
 
-	var keys []flowKey
-	err := bpfmaps.Each(l.Table, bpfmaps.MapFlows, func(key flowKey, _ flowEntry) bool {
-		keys = append(keys, key)
-		return true
+	keys := make(map[string][]flowKey)
+	l.eachFlow(t, func(table string, key flowKey, _ flowEntry) {
+		keys[table] = append(keys[table], key)
 	})
-	if err == nil {
-		err = bpfmaps.Delete(l.Table, bpfmaps.MapFlows, keys)
-	}
-	if err != nil {
-		t.Fatal(err)
+	for table, all := range keys {
+		errtest.Must(t, bpfmaps.Delete(l.Table, table, all))
 	}
 
 	if _, err := c.Write([]byte(text)); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -56,13 +55,11 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
 	links := make(map[uint32]bool)
-	err := bpfmaps.Each(r.Table, bpfmaps.MapFlows, func(_ flowKey, value flowEntry) bool {
-		if binary.NativeEndian.Uint16(value[18:])&forward == 0 {
-			links[uint32(binary.NativeEndian.Uint64(value[24:]))] = true
+	r.eachFlow(t, func(_ string, _ flowKey, f flowEntry) {
+		if binary.NativeEndian.Uint32(f[24:])&forward == 0 {
+			links[binary.NativeEndian.Uint32(f[32:])] = true
 		}
-		return true
 	})
-	errtest.Must(t, err)
 	return links
 }
 

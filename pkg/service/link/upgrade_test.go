@@ -17,7 +17,6 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/service"
-	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
 
@@ -322,16 +321,14 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	}
 }
 
-// knownFlows returns what the table of flows has: the address and the port of each entry, by its
+// knownFlows returns what the flow tables have: the address and the port of each entry, by its
 // key.
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	err := bpfmaps.Each(l.Table, bpfmaps.MapFlows, func(key flowKey, value flowEntry) bool {
-		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", value[:18])
-		return true
+	l.eachFlow(t, func(_ string, key flowKey, f flowEntry) {
+		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", f[:18])
 	})
-	errtest.Must(t, err)
 	return all
 }
 
@@ -340,7 +337,7 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()
-	c.Memory.Flows = flows
+	c.Memory = memoryOf(flows)
 	if other {
 		c.TunnelPort = 7
 	}
