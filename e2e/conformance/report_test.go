@@ -144,6 +144,7 @@ func TestSpecsThatRun(t *testing.T) {
 		"no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, EBPF: true},
 			[]string{
 				"Services should implement service.kubernetes.io/service-proxy-name",
+				"Topology Hints should distribute endpoints evenly",
 				"Services should allow creating a basic SCTP service with pod and endpoints " +
 					"[LinuxOnly] [Serial]",
 				"Networking Granular Checks: Services should function for pod-Service: udp",
@@ -155,7 +156,6 @@ func TestSpecsThatRun(t *testing.T) {
 				"Networking should check kube-proxy urls",
 				"Networking Granular Checks: Services should function for pod-Service: sctp " +
 					"[Feature:SCTPConnectivity]",
-				"Topology Hints should distribute endpoints evenly",
 			}, 140},
 		"policies, no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, EBPF: true,
 			Policies: true}, []string{

@@ -14,7 +14,8 @@ func TestEqualSeesEachField(t *testing.T) {
 	addr := netip.MustParseAddr("198.18.0.1")
 	prefixes := []netip.Prefix{netip.PrefixFrom(addr, 32)}
 	full := Node{
-		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Addresses: []netip.Addr{addr},
+		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Zone: "z",
+		Addresses: []netip.Addr{addr},
 		Contested: []netip.Addr{addr}, PodPrefixes: prefixes,
 		Claim: &Claim{
 			Keys:      []Key{{1, wgkey.Public{1}}},

@@ -34,6 +34,8 @@ type Node struct {
 	// ControlPlane is the label node-role.kubernetes.io/control-plane, which
 	// the NodeRestriction admission plugin keeps kubelets from setting.
 	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Zone is the label topology.kubernetes.io/zone; "" without it.
+	Zone string `json:"zone,omitempty"`
 	// Addresses are the node's own addresses: Node.status.addresses of the types InternalIP and
 	// ExternalIP, without duplicates.
 	Addresses []netip.Addr `json:"addresses"`

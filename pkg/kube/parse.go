@@ -17,6 +17,9 @@ import (
 // plugin keeps kubelets from setting it.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
+// zoneLabel has a node's zone.
+const zoneLabel = "topology.kubernetes.io/zone"
+
 // Bounds of one stored Node or EndpointSlice: no object costs more than a few kilobytes, regardless
 // of who wrote it.
 const (
@@ -50,7 +53,8 @@ type sliceEntry struct {
 func parseNode(o *object.Object) nodeEntry {
 	_, controlPlane := o.Labels[controlPlaneLabel]
 	e := nodeEntry{uid: o.UID, labels: o.Labels, node: cluster.Node{Name: o.Name,
-		Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane}}
+		Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane,
+		Zone: o.Labels[zoneLabel]}}
 	n, problem := object.Node(o)
 	e.problem = problem
 	switch {
@@ -105,7 +109,7 @@ func parseNode(o *object.Object) nodeEntry {
 func sameNode(a, b nodeEntry) bool {
 	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name &&
 		a.node.Created.Equal(b.node.Created) &&
-		a.node.ControlPlane == b.node.ControlPlane &&
+		a.node.ControlPlane == b.node.ControlPlane && a.node.Zone == b.node.Zone &&
 		slices.Equal(a.node.Addresses, b.node.Addresses) &&
 		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && sameLabels(a.labels, b.labels)
 }

@@ -76,9 +76,33 @@ func genSlice(t *rapid.T, n Name, name string) Slice {
 		default:
 			ep.Ready, ep.Serving = true, true
 		}
+		ep.Hints = hintsFor(n, a)
 		s.Endpoints = append(s.Endpoints, ep)
 	}
 	return s
+}
+
+// hintsFor returns the hints of an endpoint of a service: always the same, since slices may both have
+// it. One of the endpoints has none for nodes, another one none for zones.
+func hintsFor(n Name, a netip.Addr) *Hints {
+	if n == someNames[0] {
+		return nil
+	}
+	last := a.As16()[15]
+	h := &Hints{Nodes: []string{"node-2"}, Zones: []string{"b"}}
+	if last%2 == 1 {
+		h.Nodes = []string{"node-3", "node-1"}
+	}
+	if last/2%2 == 1 {
+		h.Zones = []string{"a", "b"}
+	}
+	switch a {
+	case podAddrs[0]:
+		h.Nodes = nil
+	case podAddrs[1]:
+		h.Zones = nil
+	}
+	return h
 }
 
 // cluster holds the objects of a small cluster, a Planner that receives them, and its maps.
@@ -87,6 +111,7 @@ type cluster struct {
 	maps     *memory
 	api      *APIServer
 	addrs    []netip.Addr
+	zone     string
 	services map[Name]Service
 	slices   map[Name]map[string]Slice
 	accepted map[Name]world // what each service was when it last fit
@@ -113,7 +138,7 @@ func (c *cluster) change(t *rapid.T) {
 		c.slices[n] = make(map[string]Slice)
 	}
 
-	switch rapid.IntRange(0, 11).Draw(t, "change") {
+	switch rapid.IntRange(0, 12).Draw(t, "change") {
 	case 0:
 		delete(c.services, n)
 		c.planner.DeleteService(n)
@@ -140,6 +165,9 @@ func (c *cluster) change(t *rapid.T) {
 			}
 		}
 		c.planner.SetAPIServer(*c.api)
+	case 12:
+		c.zone = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "zone")
+		c.planner.SetZone(c.zone)
 	case 4, 5, 6:
 		c.services[n] = genService(t, n)
 		c.planner.PutService(c.services[n])
@@ -163,7 +191,7 @@ func (c *cluster) want() map[FrontendKey]string {
 		} else if !ok {
 			delete(c.accepted, n)
 		} else {
-			c.accepted[n] = world{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}
+			c.accepted[n] = world{s, slices.Collect(maps.Values(c.slices[n])), c.addrs, c.zone}
 		}
 	}
 	return oracle("node-1", c.api, slices.Collect(maps.Values(c.accepted)))
@@ -262,6 +290,7 @@ func (c *cluster) restart(t *rapid.T, state MapContent) {
 	c.planner = p
 	p.Adopt(state)
 	p.SetNodeAddrs(c.addrs)
+	p.SetZone(c.zone)
 	if c.api != nil {
 		p.SetAPIServer(*c.api)
 	}

@@ -68,6 +68,7 @@ func (c claim) compare(o claim) int {
 // here is what a decision needs besides the service.
 type here struct {
 	node  string
+	zone  string // "" if the node has none
 	addrs []netip.Addr
 	// reserved holds the frontends that no external address may claim, with a description of each.
 	reserved map[FrontendKey]string
@@ -237,8 +238,58 @@ const (
 )
 
 type candidate struct {
-	slot Backend
-	rank int
+	slot  Backend
+	rank  int
+	hints hint
+}
+
+// hint is what an endpoint's hints say about this node.
+type hint uint8
+
+const (
+	hintNode  hint = 1 << iota // for clients on this node
+	hintZone                   // for clients in this node's zone
+	hintNodes                  // for some nodes
+	hintZones                  // for some zones
+)
+
+func hintsOf(h here, ep Endpoint) (hints hint) {
+	if ep.Hints == nil {
+		return 0
+	}
+	if len(ep.Hints.Nodes) > 0 {
+		hints |= hintNodes
+	}
+	if slices.Contains(ep.Hints.Nodes, h.node) {
+		hints |= hintNode
+	}
+	if len(ep.Hints.Zones) > 0 {
+		hints |= hintZones
+	}
+	if slices.Contains(ep.Hints.Zones, h.zone) {
+		hints |= hintZone
+	}
+	return hints
+}
+
+// nearest returns the hint that an endpoint must have to get new flows of this node: hintNode if
+// all ready endpoints have hints for nodes, one of them for this node; else hintZone if the same
+// holds for zones; else 0 (topologyModeFromHints of pkg/proxy/topology.go in Kubernetes).
+func nearest(all []candidate) hint {
+	common, some := ^hint(0), hint(0)
+	for _, c := range all {
+		if c.rank == rankReady {
+			common &= c.hints
+			some |= c.hints
+		}
+	}
+	switch {
+	case common&hintNodes != 0 && some&hintNode != 0:
+		return hintNode
+	case common&hintZones != 0 && some&hintZone != 0:
+		return hintZone
+	}
+	return 0
 }
 
 func rankOf(ep Endpoint) int {
@@ -270,7 +321,8 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 			if rank == rankNone || !Reachable(addr) || addr.Is6() != v6 {
 				continue
 			}
-			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank}
+			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank,
+				hintsOf(h, ep)}
 			if h.node != "" && ep.Node == h.node {
 				c.slot.Flags = FlagLocal
 			}
@@ -280,7 +332,7 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(compareBackend(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
-			cmp.Compare(b.slot.Flags, a.slot.Flags))
+			cmp.Compare(b.slot.Flags, a.slot.Flags), cmp.Compare(b.hints, a.hints))
 	})
 	return slices.CompactFunc(all, func(a, b candidate) bool {
 		return compareBackend(a.slot, b.slot) == 0
@@ -297,9 +349,13 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	g := &group{id: groupID(e.name, key)}
 	d.groups[key] = g
 	mine := func(c candidate) bool { return !key.local || c.slot.Flags&FlagLocal != 0 }
+	near := hint(0)
+	if !key.local {
+		near = nearest(all)
+	}
 	for rank := rankReady; rank >= rankLast && len(g.backends) == 0; rank-- {
 		for _, c := range all {
-			if c.rank == rank && mine(c) {
+			if c.rank == rank && mine(c) && c.hints&near == near {
 				g.backends = append(g.backends, c.slot)
 			}
 		}

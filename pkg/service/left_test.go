@@ -100,7 +100,7 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			then(c.planner)
 			c.writeAll(t)
 			if s, slice := large(3); name == "it fits again" {
-				want := oracle("node-1", nil, []world{{s, []Slice{slice}, nil}})
+				want := oracle("node-1", nil, []world{{s, []Slice{slice}, nil, ""}})
 				if d := difference(c.view(), want); d != "" {
 					t.Error(d)
 				}
@@ -238,7 +238,7 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 		if i%2 == 1 {
 			c.writeAll(t)
 			if d := difference(c.view(), oracle("node-1", &api,
-				[]world{{s, []Slice{slice}, nil}})); d != "" {
+				[]world{{s, []Slice{slice}, nil, ""}})); d != "" {
 				t.Error(d)
 			}
 		}

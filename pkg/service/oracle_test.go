@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// world holds the objects of one service, with the addresses of the node that serves it.
+// world holds the objects of one service, with the addresses and zone of the node that serves it.
 type world struct {
 	service Service
 	slices  []Slice
 	addrs   []netip.Addr
+	zone    string
 }
 
 // oracle computes every frontend as plainly as possible: without groups, extents or earlier state.
@@ -110,6 +111,7 @@ func oracle(node string, api *APIServer, all []world) map[FrontendKey]string {
 
 func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 	ready, last, serving := map[string]string{}, map[string]string{}, map[string]bool{}
+	hints := map[string]*Hints{} // of ready endpoints
 	elsewhere := false
 	for _, s := range w.slices {
 		for _, sp := range s.Ports {
@@ -136,6 +138,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 
 				switch {
 				case ep.Ready:
+					hints[at] = ep.Hints
 					ready[at] = fmt.Sprintf("%s+%d", at, flag)
 				case usable:
 					last[at] = fmt.Sprintf("%s+%d", at, flag)
@@ -148,6 +151,9 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 		}
 	}
 
+	if !local {
+		oracleHints(ready, hints, node, w.zone)
+	}
 	use := ready
 	if len(use) == 0 {
 		use = last
@@ -183,6 +189,28 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 	}
 
 	return line(backends, members, sources, ranged, uint32(w.service.Affinity/time.Second), flags)
+}
+
+// oracleHints deletes the ready endpoints that hints keep from the clients of this node.
+func oracleHints(ready map[string]string, hints map[string]*Hints, node, zone string) {
+	follow := func(name string, of func(*Hints) []string) bool {
+		here := false
+		for _, h := range hints {
+			if h == nil || len(of(h)) == 0 {
+				return false
+			}
+			here = here || slices.Contains(of(h), name)
+		}
+		for at, h := range hints {
+			if here && !slices.Contains(of(h), name) {
+				delete(ready, at)
+			}
+		}
+		return here
+	}
+	if !follow(node, func(h *Hints) []string { return h.Nodes }) {
+		follow(zone, func(h *Hints) []string { return h.Zones })
+	}
 }
 
 // difference describes where two views of all frontends differ; "" if they are equal.

@@ -184,6 +184,32 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 }
 
+// SetZone sets the zone of this node; "" means that it has none. Only services with hints for zones
+// are planned again.
+func (p *Planner) SetZone(zone string) {
+	if p.here.zone == zone {
+		return
+	}
+	p.here.zone = zone
+	for n, e := range p.entries {
+		if e.hasZones() {
+			p.dirty[n] = true
+		}
+	}
+}
+
+// hasZones reports whether an endpoint of e has hints for zones.
+func (e *entry) hasZones() bool {
+	for _, s := range e.slices {
+		if slices.ContainsFunc(s.Endpoints, func(ep Endpoint) bool {
+			return ep.Hints != nil && len(ep.Hints.Zones) > 0
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // Hold(true) means that not all services are listed yet. Until Hold(false), Plan keeps the entries
 // that an earlier process left and no service claims. Entry 0 is an exception: it follows the API
 // servers before the first list.

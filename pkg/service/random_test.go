@@ -159,7 +159,7 @@ func (c *cluster) finish(t *rapid.T, before ...map[FrontendKey]string) {
 		may := append(before, want)
 		for n, s := range c.services {
 			may = append(may, oracle("node-1", nil,
-				[]world{{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}}))
+				[]world{{s, slices.Collect(maps.Values(c.slices[n])), c.addrs, c.zone}}))
 		}
 		c.apply(t, changes, changes.Writes(), may...)
 		full := slices.ContainsFunc(c.planner.Problems(),

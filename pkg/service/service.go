@@ -116,7 +116,12 @@ type Endpoint struct {
 	// Node is the name of its node; "" if that is not known.
 	Node                        string
 	Ready, Serving, Terminating bool
+	// Hints are the endpoint's hints; nil means that it has none. Endpoints may share them.
+	Hints *Hints
 }
+
+// Hints are the zones and nodes whose clients should use an endpoint (discovery/v1 EndpointHints).
+type Hints struct{ Zones, Nodes []string }
 
 // APIServer is entry 0: the API server's own service, from configuration and the
 // last snapshot.

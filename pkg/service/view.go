@@ -236,6 +236,8 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 		b.Why = "it terminates: it keeps the connections it has"
 	case rank == rankDraining:
 		b.Why = "not ready: it keeps the flows it has"
+	case rank == rankReady && !local && ep.Hints != nil:
+		b.Why = "its hints name another zone or node, and other endpoints have hints for this one"
 	case rank == rankReady:
 		b.Why = "the service has no room in the table for its newest endpoints"
 	default:

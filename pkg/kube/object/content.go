@@ -109,6 +109,22 @@ type endpointSpec struct {
 		Serving     *bool `json:"serving"`
 		Terminating *bool `json:"terminating"`
 	} `json:"conditions"`
+	Hints struct {
+		ForZones []hintSpec `json:"forZones"`
+		ForNodes []hintSpec `json:"forNodes"`
+	} `json:"hints"`
+}
+
+type hintSpec struct {
+	Name string `json:"name"`
+}
+
+// hintNames returns the names of hints.
+func hintNames(hints []hintSpec) (names []string) {
+	for _, h := range hints {
+		names = append(names, h.Name)
+	}
+	return names
 }
 
 // EndpointSlice returns the content of an EndpointSlice in either form, or a problem if it is
@@ -116,7 +132,7 @@ type endpointSpec struct {
 func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
 	if w, ok := o.Content.(*wire.EndpointSlice); ok {
 		if w.Excess {
-			return nil, fmt.Sprintf("it has more than %d endpoints and ports", wire.MaxEndpoints)
+			return nil, fmt.Sprintf("it has more than %d endpoints, hints and ports", wire.MaxEndpoints)
 		}
 		return w, ""
 	}
@@ -131,7 +147,8 @@ func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
 	}
 	for _, ep := range endpoints {
 		e := wire.Endpoint{NodeName: ep.NodeName, Ready: ep.Conditions.Ready,
-			Serving: ep.Conditions.Serving, Terminating: ep.Conditions.Terminating}
+			Serving: ep.Conditions.Serving, Terminating: ep.Conditions.Terminating,
+			ForZones: hintNames(ep.Hints.ForZones), ForNodes: hintNames(ep.Hints.ForNodes)}
 		if len(ep.Addresses) > 0 {
 			e.Address = ep.Addresses[0]
 		}

@@ -111,12 +111,15 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 	}
 
 	s.Endpoints = make([]service.Endpoint, 0, len(w.Endpoints))
+	var known hints
 	for _, e := range w.Endpoints {
 		if e.Address == "" {
 			continue
 		}
 		for _, addr := range bad.addrs("endpoints", []string{e.Address}) {
-			s.Endpoints = append(s.Endpoints, endpointAt(addr, e))
+			at := endpointAt(addr, e)
+			at.Hints = known.of(e)
+			s.Endpoints = append(s.Endpoints, at)
 		}
 	}
 
@@ -134,6 +137,30 @@ func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 	}
 	return service.Endpoint{Addr: addr, Node: e.NodeName, Ready: or(e.Ready, true),
 		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
+}
+
+// maxHints bounds the hints of an endpoint, of each kind, as the API does.
+const maxHints = 8
+
+// hints holds the hints of a slice's endpoints. Endpoints of a zone share theirs.
+type hints []*service.Hints
+
+// of returns the hints of an endpoint; nil if it has none.
+func (h *hints) of(e wire.Endpoint) *service.Hints {
+	own := service.Hints{Zones: e.ForZones[:min(len(e.ForZones), maxHints)],
+		Nodes: e.ForNodes[:min(len(e.ForNodes), maxHints)]}
+	if len(own.Zones) == 0 && len(own.Nodes) == 0 {
+		return nil
+	}
+
+	const searched = 8 // endpoints of a slice have few zones, and as many nodes as endpoints
+	for _, k := range (*h)[max(0, len(*h)-searched):] {
+		if slices.Equal(k.Zones, own.Zones) && slices.Equal(k.Nodes, own.Nodes) {
+			return k
+		}
+	}
+	*h = append(*h, &own)
+	return &own
 }
 
 // malformed is a sentence about the last part that was left out; "" if none was.

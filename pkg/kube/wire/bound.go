@@ -20,8 +20,9 @@ const (
 	MaxAddresses = 1024
 	// MaxService bounds the ports, addresses and ranges of a Service.
 	MaxService = 4096
-	// MaxEndpoints bounds the endpoints and ports of an EndpointSlice; the API has 1,000 endpoints.
-	MaxEndpoints = 4096
+	// MaxEndpoints bounds the endpoints, hints and ports of an EndpointSlice; the API has 1,000
+	// endpoints with 8 hints for zones and 8 for nodes each.
+	MaxEndpoints = 20480
 
 	// maxText bounds one string, in bytes; the API has none that long. A longer annotation is read
 	// as empty, and any other string exceeds the bound of its object.

@@ -176,8 +176,8 @@ type EndpointSlice struct {
 	AddressType string
 	Endpoints   []Endpoint
 	Ports       []EndpointPort
-	// Excess reports whether there are more endpoints and ports than MaxEndpoints. What is left of
-	// them means nothing.
+	// Excess reports whether there are more endpoints, hints and ports than MaxEndpoints. What is
+	// left of them means nothing.
 	Excess bool
 }
 
@@ -186,6 +186,8 @@ type EndpointSlice struct {
 type Endpoint struct {
 	Address, NodeName           string
 	Ready, Serving, Terminating *bool
+	// ForZones and ForNodes are the names in hints.
+	ForZones, ForNodes []string
 }
 
 // EndpointPort is a port of an EndpointSlice. Port is nil where the object has none.
@@ -234,10 +236,37 @@ func (b *budget) endpoint(endpoint field, to *[]Endpoint) error {
 			err = f.within(e.condition)
 		case 6:
 			e.NodeName, err = b.word(f)
+		case 8:
+			err = f.within(func(f field) error { return b.hint(f, &e) })
 		}
 		return err
 	})
 	*to = append(*to, e)
+	return err
+}
+
+// hint reads a ForZone or ForNode of an endpoint's hints.
+func (b *budget) hint(hint field, e *Endpoint) error {
+	to := &e.ForZones
+	switch hint.number {
+	case 1:
+	case 2:
+		to = &e.ForNodes
+	default:
+		return nil
+	}
+
+	if err := b.take(1); err != nil {
+		return err
+	}
+	name := ""
+	err := hint.within(func(f field) (err error) {
+		if f.number == 1 {
+			name, err = b.word(f)
+		}
+		return err
+	})
+	*to = append(*to, name)
 	return err
 }
 

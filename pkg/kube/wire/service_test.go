@@ -68,7 +68,10 @@ func busySlice() *discoveryv1.EndpointSlice {
 			NodeName: to("node-1"), Zone: to("z"), Hostname: to("h"),
 			TargetRef: &corev1.ObjectReference{Name: "web-0"},
 			Conditions: discoveryv1.EndpointConditions{Ready: to(true), Serving: to(false),
-				Terminating: to(true)}}, {}},
+				Terminating: to(true)},
+			Hints: &discoveryv1.EndpointHints{
+				ForZones: []discoveryv1.ForZone{{Name: "z"}, {Name: "y"}},
+				ForNodes: []discoveryv1.ForNode{{Name: "node-1"}, {}}}}, {}},
 		Ports: []discoveryv1.EndpointPort{{Name: to("a"), Protocol: to(corev1.ProtocolSCTP),
 			Port: to(int32(9)), AppProtocol: to("x")}, {}}}
 }
@@ -85,6 +88,15 @@ func wantSlice(s *discoveryv1.EndpointSlice) wire.EndpointSlice {
 		if e.NodeName != nil {
 			out.NodeName = *e.NodeName
 		}
+		if h := e.Hints; h != nil {
+			for _, z := range h.ForZones {
+				out.ForZones = append(out.ForZones, z.Name)
+			}
+			for _, n := range h.ForNodes {
+				out.ForNodes = append(out.ForNodes, n.Name)
+			}
+		}
+
 		w.Endpoints = append(w.Endpoints, out)
 	}
 	for _, p := range s.Ports {

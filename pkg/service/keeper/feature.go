@@ -256,6 +256,9 @@ func (f *Feature) Turn(t feature.Turn) error {
 		f.keeper.SetNodeAddrs(nodePortAddrs(cfg.Services.NodePortAddresses, t))
 		f.turn.placed = true
 	}
+	if self := t.Table.Self; self != nil {
+		f.keeper.SetZone(self.Zone)
+	}
 	f.keeper.SetTunnels(tunnelEndpoints(t.Table, uint16(cfg.Tunnel.Port)))
 	f.keeper.SetNodes(len(t.Table.Peers) + 1)
 	return f.setSelf(t.PodPrefixes, t.SelfAddrs)

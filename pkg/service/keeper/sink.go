@@ -52,6 +52,8 @@ type delivery struct {
 	// them.
 	nodes    []netip.Addr
 	nodesNew bool
+	// zone is the zone of this node.
+	zone string
 	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
 	// lacks them.
 	tunnels    []netip.AddrPort
@@ -92,6 +94,15 @@ func (i *inbox) setNodes(addrs []netip.Addr) bool {
 	}
 	i.nodes, i.nodesSeen, i.nodesNew = slices.Clone(addrs), true, true
 	return true
+}
+
+// setZone records the node's zone, and reports whether it differs.
+func (i *inbox) setZone(zone string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	differs := i.zone != zone
+	i.zone = zone
+	return differs
 }
 
 // setTunnels records the endpoints of tunnels, and reports whether they differ.
@@ -168,6 +179,13 @@ func (k *Keeper) Listed() {
 // SetNodeAddrs sets the addresses of this node that serve NodePorts.
 func (k *Keeper) SetNodeAddrs(addrs []netip.Addr) {
 	if k.inbox.setNodes(addrs) {
+		k.loop.Poke()
+	}
+}
+
+// SetZone sets the zone of this node, which hints of endpoints may name; "" means that it has none.
+func (k *Keeper) SetZone(zone string) {
+	if k.inbox.setZone(zone) {
 		k.loop.Poke()
 	}
 }

@@ -81,6 +81,7 @@ func (k *Keeper) take() (since time.Time) {
 	if d.nodesNew {
 		k.own.planner.SetNodeAddrs(d.nodes)
 	}
+	k.own.planner.SetZone(d.zone)
 	if d.tunnelsNew {
 		k.own.planner.SetTunnels(d.tunnels)
 	}

@@ -1,0 +1,80 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// The near hints name this node or its zone, the far ones others.
+var (
+	nearNode, farNode = &Hints{Nodes: []string{"node-1"}}, &Hints{Nodes: []string{"node-2"}}
+	nearZone, farZone = &Hints{Zones: []string{"a"}}, &Hints{Zones: []string{"b", "c"}}
+)
+
+// TestHintsAreFollowedAsByKubeProxy holds the rules of topologyModeFromHints of Kubernetes.
+func TestHintsAreFollowedAsByKubeProxy(t *testing.T) {
+	both := func(n, z *Hints) *Hints { return &Hints{Nodes: n.Nodes, Zones: z.Zones} }
+	for situation, c := range map[string]struct {
+		first, second *Hints // of both ready endpoints
+		local, noZone bool
+		want          []string
+	}{
+		"no hints":             {nil, nil, false, false, []string{"1", "2"}},
+		"one in the zone":      {farZone, nearZone, false, false, []string{"2"}},
+		"none in the zone":     {farZone, farZone, false, false, []string{"1", "2"}},
+		"one without a zone":   {nil, nearZone, false, false, []string{"1", "2"}},
+		"the node has no zone": {farZone, nearZone, false, true, []string{"1", "2"}},
+		"one for the node":     {nearNode, farNode, false, false, []string{"1"}},
+		"none for the node":    {farNode, farNode, false, false, []string{"1", "2"}},
+		"one without a node":   {nearNode, nil, false, false, []string{"1", "2"}},
+		"node before zone": {both(nearNode, farZone), both(farNode, nearZone),
+			false, false, []string{"1"}},
+		"zone, as no node matches": {both(farNode, farZone), both(farNode, nearZone),
+			false, false, []string{"2"}},
+		"zone, as one has no node": {both(nearNode, farZone), nearZone,
+			false, false, []string{"2"}},
+		"the policy is Local": {farZone, nearZone, true, false, []string{"1"}},
+	} {
+		t.Run(situation, func(t *testing.T) {
+			e := hintedEntry(c.first, c.second)
+			e.service.InternalLocal = c.local
+			h := here{node: "node-1", zone: "a"}
+			if c.noZone {
+				h.zone = ""
+			}
+
+			key := groupKey{"dns", UDP, false, c.local}
+			d := decide(h, e)
+			var got []string
+			for _, b := range d.groups[key].backends {
+				got = append(got, b.AddrPort().Addr().String()[len("198.18.1."):])
+			}
+
+			if !slices.Equal(got, c.want) {
+				t.Errorf("backends are %q, want %q", got, c.want)
+			}
+			if n := len(d.groups[key].members); !c.local && n != 3 {
+				t.Errorf("%d endpoints keep their flows, want all three", n)
+			}
+		})
+	}
+}
+
+// hintedEntry returns a service with two ready endpoints, the first on node-1, and another endpoint
+// without hints that is not ready.
+func hintedEntry(first, second *Hints) *entry {
+	n := Name{"default", "dns"}
+	endpoint := func(a, node string, ready bool, h *Hints) Endpoint {
+		return Endpoint{Addr: netip.MustParseAddr(a), Node: node, Ready: ready, Serving: true,
+			Hints: h}
+	}
+	return &entry{name: n,
+		service: &Service{Name: n, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.0.1")},
+			Ports: []Port{{Name: "dns", Protocol: UDP, Port: 53}}},
+		slices: map[string]*Slice{"1": {Service: n, Name: "1",
+			Ports: []SlicePort{{"dns", UDP, 5353}},
+			Endpoints: []Endpoint{endpoint("198.18.1.1", "node-1", true, first),
+				endpoint("198.18.1.2", "node-2", true, second),
+				endpoint("198.18.1.3", "node-2", false, nil)}}}}
+}
