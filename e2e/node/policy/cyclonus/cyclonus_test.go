@@ -3,6 +3,7 @@ package cyclonus_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
+	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
 
 // layouts map each pod to its node.
@@ -29,6 +31,8 @@ type node struct {
 	ns      *nettest.NS
 	table   nftables.PolicyTable
 	have    objects
+	// tried are the plans of the last update without and with its policies, made by a copy.
+	tried trial.Config
 }
 
 func newNode(t *testing.T, name string) *node {
@@ -51,12 +55,6 @@ func (n *node) update(next objects) (*policy.Plan, error) {
 			n.planner.DeleteNamespace(name)
 		}
 	}
-	for name := range n.have.policies {
-		if _, has := next.policies[name]; !has {
-			n.planner.DeletePolicy(name)
-		}
-	}
-
 	for _, ns := range next.namespaces {
 		n.planner.PutNamespace(ns)
 	}
@@ -66,9 +64,12 @@ func (n *node) update(next objects) (*policy.Plan, error) {
 			n.planner.SetAttached(policy.Key{Name: name, UID: p.UID}, p.Addrs)
 		}
 	}
-	for _, p := range next.policies {
-		n.planner.PutPolicy(p)
-	}
+
+	tried := n.planner.Copy()
+	n.tried.Before = tried.Plan()
+	n.putPolicies(tried, next)
+	n.tried.After = tried.Plan()
+	n.putPolicies(n.planner, next)
 
 	n.have = next
 	plan := n.planner.Plan()
@@ -78,11 +79,26 @@ func (n *node) update(next objects) (*policy.Plan, error) {
 	})
 }
 
+// putPolicies brings the policies of p from those of n to the next ones.
+func (n *node) putPolicies(p *planner.Planner, next objects) {
+	for name := range n.have.policies {
+		if _, has := next.policies[name]; !has {
+			p.DeletePolicy(name)
+		}
+	}
+	for _, v := range next.policies {
+		p.PutPolicy(v)
+	}
+}
+
 // compare returns the answers that differ in the plan or in the kernel's table of the node, and the
 // number of flows that it compared.
 func (n *node) compare(plan *policy.Plan, answers []question,
 	nodeOf func(*corev1.Pod) string) (wrong []string, asked int, err error) {
 	judge := plan.Judges()
+	n.tried.Name = func(a netip.Addr) trial.End { return trial.End{Name: a.String()} }
+	predicted, allowed := trial.New(n.tried), 0
+	stays := n.tried.After.JudgesKnown(nil)
 	err = n.ns.Do(func() error {
 		kernel, err := interpret.Open()
 		if err != nil {
@@ -106,6 +122,26 @@ func (n *node) compare(plan *policy.Plan, answers []question,
 				wrong = append(wrong, fmt.Sprintf("%s at %s: cyclonus %s, plan %s, kernel %s by %q", q,
 					n.name, want, planned, inForce.Verdict, inForce.Rule))
 			}
+
+			c := policy.Known{Client: q.src, Server: q.dst, Proto: q.proto, Port: q.port}
+			predicted.Known(c)
+			if v, _, _ := stays(c); v != inForce.Verdict {
+				wrong = append(wrong, fmt.Sprintf("%s at %s: predicted %s, kernel %s", q, n.name, v,
+					inForce.Verdict))
+			}
+			if inForce.Verdict == policy.Allow {
+				allowed++
+			}
+		}
+
+		r := predicted.Result()
+		stay := r.Same
+		for _, row := range r.Passes {
+			stay += row.Connections
+		}
+		if r.Connections != asked || stay != allowed {
+			wrong = append(wrong, fmt.Sprintf("a try at %s judged %d of %d flows and predicted that %d "+
+				"are allowed, the kernel allows %d", n.name, r.Connections, asked, stay, allowed))
 		}
 		return nil
 	})
