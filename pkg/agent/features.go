@@ -37,7 +37,8 @@ func (a *Agent) openFeatures() error {
 	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(), Counters: a.countDrops,
 		Ring: a.guard.Samples(), Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
-		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Log: a.log}
+		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Drops: d.Kept,
+		Log: a.log}
 	if links := s.Links(); links != nil {
 		p.Links = links
 	}

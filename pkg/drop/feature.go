@@ -217,6 +217,12 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 	return owner
 }
 
+// Kept returns the samples that are kept, the oldest first.
+func (f *Feature) Kept() []telemetry.DroppedPacket {
+	all, _ := f.ring.After(0, func(telemetry.DroppedPacket) bool { return true })
+	return all
+}
+
 func (f *Feature) knows(reason string) bool { return slices.Contains(f.o.Reasons, reason) }
 
 // counts returns how many packets were dropped, without other counters.

@@ -20,12 +20,7 @@ type Known struct {
 // the node itself opened. If it is not known which end opened a connection, the plan has to allow
 // it from both ends.
 func (p *Plan) JudgesKnown(own map[netip.Addr]bool) func(Known) (v Verdict, f Flow, ofPods bool) {
-	attached := map[netip.Addr]bool{}
-	for _, m := range p.Members {
-		for _, a := range m.Addrs {
-			attached[a] = true
-		}
-	}
+	attached := p.Attached()
 	judge := p.Judges()
 	return func(c Known) (Verdict, Flow, bool) {
 		f := Flow{Src: c.Client, Dst: c.Server, Proto: c.Proto, Port: c.Port,
@@ -43,4 +38,15 @@ func (p *Plan) JudgesKnown(own map[netip.Addr]bool) func(Known) (v Verdict, f Fl
 		}
 		return Allow, f, true
 	}
+}
+
+// Attached returns the addresses of the plan's pods.
+func (p *Plan) Attached() map[netip.Addr]bool {
+	attached := map[netip.Addr]bool{}
+	for _, m := range p.Members {
+		for _, a := range m.Addrs {
+			attached[a] = true
+		}
+	}
+	return attached
 }

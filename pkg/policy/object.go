@@ -48,6 +48,16 @@ func (p Proto) Word() string {
 	return strconv.Itoa(int(p))
 }
 
+// ProtoOf returns the protocol of a Word.
+func ProtoOf(word string) (p Proto, known bool) {
+	for p := range 256 {
+		if Proto(p).Word() == word {
+			return Proto(p), true
+		}
+	}
+	return 0, false
+}
+
 // Object identifies a revision of an API object. The zero value means that it is not known.
 type Object struct {
 	UID string

@@ -48,6 +48,8 @@ type PolicyConfig struct {
 	// Dropped receives samples of dropped packets. The second argument has the reason, the pods and
 	// what denied the packet. Nil means that no function receives them.
 	Dropped func(nflog.Packet, telemetry.DroppedPacket)
+	// Drops returns the last samples of dropped packets. Nil means that none are kept.
+	Drops func() []telemetry.DroppedPacket
 }
 
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
@@ -64,6 +66,7 @@ type Keeper struct {
 	denials    func([]policy.Denial)
 	fast       FastPath
 	dropped    func(nflog.Packet, telemetry.DroppedPacket)
+	drops      func() []telemetry.DroppedPacket
 	loop       *loop.Loop
 	revoker    revoker
 	// trying is held by Try.
@@ -148,7 +151,7 @@ func (k *Keeper) publish(f func(*inForce)) {
 func New(o PolicyConfig) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped,
+		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped, drops: o.Drops,
 		loop: loop.New(loop.Schedule{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
 		revoker: revoker{wake: make(chan struct{}, 1)},

@@ -29,8 +29,8 @@ type Tried struct {
 // maxNamesKept bounds the names of addresses that a try keeps.
 const maxNamesKept = 1 << 16
 
-// Try judges the known connections of this node's pods by the policies that are known, and by these
-// policies with changed and without deleted. It changes nothing: it plans with a copy of the
+// Try judges the known connections of this node's pods, and the last packets that policies denied,
+// by the policies that are known, and by these with changed and without deleted. It changes nothing: it plans with a copy of the
 // planner, and reads conntrack once. One try runs at a time. Try must run on a thread of the node's
 // network namespace.
 func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, error) {
@@ -52,7 +52,7 @@ func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, err
 		return nil, err
 	}
 	after := p.Plan()
-	o := trial.Options{Before: before, After: after, Own: own, Name: k.namer(p, after),
+	o := trial.Config{Before: before, After: after, Own: own, Name: k.namer(p, after),
 		Denying: func(plan *policy.Plan, d policy.Direction, f policy.Flow) []string {
 			if plan != after {
 				return nil // The copy has the changed policies.
@@ -63,6 +63,7 @@ func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, err
 	if err != nil {
 		return nil, err
 	}
+	k.judgeDrops(t, o)
 	return &Tried{Node: k.node, Result: t.Result(), Notes: notes,
 		Problems: newProblems(before, after)}, nil
 }
@@ -173,7 +174,7 @@ func denying(p *planner.Planner, plan *policy.Plan, d policy.Direction, f policy
 
 // judgeKnown returns a Trial of the connections that conntrack knows, and of those of the fast
 // path, which conntrack does not see.
-func (k *Keeper) judgeKnown(o trial.Options) (t *trial.Trial, err error) {
+func (k *Keeper) judgeKnown(o trial.Config) (t *trial.Trial, err error) {
 	fast := map[policy.Known]bool{}
 	if k.fast != nil {
 		opened, err := k.fast.Opened(k.shown.Load().linkByAddr(o.Before))
@@ -198,6 +199,22 @@ func (k *Keeper) judgeKnown(o trial.Options) (t *trial.Trial, err error) {
 		t.Known(c)
 	}
 	return t, errors.Join(err, c.Close())
+}
+
+// judgeDrops passes the last packets to t that policies denied.
+func (k *Keeper) judgeDrops(t *trial.Trial, o trial.Config) {
+	if k.drops == nil {
+		return
+	}
+	attached := o.Before.Attached()
+	for _, d := range k.drops() {
+		proto, known := policy.ProtoOf(d.Protocol)
+		if !known || !slices.Contains(logged, d.Reason) {
+			continue
+		}
+		t.Dropped(policy.Flow{Src: d.Src, Dst: d.Dst, Proto: proto, Port: d.DstPort,
+			FromPod: attached[d.Src], ToPod: attached[d.Dst], ToNode: o.Own[d.Dst]})
+	}
 }
 
 // newProblems returns why policies would deny more than is written, without those that do already.

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // tried tries policies.
@@ -245,5 +246,35 @@ func TestTryMarksUnknownPods(t *testing.T) {
 		if got := name(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
 		}
+	}
+}
+
+// Of the last drops, those that other reasons caused do not count, nor those that are allowed now.
+func TestTryJudgesTheLastDrops(t *testing.T) {
+	n := newNode(t)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.PutPolicy(denyAll)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.listed()
+	drop := func(reason string, dst int, proto string) telemetry.DroppedPacket {
+		return telemetry.DroppedPacket{Reason: reason, Src: addrsOf(1)[0], Dst: addrsOf(dst)[0],
+			Protocol: proto, DstPort: 80}
+	}
+	n.drops = func() []telemetry.DroppedPacket {
+		return []telemetry.DroppedPacket{drop("policy_ingress", 2, "tcp"),
+			drop("policy_ingress", 2, "tcp"), drop("policy_ingress", 2, "udp"),
+			drop("policy_ingress", 1, "tcp"), drop("policy_midstream", 2, "tcp"),
+			drop("forged_source", 2, "tcp")}
+	}
+
+	open := denyAll
+	open.Rules[policy.Ingress] = []policy.Rule{{Ports: []policy.Port{{Proto: policy.TCP}}}}
+	got, err := n.tried(policy.Policies{Namespaced: []policy.Policy{open}})
+	errtest.Must(t, err)
+	if got.Drops != 3 || got.DropsDenied != 1 || len(got.Passes) != 1 || got.Passes[0].Drops != 2 ||
+		got.Passes[0].Pod != "shop/server" || got.Passes[0].Peer != "shop/client" {
+		t.Errorf("%+v", got)
 	}
 }

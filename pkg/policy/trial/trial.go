@@ -62,8 +62,8 @@ type Result struct {
 	Passes []Row `json:"passes"`
 }
 
-// Options are what a Trial is made from.
-type Options struct {
+// Config is what a Trial is made from.
+type Config struct {
 	// Before is in force, After is tried.
 	Before, After *policy.Plan
 	// Own holds the addresses of this node.
@@ -77,7 +77,7 @@ type Options struct {
 
 // Trial judges connections by two plans. It is for one goroutine.
 type Trial struct {
-	o             Options
+	o             Config
 	before, after judge
 	result        Result
 	ends, passes  list
@@ -90,7 +90,7 @@ type judge struct {
 }
 
 // New returns a Trial.
-func New(o Options) *Trial {
+func New(o Config) *Trial {
 	of := func(p *policy.Plan) judge { return judge{p.JudgesKnown(o.Own), p.Judges()} }
 	return &Trial{o: o, before: of(o.Before), after: of(o.After),
 		ends: list{}, passes: list{}}

@@ -18,10 +18,12 @@ import (
 // judged is a connection by what the oracle decides before and after.
 type judged struct{ before, after bool }
 
-// clone returns a World whose policies can be changed.
+// clone returns a World that can be changed.
 func clone(w *policytest.World) *policytest.World {
 	c := *w
 	c.Policies, c.Cluster = maps.Clone(w.Policies), maps.Clone(w.Cluster)
+	c.Namespaces, c.Pods = maps.Clone(w.Namespaces), maps.Clone(w.Pods)
+	c.Attached, c.Nodes = maps.Clone(w.Attached), maps.Clone(w.Nodes)
 	return &c
 }
 
@@ -36,7 +38,7 @@ func attached(p *policy.Plan) map[netip.Addr]bool {
 	return addrs
 }
 
-// policiesOf copies the policies of a World that others lack into p.
+// putPolicies passes the change from the policies of one World to those of another to p.
 func putPolicies(from, to *policytest.World, p *planner.Planner) {
 	for name := range from.Policies {
 		if _, has := to.Policies[name]; !has {
@@ -86,7 +88,7 @@ func TestTrialPredictsWhatTheOracleDecides(t *testing.T) {
 				podsAfter[f.Src] != f.FromPod || podsAfter[f.Dst] != f.ToPod {
 				continue
 			}
-			tr := trial.New(trial.Options{Before: before, After: after,
+			tr := trial.New(trial.Config{Before: before, After: after,
 				Name: func(a netip.Addr) trial.End { return trial.End{Name: a.String()} }})
 			tr.Known(policy.Known{Client: f.Src, Server: f.Dst, Proto: f.Proto, Port: f.Port})
 			got := tr.Result()
@@ -124,7 +126,7 @@ func try() *trial.Trial {
 	p := shop()
 	before := p.Plan()
 	p.PutPolicy(deny)
-	return trial.New(trial.Options{Before: before, After: p.Plan(),
+	return trial.New(trial.Config{Before: before, After: p.Plan(),
 		Name: func(a netip.Addr) trial.End { return trial.End{Name: a.String()} },
 		Denying: func(_ *policy.Plan, d policy.Direction, f policy.Flow) []string {
 			return []string{fmt.Sprint(d, " by deny")}
@@ -191,7 +193,7 @@ func TestDropsPassOrStayDenied(t *testing.T) {
 	open := deny
 	open.Rules[policy.Ingress] = []policy.Rule{{}}
 	p.PutPolicy(open)
-	tr := trial.New(trial.Options{Before: before, After: p.Plan(),
+	tr := trial.New(trial.Config{Before: before, After: p.Plan(),
 		Name: func(a netip.Addr) trial.End { return trial.End{Name: a.String()} }})
 	web, other := policytest.PodAddrs(1)[0], policytest.PodAddrs(2)[0]
 	tr.Dropped(policy.Flow{Src: other, Dst: web, FromPod: true, ToPod: true, Proto: policy.TCP,

@@ -24,9 +24,10 @@ func policyTryCommand() *cobra.Command {
 server: new policies are added, policies of the same name replaced, those of --delete left out. It
 judges each known connection of its pods by both plans, as it does when policies change.
 
-ENDS are connections that are allowed now and would end. PASSES are denied now and would be allowed.
-A row counts connections of one pod with one peer, on the port of the server. A pod has at most 32
-rows in each list; "others" counts the rest. "(unknown)" is a pod's address, of which no pod is
+ENDS are connections that are allowed now and would end. PASSES are denied now and would be allowed;
+most of these are samples of dropped packets, as veilctl drops shows them. A row counts connections
+and drops of one pod with one peer, on the port of the server. A pod has at most 32 rows in each
+list; "others" counts the rest. "(unknown)" is a pod's address, of which no pod is
 known: if that pod is a peer of a policy, the connection stays.
 
 Known connections are what the node tracks now, closed ones for up to two minutes. Clients that are
@@ -126,7 +127,12 @@ func showTried(w io.Writer, t keeper.Tried) error {
 	if t.Unknown > 0 {
 		fmt.Fprintf(w, "; of %d the other pod is unknown", t.Unknown)
 	}
-	_, err := fmt.Fprintln(w, ".")
+	fmt.Fprintln(w, ".")
+	if t.Drops == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "Of the last drops, %d of %d that policies deny would pass.\n",
+		t.Drops-t.DropsDenied, t.Drops)
 	return err
 }
 
@@ -141,8 +147,8 @@ func showRows(w io.Writer, rows []trial.Row) error {
 			port += fmt.Sprint("/", r.Port)
 		}
 		out = append(out, []string{r.Pod, verb.OrDash(r.Direction), peer, verb.OrDash(port),
-			fmt.Sprint(r.Connections), verb.OrDash(r.Reason),
+			fmt.Sprint(r.Connections), fmt.Sprint(r.Drops), verb.OrDash(r.Reason),
 			verb.OrDash(strings.Join(r.Policies, ", "))})
 	}
-	return verb.Table(w, "POD | DIRECTION | PEER | PORT | CONNECTIONS | REASON | POLICIES", out)
+	return verb.Table(w, "POD | DIRECTION | PEER | PORT | CONNECTIONS | DROPS | REASON | POLICIES", out)
 }

@@ -103,7 +103,7 @@ func TestTryPassesPoliciesOn(t *testing.T) {
 func TestTryShowsWhatWouldEnd(t *testing.T) {
 	socket := tryDaemon(t, keeper.Tried{Node: "node-1", Notes: []string{"one note"},
 		Problems: []string{"NetworkPolicy shop/web: too large"}, Result: trial.Result{
-			Connections: 9, Same: 4, Denied: 1, Unknown: 2,
+			Connections: 9, Same: 4, Denied: 1, Unknown: 2, Drops: 7, DropsDenied: 5,
 			Ends: []trial.Row{{Pod: "shop/web", Direction: "ingress", Peer: "198.18.2.7",
 				PeerUnknown: true, Protocol: "tcp", Port: 80, Connections: 3,
 				Reason: "policy_ingress", Policies: []string{"shop/web"}},
@@ -113,11 +113,12 @@ func TestTryShowsWhatWouldEnd(t *testing.T) {
 	want := `PROBLEM NetworkPolicy shop/web: too large
 NOTE one note
 ENDS
-POD       DIRECTION  PEER                  PORT    CONNECTIONS  REASON          POLICIES
-shop/web  ingress    198.18.2.7 (unknown)  tcp/80  3            policy_ingress  shop/web
-shop/web  -          others                -       1            -               -
+POD       DIRECTION  PEER                  PORT    CONNECTIONS  DROPS  REASON          POLICIES
+shop/web  ingress    198.18.2.7 (unknown)  tcp/80  3            0      policy_ingress  shop/web
+shop/web  -          others                -       1            0      -               -
 
 Node node-1: 4 of 9 known connections of its pods would end, 4 stay, 1 are denied before and after; of 2 the other pod is unknown.
+Of the last drops, 2 of 7 that policies deny would pass.
 `
 	if out != want || verb.ExitStatus(err) != verb.ExitWrong {
 		t.Errorf("%v:\n%s\nwant:\n%s", err, out, want)
