@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
@@ -65,7 +66,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
-		if _, err := lab.Echo(ctx, pod); err != nil {
+		if _, err := traffic.Echo(ctx, pod); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
 		n.pods = append(n.pods, pod)
@@ -103,7 +104,7 @@ func (d *demo) newBeside(ctx context.Context) (*network, error) {
 		}
 		n.pods = append(n.pods, pod)
 	}
-	if _, err := lab.Echo(ctx, n.pods[1]); err != nil {
+	if _, err := traffic.Echo(ctx, n.pods[1]); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	if _, err := d.messagesTo(ctx, n.pods[0], n.pods[1].Addrs); err != nil {
@@ -202,7 +203,7 @@ func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (
 	messages := 0
 	for _, addr := range to {
 		for _, proto := range []string{"udp", "tcp"} {
-			got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20,
+			got, err := d.exchange(ctx, from, traffic.Exchange{Proto: proto, To: addr, Count: 20,
 				Size: 240})
 			if err != nil {
 				return 0, fmt.Errorf("%s to %s by %s: %w", from.ID, addr, proto, err)
@@ -215,9 +216,9 @@ func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (
 
 // exchange tries again for a while: a node is ready before all others have its key.
 func (d *demo) exchange(ctx context.Context, from *lab.Pod,
-	x lab.Exchange) (got lab.Sent, err error) {
+	x traffic.Exchange) (got traffic.Sent, err error) {
 	err = lab.Until(ctx, 20*time.Second, func() error {
-		got, err = lab.Send(ctx, from, x)
+		got, err = traffic.Send(ctx, from, x)
 		return err
 	})
 	return got, err

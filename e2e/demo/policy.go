@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -80,7 +81,7 @@ func (d *demo) isolate(ctx context.Context) (pods isolated, err error) {
 			return pods, err
 		}
 	}
-	if _, err := lab.Echo(ctx, pods.server); err != nil {
+	if _, err := traffic.Echo(ctx, pods.server); err != nil {
 		return pods, err
 	}
 	return pods, policyInForce(ctx, second)
@@ -195,15 +196,15 @@ func (d *demo) knock(from *lab.Pod, to []netip.Addr) (connected int, err error) 
 	payload := []byte(d.ours.lab.Canary)
 	for _, addr := range to {
 		for range knocks {
-			if err := send(from.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(addr, lab.EchoPort),
-				payload); err != nil {
+			if err := send(from.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(addr,
+				traffic.EchoPort), payload); err != nil {
 				return 0, fmt.Errorf("%s to %s: %w", from.ID, addr, err)
 			}
 		}
 	}
 	for _, addr := range to {
 		_ = netns.Do(from.NetNS(), func() error {
-			c, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, lab.EchoPort).String(),
+			c, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, traffic.EchoPort).String(),
 				connecting)
 			if err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -35,7 +36,7 @@ func (d *demo) refused(ctx context.Context) error {
 			return err
 		}
 		return send(pod.NetNS(), netip.AddrPortFrom(victim, 0),
-			netip.AddrPortFrom(other, lab.EchoPort), payload)
+			netip.AddrPortFrom(other, traffic.EchoPort), payload)
 	}); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (d *demo) refused(ctx context.Context) error {
 				return err
 			}
 			defer func() { _ = node.IP(ctx, "route del "+route) }()
-			return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort),
+			return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, traffic.EchoPort),
 				payload)
 		}); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (go
 // for a pod.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {
-		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, lab.EchoPort).String(),
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, traffic.EchoPort).String(),
 			5*time.Second)
 		if err != nil {
 			return err

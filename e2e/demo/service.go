@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // iperfPort is the default port of iperf3, where the servers of package load listen.
@@ -19,7 +20,7 @@ const iperfPort = 5201
 // serve makes two services for the pod of the first node. One has the pods of all other nodes
 // behind it, and one the pod of the second node, whose figure then has the same path as pod to pod.
 func (n *network) serve(ctx context.Context) (err error) {
-	if n.balanced, err = addService(ctx, n.lab, "balanced", lab.EchoPort,
+	if n.balanced, err = addService(ctx, n.lab, "balanced", traffic.EchoPort,
 		n.pods[1:]...); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // Host is a host at the bridge. Its methods may be called from several goroutines.
@@ -34,7 +35,16 @@ func (l *Lab) newHost(ctx context.Context, name string) (*Host, error) {
 }
 
 // env is the environment of all programs in the lab.
-func (l *Lab) env() []string { return []string{canaryEnv + "=" + l.Canary} }
+func (l *Lab) env() []string { return []string{traffic.CanaryEnv + "=" + l.Canary} }
+
+// Kit returns what the tools need that run in the host.
+func (h *Host) Kit() traffic.Kit {
+	return traffic.Kit{Tools: h.Tools, Canary: h.lab.Canary, EgressCanary: h.lab.EgressCanary,
+		Authority: authorityFile}
+}
+
+// String returns the name.
+func (h *Host) String() string { return h.Name }
 
 // stop ends the host and everything in it, its disk excepted, and its ports at the bridge. It may
 // be called again.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // Pod is a network namespace on a node, wired through CNI.
@@ -283,6 +284,12 @@ func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, e
 	}
 	return proc, nil
 }
+
+// Kit returns what the tools need that run in the pod.
+func (p *Pod) Kit() traffic.Kit { return p.Node.Kit() }
+
+// String returns the names of node and pod.
+func (p *Pod) String() string { return p.Node.Name + "/" + p.Name }
 
 // Addr is the pod's address of a family; the zero address when it has none.
 func (p *Pod) Addr(six bool) netip.Addr {

@@ -12,9 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canaryEnv names the environment variable that holds veil-tools' canary.
-const canaryEnv = "LAB_CANARY"
-
 // Root is the root of the repository: the folder with go.mod, at or above the
 // working directory.
 func Root() (string, error) {

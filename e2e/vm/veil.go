@@ -10,7 +10,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers
@@ -90,7 +90,7 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	err := podObject.Execute(&object, map[string]any{
 		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": ToolImage,
 		"Canary": c.Lab.Canary,
-		"Port":   lab.EchoPort,
+		"Port":   traffic.EchoPort,
 	})
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 // Send sends messages from the pod to an echo server and fails unless every one came back
 // unchanged.
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort,
-	count int) (lab.Sent, error) {
-	var sent lab.Sent
+	count int) (traffic.Sent, error) {
+	var sent traffic.Sent
 	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/veil-tools", "echo-send",
 		"--proto", proto, "--to", to.String(),
 		"--count", fmt.Sprint(count), "--size", "400", "--timeout", "20s")

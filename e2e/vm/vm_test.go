@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -89,7 +89,7 @@ func podsTalk(ctx context.Context, t *testing.T, c *vm.Cluster, a, b *vm.Pod) {
 	}
 	for _, addr := range b.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
-			send(ctx, t, a, proto, netip.AddrPortFrom(addr, lab.EchoPort), b.Name)
+			send(ctx, t, a, proto, netip.AddrPortFrom(addr, traffic.EchoPort), b.Name)
 		}
 	}
 }

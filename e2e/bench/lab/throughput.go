@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/lab/baretunnel"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/worker"
@@ -34,13 +35,13 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
 		}
 		p.pods[i] = pod
 	}
-	echo, err := lab.Echo(ctx, p.pods[1])
+	echo, err := traffic.Echo(ctx, p.pods[1])
 	if err != nil {
 		return nil, err
 	}
 	// A node is ready before the other one has published its key.
 	err = lab.Until(ctx, 20*time.Second, func() error {
-		_, err := lab.Send(ctx, p.pods[0], lab.Exchange{To: p.pods[1].Addr(false)})
+		_, err := traffic.Send(ctx, p.pods[0], traffic.Exchange{To: p.pods[1].Addr(false)})
 		return err
 	})
 	if err = errors.Join(err, echo.Kill(ctx)); err != nil {

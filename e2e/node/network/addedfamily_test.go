@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -58,7 +59,7 @@ func TestAFamilyIsAdded(t *testing.T) {
 	t.Logf("all pods talked %v after the last node had both families",
 		time.Since(began).Round(10*time.Millisecond))
 
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection of before: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -119,7 +120,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 	errtest.Must(t, l.Control.StartAPIServer(ctx))
 
 	talk(ctx, t, pods[0], pods[1])
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection did not live through the API server's absence: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
@@ -25,7 +26,8 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	tryAll(ctx, []lab.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr, proto string) {
+	tryAll(ctx, []traffic.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr,
+		proto string) {
 		t.Errorf("%s to %s was answered with no veild running", proto, to)
 	})
 	closed(ctx, t, node, "with nothing but the boot unit")

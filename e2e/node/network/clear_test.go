@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -18,8 +19,8 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 		for _, to := range pair[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
 				for _, size := range []int{200, 1200} {
-					if _, err := lab.Send(ctx, pair[0],
-						lab.Exchange{Proto: proto, To: to, Size: size}); err != nil {
+					if _, err := traffic.Send(ctx, pair[0],
+						traffic.Exchange{Proto: proto, To: to, Size: size}); err != nil {
 						t.Errorf("%s to %s over %s, %d bytes: %v", pair[0].ID, pair[1].ID, proto,
 							size, err)
 						between(ctx, t, pair[0], pair[1])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -93,7 +94,7 @@ func expire(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, pati
 		return nil
 	})
 
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection did not live through it: %v", err)
 	}

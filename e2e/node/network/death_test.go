@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -35,7 +36,7 @@ const (
 // flow is traffic from a place to another.
 type flow struct {
 	name     string
-	from, to lab.Place
+	from, to traffic.Place
 	addr     netip.Addr
 	// tcp is one connection whose records are answered, else it is one-way UDP. A place can
 	// take one flow of UDP only.
@@ -65,9 +66,9 @@ func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 		var near, far *lab.Process
 		var err error
 		if f.tcp {
-			near, err = lab.Hold(ctx, f.from, f.addr)
-		} else if far, err = lab.Sink(ctx, f.to); err == nil {
-			near, err = lab.Source(ctx, f.from, f.addr, interval)
+			near, err = traffic.Hold(ctx, f.from, f.addr)
+		} else if far, err = traffic.Sink(ctx, f.to); err == nil {
+			near, err = traffic.Source(ctx, f.from, f.addr, interval)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", f.name, err)
@@ -132,7 +133,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 	for i, f := range l.flows {
 		var gap float64
 		if f.tcp {
-			var h lab.Held
+			var h traffic.Held
 			if err := l.near[i].Result(ctx, &h); err != nil {
 				t.Errorf("%s: the connection was lost: %v", f.name, err)
 			}
@@ -140,7 +141,7 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 			t.Logf("%-24s %5d records, longest gap %.0f ms", f.name, h.Records, gap)
 		} else {
 			var sent struct{ Sent, Failed uint64 }
-			var d lab.Drained
+			var d traffic.Drained
 			if err := errors.Join(l.near[i].Result(ctx, &sent),
 				l.far[i].Result(ctx, &d)); err != nil {
 				t.Errorf("%s: %v", f.name, err)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -38,7 +39,7 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 	send := func(src netip.Addr, port uint16) {
 		t.Helper()
 		nodetest.Inject(ctx, t, web, "eth0", nodetest.Datagram{From: own, To: gateway, Src: src,
-			Dst: peer.Addr(src.Is6()), SrcPort: port, DstPort: lab.SinkPort,
+			Dst: peer.Addr(src.Is6()), SrcPort: port, DstPort: traffic.SinkPort,
 			Payload: []byte("01234567" + l.Canary)}.Frame())
 	}
 	for i, src := range []netip.Addr{peer.Addr(false), peer.Addr(true),
@@ -47,8 +48,9 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 		send(src, port)
 		dropped(ctx, t, l, n1, "--pod shop/web-0", func(p telemetry.DroppedPacket) bool {
 			return p.Reason == "pod_spoofed_source" && p.SrcPod == "shop/web-0" && p.Src == src &&
-				p.Dst == peer.Addr(src.Is6()) && p.SrcPort == port && p.DstPort == lab.SinkPort &&
-				p.Protocol == "udp" && p.Peer == l.Nodes()[1].Name
+				p.Dst == peer.Addr(src.Is6()) && p.SrcPort == port &&
+				p.DstPort == traffic.SinkPort && p.Protocol == "udp" &&
+				p.Peer == l.Nodes()[1].Name
 		})
 	}
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -173,10 +174,10 @@ func answerAt(ctx context.Context, t *testing.T, n *lab.Node) {
 func tryWorker(ctx context.Context, p *lab.Pod, addrs []netip.Addr,
 	result func(what string, err error)) {
 	for _, to := range addrs {
-		for name, port := range map[string]int{"a process": lab.EchoPort,
+		for name, port := range map[string]int{"a process": traffic.EchoPort,
 			"a hostPort": nodetest.HostPortOfPod} {
 			for _, proto := range []string{"tcp", "udp"} {
-				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Port: port,
+				_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: to, Port: port,
 					Timeout: 2 * time.Second})
 				result(fmt.Sprintf("%s at %s over %s", name, to, proto), err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -33,10 +34,10 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			fmt.Sprintf(`chain out { type nat hook output priority -100;
 			ip daddr %s tcp dport 80 dnat ip to %s:%d;
 			ip6 daddr %s tcp dport 80 dnat ip6 to [%s]:%[3]d;
-		}`, services[0], b.Addrs[0], lab.EchoPort, services[1], b.Addrs[1]))
+		}`, services[0], b.Addrs[0], traffic.EchoPort, services[1], b.Addrs[1]))
 		for i, service := range services {
 			hostToHost := leak.Flow{Name: "host to host", Proto: leak.TCP, Addr: b.Addrs[i],
-				Port: lab.EchoPort}
+				Port: traffic.EchoPort}
 			l.Oracle.Update(func(r *leak.Rules) { r.Flows = append(r.Flows, hostToHost) })
 			before := l.Oracle.Seen().Kinds[leak.Control]
 			ask := fmt.Sprintf(
@@ -64,8 +65,8 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 		before := l.Oracle.Seen().Kinds[leak.Egress]
 		for _, to := range l.OutsideAddrs() {
 			for _, proto := range []string{"tcp", "udp"} {
-				x := lab.Exchange{Proto: proto, To: to, Port: portOfBalancer, Egress: true}
-				if _, err := lab.Send(ctx, pods[0], x); err != nil {
+				x := traffic.Exchange{Proto: proto, To: to, Port: portOfBalancer, Egress: true}
+				if _, err := traffic.Send(ctx, pods[0], x); err != nil {
 					t.Errorf("by %s over %s: %v", to, proto, err)
 				}
 			}
@@ -82,7 +83,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 		foreign(ctx, t, a, "foreign_local",
 			fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
 			iifname eth9 ip daddr %s udp dport %d dnat ip to %s:%d;
-		}`, a.Addrs[0], portToPod, pods[0].Addrs[0], lab.EchoPort))
+		}`, a.Addrs[0], portToPod, pods[0].Addrs[0], traffic.EchoPort))
 		noteSources(ctx, t, pods[0])
 		// The answer goes to the node that sent no request, by the tunnel. It must not send an ICMP
 		// error.
@@ -131,8 +132,8 @@ func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.
 	for _, to := range addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			before := l.Oracle.Seen().Kinds[leak.Egress]
-			if _, err := lab.Send(ctx, pods[0],
-				lab.Exchange{Proto: proto, To: to, Egress: true}); err != nil {
+			if _, err := traffic.Send(ctx, pods[0],
+				traffic.Exchange{Proto: proto, To: to, Egress: true}); err != nil {
 				t.Errorf("to %s over %s: %v", to, proto, err)
 			}
 			rises(ctx, t, l, leak.Egress, before)

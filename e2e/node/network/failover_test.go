@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -125,7 +126,7 @@ func silence(ctx context.Context, t *testing.T, pods []*lab.Pod, cut func()) tim
 	var longest time.Duration
 	for i := range sinks {
 		errtest.Must(t, sources[i].Term(ctx))
-		var got lab.Drained
+		var got traffic.Drained
 		errtest.Must(t, sinks[i].Result(ctx, &got))
 		longest = max(longest, time.Duration(got.MaxGapMillis*float64(time.Millisecond)))
 	}

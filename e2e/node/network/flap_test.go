@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -143,7 +144,7 @@ func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func()
 	to, _ := nodetest.LinkOf(ctx, t, n1, "eth0")
 	for i, src := range l.OutsideAddrs() {
 		nodetest.Inject(ctx, t, l.Outside, "eth0", nodetest.Datagram{From: from, To: to,
-			Src: n1.Addrs[i], Dst: n2.Addrs[i], SrcPort: lab.EchoPort, DstPort: 123}.TooBig(src,
+			Src: n1.Addrs[i], Dst: n2.Addrs[i], SrcPort: traffic.EchoPort, DstPort: 123}.TooBig(src,
 			tooNarrowForPods))
 	}
 	err := lab.Until(ctx, 5*time.Second, func() error {

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -315,7 +316,7 @@ func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
 		})
 	}
 	for _, x := range all {
-		if _, err := lab.Send(ctx, x.from, lab.Exchange{To: x.addr}); err != nil {
+		if _, err := traffic.Send(ctx, x.from, traffic.Exchange{To: x.addr}); err != nil {
 			t.Errorf("a new connection, %s: %v", x.name, err)
 		}
 	}
@@ -385,7 +386,7 @@ func (f *flusher) strangers(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, x := range f.flows {
 		all.Go(func() {
-			tryAll(ctx, []lab.Place{x.from}, []netip.Addr{x.addr}, 100*time.Millisecond, nil)
+			tryAll(ctx, []traffic.Place{x.from}, []netip.Addr{x.addr}, 100*time.Millisecond, nil)
 		})
 	}
 	all.Wait()
@@ -398,7 +399,7 @@ func allWays(ctx context.Context, t *testing.T, l *lab.Lab) ([]flow, *lab.Node) 
 	a, b := pair(ctx, t, l)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	c := nodetest.AddPod(ctx, t, n1, "third")
-	for _, at := range []lab.Place{c, n1, n2} {
+	for _, at := range []traffic.Place{c, n1, n2} {
 		nodetest.EchoAt(ctx, t, at)
 	}
 	v4, v6 := 0, 1

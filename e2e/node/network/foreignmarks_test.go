@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -93,17 +94,18 @@ func marksShown(ctx context.Context, t *testing.T, n *lab.Node) {
 func askAcross(ctx context.Context, l *lab.Lab, pods []*lab.Pod) (failed []string) {
 	ask := func(from *lab.Pod, to netip.Addr, port int) {
 		for _, proto := range []string{"udp", "tcp"} {
-			x := lab.Exchange{Proto: proto, To: to, Port: port, Count: 3, Timeout: 2 * time.Second}
-			if _, err := lab.Send(ctx, from, x); err != nil {
+			x := traffic.Exchange{Proto: proto, To: to, Port: port, Count: 3,
+				Timeout: 2 * time.Second}
+			if _, err := traffic.Send(ctx, from, x); err != nil {
 				failed = append(failed,
 					fmt.Sprintf("%s to %s, port %d, %s: %v", from.ID, to, port, proto, err))
 			}
 		}
 	}
 	for i := range l.Nodes()[1].Addrs {
-		ask(pods[0], l.Nodes()[1].Addrs[i], lab.EchoPort)
-		ask(pods[1], l.Nodes()[0].Addrs[i], lab.EchoPort)
-		ask(pods[0], pods[1].Addrs[i], lab.EchoPort)
+		ask(pods[0], l.Nodes()[1].Addrs[i], traffic.EchoPort)
+		ask(pods[1], l.Nodes()[0].Addrs[i], traffic.EchoPort)
+		ask(pods[0], pods[1].Addrs[i], traffic.EchoPort)
 		ask(pods[1], l.Nodes()[0].Addrs[i], portToPod)
 	}
 	return failed

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -155,7 +156,7 @@ func TestForgedObjects(t *testing.T) {
 		})
 	})
 
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("the incumbent's traffic was disturbed: %v", err)
 	}
@@ -234,8 +235,8 @@ func reachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 	for _, a := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: a, Egress: true}); err !=
-				nil {
+			if _, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: a,
+				Egress: true}); err != nil {
 				t.Errorf("a pod to the outside over %s: %v", proto, err)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -135,7 +136,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "hostile")
 	packet := func(src, dst netip.Addr) []byte {
 		return nodetest.Datagram{From: from, To: hw, Src: src, Dst: dst, SrcPort: 4000,
-			DstPort: lab.SinkPort, Payload: []byte("01234567" + l.Canary)}.Frame()
+			DstPort: traffic.SinkPort, Payload: []byte("01234567" + l.Canary)}.Frame()
 	}
 
 	var inside, source, toPod [][]byte
@@ -181,7 +182,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 		})
 	}
 
-	var got lab.Drained
+	var got traffic.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received > 0 {
 		t.Errorf("the pod got %+v, %v", got, err)
 	}
@@ -248,7 +249,7 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 }
 
 // nobodyAnswers expects that no pod answers; the oracle judges whether the requests were in clear.
-func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
+func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...traffic.Place) {
 	t.Helper()
 	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {
 		t.Errorf("an answer came from %s over %s, past the tunnel", to, proto)
@@ -257,15 +258,15 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Pl
 
 // tryAll begins something new from each place to each address by both protocols, all at once since
 // it mostly waits. It calls answered, unless nil, for each answer.
-func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration,
+func tryAll(ctx context.Context, from []traffic.Place, to []netip.Addr, timeout time.Duration,
 	answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup
 	for _, at := range from {
 		for _, addr := range to {
 			for _, proto := range []string{"tcp", "udp"} {
 				all.Go(func() {
-					if _, err := lab.Send(ctx, at, lab.Exchange{Proto: proto, To: addr, Count: 1,
-						Timeout: timeout}); err == nil && answered != nil {
+					if _, err := traffic.Send(ctx, at, traffic.Exchange{Proto: proto, To: addr,
+						Count: 1, Timeout: timeout}); err == nil && answered != nil {
 						answered(addr, proto)
 					}
 				})

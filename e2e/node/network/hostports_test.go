@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -28,7 +29,7 @@ type behind struct {
 	from    *lab.Pod
 	to      netip.Addr
 	port    int
-	backend lab.Place
+	backend traffic.Place
 	source  netip.Addr
 }
 
@@ -41,7 +42,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	foreign(ctx, t, b, "foreign_own", published(portToOwn, a.Addrs))
 	foreign(ctx, t, b, "foreign_third", published(portToThird, c.Addrs))
 
-	for _, at := range []lab.Place{a, c, pods[2]} {
+	for _, at := range []traffic.Place{a, c, pods[2]} {
 		noteSources(ctx, t, at)
 	}
 
@@ -55,14 +56,14 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 			behind{"another node's pod to a pod", pods[0], addr, portToPod, pods[2], addr},
 			behind{"the node's pod to a third host", pods[1], addr, portToThird, c,
 				pods[1].Addrs[i]},
-			behind{"a pod to a host", pods[0], c.Addrs[i], lab.EchoPort, c, pods[0].Addrs[i]})
+			behind{"a pod to a host", pods[0], c.Addrs[i], traffic.EchoPort, c, pods[0].Addrs[i]})
 	}
 
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
 			before := l.Oracle.Seen().Kinds[leak.Tunnel]
-			if _, err := lab.Send(ctx, q.from,
-				lab.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
+			if _, err := traffic.Send(ctx, q.from,
+				traffic.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
 				t.Errorf("%s by %s over %s: %v", q.name, q.to, proto, err)
 			}
 			if got := notedSources(ctx, t, q.backend); !slices.Equal(got,
@@ -85,8 +86,8 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {
 		for _, addr := range b.Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
-				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Port: portToOwn,
-					Count: 1, Timeout: timeout})
+				_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: addr,
+					Port: portToOwn, Count: 1, Timeout: timeout})
 				each(addr, proto, err)
 			}
 		}
@@ -121,7 +122,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 }
 
 // noteSources makes a place record the sources of the requests to its echo server.
-func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
+func noteSources(ctx context.Context, t *testing.T, at traffic.Place) {
 	t.Helper()
 	nodetest.Run(ctx, t, at, "nft", fmt.Sprintf(`table inet sources {
 		set four { type ipv4_addr; size 64; flags dynamic; }
@@ -130,11 +131,11 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 			meta l4proto { tcp, udp } th dport %[1]d update @four { ip saddr }
 			meta l4proto { tcp, udp } th dport %[1]d update @six { ip6 saddr }
 		}
-	}`, lab.EchoPort))
+	}`, traffic.EchoPort))
 }
 
 // notedSources returns the recorded sources, and deletes them.
-func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
+func notedSources(ctx context.Context, t *testing.T, at traffic.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {
 		_, elements, _ := strings.Cut(nodetest.Run(ctx, t, at, "nft", "list", "set", "inet",

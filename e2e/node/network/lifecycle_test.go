@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -152,7 +153,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 		}
 
 		var sent struct{ Sent, Failed uint64 }
-		var got lab.Drained
+		var got traffic.Drained
 		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got),
 			p.Del(ctx)); err != nil {
 			t.Error(err)
@@ -196,7 +197,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	var sources []*lab.Process
 	for _, to := range b.Addrs {
-		for _, from := range []lab.Place{a, n1} {
+		for _, from := range []traffic.Place{a, n1} {
 			s := nodetest.Source(ctx, t, from, to, interval)
 			sources = append(sources, s)
 		}
@@ -250,7 +251,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 // unreached begins something new towards addresses without an owner, from a pod and from its node.
 // No answer is certain; the oracle judges whether the packets left.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
-	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
+	tryAll(ctx, []traffic.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }
 
 func crash(t *testing.T, n *lab.Node) {

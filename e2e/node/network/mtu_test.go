@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -59,7 +60,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	}
 
 	tooNarrow(ctx, t, l, pods, outer6)
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection through it all: %v", err)
 	}
@@ -110,15 +111,15 @@ func transfer(ctx context.Context, t *testing.T, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
 		for _, to := range pair[1].Addrs {
-			if _, err := lab.Send(ctx, pair[0], lab.Exchange{To: to, Count: 2, Size: 1 << 20,
-				Timeout: 15 * time.Second}); err != nil {
+			if _, err := traffic.Send(ctx, pair[0], traffic.Exchange{To: to, Count: 2,
+				Size: 1 << 20, Timeout: 15 * time.Second}); err != nil {
 				t.Errorf("2 MiB to %s and back: %v", to, err)
 			}
 			full := mtu - 28
 			if to.Is6() {
 				full = mtu - 48
 			}
-			if _, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "udp", To: to, Count: 3,
+			if _, err := traffic.Send(ctx, pair[0], traffic.Exchange{Proto: "udp", To: to, Count: 3,
 				Size: full, Timeout: 5 * time.Second}); err != nil {
 				t.Errorf("datagrams of %d bytes to %s: %v", full, to, err)
 			}
@@ -248,8 +249,8 @@ func narrowPath(t *testing.T, family lab.Family, restart bool) {
 	for _, n := range l.Nodes() {
 		s := nodetest.WaitStatus(ctx, t, n, 100*time.Second, func(s telemetry.Status) error {
 			// Only paths with traffic are probed.
-			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: "tcp", To: pods[1].Addrs[0],
-				Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
+			if _, err := traffic.Send(ctx, pods[0], traffic.Exchange{Proto: "tcp",
+				To: pods[1].Addrs[0], Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
 				return err
 			}
 			// WireGuard pads to 16 bytes, so that is how exactly it can be found.
@@ -288,7 +289,7 @@ func tellTooBig(ctx context.Context, t *testing.T, l *lab.Lab) {
 			d := nodetest.Datagram{From: from, To: to, Src: n.Addrs[j], Dst: other.Addrs[j],
 				SrcPort: abi.TunnelPort, DstPort: abi.TunnelPort}
 			nodetest.Inject(ctx, t, l.Outside, "eth0", d.TooBig(router, ofTunnel))
-			d.SrcPort, d.DstPort = lab.EchoPort, 123
+			d.SrcPort, d.DstPort = traffic.EchoPort, 123
 			nodetest.Inject(ctx, t, l.Outside, "eth0", d.TooBig(router, ofOther))
 			errtest.Must(t, lab.Until(ctx, 10*time.Second, func() error {
 				out := nodetest.Run(ctx, t, n, "ip", "route", "get", other.Addrs[j].String(),

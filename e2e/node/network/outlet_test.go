@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -30,8 +31,9 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 			before := nodetest.Dropped(ctx, t, n1, "tunnel_to_outside")
 			for _, a := range l.OutsideAddrs() {
 				for _, proto := range []string{"tcp", "udp"} {
-					x := lab.Exchange{Proto: proto, To: a, Egress: true, Timeout: 2 * time.Second}
-					if _, err := lab.Send(ctx, pods[1], x); err == nil {
+					x := traffic.Exchange{Proto: proto, To: a, Egress: true,
+						Timeout: 2 * time.Second}
+					if _, err := traffic.Send(ctx, pods[1], x); err == nil {
 						t.Errorf("a pod of node-2 reached %s over %s by node-1", a, proto)
 					}
 					if after := nodetest.Dropped(ctx, t, n1, "tunnel_to_outside"); after == before {

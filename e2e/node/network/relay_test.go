@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -63,7 +64,7 @@ func TestRelayDoesNotBecomeAnEndpoint(t *testing.T) {
 				errtest.Must(t, err)
 				late, err := n.AddPod(ctx, "late", lab.PodOptions{})
 				if err == nil {
-					_, err = lab.Echo(ctx, late)
+					_, err = traffic.Echo(ctx, late)
 				}
 				errtest.Must(t, err)
 
@@ -179,7 +180,7 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 	if roaming {
 		return
 	}
-	var h lab.Held
+	var h traffic.Held
 	if err := held.Result(ctx, &h); err != nil {
 		t.Errorf("a connection did not outlive the relay: %v", err)
 	}

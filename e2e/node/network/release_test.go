@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -129,7 +130,7 @@ func (m *mixed) check(ctx context.Context, when string) {
 		if err != nil {
 			m.t.Fatalf("%s: %v", when, err)
 		}
-		if _, err := lab.Echo(ctx, p); err != nil {
+		if _, err := traffic.Echo(ctx, p); err != nil {
 			m.t.Fatal(err)
 		}
 

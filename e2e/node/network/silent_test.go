@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -65,8 +66,8 @@ func TestFirstPacketAfterIdleMinutes(t *testing.T) {
 			t.Errorf("%s: peers %+v, problems %q, want one idle peer", n.Name, s.Peers, s.Problems)
 		}
 	}
-	r, err := lab.Send(ctx, a, lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 100,
-		Timeout: 5 * time.Second})
+	r, err := traffic.Send(ctx, a, traffic.Exchange{Proto: "udp", To: b.Addr(false), Count: 1,
+		Size: 100, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Errorf("the first packet: %+v, %v", r, err)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -51,7 +52,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	gateway := nodetest.GatewayOf(ctx, t, a)
 	packet := func(src, dst netip.Addr) []byte {
 		return nodetest.Datagram{From: own, To: gateway, Src: src, Dst: dst, SrcPort: 4000,
-			DstPort: lab.SinkPort,
+			DstPort: traffic.SinkPort,
 			Payload: []byte("01234567" + l.Canary + l.Canary)}.Frame()
 	}
 
@@ -91,7 +92,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if err := sink.WaitLine(ctx, "received 1", 5*time.Second); err != nil {
 		t.Error(err)
 	}
-	var got lab.Drained
+	var got traffic.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received != 1 {
 		t.Errorf("the other pod got %+v (%v), want the one packet that was honest", got, err)
 	}
@@ -144,8 +145,8 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Run(what, func(t *testing.T) {
 			before := l.Oracle.Seen().Kinds
 			// Sooner than a neighbour that does not answer is given up, which takes 3 s.
-			_, err := lab.Send(ctx, p, lab.Exchange{Proto: "tcp", To: netip.MustParseAddr(addr),
-				Count: 1, Timeout: 2 * time.Second})
+			_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: "tcp",
+				To: netip.MustParseAddr(addr), Count: 1, Timeout: 2 * time.Second})
 			if err == nil || !strings.Contains(err.Error(), "connection refused") {
 				t.Errorf("to %s: %v", addr, err)
 			}
@@ -171,11 +172,11 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 			before := l.Oracle.Seen().Kinds[leak.Tunnel]
 			for f, addr := range n.Addrs {
 				for _, proto := range []string{"tcp", "udp"} {
-					if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr,
+					if _, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: addr,
 						Size: 1200}); err != nil {
 						t.Errorf("%s to %s over %s: %v", p.ID, addr, proto, err)
 					}
-					if _, err := lab.Send(ctx, n, lab.Exchange{Proto: proto, To: p.Addrs[f],
+					if _, err := traffic.Send(ctx, n, traffic.Exchange{Proto: proto, To: p.Addrs[f],
 						Size: 1200}); err != nil {
 						t.Errorf("%s to %s over %s: %v", n.Name, p.Addrs[f], proto, err)
 					}
@@ -206,7 +207,7 @@ func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	before := l.Oracle.Seen().Kinds[leak.Egress]
 	for _, to := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Size: 1200,
+			if _, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: to, Size: 1200,
 				Egress: true}); err != nil {
 				t.Errorf("to %s over %s: %v", to, proto, err)
 			}

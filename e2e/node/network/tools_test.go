@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -40,12 +41,12 @@ func TestInstruments(t *testing.T) {
 		errtest.Must(t, sink.WaitLine(ctx, "received 101", 10*time.Second))
 		var sent struct{ Sent uint64 }
 		errtest.Must(t, source.Result(ctx, &sent))
-		var drained lab.Drained
+		var drained traffic.Drained
 		errtest.Must(t, sink.Result(ctx, &drained))
 		if drained.Missing != 0 || drained.Received < 101 || drained.Received > sent.Sent {
 			t.Errorf("sent %d, got %+v", sent.Sent, drained)
 		}
-		var h lab.Held
+		var h traffic.Held
 		if err := held.Result(ctx, &h); err != nil || h.Records == 0 {
 			t.Errorf("held %+v: %v", h, err)
 		}
@@ -53,13 +54,13 @@ func TestInstruments(t *testing.T) {
 
 	t.Run("a narrow path loses what is too long", func(t *testing.T) {
 		errtest.Must(t, l.SetPathMTU(ctx, n2, 1400))
-		x := lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420,
+		x := traffic.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420,
 			Timeout: time.Second}
-		if _, err := lab.Send(ctx, a, x); err == nil {
+		if _, err := traffic.Send(ctx, a, x); err == nil {
 			t.Error("1420 bytes came through a path of 1400")
 		}
 		x.Size, x.Timeout = 1300, 5*time.Second
-		if _, err := lab.Send(ctx, a, x); err != nil {
+		if _, err := traffic.Send(ctx, a, x); err != nil {
 			t.Error(err)
 		}
 		errtest.Must(t, l.SetPathMTU(ctx, n2, 1500))
@@ -70,7 +71,7 @@ func TestInstruments(t *testing.T) {
 		crash(t, n2)
 		errtest.Must(t, n2.Boot(ctx, true))
 		again := nodetest.EchoPod(ctx, t, n2, "echo")
-		if _, err := lab.Send(ctx, a, lab.Exchange{To: again.Addr(false)}); err != nil {
+		if _, err := traffic.Send(ctx, a, traffic.Exchange{To: again.Addr(false)}); err != nil {
 			t.Error(err)
 		}
 		// The new pod has the old one's address and nothing of its connection.
@@ -92,8 +93,9 @@ func TestInstruments(t *testing.T) {
 		if err := n1.Unplug(ctx, true); err != nil {
 			t.Error(err)
 		}
-		x := lab.Exchange{Proto: "udp", To: n2.Addrs[0], Count: 1, Timeout: 300 * time.Millisecond}
-		if _, err := lab.Send(ctx, n1, x); err == nil {
+		x := traffic.Exchange{Proto: "udp", To: n2.Addrs[0], Count: 1,
+			Timeout: 300 * time.Millisecond}
+		if _, err := traffic.Send(ctx, n1, x); err == nil {
 			t.Error("a message came through an unplugged cable")
 		}
 		if err := n1.Unplug(ctx, false); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -59,11 +60,12 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	before := l.Oracle.Seen().Kinds[leak.Tunnel]
 	for i, addr := range remote.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr}); err != nil {
+			if _, err := traffic.Send(ctx, pods[0], traffic.Exchange{Proto: proto,
+				To: addr}); err != nil {
 				t.Errorf("a pod to the node %s over %s: %v", addr, proto, err)
 			}
-			if _, err := lab.Send(ctx, remote,
-				lab.Exchange{Proto: proto, To: pods[0].Addrs[i]}); err != nil {
+			if _, err := traffic.Send(ctx, remote,
+				traffic.Exchange{Proto: proto, To: pods[0].Addrs[i]}); err != nil {
 				t.Errorf("the node to the pod %s over %s: %v", pods[0].Addrs[i], proto, err)
 			}
 		}
@@ -80,7 +82,7 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
-				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Count: 1,
+				_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto, To: addr, Count: 1,
 					Timeout: timeout})
 				if err != nil {
 					refused = errors.Join(refused, err)
@@ -113,8 +115,8 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for _, addr := range b.Addrs {
 		before := l.Oracle.Seen().Kinds[leak.Tunnel]
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, pods[0],
-				lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
+			if _, err := traffic.Send(ctx, pods[0],
+				traffic.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
 				t.Errorf("a pod by %s to the pod over %s: %v", addr, proto, err)
 			}
 		}
@@ -142,7 +144,7 @@ func published(port int, addrs []netip.Addr) string {
 			meta nfproto ipv4 meta l4proto { tcp, udp } th dport %[1]d dnat ip to %[2]s:%[4]d;
 			meta nfproto ipv6 meta l4proto { tcp, udp } th dport %[1]d dnat ip6 to [%[3]s]:%[4]d;
 		}
-		chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }`, port, addrs[0], addrs[1], lab.EchoPort)
+		chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }`, port, addrs[0], addrs[1], traffic.EchoPort)
 }
 
 // tunnelled waits until the oracle has seen more messages of the tunnel than before.

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -73,7 +74,7 @@ func TestUninstall(t *testing.T) {
 		fmt.Sprintf("table inet silent { chain in { type filter hook "+
 			"input priority 0; tcp dport %d drop; }; }", silentPort))
 	open := []*lab.Process{
-		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(false), lab.EchoPort), "connected"),
+		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(false), traffic.EchoPort), "connected"),
 		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(true), silentPort), "tries"),
 	}
 	t.Run("everything is taken", func(t *testing.T) { uninstall(ctx, t, n, before, true) })

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // Datagram is a UDP packet in an Ethernet frame, as a program with a raw socket would write it.
@@ -97,7 +98,7 @@ func Checksum(b []byte) uint16 {
 }
 
 // Inject sends frames out of a link of a place as they are.
-func Inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames ...[]byte) {
+func Inject(ctx context.Context, t *testing.T, at traffic.Place, link string, frames ...[]byte) {
 	t.Helper()
 	root, err := lab.Root()
 	if err != nil {
@@ -129,7 +130,8 @@ func Counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) 
 }
 
 // LinkOf returns the hardware address and the MTU of a link in a place. A TUN has a nil address.
-func LinkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
+func LinkOf(ctx context.Context, t *testing.T, at traffic.Place, link string) (net.HardwareAddr,
+	int) {
 	t.Helper()
 	var links []struct {
 		Address string `json:"address"`
@@ -164,7 +166,7 @@ func GatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
 }
 
 // IPJSON runs ip(8) with -j in a place and decodes what it prints into v.
-func IPJSON(ctx context.Context, t *testing.T, at lab.Place, v any, args ...string) {
+func IPJSON(ctx context.Context, t *testing.T, at traffic.Place, v any, args ...string) {
 	t.Helper()
 	out, err := at.Command(ctx, "ip", append([]string{"-j"}, args...)...).Output()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // HostPortOfPod is the port of a node at which PodWithHostPort publishes a pod.
@@ -19,7 +20,7 @@ func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 	var ports []lab.PortMapping
 	for _, proto := range []string{"tcp", "udp"} {
 		ports = append(ports, lab.PortMapping{HostPort: HostPortOfPod,
-			ContainerPort: lab.EchoPort, Protocol: proto})
+			ContainerPort: traffic.EchoPort, Protocol: proto})
 	}
 	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
 	if err != nil {
@@ -40,12 +41,13 @@ func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, near,
-				lab.Exchange{Proto: proto, To: to, Port: HostPortOfPod}); err != nil {
+			if _, err := traffic.Send(ctx, near,
+				traffic.Exchange{Proto: proto, To: to, Port: HostPortOfPod}); err != nil {
 				t.Errorf("from a pod of the node to %s over %s: %v", to, proto, err)
 			}
-			if _, err := lab.Send(ctx, l.Outside,
-				lab.Exchange{Proto: proto, To: to, Port: HostPortOfPod, Egress: true}); err != nil {
+			if _, err := traffic.Send(ctx, l.Outside,
+				traffic.Exchange{Proto: proto, To: to, Port: HostPortOfPod, Egress: true}); err !=
+				nil {
 				t.Errorf("from outside to %s over %s: %v", to, proto, err)
 			}
 		}
@@ -65,11 +67,11 @@ func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	own, _ := LinkOf(ctx, t, p, "eth0")
 	frame := Datagram{From: own, To: GatewayOf(ctx, t, p), Src: p.Addr(false),
 		Dst:     netip.MustParseAddr("127.0.0.1"),
-		SrcPort: 4000, DstPort: lab.SinkPort, Payload: []byte("01234567" + l.Canary)}.Frame()
+		SrcPort: 4000, DstPort: traffic.SinkPort, Payload: []byte("01234567" + l.Canary)}.Frame()
 	before := Dropped(ctx, t, p.Node, "to_loopback")
 	Inject(ctx, t, p, "eth0", frame)
 	Counted(ctx, t, 1, func() uint64 { return Dropped(ctx, t, p.Node, "to_loopback") - before })
-	var got lab.Drained
+	var got traffic.Drained
 	if err := sink.Result(ctx, &got); err != nil || got.Received != 0 {
 		t.Errorf("the node's loopback got %+v (%v) from a pod", got, err)
 	}
@@ -85,7 +87,7 @@ func Bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 		t.Fatal(err)
 	}
 	EchoAt(ctx, t, p)
-	s, err := lab.Send(ctx, from, lab.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
+	s, err := traffic.Send(ctx, from, traffic.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
 		Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)

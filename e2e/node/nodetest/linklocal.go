@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -40,8 +41,8 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 			protos = protos[:1] // the server outside answers datagrams from another address
 		}
 		for _, proto := range protos {
-			_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: netip.MustParseAddr(a),
-				Egress: a == metadata, Timeout: 2 * time.Second})
+			_, err := traffic.Send(ctx, p, traffic.Exchange{Proto: proto,
+				To: netip.MustParseAddr(a), Egress: a == metadata, Timeout: 2 * time.Second})
 			if (err == nil) != want {
 				t.Errorf("to %s over %s: %v", a, proto, err)
 			}
@@ -51,7 +52,7 @@ func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open b
 	reach(metadata, open)
 	reach(abi.PodGateway4, false)
 	// The tunnels' address belongs to the node, where a program may answer.
-	_, _ = lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(abi.TunnelAddress4),
+	_, _ = traffic.Send(ctx, p, traffic.Exchange{To: netip.MustParseAddr(abi.TunnelAddress4),
 		Timeout: time.Second})
 
 	cache := fmt.Sprintf("addr %%s %s/32 dev lo", nodeCache)
@@ -76,7 +77,7 @@ func sendToNoHost(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 	own, _ := LinkOf(ctx, t, p, "eth0")
 	d := Datagram{From: own, To: GatewayOf(ctx, t, p), Src: p.Addr(true), SrcPort: 4000,
-		DstPort: lab.SinkPort, Payload: []byte(l.Canary + l.Canary)}
+		DstPort: traffic.SinkPort, Payload: []byte(l.Canary + l.Canary)}
 	for _, to := range []string{"::", "::1", "fe80::1234"} {
 		d.Dst = netip.MustParseAddr(to)
 		Inject(ctx, t, p, "eth0", d.Frame())

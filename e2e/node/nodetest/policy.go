@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -66,10 +67,10 @@ func WaitMembers(ctx context.Context, t *testing.T, n *lab.Node, count int) {
 }
 
 // Talks sends to echo servers and returns how many answered.
-func Talks(ctx context.Context, from lab.Place, to []netip.Addr) (reached int) {
+func Talks(ctx context.Context, from traffic.Place, to []netip.Addr) (reached int) {
 	for _, a := range to {
-		if _, err := lab.Send(ctx, from, lab.Exchange{Proto: "tcp", To: a, Count: 1, Size: 100,
-			Timeout: 700 * time.Millisecond}); err == nil {
+		if _, err := traffic.Send(ctx, from, traffic.Exchange{Proto: "tcp", To: a, Count: 1,
+			Size: 100, Timeout: 700 * time.Millisecond}); err == nil {
 			reached++
 		}
 	}
@@ -82,7 +83,7 @@ const allowedWithin = 30 * time.Second
 
 // PolicyAllows judges at once: a forbidden connection must fail directly after a change. An allowed
 // connection may lose a race on a busy machine and is tried again.
-func PolicyAllows(ctx context.Context, t *testing.T, when string, from lab.Place, to *lab.Pod,
+func PolicyAllows(ctx context.Context, t *testing.T, when string, from traffic.Place, to *lab.Pod,
 	want bool) {
 	t.Helper()
 	begin := time.Now()
@@ -102,7 +103,7 @@ func StartTries(ctx context.Context, t *testing.T, to *lab.Pod,
 	from ...*lab.Pod) (running []*lab.Process) {
 	t.Helper()
 	for _, p := range from {
-		tries, err := lab.Try(ctx, p, to.Addrs...)
+		tries, err := traffic.Try(ctx, p, to.Addrs...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,7 @@ func StartTries(ctx context.Context, t *testing.T, to *lab.Pod,
 func NoneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
 	t.Helper()
 	for _, p := range running {
-		var all []lab.Tried
+		var all []traffic.Tried
 		if err := p.Result(ctx, &all); err != nil {
 			t.Fatal(err)
 		}

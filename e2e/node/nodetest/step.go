@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -39,7 +40,7 @@ func JoinPrefixes(list []netip.Prefix) string {
 }
 
 // Run runs a program in a place and returns what it prints on both of its outputs.
-func Run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...string) string {
+func Run(ctx context.Context, t *testing.T, at traffic.Place, name string, args ...string) string {
 	t.Helper()
 	out, err := at.Command(ctx, name, args...).CombinedOutput()
 	if err != nil {
@@ -77,9 +78,9 @@ func EchoPod(ctx context.Context, t *testing.T, n *lab.Node, name string) *lab.P
 }
 
 // EchoAt starts an echo server in a place.
-func EchoAt(ctx context.Context, t *testing.T, at lab.Place) {
+func EchoAt(ctx context.Context, t *testing.T, at traffic.Place) {
 	t.Helper()
-	if _, err := lab.Echo(ctx, at); err != nil {
+	if _, err := traffic.Echo(ctx, at); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,22 +122,22 @@ func Reconfigure(ctx context.Context, t *testing.T, n *lab.Node, settings map[st
 }
 
 // Hold starts lab.Hold.
-func Hold(ctx context.Context, t *testing.T, from lab.Place, to netip.Addr) *lab.Process {
+func Hold(ctx context.Context, t *testing.T, from traffic.Place, to netip.Addr) *lab.Process {
 	t.Helper()
-	return started(t)(lab.Hold(ctx, from, to))
+	return started(t)(traffic.Hold(ctx, from, to))
 }
 
 // Sink starts lab.Sink.
-func Sink(ctx context.Context, t *testing.T, at lab.Place) *lab.Process {
+func Sink(ctx context.Context, t *testing.T, at traffic.Place) *lab.Process {
 	t.Helper()
-	return started(t)(lab.Sink(ctx, at))
+	return started(t)(traffic.Sink(ctx, at))
 }
 
 // Source starts lab.Source.
-func Source(ctx context.Context, t *testing.T, from lab.Place, to netip.Addr,
+func Source(ctx context.Context, t *testing.T, from traffic.Place, to netip.Addr,
 	interval time.Duration) *lab.Process {
 	t.Helper()
-	return started(t)(lab.Source(ctx, from, to, interval))
+	return started(t)(traffic.Source(ctx, from, to, interval))
 }
 
 // started returns a process that has started, or fails the test.
@@ -164,8 +165,8 @@ func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{a, b}, {b, a}} {
 		err := lab.Until(ctx, 20*time.Second, func() error {
-			_, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "tcp", To: pair[1].Addrs[0],
-				Count: 1, Size: 100, Timeout: time.Second})
+			_, err := traffic.Send(ctx, pair[0], traffic.Exchange{Proto: "tcp",
+				To: pair[1].Addrs[0], Count: 1, Size: 100, Timeout: time.Second})
 			return err
 		})
 		if err != nil {

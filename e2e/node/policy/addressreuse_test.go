@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -34,7 +35,7 @@ func TestPodInheritsNoConnections(t *testing.T) {
 		nodetest.EchoAt(ctx, t, p)
 		nodetest.PolicyAllows(ctx, t, "before", stranger, p, true)
 		for _, a := range p.Addrs {
-			f, err := lab.Carry(ctx, stranger, a)
+			f, err := traffic.Carry(ctx, stranger, a)
 			errtest.Must(t, err)
 			flows[i] = append(flows[i], f)
 		}
@@ -89,7 +90,7 @@ func answered(ctx context.Context, t *testing.T, flows []*lab.Process) (counts [
 			return nil
 		}))
 
-		var all []lab.Carried
+		var all []traffic.Carried
 		errtest.Must(t, json.Unmarshal(lines()[seen], &all))
 		var sum uint64
 		for _, c := range all {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -53,15 +54,15 @@ func answers(ctx context.Context, t *testing.T, server *lab.Pod, addr netip.Addr
 	others ...*lab.Pod) {
 	t.Helper()
 	const mtu = 1281
-	var sent lab.Sent
+	var sent traffic.Sent
 	err := lab.Until(ctx, 30*time.Second, func() (err error) {
-		sent, err = lab.Send(ctx, client, lab.Exchange{Proto: "udp", To: addr, Count: 1})
+		sent, err = traffic.Send(ctx, client, traffic.Exchange{Proto: "udp", To: addr, Count: 1})
 		return err
 	})
 	errtest.Must(t, err)
 	local, err := netip.ParseAddrPort(sent.Local)
 	errtest.Must(t, err)
-	answer := nodetest.Datagram{Src: addr, Dst: local.Addr(), SrcPort: lab.EchoPort,
+	answer := nodetest.Datagram{Src: addr, Dst: local.Addr(), SrcPort: traffic.EchoPort,
 		DstPort: local.Port()}
 	tell := func(from *lab.Pod) {
 		d := answer

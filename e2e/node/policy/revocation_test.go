@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/netns"
@@ -157,7 +158,7 @@ const flowPause = 10 * time.Millisecond
 // open opens a flow that lasts until the test ends.
 func (r *revocation) open(t *testing.T, network string, to netip.Addr) *flow {
 	t.Helper()
-	target := netip.AddrPortFrom(to, lab.EchoPort).String()
+	target := netip.AddrPortFrom(to, traffic.EchoPort).String()
 	var c net.Conn
 	errtest.Must(t, netns.Do(r.client.NetNS(), func() (err error) {
 		c, err = net.DialTimeout(network, target, 10*time.Second)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -63,7 +64,7 @@ func chosen(ctx context.Context, t *testing.T, n *lab.Node) (count uint64) {
 }
 
 // connects reports whether a connection is made within two seconds.
-func connects(ctx context.Context, from lab.Place, to netip.AddrPort) bool {
+func connects(ctx context.Context, from traffic.Place, to netip.AddrPort) bool {
 	return from.Command(ctx, "timeout", "2", "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/%s/%d",
 		to.Addr(), to.Port())).Run() == nil
 }
@@ -177,9 +178,9 @@ func TestAPIPathComesAndGoes(t *testing.T) {
 	pod := nodetest.AddPod(ctx, t, n, "client")
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, all)
 	procs := map[string]*lab.Process{}
-	for what, from := range map[string]lab.Place{"a pod": pod, "a process of the host": n} {
+	for what, from := range map[string]traffic.Place{"a pod": pod, "a process of the host": n} {
 		var err error
-		if procs[what], err = lab.KeepAPI(ctx, from, service, heldAlong); err != nil {
+		if procs[what], err = traffic.KeepAPI(ctx, from, service, heldAlong); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -220,7 +221,7 @@ func TestAPIPathComesAndGoes(t *testing.T) {
 	}
 
 	for what, p := range procs {
-		var r lab.KeptAPI
+		var r traffic.KeptAPI
 		if err := p.Result(ctx, &r); err != nil || r.Opened != heldAlong || len(r.Closed) > 0 ||
 			len(r.Failed) > 0 || r.Asked < len(steps) {
 			t.Errorf("%s: %+v, %v", what, r, err)

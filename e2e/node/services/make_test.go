@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -38,15 +39,15 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	for i, name := range names {
 		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name, lab.PodOptions{})
 		errtest.Must(t, err)
-		if _, err := lab.Named(ctx, p, name, ports); err != nil {
+		if _, err := traffic.Named(ctx, p, name, ports); err != nil {
 			t.Fatal(err)
 		}
 		backends = append(backends, p)
 	}
 	// A pod of one node reaches a pod of the other, so the nodes have each other's keys.
 	for _, to := range backends[len(backends)-1].Addrs {
-		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(to, lab.NamePort), Count: 1,
-			Timeout: time.Second}, everyone(names[len(names)-1]))
+		answers(ctx, t, client, traffic.Question{To: netip.AddrPortFrom(to, traffic.NamePort),
+			Count: 1, Timeout: time.Second}, everyone(names[len(names)-1]))
 	}
 	return client, backends
 }
@@ -59,7 +60,7 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 	spec.IPFamilyPolicy = &both
 	for _, p := range bothProtocols {
 		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: strings.ToLower(string(p)),
-			Protocol: p, Port: servicePort, TargetPort: intstr.FromInt32(lab.NamePort)})
+			Protocol: p, Port: servicePort, TargetPort: intstr.FromInt32(traffic.NamePort)})
 	}
 	s, err := l.Control.Client.CoreV1().Services("default").Create(ctx,
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
@@ -110,7 +111,7 @@ func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, 
 	for port := range ports {
 		for _, six := range []bool{false, true} {
 			if err := putEndpoints(ctx, l, sliceOf(service, backends, six,
-				int32(lab.NamePort+port))); err != nil {
+				int32(traffic.NamePort+port))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -187,12 +188,12 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 }
 
 // answers takes a census until wanted accepts it, for 20 s at most, and returns the last one.
-func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
-	wanted func(lab.Census) error) lab.Census {
+func answers(ctx context.Context, t *testing.T, from traffic.Place, q traffic.Question,
+	wanted func(traffic.Census) error) traffic.Census {
 	t.Helper()
-	var c lab.Census
+	var c traffic.Census
 	err := lab.Until(ctx, 20*time.Second, func() (err error) {
-		if c, err = lab.TakeCensus(ctx, from, q); err != nil {
+		if c, err = traffic.TakeCensus(ctx, from, q); err != nil {
 			return lab.Stop(err)
 		}
 		return wanted(c)
@@ -205,8 +206,8 @@ func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
 
 // spread requires all answers from these servers, and from each about as many. A fair choice is
 // five standard deviations off once in two million times.
-func spread(names ...string) func(lab.Census) error {
-	return func(c lab.Census) error {
+func spread(names ...string) func(traffic.Census) error {
+	return func(c traffic.Census) error {
 		if err := everyone(names...)(c); err != nil {
 			return err
 		}
@@ -226,8 +227,8 @@ func spread(names ...string) func(lab.Census) error {
 }
 
 // everyone requires an answer each time, from these servers and all of them.
-func everyone(names ...string) func(lab.Census) error {
-	return func(c lab.Census) error {
+func everyone(names ...string) func(traffic.Census) error {
+	return func(c traffic.Census) error {
 		if c.Failed > 0 {
 			return fmt.Errorf("%d without an answer, the first: %s", c.Failed, c.Error)
 		}
@@ -240,7 +241,7 @@ func everyone(names ...string) func(lab.Census) error {
 }
 
 // one requires that a single server sent all answers.
-func one(c lab.Census) error {
+func one(c traffic.Census) error {
 	if c.Failed > 0 || len(c.Names) != 1 {
 		return fmt.Errorf("answers from %v, %d without, want one server", c.Names, c.Failed)
 	}
@@ -248,7 +249,7 @@ func one(c lab.Census) error {
 }
 
 // refusedAtOnce requires that each is refused at once.
-func refusedAtOnce(c lab.Census) error {
+func refusedAtOnce(c traffic.Census) error {
 	switch {
 	case c.Refused == 0 || c.Refused != c.Failed || len(c.Names) > 0:
 		return fmt.Errorf("%d refused, %d failed: %s", c.Refused, c.Failed, c.Error)
@@ -259,7 +260,7 @@ func refusedAtOnce(c lab.Census) error {
 }
 
 // noAnswer expects neither an answer nor a refusal, as for dropped packets.
-func noAnswer(c lab.Census) error {
+func noAnswer(c traffic.Census) error {
 	if len(c.Names) > 0 || c.Refused > 0 {
 		return errors.New("it was answered or refused")
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // Addresses of balancers, and the ports at which they check whether a node has endpoints.
@@ -46,7 +47,7 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 		t.Run(family(six)+" "+proto, func(t *testing.T) {
 			for _, to := range []netip.AddrPort{nodePort(t, web, with, proto, six),
 				netip.AddrPortFrom(balancerOf(six), servicePort)} {
-				c := answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: to, Count: asks,
+				c := answers(ctx, t, l.Outside, traffic.Question{Proto: proto, To: to, Count: asks,
 					Egress: true}, spread("b", "c"))
 				if client := l.OutsideAddrs(); c.Sources[client[0].String()]+
 					c.Sources[client[1].String()] != asks {
@@ -54,12 +55,12 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 				}
 			}
 
-			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
+			answers(ctx, t, l.Outside, traffic.Question{Proto: proto,
 				To: nodePort(t, web, without, proto, six), Count: 2,
 				Timeout: 300 * time.Millisecond, Egress: true}, noAnswer)
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, six),
+			answers(ctx, t, client, traffic.Question{Proto: proto, To: clusterIP(t, web, six),
 				Count: asks}, spread("b", "c"))
-			answers(ctx, t, client, lab.Question{Proto: proto,
+			answers(ctx, t, client, traffic.Question{Proto: proto,
 				To: netip.AddrPortFrom(balancerOf(six), servicePort), Count: asks},
 				spread("b", "c"))
 		})
@@ -87,9 +88,9 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	each(func(six bool, proto string) {
 		t.Run(family(six)+" "+proto, func(t *testing.T) {
 			ask := func(from *lab.Pod, s *corev1.Service, at *lab.Node, count int,
-				wanted func(lab.Census) error) lab.Census {
+				wanted func(traffic.Census) error) traffic.Census {
 				t.Helper()
-				return answers(ctx, t, from, lab.Question{Proto: proto,
+				return answers(ctx, t, from, traffic.Question{Proto: proto,
 					To: nodePort(t, s, at, proto, six), Count: count}, wanted)
 			}
 			if c := ask(client, web, second, asks,
@@ -109,10 +110,10 @@ func localBetween(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 
 	t.Run("terminating endpoints", func(t *testing.T) {
 		end := func(p *lab.Pod) endpoint { return endpoint{p, false, true, true} }
-		ask := func(from *lab.Pod, at *lab.Node, wanted func(lab.Census) error) {
+		ask := func(from *lab.Pod, at *lab.Node, wanted func(traffic.Census) error) {
 			t.Helper()
 			each(func(six bool, proto string) {
-				answers(ctx, t, from, lab.Question{Proto: proto,
+				answers(ctx, t, from, traffic.Question{Proto: proto,
 					To: nodePort(t, web, at, proto, six), Count: 12}, wanted)
 			})
 		}
@@ -212,12 +213,12 @@ func localInside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	near := publish(ctx, t, l, "near", corev1.ServiceSpec{InternalTrafficPolicy: &local}, pods...)
 	far := publish(ctx, t, l, "far", corev1.ServiceSpec{InternalTrafficPolicy: &local}, pods[1:]...)
 	each(func(six bool, proto string) {
-		answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, near, six)},
+		answers(ctx, t, client, traffic.Question{Proto: proto, To: clusterIP(t, near, six)},
 			everyone("a"))
-		answers(ctx, t, pods[1], lab.Question{Proto: proto, To: clusterIP(t, near, six),
+		answers(ctx, t, pods[1], traffic.Question{Proto: proto, To: clusterIP(t, near, six),
 			Count: asks}, spread("b", "c"))
-		answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, far, six), Count: 3},
-			refusedAtOnce)
+		answers(ctx, t, client, traffic.Question{Proto: proto, To: clusterIP(t, far, six),
+			Count: 3}, refusedAtOnce)
 	})
 }
 
@@ -228,10 +229,10 @@ func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 		LoadBalancerSourceRanges: []string{"198.18.0.128/25", "fd42::/120"}}, pods...)
 	addrs := []netip.Addr{netip.MustParseAddr("198.18.64.2"), netip.MustParseAddr("fd42:64::2")}
 	balance(ctx, t, l, ranged, l.Nodes()[0], addrs...)
-	ask := func(count int, wanted func(lab.Census) error) {
+	ask := func(count int, wanted func(traffic.Census) error) {
 		t.Helper()
 		for _, a := range addrs {
-			answers(ctx, t, l.Outside, lab.Question{To: netip.AddrPortFrom(a, servicePort),
+			answers(ctx, t, l.Outside, traffic.Question{To: netip.AddrPortFrom(a, servicePort),
 				Count: count, Timeout: 300 * time.Millisecond, Egress: true}, wanted)
 		}
 	}
@@ -241,8 +242,8 @@ func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	})
 	ask(2, noAnswer)
 	for _, a := range addrs {
-		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, servicePort), Count: asks},
-			spread(three...))
+		answers(ctx, t, client, traffic.Question{To: netip.AddrPortFrom(a, servicePort),
+			Count: asks}, spread(three...))
 	}
 }
 
@@ -262,9 +263,10 @@ func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 		if six {
 			to = netip.AddrPortFrom(addrs[1], servicePort)
 		}
-		answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: to, Count: asks, Egress: true},
+		answers(ctx, t, l.Outside, traffic.Question{Proto: proto, To: to, Count: asks,
+			Egress: true}, spread(three...))
+		answers(ctx, t, client, traffic.Question{Proto: proto, To: to, Count: asks},
 			spread(three...))
-		answers(ctx, t, client, lab.Question{Proto: proto, To: to, Count: asks}, spread(three...))
 	})
 }
 
@@ -272,11 +274,11 @@ func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 // stays.
 func changingType(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	s := publish(ctx, t, l, "changing", corev1.ServiceSpec{}, pods...)
-	inside := lab.Question{To: clusterIP(t, s, false), Count: asks}
+	inside := traffic.Question{To: clusterIP(t, s, false), Count: asks}
 	answers(ctx, t, client, inside, spread(three...))
 	s = changeService(ctx, t, l, s.Name,
 		func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
-	outside := lab.Question{To: nodePort(t, s, l.Nodes()[0], "tcp", false), Count: asks,
+	outside := traffic.Question{To: nodePort(t, s, l.Nodes()[0], "tcp", false), Count: asks,
 		Egress: true}
 	answers(ctx, t, l.Outside, outside, spread(three...))
 	changeService(ctx, t, l, s.Name, func(s *corev1.Service) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -104,13 +105,13 @@ func TestPoliciesWithHostRouting(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, stranger, server, false)
 	held("as before")
 	for _, p := range goesOn {
-		var r lab.Held
+		var r traffic.Held
 		if err := p.Result(ctx, &r); err != nil || r.MaxGapMillis > 3000 {
 			t.Errorf("a connection that is allowed: %+v, %v", r, err)
 		}
 	}
 	for _, p := range ends {
-		var r lab.Held
+		var r traffic.Held
 		if err := p.Result(ctx, &r); err == nil && r.MaxGapMillis < 3000 {
 			t.Errorf("a connection that was forbidden for a while: %+v", r)
 		}
@@ -149,19 +150,19 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 
 	n := l.Nodes()[0]
 	web := nodetest.StartPod(ctx, t, n, "web")
-	if _, err := lab.Named(ctx, web, "web", 1); err != nil {
+	if _, err := traffic.Named(ctx, web, "web", 1); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.WaitMembers(ctx, t, n, 1)
 	service := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, web)
-	question := func(proto string, a netip.Addr) lab.Question {
-		return lab.Question{Proto: proto, To: nodePort(t, service, n, proto, a.Is6()), Count: 3,
+	question := func(proto string, a netip.Addr) traffic.Question {
+		return traffic.Question{Proto: proto, To: nodePort(t, service, n, proto, a.Is6()), Count: 3,
 			Egress: true, Timeout: 500 * time.Millisecond}
 	}
 	outside := func(when string, met bool) {
 		t.Helper()
 		expectSeen(ctx, t, when+", from outside", n, web, met, func(a netip.Addr) error {
-			c, err := lab.TakeCensus(ctx, l.Outside, question("tcp", a))
+			c, err := traffic.TakeCensus(ctx, l.Outside, question("tcp", a))
 			if err == nil {
 				err = everyone("web")(c)
 			}
@@ -172,7 +173,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	outside("no policy selects it", false)
 	var kept []*lab.Process
 	for _, a := range web.Addrs {
-		p, err := lab.Keep(ctx, l.Outside, question("tcp", a))
+		p, err := traffic.Keep(ctx, l.Outside, question("tcp", a))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +187,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	nodetest.StartProgram(ctx, t, n, "veild")
 	nodetest.WaitMembers(ctx, t, n, 1)
 	for _, p := range kept {
-		var r lab.Kept
+		var r traffic.Kept
 		if err := p.Result(ctx, &r); err != nil || r.Unanswered > 0 {
 			t.Errorf("a connection that is allowed: %+v, %v", r, err)
 		}
@@ -203,7 +204,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	nodetest.KillProgram(ctx, t, n, "veild")
 	for _, proto := range []string{"tcp", "udp"} {
 		for _, a := range web.Addrs {
-			c, err := lab.TakeCensus(ctx, l.Outside, question(proto, a))
+			c, err := traffic.TakeCensus(ctx, l.Outside, question(proto, a))
 			if err == nil {
 				err = noAnswer(c)
 			}
@@ -235,7 +236,7 @@ func expectMet(ctx context.Context, t *testing.T, when string, from, to *lab.Pod
 	t.Helper()
 	expectSeen(ctx, t, fmt.Sprintf("%s, from %s", when, from.Name), from.Node, to, met,
 		func(a netip.Addr) error {
-			_, err := lab.Send(ctx, from, lab.Exchange{To: a})
+			_, err := traffic.Send(ctx, from, traffic.Exchange{To: a})
 			return err
 		})
 }
@@ -303,13 +304,13 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 	nodetest.PolicyAllows(ctx, t, "with policies", client, server, true)
 	expectMet(ctx, t, "with policies", client, server, true)
 	for _, p := range goesOn {
-		var r lab.Held
+		var r traffic.Held
 		if err := p.Result(ctx, &r); err != nil || r.MaxGapMillis > 3000 {
 			t.Errorf("a connection that is allowed: %+v, %v", r, err)
 		}
 	}
 	for _, p := range ends {
-		var r lab.Held
+		var r traffic.Held
 		if err := p.Result(ctx, &r); err == nil {
 			t.Errorf("a connection that is forbidden: %+v", r)
 		}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 )
 
@@ -29,26 +30,26 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 		for i, n := range l.Nodes() {
 			to := nodePort(t, web, n, proto, six)
 			t.Run(fmt.Sprintf("%s %s by node %d", family(six), proto, i+1), func(t *testing.T) {
-				answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: to, Count: asks,
+				answers(ctx, t, l.Outside, traffic.Question{Proto: proto, To: to, Count: asks,
 					Egress: true}, spread("a", "b", "c"))
-				answers(ctx, t, client, lab.Question{Proto: proto, To: to, Count: asks},
+				answers(ctx, t, client, traffic.Question{Proto: proto, To: to, Count: asks},
 					spread("a", "b", "c"))
 			})
 		}
 
 		t.Run(fmt.Sprintf("%s %s, no endpoints", family(six), proto), func(t *testing.T) {
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, none, six),
+			answers(ctx, t, client, traffic.Question{Proto: proto, To: clusterIP(t, none, six),
 				Count: 3}, refusedAtOnce)
-			answers(ctx, t, client, lab.Question{Proto: proto,
+			answers(ctx, t, client, traffic.Question{Proto: proto,
 				To: nodePort(t, none, l.Nodes()[0], proto, six), Count: 3}, refusedAtOnce)
-			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
+			answers(ctx, t, l.Outside, traffic.Question{Proto: proto,
 				To: nodePort(t, none, l.Nodes()[0], proto, six), Count: 3, Egress: true},
 				refusedAtOnce)
 		})
 
 		t.Run(fmt.Sprintf("%s %s to itself", family(six), proto), func(t *testing.T) {
 			// One of the backends is the client itself, so it must answer itself now and then.
-			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six),
+			answers(ctx, t, pods[0], traffic.Question{Proto: proto, To: clusterIP(t, web, six),
 				Count: asks}, spread("a", "b", "c"))
 		})
 	})
@@ -66,7 +67,7 @@ func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *la
 		pods[2])
 	for _, six := range []bool{false, true} {
 		t.Run(family(six)+" udp from one port", func(t *testing.T) {
-			q := lab.Question{Proto: "udp", To: nodePort(t, web, l.Nodes()[1], "udp", six),
+			q := traffic.Question{Proto: "udp", To: nodePort(t, web, l.Nodes()[1], "udp", six),
 				FromPort: 20000, Count: 1}
 			for range 3 {
 				answers(ctx, t, client, q, everyone("c"))
@@ -97,7 +98,8 @@ func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []
 				func(t *testing.T) {
 					for _, s := range services {
 						c := answers(ctx, t, l.Outside,
-							lab.Question{Proto: "tcp", To: nodePort(t, s, l.Nodes()[0], "tcp", six),
+							traffic.Question{Proto: "tcp", To: nodePort(t, s, l.Nodes()[0], "tcp",
+								six),
 								FromPort: 20001, Count: 1, Timeout: 10 * time.Second, Egress: true},
 							everyone(b.name))
 						t.Logf("%s: answered after %.0f ms", s.Name, c.SlowestMillis)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -46,15 +47,15 @@ type scenario struct {
 	// asks is the number of requests.
 	asks int
 	// wanted returns the check of the answers for these backends; nil means spread.
-	wanted func(names ...string) func(lab.Census) error
+	wanted func(names ...string) func(traffic.Census) error
 	pause  time.Duration
 }
 
-func oneOf(...string) func(lab.Census) error { return one }
+func oneOf(...string) func(traffic.Census) error { return one }
 
 // several requires that more than one server answered.
-func several(names ...string) func(lab.Census) error {
-	return func(c lab.Census) error {
+func several(names ...string) func(traffic.Census) error {
+	return func(c traffic.Census) error {
 		if c.Failed > 0 || len(c.Names) < 2 {
 			return fmt.Errorf("answers from %v, %d without, want several of %v", c.Names, c.Failed,
 				names)
@@ -65,12 +66,12 @@ func several(names ...string) func(lab.Census) error {
 
 // scaled requires answers from almost all of many endpoints, and from no other server. Of 300
 // endpoints 1,250 requests miss 5 on the average, give or take 2.
-func scaled(names ...string) func(lab.Census) error {
-	return func(c lab.Census) error {
+func scaled(names ...string) func(traffic.Census) error {
+	return func(c traffic.Census) error {
 		known := map[string]bool{}
 		for _, n := range names {
 			for port := range scalePorts {
-				known[fmt.Sprintf("%s:%d", n, lab.NamePort+port)] = true
+				known[fmt.Sprintf("%s:%d", n, traffic.NamePort+port)] = true
 			}
 		}
 		for n := range c.Names {
@@ -133,7 +134,7 @@ func serviceScenarios(t *testing.T, routing string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := lab.Named(ctx, p, name, scalePorts); err != nil {
+		if _, err := traffic.Named(ctx, p, name, scalePorts); err != nil {
 			t.Fatal(err)
 		}
 		many = append(many, p)
@@ -194,7 +195,8 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 	s.ask(ctx, t, l, web, addr, client, s.before)
 	if s.itself {
 		for _, p := range of(s.before) {
-			s.askAs(ctx, t, p, lab.Question{To: netip.AddrPortFrom(addr, servicePort)}, s.before)
+			s.askAs(ctx, t, p, traffic.Question{To: netip.AddrPortFrom(addr, servicePort)},
+				s.before)
 		}
 	}
 
@@ -212,15 +214,15 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service,
 	addr netip.Addr, client *lab.Pod, names []string) {
 	t.Helper()
-	s.askAs(ctx, t, l.Outside, lab.Question{To: netip.AddrPortFrom(addr, servicePort),
+	s.askAs(ctx, t, l.Outside, traffic.Question{To: netip.AddrPortFrom(addr, servicePort),
 		Egress: true}, names)
 	if s.pods {
-		s.askAs(ctx, t, client, lab.Question{To: clusterIP(t, web, s.six)}, names)
+		s.askAs(ctx, t, client, traffic.Question{To: clusterIP(t, web, s.six)}, names)
 	}
 }
 
 // askAs sends requests from one place by the protocols of the scenario.
-func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
+func (s scenario) askAs(ctx context.Context, t *testing.T, from traffic.Place, q traffic.Question,
 	names []string) {
 	t.Helper()
 	wanted := s.wanted
@@ -269,7 +271,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 				via, from)); err != nil {
 				t.Fatal(err)
 			}
-			c := answers(ctx, t, l.Outside, lab.Question{Proto: s.protos[0], To: to, Count: 5,
+			c := answers(ctx, t, l.Outside, traffic.Question{Proto: s.protos[0], To: to, Count: 5,
 				Egress: true}, one)
 			for name := range c.Names {
 				if round > 0 && name != had[from] {

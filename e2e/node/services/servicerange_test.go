@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -42,7 +43,7 @@ func TestAddedServiceRangeIsClosed(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			for _, from := range []lab.Place{pod, n} {
+			for _, from := range []traffic.Place{pod, n} {
 				if k := nodetest.Talks(ctx, from, addrs); k > 0 {
 					t.Errorf("%d addresses of the added range answered", k)
 				}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
@@ -105,7 +106,7 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 	err := lab.Until(ctx, 15*time.Second, func() error {
 		nodetest.Run(ctx, t, client.Node, "nft", rules+"}; }")
 		for _, a := range server.Addrs {
-			answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort),
+			answers(ctx, t, client, traffic.Question{To: netip.AddrPortFrom(a, traffic.NamePort),
 				Count: 20}, everyone("a"))
 		}
 		list := nodetest.Run(ctx, t, client.Node, "nft", "list", "table", "inet", "others")
@@ -242,8 +243,8 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 			return n
 		}
 		before := refused()
-		_, err := lab.Send(ctx, front, lab.Exchange{To: netip.MustParseAddr(none.Spec.ClusterIP),
-			Port: 80, Count: 1})
+		_, err := traffic.Send(ctx, front,
+			traffic.Exchange{To: netip.MustParseAddr(none.Spec.ClusterIP), Port: 80, Count: 1})
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("a connection: %v, want refused", err)
 		}
@@ -259,10 +260,10 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 }
 
 // reach talks to port 80 of a service from a pod or a host, and tries until it answers.
-func reach(ctx context.Context, t *testing.T, from lab.Place, addr string) {
+func reach(ctx context.Context, t *testing.T, from traffic.Place, addr string) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
-		_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
+		_, err := traffic.Send(ctx, from, traffic.Exchange{To: netip.MustParseAddr(addr), Port: 80,
 			Count: 1, Timeout: 2 * time.Second})
 		return err
 	})
@@ -334,15 +335,15 @@ func TestServicesOutliveVeild(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		ways = append(ways,
 			&keeper{what: "a pod, " + family(six), from: client,
-				q: lab.Question{To: clusterIP(t, web, six)}},
+				q: traffic.Question{To: clusterIP(t, web, six)}},
 			&keeper{what: "outside, " + family(six), from: l.Outside,
-				q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
+				q: traffic.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
 	}
 
 	for _, w := range ways {
 		answers(ctx, t, w.from, w.q, everyone("b"))
 		var err error
-		if w.proc, err = lab.Keep(ctx, w.from, w.q); err != nil {
+		if w.proc, err = traffic.Keep(ctx, w.from, w.q); err != nil {
 			t.Fatalf("%s: %v", w.what, err)
 		}
 	}
@@ -352,7 +353,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 		for _, w := range ways {
 			q := w.q
 			q.Count, q.Timeout = 1, 2*time.Second
-			c, err := lab.TakeCensus(ctx, w.from, q)
+			c, err := traffic.TakeCensus(ctx, w.from, q)
 			if err == nil {
 				err = everyone("b")(c)
 			}
@@ -416,7 +417,7 @@ const longestGap = 3 * time.Second
 // lived ends a keeper of a connection to server b and checks that it was answered all the time.
 func (k *keeper) lived(ctx context.Context, t *testing.T) {
 	t.Helper()
-	var r lab.Kept
+	var r traffic.Kept
 	if err := k.proc.Result(ctx, &r); err != nil {
 		t.Errorf("%s: %v", k.what, err)
 		return
@@ -429,7 +430,7 @@ func (k *keeper) lived(ctx context.Context, t *testing.T) {
 }
 
 // unanswered expects that no server answers.
-func unanswered(c lab.Census) error {
+func unanswered(c traffic.Census) error {
 	if len(c.Names) > 0 {
 		return fmt.Errorf("answers from %v", c.Names)
 	}

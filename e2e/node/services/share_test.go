@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -32,7 +33,7 @@ func TestNamespaceBeyondItsShareOfServicesCostsItself(t *testing.T) {
 		t.Helper()
 		for _, six := range []bool{false, true} {
 			for _, proto := range []string{"tcp", "udp"} {
-				answers(ctx, t, client, lab.Question{To: clusterIP(t, s, six), Proto: proto},
+				answers(ctx, t, client, traffic.Question{To: clusterIP(t, s, six), Proto: proto},
 					everyone("b"))
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
 // affine is the part of a service's spec that makes a client stay with its backend.
@@ -28,8 +29,9 @@ func servicesRemember(ctx context.Context, t *testing.T, l *lab.Lab, client *lab
 	sticky := publish(ctx, t, l, "sticky", affine(corev1.ServiceTypeNodePort, time.Hour), pods...)
 	each(func(six bool, proto string) {
 		t.Run(family(six)+" "+proto, func(t *testing.T) {
-			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, sticky, six)}, one)
-			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
+			answers(ctx, t, client, traffic.Question{Proto: proto, To: clusterIP(t, sticky, six)},
+				one)
+			answers(ctx, t, l.Outside, traffic.Question{Proto: proto,
 				To: nodePort(t, sticky, l.Nodes()[0], proto, six), Egress: true}, one)
 		})
 	})
@@ -40,9 +42,9 @@ func servicesForget(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.P
 	pods []*lab.Pod) {
 	brief := publish(ctx, t, l, "brief", affine(corev1.ServiceTypeNodePort, time.Second), pods...)
 	// All seven by the same of three: once in 700 times, and then tried again.
-	inside := lab.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7,
+	inside := traffic.Question{Proto: "tcp", To: clusterIP(t, brief, false), Count: 7,
 		Pause: afterTimeout}
-	outside := lab.Question{Proto: "udp", To: nodePort(t, brief, l.Nodes()[0], "udp", true),
+	outside := traffic.Question{Proto: "udp", To: nodePort(t, brief, l.Nodes()[0], "udp", true),
 		Count: 7, Pause: afterTimeout, Egress: true}
 	var both sync.WaitGroup
 	both.Go(func() { answers(ctx, t, client, inside, several(three...)) })
@@ -53,8 +55,8 @@ func servicesForget(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.P
 // keeper sends requests over one socket for as long as a test lasts.
 type keeper struct {
 	what string
-	from lab.Place
-	q    lab.Question
+	from traffic.Place
+	q    traffic.Question
 	proc *lab.Process
 	// taken reports whether the kernel closes its socket when the backend goes.
 	taken bool
@@ -74,22 +76,23 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 		inside, outside := clusterIP(t, web, six), nodePort(t, web, n, "udp", six)
 		keepers = append(keepers,
 			&keeper{what: "a pod's connected socket, " + family(six), from: client,
-				q: lab.Question{Proto: "udp", To: inside}, taken: true},
+				q: traffic.Question{Proto: "udp", To: inside}, taken: true},
 			&keeper{what: "a pod's unconnected socket, " + family(six), from: client,
-				q: lab.Question{Proto: "udp", To: inside, Unconnected: true}},
+				q: traffic.Question{Proto: "udp", To: inside, Unconnected: true}},
 			&keeper{what: "a socket outside, " + family(six), from: l.Outside,
-				q: lab.Question{Proto: "udp", To: outside, Egress: true}},
+				q: traffic.Question{Proto: "udp", To: outside, Egress: true}},
 			&keeper{what: "a pod's connection, " + family(six), from: client,
-				q: lab.Question{Proto: "tcp", To: inside}},
+				q: traffic.Question{Proto: "tcp", To: inside}},
 			&keeper{what: "a connection from outside, " + family(six), from: l.Outside,
-				q: lab.Question{Proto: "tcp", To: nodePort(t, web, n, "tcp", six), Egress: true}},
+				q: traffic.Question{Proto: "tcp", To: nodePort(t, web, n, "tcp", six),
+					Egress: true}},
 		)
 	}
 
 	for _, k := range keepers {
 		answers(ctx, t, k.from, k.q, everyone("b"))
 		var err error
-		if k.proc, err = lab.Keep(ctx, k.from, k.q); err != nil {
+		if k.proc, err = traffic.Keep(ctx, k.from, k.q); err != nil {
 			t.Fatalf("%s: %v", k.what, err)
 		}
 	}
@@ -116,7 +119,7 @@ func servicesMoveDatagrams(ctx context.Context, t *testing.T, l *lab.Lab, client
 // end ends a keeper and reads which servers answered it.
 func (k *keeper) end(ctx context.Context, t *testing.T) {
 	t.Helper()
-	var r lab.Kept
+	var r traffic.Kept
 	if err := k.proc.Result(ctx, &r); err != nil {
 		t.Errorf("%s: %v", k.what, err)
 		return

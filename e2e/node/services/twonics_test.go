@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -102,7 +103,7 @@ func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 			toBalancer := netip.AddrPortFrom(balancer[map[bool]int{true: 1}[six]], servicePort)
 			for _, q := range []struct {
 				asker string
-				from  lab.Place
+				from  traffic.Place
 				to    map[string]netip.AddrPort
 			}{
 				// First: a pod's packet to a balancer that is not translated yet leaves in clear.
@@ -117,7 +118,7 @@ func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 				for kind, to := range q.to {
 					t.Run(fmt.Sprintf("%s to %s, backend %s, %s %s", q.asker, kind, at,
 						family(six), proto), func(t *testing.T) {
-						answers(ctx, t, q.from, lab.Question{Proto: proto, To: to, Count: 5,
+						answers(ctx, t, q.from, traffic.Question{Proto: proto, To: to, Count: 5,
 							Egress: q.from == l.Outside}, everyone(name))
 					})
 				}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -129,7 +130,7 @@ func loseAPIServer(t *testing.T, family lab.Family, proxy string) {
 
 // client is the place of clients of the API servers, and the address that they use.
 type client struct {
-	from lab.Place
+	from traffic.Place
 	to   netip.AddrPort
 }
 
@@ -138,7 +139,7 @@ func keepAPI(ctx context.Context, t *testing.T, clients map[string]client) map[s
 	t.Helper()
 	procs := map[string]*lab.Process{}
 	for what, c := range clients {
-		p, err := lab.KeepAPI(ctx, c.from, c.to, heldToAPI)
+		p, err := traffic.KeepAPI(ctx, c.from, c.to, heldToAPI)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -227,13 +228,13 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 
 // followsWithout checks that a service that was made after a server had gone is reached while
 // connections to that server are found dead.
-func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service,
+func followsWithout(ctx context.Context, t *testing.T, from traffic.Place, s *corev1.Service,
 	cut time.Time) {
 	t.Helper()
 	for _, addr := range s.Spec.ClusterIPs {
 		err := lab.Until(ctx, time.Until(cut.Add(followsWithin)), func() error {
-			_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
-				Count: 1, Timeout: time.Second})
+			_, err := traffic.Send(ctx, from, traffic.Exchange{To: netip.MustParseAddr(addr),
+				Port: 80, Count: 1, Timeout: time.Second})
 			return err
 		})
 		if err != nil {
@@ -248,7 +249,7 @@ func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1
 // new ones failed.
 func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cut time.Time) {
 	t.Helper()
-	var r lab.KeptAPI
+	var r traffic.KeptAPI
 	if err := p.Result(ctx, &r); err != nil {
 		t.Errorf("%s: %v", what, err)
 		return

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -197,7 +198,7 @@ func (b *Lab) start(ctx context.Context, verb string) error {
 		}
 	}
 	b.holders = nil
-	for _, at := range []lab.Place{b.Pod, b.node} {
+	for _, at := range []traffic.Place{b.Pod, b.node} {
 		p, err := b.Child(ctx, at, verb, b.Dir, b.Service.String())
 		if err != nil {
 			return err
@@ -211,7 +212,7 @@ func (b *Lab) start(ctx context.Context, verb string) error {
 }
 
 // Child starts this executable as a process that the suite's Child runs.
-func (b *Lab) Child(ctx context.Context, at lab.Place, args ...string) (*lab.Process,
+func (b *Lab) Child(ctx context.Context, at traffic.Place, args ...string) (*lab.Process,
 	error) {
 	self, err := suite.NewSelf(b.suite)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -52,7 +53,7 @@ func onMachines(ctx context.Context, a arguments, root string, o session.Setup,
 func (m machines) run(ctx context.Context, a arguments, root string, o session.Setup,
 	log *slog.Logger) (*session.Report, error) {
 	for _, host := range []*lab.Host{m.Lab.Outside, m.Control} {
-		if _, err := lab.Echo(ctx, host); err != nil {
+		if _, err := traffic.Echo(ctx, host); err != nil {
 			return nil, err
 		}
 	}
@@ -94,7 +95,7 @@ func (m machines) OutsideCanary() string { return m.Lab.EgressCanary }
 
 // OutsideSend sends from the host outside.
 func (m machines) OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error {
-	_, err := lab.Send(ctx, m.Lab.Outside,
-		lab.Exchange{Proto: proto, To: to.Addr(), Port: int(to.Port()), Egress: true})
+	_, err := traffic.Send(ctx, m.Lab.Outside,
+		traffic.Exchange{Proto: proto, To: to.Addr(), Port: int(to.Port()), Egress: true})
 	return err
 }

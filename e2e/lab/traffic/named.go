@@ -1,4 +1,4 @@
-package lab
+package traffic
 
 import (
 	"context"
@@ -15,7 +15,7 @@ const NamePort = 7010
 
 // Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort
 // on, and waits until it listens. With more than one port the answer is name:port.
-func Named(ctx context.Context, at Place, name string, count int) (*Process, error) {
+func Named(ctx context.Context, at Place, name string, count int) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "name-serve", "--name", name,
 		"--port", fmt.Sprint(NamePort), "--count", fmt.Sprint(count))
 }
@@ -41,9 +41,9 @@ type Question struct {
 
 // args returns the arguments of the tool that its commands share.
 func (q Question) args(from Place) []string {
-	canary := from.owner().Canary
+	canary := from.Kit().Canary
 	if q.Egress {
-		canary = from.owner().EgressCanary
+		canary = from.Kit().EgressCanary
 	}
 	return []string{"--proto", orElse(q.Proto, "tcp"), "--to", q.To.String(), "--from-port",
 		fmt.Sprint(q.FromPort), "--canary", canary}
@@ -69,7 +69,7 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"name-count", "--count", fmt.Sprint(orElse(q.Count, 30)),
 		"--timeout", orElse(q.Timeout, time.Second).String(), "--pause", q.Pause.String()},
 		q.args(from)...)
-	out, err := labhost.Output(from.Command(ctx, from.owner().program("veil-tools"), args...))
+	out, err := labhost.Output(from.Command(ctx, from.Kit().Tools, args...))
 	var c Census
 	if err != nil {
 		return c, err
@@ -83,7 +83,7 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 // Keep sends requests over one socket, again and again, and waits for the first answer. A line "now
 // NAME" reports that another server answers. End it with Process.Result into a Kept, which fails
 // when a TCP connection did not live.
-func Keep(ctx context.Context, from Place, q Question) (*Process, error) {
+func Keep(ctx context.Context, from Place, q Question) (*labhost.Process, error) {
 	args := append([]string{"name-keep"}, q.args(from)...)
 	if q.Unconnected {
 		args = append(args, "--unconnected")
@@ -108,9 +108,10 @@ type Kept struct {
 // KeepAPI holds idle connections to the API servers by their service. It makes new ones beside
 // them, 20 per second, and waits until the former are established. A line "closed N" reports that
 // the N-th of them has ended. End it with Process.Result into a KeptAPI.
-func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
-	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca", authorityFile,
-		"--hold", fmt.Sprint(hold))
+func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*labhost.Process,
+	error) {
+	return startTool(ctx, from, "open", "tls-hold", "--to", to.String(), "--ca",
+		from.Kit().Authority, "--hold", fmt.Sprint(hold))
 }
 
 // KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.

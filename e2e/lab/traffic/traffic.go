@@ -1,4 +1,4 @@
-package lab
+package traffic
 
 import (
 	"context"
@@ -21,20 +21,28 @@ const (
 // Place is where a program can run: a Host, a Node or a Pod.
 type Place interface {
 	Command(ctx context.Context, name string, args ...string) *exec.Cmd
-	Start(ctx context.Context, name string, args ...string) (*Process, error)
-	owner() *Lab
+	Start(ctx context.Context, name string, args ...string) (*labhost.Process, error)
+	// Kit is what the tools need there.
+	Kit() Kit
 	// String is its name.
 	String() string
 }
 
-func (h *Host) owner() *Lab { return h.lab }
-func (p *Pod) owner() *Lab  { return p.Node.lab }
+// CanaryEnv names the environment variable that holds veil-tools' canary.
+const CanaryEnv = "LAB_CANARY"
 
-func (h *Host) String() string { return h.Name }
-func (p *Pod) String() string  { return p.Node.Name + "/" + p.Name }
+// Kit is what the tools of a lab need.
+type Kit struct {
+	// Tools is the path of veil-tools.
+	Tools string
+	// Canary and EgressCanary are the lab's fields of the same names.
+	Canary, EgressCanary string
+	// Authority is the path of the certificate authority on nodes.
+	Authority string
+}
 
 // Echo starts an echo server for TCP and UDP at EchoPort and waits until it listens.
-func Echo(ctx context.Context, at Place) (*Process, error) {
+func Echo(ctx context.Context, at Place) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "echo-serve", "--listen", fmt.Sprintf(":%d", EchoPort))
 }
 
@@ -71,9 +79,9 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 		"--to", target(x.To, orElse(x.Port, EchoPort)), "--count", fmt.Sprint(orElse(x.Count, 10)),
 		"--size", fmt.Sprint(orElse(x.Size, 200)),
 		"--timeout", orElse(x.Timeout, 5*time.Second).String()}
-	cmd := from.Command(ctx, from.owner().program("veil-tools"), args...)
+	cmd := from.Command(ctx, from.Kit().Tools, args...)
 	if x.Egress {
-		cmd.Env = append(cmd.Env, canaryEnv+"="+from.owner().EgressCanary)
+		cmd.Env = append(cmd.Env, CanaryEnv+"="+from.Kit().EgressCanary)
 	}
 	out, err := labhost.Output(cmd)
 	var s Sent
@@ -87,7 +95,7 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 
 // Hold starts one TCP connection with numbered records to an echo server and waits until it is
 // open. End it with Process.Result into a Held, which fails when the connection did not live.
-func Hold(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
+func Hold(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, error) {
 	return startTool(ctx, from, "connected", "tcp-hold", "--to", target(to, EchoPort))
 }
 
@@ -98,7 +106,7 @@ type Held struct {
 }
 
 // Sink starts a receiver of one-way UDP at SinkPort; end it with Process.Result into a Drained.
-func Sink(ctx context.Context, at Place) (*Process, error) {
+func Sink(ctx context.Context, at Place) (*labhost.Process, error) {
 	return startTool(ctx, at, "listening", "udp-count", "--listen", fmt.Sprintf(":%d", SinkPort))
 }
 
@@ -112,14 +120,14 @@ type Drained struct {
 
 // Source starts one-way UDP to a Sink, a datagram each interval (5 ms when 0).
 func Source(ctx context.Context, from Place, to netip.Addr,
-	interval time.Duration) (*Process, error) {
+	interval time.Duration) (*labhost.Process, error) {
 	return startTool(ctx, from, "sending", "udp-send", "--to", target(to, SinkPort), "--interval",
 		orElse(interval, 5*time.Millisecond).String())
 }
 
-// Try starts tries to reach echo servers at EchoPort, over TCP and UDP, each by a new socket. End it
-// with Process.Result into a []Tried.
-func Try(ctx context.Context, from Place, to ...netip.Addr) (*Process, error) {
+// Try starts tries to reach echo servers at EchoPort, over TCP and UDP, each by a new socket. End
+// it with Process.Result into a []Tried.
+func Try(ctx context.Context, from Place, to ...netip.Addr) (*labhost.Process, error) {
 	var targets []string
 	for _, addr := range to {
 		targets = append(targets, target(addr, EchoPort))
@@ -139,7 +147,7 @@ type Tried struct {
 // Carry starts a UDP flow and a TCP connection, both to an Echo, and returns once both were
 // answered. They keep their ports, regardless of the server. End it with Process.Result into a
 // []Carried.
-func Carry(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
+func Carry(ctx context.Context, from Place, to netip.Addr) (*labhost.Process, error) {
 	return startTool(ctx, from, `"answered":1`, "echo-flow", "--to", target(to, EchoPort),
 		"--report", "100ms")
 }
@@ -152,8 +160,9 @@ type Carried struct {
 	Answered uint64 `json:"answered"`
 }
 
-func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {
-	p, err := at.Start(ctx, at.owner().program("veil-tools"), args...)
+func startTool(ctx context.Context, at Place, ready string, args ...string) (*labhost.Process,
+	error) {
+	p, err := at.Start(ctx, at.Kit().Tools, args...)
 	if err != nil {
 		return nil, err
 	}
