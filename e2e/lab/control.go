@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 )
 
@@ -68,7 +69,8 @@ func (l *Lab) newControl(ctx context.Context) error {
 
 	c := &Control{host: h, lab: l}
 	l.Control = c // as above
-	if err := l.plug(ctx, h, "control", "eth0", l.opts.Family.Underlay(controlHost)); err != nil {
+	if err := l.plug(ctx, h, "control", "eth0",
+		l.opts.Family.Underlay(addressplan.ControlHost)); err != nil {
 		return err
 	}
 	return c.start(ctx)
@@ -107,7 +109,9 @@ func (c *Control) start(ctx context.Context) error {
 }
 
 // Addrs are the addresses of the API server on the underlay, IPv4 first.
-func (c *Control) Addrs() []netip.Addr { return addrsOf(c.lab.opts.Family.Underlay(controlHost)) }
+func (c *Control) Addrs() []netip.Addr {
+	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost))
+}
 
 // serviceAddrs returns the addresses that the API servers' service may have: the first address of
 // each range. It has the first address of the first range.
@@ -175,7 +179,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 		etcd = fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
 	}
 	bind := "0.0.0.0"
-	if c.lab.opts.Family.v6() {
+	if c.lab.opts.Family.V6() {
 		bind = "::"
 	}
 
@@ -184,7 +188,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	own := []string{"--etcd-servers=" + etcd,
 		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", apiPort),
 		"--advertise-address=" + c.serverAddrs(i)[0].String(),
-		"--service-cluster-ip-range=" + joined(c.lab.opts.Family.ServiceRanges()),
+		"--service-cluster-ip-range=" + addressplan.Joined(c.lab.opts.Family.ServiceRanges()),
 		"--tls-cert-file=" + c.pki("apiserver.crt"),
 		"--tls-private-key-file=" + c.pki("apiserver.key"),
 		"--client-ca-file=" + c.pki("ca.crt"),
@@ -222,7 +226,7 @@ func (c *Control) connect() error {
 }
 
 func (c *Control) loopback() netip.Addr {
-	if c.lab.opts.Family.v4() {
+	if c.lab.opts.Family.V4() {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	return netip.IPv6Loopback()

@@ -1,6 +1,10 @@
 package lab
 
-import "context"
+import (
+	"context"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+)
 
 // AddHost makes a host without any role in the lab, at the underlay addresses with that last byte.
 // Its traffic must be added to the rules of the Oracle first.
@@ -22,10 +26,10 @@ func (l *Lab) Bridge() *Host { return l.bridge }
 const BridgeLink = bridgeLink
 
 // NodeByte is the last byte of the underlay addresses of the node with that number.
-func NodeByte(number int) byte { return byte(nodeHost + number) }
+func NodeByte(number int) byte { return byte(addressplan.NodeHost + number) }
 
 // ControlByte is the last byte of the underlay addresses of the control plane.
-const ControlByte byte = controlHost
+const ControlByte byte = addressplan.ControlHost
 
 // APIPort is where the API server is reached.
 const APIPort = apiPort

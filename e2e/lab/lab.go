@@ -14,10 +14,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+// Family is the set of address families of a lab, inside and outside alike.
+type Family = addressplan.Family
+
+// Families of a lab.
+const (
+	IPv4 = addressplan.IPv4
+	IPv6 = addressplan.IPv6
+	Dual = addressplan.Dual
 )
 
 // Network is the program that connects pods.
@@ -141,11 +152,12 @@ func (o *Options) fill() error {
 	if o.Nodes == 0 {
 		o.Nodes = 2
 	}
-	if o.Nodes > maxNodes {
-		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, maxNodes)
+	if o.Nodes > addressplan.MaxNodes {
+		return fmt.Errorf("make a lab: %d nodes: at most %d", o.Nodes, addressplan.MaxNodes)
 	}
-	if o.APIServers > maxServers {
-		return fmt.Errorf("make a lab: %d API servers: at most %d", o.APIServers, maxServers)
+	if o.APIServers > addressplan.MaxServers {
+		return fmt.Errorf("make a lab: %d API servers: at most %d", o.APIServers,
+			addressplan.MaxServers)
 	}
 	o.APIServers = max(1, o.APIServers)
 	if o.Family == "" {
@@ -160,7 +172,7 @@ func (o *Options) fill() error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return o.Family.valid()
+	return o.Family.Valid()
 }
 
 // canary returns a string that does not occur by chance.
@@ -184,7 +196,7 @@ func (l *Lab) make(ctx context.Context) error {
 		return err
 	}
 	if err := l.plug(ctx, l.Outside, "outside", "eth0",
-		l.opts.Family.Underlay(outsideHost)); err != nil {
+		l.opts.Family.Underlay(addressplan.OutsideHost)); err != nil {
 		return err
 	}
 
@@ -262,7 +274,7 @@ func (l *Lab) rules() leak.Rules {
 		TunnelPort:   abi.TunnelPort,
 		Canary:       []byte(l.Canary),
 		EgressCanary: []byte(l.EgressCanary),
-		Outside:      addrsOf(f.Underlay(outsideHost)),
+		Outside:      addressplan.AddrsOf(f.Underlay(addressplan.OutsideHost)),
 	}
 	if !l.opts.Offloads {
 		r.MaxFrame = l.opts.UnderlayMTU + ethernetHeader
@@ -271,14 +283,14 @@ func (l *Lab) rules() leak.Rules {
 		return r
 	}
 	for i := range l.opts.APIServers {
-		for _, a := range f.Underlay(controlHost + byte(i)) {
+		for _, a := range f.Underlay(addressplan.ControlHost + byte(i)) {
 			r.Flows = append(r.Flows, leak.Flow{Name: "kube-apiserver", Proto: leak.TCP,
 				Addr: a.Addr(), Port: apiPort})
 		}
 	}
 	if l.opts.APIServers > 1 {
 		r.Flows = append(r.Flows, leak.Flow{Name: "etcd", Proto: leak.TCP,
-			Addr: f.Underlay(controlHost)[0].Addr(), Port: etcdPort})
+			Addr: f.Underlay(addressplan.ControlHost)[0].Addr(), Port: etcdPort})
 	}
 	return r
 }
@@ -297,7 +309,9 @@ func (l *Lab) Nodes() []*Node {
 func (l *Lab) Family() Family { return l.opts.Family }
 
 // OutsideAddrs are the addresses of Outside, IPv4 first.
-func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underlay(outsideHost)) }
+func (l *Lab) OutsideAddrs() []netip.Addr {
+	return addressplan.AddrsOf(l.opts.Family.Underlay(addressplan.OutsideHost))
+}
 
 // Finish removes every node and the control plane, then ends the oracle and returns its result. The
 // error lists what could not be removed. A second call returns the same result.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -61,7 +62,8 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	number := l.numbers
 	l.mu.Unlock()
 	f := l.opts.Family
-	n := &Node{Number: number, Addrs: addrsOf(f.Underlay(byte(nodeHost + number))),
+	n := &Node{Number: number,
+		Addrs:       addressplan.AddrsOf(f.Underlay(byte(addressplan.NodeHost + number))),
 		PodPrefixes: f.PodPrefixes(number),
 		processes:   map[string]*Process{}, pods: map[string]*Pod{}}
 	if podPrefixes != nil {
@@ -178,8 +180,8 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 		return err
 	}
 
-	if n.lab.opts.MoreAddresses && n.lab.opts.Family.v6() {
-		second := at(underlay6, byte(secondHost+n.Number))
+	if n.lab.opts.MoreAddresses && n.lab.opts.Family.V6() {
+		second := addressplan.At(addressplan.Underlay6, byte(addressplan.SecondHost+n.Number))
 		if err := n.IP(ctx, labhost.AddrLines("eth0", []netip.Prefix{second})...); err != nil {
 			return err
 		}
@@ -206,7 +208,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 }
 
 func (n *Node) underlay() []netip.Prefix {
-	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
+	return n.lab.opts.Family.Underlay(byte(addressplan.NodeHost + n.Number))
 }
 
 // EngineEnv names the engine of userspace tunnels, as veil-wg --engine does, for Labs without one.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 )
 
 // mostIdle bounds how many control planes a pool keeps while no lab has them: each takes some 400
@@ -121,7 +123,7 @@ func (c *Control) join(ctx context.Context) error {
 		return err
 	}
 	if err := c.lab.plug(ctx, c.host, c.host.Name, "eth0",
-		c.lab.opts.Family.Underlay(controlHost)); err != nil {
+		c.lab.opts.Family.Underlay(addressplan.ControlHost)); err != nil {
 		return err
 	}
 	if err := c.applyManifests(ctx); err != nil {

@@ -8,11 +8,13 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 )
 
 // serverAddrs are the underlay addresses of an API server, the first of which is 0.
 func (c *Control) serverAddrs(i int) []netip.Addr {
-	return addrsOf(c.lab.opts.Family.Underlay(controlHost + byte(i)))
+	return addressplan.AddrsOf(c.lab.opts.Family.Underlay(addressplan.ControlHost + byte(i)))
 }
 
 // etcdURL is how further API servers reach the etcd of the first.
@@ -35,7 +37,7 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	s := &Server{Host: h}
 	c.Servers = append(c.Servers, s)
 	if err := c.lab.plug(ctx, h, name, "eth0",
-		c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
+		c.lab.opts.Family.Underlay(addressplan.ControlHost+byte(i))); err != nil {
 		return err
 	}
 

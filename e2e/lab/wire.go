@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 )
 
@@ -133,7 +134,7 @@ func (h *Host) Unplug(ctx context.Context, out bool) error {
 // AddLink returns a node another link to the underlay, watched too, with addresses that are not
 // known to the cluster.
 func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
-	addrs := n.lab.opts.Family.Underlay(byte(extraHost + n.Number))
+	addrs := n.lab.opts.Family.Underlay(byte(addressplan.ExtraHost + n.Number))
 	if err := n.lab.plug(ctx, n.Host, port(n.Name, link), link, addrs); err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) 
 	if err := l.bridge.IP(ctx, "link set "+name+" up"); err != nil {
 		return nil, err
 	}
-	addrs := l.opts.Family.Underlay(byte(extraHost + p.Node.Number))
+	addrs := l.opts.Family.Underlay(byte(addressplan.ExtraHost + p.Node.Number))
 	for _, line := range append(labhost.AddrLines(link, addrs), "link set "+link+" up") {
 		if _, err := p.Exec(ctx, "ip", strings.Fields(line)...); err != nil {
 			return nil, fmt.Errorf("add link %s to pod %s: %w", link, p.ID, err)
@@ -163,9 +164,11 @@ func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) 
 // addresses on lo, as for anycast or keepalived. To that boot adds a second IPv6 address on eth0.
 func (n *Node) addMore(ctx context.Context) error {
 	f, last := n.lab.opts.Family, byte(n.Number)
-	other := pick(f, at(other4, last), at(other6, last))
+	other := addressplan.Pick(f, addressplan.At(addressplan.Other4, last),
+		addressplan.At(addressplan.Other6, last))
 	if err := n.lab.plug(ctx, n.Host, port(n.Name, "mgmt0"), "mgmt0", other); err != nil {
 		return err
 	}
-	return n.IP(ctx, labhost.AddrLines("lo", pick(f, at(loop4, last), at(loop6, last)))...)
+	return n.IP(ctx, labhost.AddrLines("lo", addressplan.Pick(f, addressplan.At(addressplan.Loop4,
+		last), addressplan.At(addressplan.Loop6, last)))...)
 }
