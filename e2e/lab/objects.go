@@ -1,36 +1,20 @@
 package lab
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/restmapper"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 )
-
-// applied are the kinds of manifests that a cluster without kubelets can use, in the order in which
-// they need each other.
-var applied = []string{
-	"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role",
-	"ClusterRoleBinding", "RoleBinding",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-}
 
 // fallbackAccount is used while the manifests name no service account for veild.
 var fallbackAccount = struct{ namespace, name string }{"kube-system", "veild"}
@@ -44,7 +28,7 @@ func (c *Control) applyManifests(ctx context.Context) error {
 
 	var objects []*unstructured.Unstructured
 	for _, dir := range []string{"manifests/crd", "manifests/cni"} {
-		found, err := readManifests(filepath.Join(root, dir))
+		found, err := apiobject.ReadManifests(filepath.Join(root, dir))
 		if err != nil {
 			return fmt.Errorf("read %s: %w", dir, err)
 		}
@@ -52,19 +36,19 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	}
 
 	if c.lab.opts.translates() {
-		if err := giveRights(root, "services", "ClusterRole", "kubeveil-veild",
+		if err := apiobject.GiveRights(root, "services", "ClusterRole", "kubeveil-veild",
 			objects); err != nil {
 			return err
 		}
 	}
 	if _, known := c.lab.opts.apiServers(); known {
-		if err := giveRights(root, "api-path", "Role", "kubeveil-veild-apiserver",
+		if err := apiobject.GiveRights(root, "api-path", "Role", "kubeveil-veild-apiserver",
 			objects); err != nil {
 			return err
 		}
 	}
 	if c.lab.opts.judges() {
-		if err := giveRights(root, "policy", "ClusterRole", "kubeveil-veild",
+		if err := apiobject.GiveRights(root, "policy", "ClusterRole", "kubeveil-veild",
 			objects); err != nil {
 			return err
 		}
@@ -78,15 +62,8 @@ func (c *Control) applyManifests(ctx context.Context) error {
 		}
 	}
 
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
-		return slices.Index(applied, a.GetKind()) - slices.Index(applied, b.GetKind())
-	})
-
-	var kinds meta.RESTMapper
-	for _, o := range objects {
-		if kinds, err = c.apply(ctx, o, kinds); err != nil {
-			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
+	if err := c.objects().ApplyAll(ctx, objects); err != nil {
+		return err
 	}
 
 	if err := c.ensureAccount(ctx); err != nil {
@@ -99,69 +76,6 @@ func (c *Control) applyManifests(ctx context.Context) error {
 			"/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
 		return err
 	})
-}
-
-// readManifests reads the objects of kinds in applied from a folder and those below it.
-func readManifests(dir string) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-
-		dec := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
-		for {
-			o := &unstructured.Unstructured{}
-			if err := dec.Decode(o); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return fmt.Errorf("%s: %w", path, err)
-			}
-			if slices.Contains(applied, o.GetKind()) {
-				out = append(out, o)
-			}
-		}
-	})
-
-	return out, err
-}
-
-// apply applies one object. kinds are the known kinds, nil for none yet; apply returns the kinds
-// that it has read since, which takes tens of requests. A kind that was just defined may need a
-// moment to be served.
-func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured,
-	kinds meta.RESTMapper) (meta.RESTMapper, error) {
-	gvk := o.GroupVersionKind()
-	err := Until(ctx, 20*time.Second, func() error {
-		if kinds == nil {
-			groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
-			if err != nil {
-				return err
-			}
-			kinds = restmapper.NewDiscoveryRESTMapper(groups)
-		}
-		m, err := kinds.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if err != nil {
-			kinds = nil
-			return err
-		}
-		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
-		if m.Scope.Name() == meta.RESTScopeNameNamespace {
-			_, err = c.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(ctx,
-				o.GetName(), o, opts)
-		} else {
-			_, err = c.Dynamic.Resource(m.Resource).Apply(ctx, o.GetName(), o, opts)
-		}
-		return err
-	})
-	return kinds, err
 }
 
 func (c *Control) ensureAccount(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -43,10 +44,10 @@ func (c *Cluster) manifests() (string, error) {
 // writeManifests makes the folder dir with the components, for a cluster of that API server.
 func (o ClusterConfig) writeManifests(dir, base string, api netip.AddrPort) error {
 	if !o.translates() {
-		return lab.WriteOverlay(dir, base, o.components())
+		return apiobject.WriteOverlay(dir, base, o.components())
 	}
 	const file = "config.yaml"
-	if err := lab.WriteOverlay(dir, base, o.components(), file); err != nil {
+	if err := apiobject.WriteOverlay(dir, base, o.components(), file); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, file),

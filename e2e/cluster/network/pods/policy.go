@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -235,7 +235,7 @@ func mostlyAnswered(all []tries) error {
 // enforcePolicies adds the component policy to the installation, as in docs/how-to/policies.md.
 func enforcePolicies(ctx context.Context, s *session.Session) error {
 	dir := filepath.Join(s.Dir, "with-policy")
-	if err := lab.WriteOverlay(dir, s.Manifests, []string{"policy"}); err != nil {
+	if err := apiobject.WriteOverlay(dir, s.Manifests, []string{"policy"}); err != nil {
 		return fmt.Errorf("manifests with policies: %w", err)
 	}
 	return s.ApplyDaemons(ctx, dir)

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -143,7 +143,7 @@ func translateServers(ctx context.Context, s *session.Session, second session.AP
 
 	const file = "config.yaml"
 	dir := filepath.Join(s.Dir, fmt.Sprintf("with-servers-%t", translated))
-	if err := lab.WriteOverlay(dir, s.Manifests, []string{"api-path"}, file); err != nil {
+	if err := apiobject.WriteOverlay(dir, s.Manifests, []string{"api-path"}, file); err != nil {
 		return fmt.Errorf("manifests with the API path: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, file), patch, 0o644); err != nil {

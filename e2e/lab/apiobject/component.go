@@ -1,0 +1,85 @@
+package apiobject
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// GiveRights adds the rights of a component to the object that it patches, by kind and name.
+func GiveRights(root, component, kind, name string, objects []*unstructured.Unstructured) error {
+	text, err := os.ReadFile(filepath.Join(root, "manifests/components", component, "rights.yaml"))
+	if err != nil {
+		return err
+	}
+	if text, err = yaml.YAMLToJSON(text); err != nil {
+		return err
+	}
+	patch, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		return err
+	}
+
+	for _, o := range objects {
+		if o.GetKind() != kind || o.GetName() != name {
+			continue
+		}
+		was, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		now, err := patch.Apply(was)
+		if err != nil {
+			return fmt.Errorf("rights of the component %s: %w", component, err)
+		}
+		return json.Unmarshal(now, o)
+	}
+
+	return fmt.Errorf("rights of the component %s: there is no %s %s", component, kind, name)
+}
+
+// overlay is a user's own kustomization, for the folders of the manifests and of components, and
+// for files with patches.
+const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+# That of the bases counts for nothing here.
+sortOptions: {order: fifo}
+resources: [%q]
+components: [%s]
+patches: [%s]
+`
+
+// WriteOverlay makes the folder dir, whose kustomization adds components to the manifests in the
+// folder base. Patches are the names of files that the caller writes to dir.
+func WriteOverlay(dir, base string, components []string, patches ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// kustomize takes relative folders only, and looks for them from where the links lead.
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	if base, err = filepath.EvalSymlinks(base); err != nil {
+		return err
+	}
+	if base, err = filepath.Rel(real, base); err != nil {
+		return err
+	}
+
+	var folders, paths []string
+	for _, c := range components {
+		folders = append(folders, fmt.Sprintf("%q", filepath.Join(base, "components", c)))
+	}
+	for _, p := range patches {
+		paths = append(paths, fmt.Sprintf("{path: %q}", p))
+	}
+	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base,
+		strings.Join(folders, ", "), strings.Join(paths, ", ")), 0o644)
+}
