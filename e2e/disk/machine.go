@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
@@ -43,7 +43,7 @@ const (
 // Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs
 // root.
 func Start(ctx context.Context, o MachineConfig) (*Machine, error) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
 // Ports of the API servers, of their service, and of etcd.
@@ -55,11 +56,11 @@ func (l *Lab) newControl(ctx context.Context) error {
 		l.Control = c // so that Close ends it after a later failure
 		return c.join(ctx)
 	}
-	root, err := Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}
-	if err := findKubernetes(root); err != nil {
+	if err := buildtree.NeedKubernetes(root); err != nil {
 		return err
 	}
 	h, err := l.newHost(ctx, "control")
@@ -199,7 +200,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
 		// As kubeadm has it: CSI drivers are privileged.
 		"--allow-privileged=true"}
-	return h.StartEnv(ctx, []string{"GOGC=400"}, c.lab.program("kube-apiserver"),
+	return h.StartEnv(ctx, []string{"GOGC=400"}, c.lab.Program("kube-apiserver"),
 		append(own, flags...)...)
 }
 

@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
 // etcdData is etcd's directory. It is on tmpfs: writes need no disk, and go with the lab.
 const etcdData = "/run/etcd"
 
 func (c *Control) startEtcd(ctx context.Context) error {
-	root, err := Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

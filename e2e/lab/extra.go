@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"path/filepath"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 )
@@ -35,4 +36,4 @@ const ControlByte byte = addressplan.ControlHost
 const APIPort = apiPort
 
 // Program is the path of a program in out/bin.
-func (l *Lab) Program(name string) string { return l.program(name) }
+func (l *Lab) Program(name string) string { return filepath.Join(l.bin, name) }

@@ -27,7 +27,7 @@ type Process = labhost.Process
 // newHost starts a host; an existing disk is kept.
 func (l *Lab) newHost(ctx context.Context, name string) (*Host, error) {
 	h := &Host{Host: &labhost.Host{Name: name, Dir: filepath.Join(l.Dir, name),
-		Tools: l.program("veil-tools"), Env: l.env()}, lab: l}
+		Tools: l.Program("veil-tools"), Env: l.env()}, lab: l}
 	if err := h.Make(ctx); err != nil {
 		return nil, err
 	}

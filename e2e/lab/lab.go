@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -128,11 +129,11 @@ func New(ctx context.Context, opts Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("make a lab: not root")
 	}
-	root, err := Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return nil, err
 	}
-	if err := build(); err != nil {
+	if err := buildtree.Build(); err != nil {
 		return nil, err
 	}
 	l := &Lab{opts: opts, bin: filepath.Join(root, "out/bin"), log: opts.Log, Dir: opts.Dir,

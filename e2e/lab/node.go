@@ -164,7 +164,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 	}
 
 	if n.lab.opts.BootUnit {
-		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config",
+		if _, err := n.Exec(ctx, n.lab.Program("veild"), "close", "--config",
 			ConfigFile); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab/apiobject"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 )
 
 // fallbackAccount is used while the manifests name no service account for veild.
@@ -21,7 +22,7 @@ var fallbackAccount = struct{ namespace, name string }{"kube-system", "veild"}
 
 // applyManifests applies the repository's own manifests, as `kubectl apply` would.
 func (c *Control) applyManifests(ctx context.Context) error {
-	root, err := Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

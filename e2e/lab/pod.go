@@ -159,7 +159,7 @@ type cniAnswer struct {
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
 	all := append([]string{"cni-call", "--verb", verb, "--path", n.programs(), "--cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
-	cmd := n.Command(ctx, n.lab.program("veil-tools"), all...)
+	cmd := n.Command(ctx, n.lab.Program("veil-tools"), all...)
 	out, err := labhost.Output(cmd)
 	var a cniAnswer
 	if e := json.Unmarshal(bytes.TrimSpace(out), &a); e != nil {

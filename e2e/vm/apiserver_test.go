@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -82,7 +83,7 @@ func TestSecondAPIServer(t *testing.T) {
 // controlOnly returns a cluster with a control plane and nothing else.
 func controlOnly(ctx context.Context, t *testing.T) *Cluster {
 	t.Helper()
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	errtest.Must(t, err)
 	c := &Cluster{opts: ClusterConfig{UnderlayMTU: 1500}, root: root, Dir: t.TempDir(),
 		start: time.Now(), log: slog.New(slog.NewTextHandler(t.Output(), nil)), dnsTag: "v1.0.0"}

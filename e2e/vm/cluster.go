@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/e2e/vm/image"
@@ -124,7 +125,7 @@ func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
 	if opts.Kernel == "" {
 		opts.Kernel = os.Getenv(KernelEnv)
 	}
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return nil, err
 	}

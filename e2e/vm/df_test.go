@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -118,7 +119,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 // address inside.
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	errtest.Must(t, err)
 
 	file := filepath.Join(t.TempDir(), "table.json")

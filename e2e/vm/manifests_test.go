@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -20,7 +20,7 @@ func TestPoliciesOfAnotherKindAreRefused(t *testing.T) {
 
 // The machines get the components by the manifests, the control plane's host by its arguments.
 func TestComponentsOfTheOptions(t *testing.T) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

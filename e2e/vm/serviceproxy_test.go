@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -28,7 +28,7 @@ func TestServicesWithoutAProxyAreRefused(t *testing.T) {
 // kustomize finds what the folder names, and veild takes the configuration: on the machines as it
 // is, on the control plane's host with its arguments.
 func TestManifestsForServices(t *testing.T) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -204,7 +205,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	errtest.Must(t, err)
 	bin := filepath.Join(root, "out/bin")
 	within := c.within
@@ -330,7 +331,7 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, words string) t
 
 func tools(t *testing.T) string {
 	t.Helper()
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	errtest.Must(t, err)
 	return filepath.Join(root, "out/bin/veil-tools")
 }

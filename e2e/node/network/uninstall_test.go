@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
@@ -134,7 +135,7 @@ func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort,
 
 // cleanup runs veild cleanup on a node and returns its output.
 func cleanup(ctx context.Context, n *lab.Node) (string, error) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return "", err
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
@@ -100,7 +101,7 @@ func Checksum(b []byte) uint16 {
 // Inject sends frames out of a link of a place as they are.
 func Inject(ctx context.Context, t *testing.T, at traffic.Place, link string, frames ...[]byte) {
 	t.Helper()
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

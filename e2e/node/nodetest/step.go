@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
@@ -52,7 +53,7 @@ func Run(ctx context.Context, t *testing.T, at traffic.Place, name string, args 
 // Root returns the root of the repository.
 func Root(t *testing.T) string {
 	t.Helper()
-	dir, err := lab.Root()
+	dir, err := buildtree.Root()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/api/client"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -57,7 +58,7 @@ func serverFlags() []string {
 
 // New makes a lab of a family. name is the name of the suite whose executable runs clients.
 func New(ctx context.Context, name string, family lab.Family) (*Lab, error) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return nil, err
 	}

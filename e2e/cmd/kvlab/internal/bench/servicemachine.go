@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
@@ -33,7 +33,7 @@ var onMachineParts = []string{"pod", "outside"}
 // onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
 // which is one side more. Results come to the same folder, with the machine's logs beside them.
 func onMachine(ctx context.Context, out string, o service.Options) (err error) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

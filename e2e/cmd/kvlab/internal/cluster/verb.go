@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
@@ -114,7 +114,7 @@ func nothing(args []string) error {
 func in(cmd *cobra.Command, dir string, run func(dir string) error) error {
 	err := func() error {
 		if dir == "" {
-			root, err := lab.Root()
+			root, err := buildtree.Root()
 			if err != nil {
 				return err
 			}

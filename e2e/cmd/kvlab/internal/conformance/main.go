@@ -47,7 +47,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -202,7 +202,7 @@ func (a *arguments) build() string {
 }
 
 func run(ctx context.Context, a arguments) error {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
@@ -42,7 +42,7 @@ func Finish(folder string, rep *report.Report, out io.Writer) error {
 // Measure runs measure with the root of the repository and an empty folder for results, and
 // finishes the report in that folder. A run that was cut short has a report and an error.
 func Measure(out string, measure func(root, folder string) (*report.Report, error)) error {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -123,7 +123,7 @@ func run(ctx context.Context, a arguments) error {
 		return nil
 	}
 
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/disk"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/commandline"
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -65,7 +65,7 @@ func Command() *cobra.Command {
 }
 
 func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
-	root, err := lab.Root()
+	root, err := buildtree.Root()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package lab
+package buildtree
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is the root of the repository: the folder with go.mod, at or above the
+// Root returns the root of the repository: the folder with go.mod, at or above the
 // working directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
@@ -31,13 +31,13 @@ func Root() (string, error) {
 	}
 }
 
-// noBuildEnv names the environment variable that, when set, makes a lab use the programs in
+// noBuildEnv names the environment variable that, when set, makes Build leave the programs in
 // out/bin as they are.
 const noBuildEnv = "KUBEVEIL_LAB_NO_BUILD"
 
-// build brings the programs in out/bin up to date, once per process and one process at a time. The
+// Build brings the programs in out/bin up to date, once per process and one process at a time. The
 // second process finds them up to date, and replaces no program that runs.
-var build = sync.OnceValue(func() error {
+var Build = sync.OnceValue(func() error {
 	root, err := Root()
 	if err != nil {
 		return err
@@ -65,8 +65,8 @@ var build = sync.OnceValue(func() error {
 	return nil
 })
 
-// findKubernetes refuses a control plane whose programs are missing.
-func findKubernetes(root string) error {
+// NeedKubernetes returns an error if programs of a control plane are missing.
+func NeedKubernetes(root string) error {
 	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd"} {
 		if _, err := os.Stat(filepath.Join(root, need)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is missing: run `make kubernetes` first", need)
@@ -74,6 +74,3 @@ func findKubernetes(root string) error {
 	}
 	return nil
 }
-
-// program is the path of a built program.
-func (l *Lab) program(name string) string { return filepath.Join(l.bin, name) }
