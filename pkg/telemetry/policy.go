@@ -126,5 +126,8 @@ const (
 	PolicyProgressPath = "/v1/policy/progress"
 )
 
+// PolicySeenPath returns a suggest.Seen for ?namespace=NAME.
+const PolicySeenPath = "/v1/policy/seen"
+
 // PolicyTryPage takes a policy.Written by POST. Its answer is a Tried of package keeper.
 const PolicyTryPage = "POST /v1/policy/try"

@@ -36,6 +36,10 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 			return k.Trace(r.Context(), q)
 		},
 
+		telemetry.PolicySeenPath: func(r *http.Request) (any, error) {
+			return k.Seen(r.FormValue("namespace"))
+		},
+
 		telemetry.PolicyTryPage: func(r *http.Request) (any, error) {
 			var w policy.Written
 			d := json.NewDecoder(r.Body)

@@ -30,12 +30,12 @@ type Tried struct {
 const maxNamesKept = 1 << 16
 
 // Try judges the known connections of this node's pods, and the last packets that policies denied,
-// by the policies that are known, and by these with changed and without deleted. It changes nothing: it plans with a copy of the
-// planner, and reads conntrack once. One try runs at a time. Try must run on a thread of the node's
-// network namespace.
+// by the policies that are known, and by these with changed and without deleted. It changes nothing:
+// it plans with a copy of the planner, and reads conntrack once. One try runs at a time. Try must run
+// on a thread of the node's network namespace.
 func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, error) {
 	if !k.trying.TryLock() {
-		return nil, errors.New("another try runs on this node: wait for its answer")
+		return nil, errBusy
 	}
 	defer k.trying.Unlock()
 	own, err := ownAddrs()
@@ -172,14 +172,21 @@ func denying(p *planner.Planner, plan *policy.Plan, d policy.Direction, f policy
 	return isolating
 }
 
-// judgeKnown returns a Trial of the connections that conntrack knows, and of those of the fast
-// path, which conntrack does not see.
+// judgeKnown returns a Trial of the known connections.
 func (k *Keeper) judgeKnown(o trial.Config) (t *trial.Trial, err error) {
+	err = k.eachKnown(o.Before, func() { t = trial.New(o) },
+		func(c policy.Known) { t.Known(c) })
+	return t, err
+}
+
+// eachKnown calls each with the connections that conntrack knows, and with those of the fast path,
+// which conntrack does not see. It calls begin first, and again when it starts over.
+func (k *Keeper) eachKnown(plan *policy.Plan, begin func(), each func(policy.Known)) error {
 	fast := map[policy.Known]bool{}
 	if k.fast != nil {
-		opened, err := k.fast.Opened(k.shown.Load().linkByAddr(o.Before))
+		opened, err := k.fast.Opened(k.shown.Load().linkByAddr(plan))
 		if err != nil {
-			return nil, fmt.Errorf("read connections of the fast path: %w", err)
+			return fmt.Errorf("read connections of the fast path: %w", err)
 		}
 		for _, o := range opened {
 			fast[policy.Known{Client: o.Client.Addr(), Server: o.Server.Addr(), Proto: policy.TCP,
@@ -189,16 +196,16 @@ func (k *Keeper) judgeKnown(o trial.Config) (t *trial.Trial, err error) {
 
 	c, err := nfnl.Open()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	err = nl.EachConnection(c, func() { t = trial.New(o) }, func(c nl.Connection) {
+	err = nl.EachConnection(c, begin, func(c nl.Connection) {
 		delete(fast, known(c))
-		t.Known(known(c))
+		each(known(c))
 	})
 	for c := range fast {
-		t.Known(c)
+		each(c)
 	}
-	return t, errors.Join(err, c.Close())
+	return errors.Join(err, c.Close())
 }
 
 // judgeDrops passes the last packets to t that policies denied.

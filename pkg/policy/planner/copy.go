@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -63,4 +64,28 @@ func (p *Planner) Refs(namespace string) (refs []policy.Ref) {
 		return strings.Compare(a.String(), b.String())
 	})
 	return refs
+}
+
+// Labels returns the labels of a pod, or nil if it is not known or has more than are kept.
+func (p *Planner) Labels(name policy.Name) map[string]string {
+	if pod := p.pods[name]; pod != nil {
+		return pod.Labels
+	}
+	return nil
+}
+
+// Selected returns the labels of the pods of a namespace that have all these labels, by name.
+func (p *Planner) Selected(namespace string, labels map[string]string) iter.Seq2[string,
+	map[string]string] {
+	var all policy.Selector
+	for key, value := range labels {
+		all = append(all, policy.Requirement{Key: key, Op: policy.In, Values: []string{value}})
+	}
+	return func(yield func(string, map[string]string) bool) {
+		for name, pod := range p.podsByNS[namespace] {
+			if all.Matches(pod.Labels) && !yield(name.Name, pod.Labels) {
+				return
+			}
+		}
+	}
 }

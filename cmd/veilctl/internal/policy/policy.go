@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 		Example: "  veilctl policy show shop/web",
 	}
 	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
-		policyTryCommand(), policyWaitCommand())
+		policyTryCommand(), policySuggestCommand(), policyWaitCommand())
 	verb.Choice(cmd)
 	return cmd
 }

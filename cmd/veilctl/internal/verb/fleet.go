@@ -81,23 +81,9 @@ func (f fleet) write(w io.Writer, a nodeAnswer) error {
 // all prints the answers of nodes in their order, and below them which nodes did not answer, and
 // why. It returns ErrWrong unless all answered that all is well.
 func (f fleet) all(c Call, nodes []string) error {
-	answers := make([]nodeAnswer, len(nodes))
-	var g errgroup.Group
-	g.SetLimit(NodesAtOnce)
-	for i, node := range nodes {
-		g.Go(func() error { answers[i] = f.ask(c.Ctx, node); return nil })
-	}
-	_ = g.Wait() // no node's answer is an error of the verb
-	if err := c.Ctx.Err(); err != nil {
+	answers, err := f.askAll(c.Ctx, nodes)
+	if err != nil {
 		return err
-	}
-
-	// A command line that is wrong for each veilctl that ran is wrong.
-	usage := slices.IndexFunc(answers, func(a nodeAnswer) bool { return a.status == ExitUsage })
-	if usage >= 0 && !slices.ContainsFunc(answers, func(a nodeAnswer) bool {
-		return a.status != ExitUsage && a.status != ExitNoDaemon
-	}) {
-		return &nodeError{text: answers[usage].Error, status: ExitUsage}
 	}
 
 	wrong := len(answers) == 0
@@ -110,6 +96,51 @@ func (f fleet) all(c Call, nodes []string) error {
 	return c.Print(map[string]any{"nodes": answers}, wrong, func() error {
 		return showAnswers(c.Out, answers)
 	})
+}
+
+// askAll returns the answers of nodes in their order.
+func (f fleet) askAll(ctx context.Context, nodes []string) ([]nodeAnswer, error) {
+	answers := make([]nodeAnswer, len(nodes))
+	var g errgroup.Group
+	g.SetLimit(NodesAtOnce)
+	for i, node := range nodes {
+		g.Go(func() error { answers[i] = f.ask(ctx, node); return nil })
+	}
+	_ = g.Wait() // no node's answer is an error of the verb
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+
+	// A command line that is wrong for each veilctl that ran is wrong.
+	usage := slices.IndexFunc(answers, func(a nodeAnswer) bool { return a.status == ExitUsage })
+	if usage >= 0 && !slices.ContainsFunc(answers, func(a nodeAnswer) bool {
+		return a.status != ExitUsage && a.status != ExitNoDaemon
+	}) {
+		return nil, &nodeError{text: answers[usage].Error, status: ExitUsage}
+	}
+	return answers, nil
+}
+
+// merged prints one result of the answers of nodes. If none answered, it returns the error of one.
+func (f fleet) merged(c Call, nodes []string,
+	show func(c Call, answers []json.RawMessage, missing []string) error) error {
+	all, err := f.askAll(c.Ctx, nodes)
+	if err != nil {
+		return err
+	}
+	var answers []json.RawMessage
+	var missing []string
+	for _, a := range all {
+		if a.Error == "" {
+			answers = append(answers, a.Answer)
+		} else {
+			missing = append(missing, a.Node+": "+a.Error)
+		}
+	}
+	if len(answers) == 0 && len(all) > 0 {
+		return &nodeError{text: missing[0], status: all[0].status}
+	}
+	return show(c, answers, missing)
 }
 
 // printLines prints the lines of each node. A node that did not answer is a line with its error.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,26 @@ func readLine(in io.Reader) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
+// OnNodeMerged is OnNode for a verb that prints one result for people, of the answers of one or
+// several nodes. ask returns the answer of this node, as -o json prints it. show prints all answers
+// and the nodes that did not answer.
+func OnNodeMerged(cmd *cobra.Command, ask func(c Call, socket string) (any, error),
+	show func(c Call, answers []json.RawMessage, missing []string) error) *cobra.Command {
+	return onNode(&reach{cmd: cmd, merge: show}, func(c Call, socket string) error {
+		v, err := ask(c, socket)
+		if err != nil {
+			return err
+		}
+		return c.Print(v, false, func() error {
+			answer, err := json.Marshal(v)
+			if err != nil {
+				return err
+			}
+			return show(c, []json.RawMessage{answer}, nil)
+		})
+	})
+}
+
 // NodesOf returns the nodes that can answer for the arguments of a verb.
 type NodesOf func(ctx context.Context, k *remote.Cluster, args []string) ([]string, error)
 
@@ -111,8 +132,10 @@ type reach struct {
 	// read reads the input of OnNodeWith, which inputFlags name. Nil means that there is none.
 	read       func() ([]byte, error)
 	inputFlags []string
-	node       string
-	all        bool
+	// merge prints the answers of all nodes for people. Nil means that each is printed by itself.
+	merge func(c Call, answers []json.RawMessage, missing []string) error
+	node  string
+	all   bool
 }
 
 // hint adds to an error on a machine without veild how to reach others.
@@ -161,11 +184,15 @@ func (r *reach) ask(c Call) error {
 			return k.ExecVeilctlWith(ctx, append(slices.Clone(c.Input), '\n'), pod, args...)
 		}
 	}
+	shown := c
+	c.JSON = c.JSON || r.merge != nil
 	f := fleet{pods: pods, args: r.commandLine(c, follow), json: c.JSON, lines: r.lines,
 		exec: exec, stream: k.ExecVeilctlTo}
 	switch {
 	case follow:
 		return f.follow(c, nodes)
+	case r.merge != nil && !shown.JSON:
+		return f.merged(shown, nodes, r.merge)
 	case r.node != "":
 		return f.one(c, r.node)
 	}

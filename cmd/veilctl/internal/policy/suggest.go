@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+func policySuggestCommand() *cobra.Command {
+	return verb.OnNodeMerged(&cobra.Command{
+		Use:   "suggest NAMESPACE",
+		Short: "Write NetworkPolicies that allow the known connections of a namespace's pods",
+		Long: `It prints YAML for a person to read and change, and applies nothing. Each group of pods with the
+same labels gets a policy for both directions. Labels that differ between pods of one workload do
+not count. Rules allow each peer that has a connection now, on its port: pods by their labels,
+others by their address. Comments say what it was made from and what it cannot know.
+
+It knows connections that the nodes track at this moment: with --cluster on all nodes, which is what
+you want, and otherwise on one. Run it while the namespace works as usual, more than once, then
+veilctl policy try.
+
+Exit status 0 all nodes that were asked answered, 1 one did not, 2 the command line is wrong, 3
+veild does not answer.`,
+		Example: `veilctl policy suggest shop --cluster > shop.yaml
+veilctl policy try -f shop.yaml --cluster`,
+	}, policySeen, func(c verb.Call, answers []json.RawMessage, missing []string) error {
+		var seen []suggest.Seen
+		for _, a := range answers {
+			var s suggest.Seen
+			if err := json.Unmarshal(a, &s); err != nil {
+				return fmt.Errorf("answer of a node: %w", err)
+			}
+			seen = append(seen, s)
+		}
+		if err := suggest.Write(c.Out, c.Args[0], seen, missing); err != nil || len(missing) == 0 {
+			return err
+		}
+		return verb.ErrWrong
+	})
+}
+
+// policySeen returns what this node knows.
+func policySeen(c verb.Call, socket string) (any, error) {
+	if len(c.Args) != 1 {
+		return nil, fmt.Errorf("name one namespace, such as shop: %w", verb.ErrUsage)
+	}
+	var s suggest.Seen
+	err := verb.FetchPage(c.Ctx, socket, telemetry.PolicySeenPath+"?"+
+		url.Values{"namespace": {c.Args[0]}}.Encode(), &s)
+	return s, err
+}

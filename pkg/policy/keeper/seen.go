@@ -1,0 +1,123 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/planner"
+	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
+	"github.com/kubeveil/kubeveil/pkg/policy/trial"
+)
+
+// Seen returns the known connections of a namespace's pods on this node that policies allow, for
+// package suggest. One Seen or Try runs at a time. It must run on a thread of the node's network
+// namespace.
+func (k *Keeper) Seen(namespace string) (*suggest.Seen, error) {
+	if !k.trying.TryLock() {
+		return nil, errBusy
+	}
+	defer k.trying.Unlock()
+	own, err := ownAddrs()
+	if err != nil {
+		return nil, err
+	}
+	p, _, err := k.copyPlanner()
+	if err != nil {
+		return nil, err
+	}
+	if !p.HasNamespace(namespace) {
+		return nil, fmt.Errorf("namespace %s does not exist: the cluster has %s", namespace,
+			some(p.Namespaces()))
+	}
+
+	plan := p.Plan()
+	s := &seer{namespace: namespace, planner: p, own: own, attached: plan.Attached(),
+		name: k.namer(p, plan), judge: plan.JudgesKnown(own), kept: map[policy.Name]suggest.Pods{}}
+	err = k.eachKnown(plan, func() { s.found = suggest.Collector{} }, s.add)
+	if err != nil {
+		return nil, err
+	}
+	seen := s.found.Result()
+	seen.Node = k.node
+	return &seen, nil
+}
+
+var errBusy = errors.New("another try runs on this node: wait for its answer")
+
+// seer collects the connections of a namespace.
+type seer struct {
+	namespace     string
+	planner       *planner.Planner
+	own, attached map[netip.Addr]bool
+	name          func(netip.Addr) trial.End
+	judge         func(policy.Known) (policy.Verdict, policy.Flow, bool)
+	kept          map[policy.Name]suggest.Pods
+	found         suggest.Collector
+}
+
+// add adds a connection to each of its ends that is a pod of this node and of the namespace.
+func (s *seer) add(c policy.Known) {
+	v, f, ofPods := s.judge(c)
+	if !ofPods {
+		return
+	}
+	for _, egress := range []bool{false, true} {
+		own, peer := f.Dst, f.Src
+		if egress {
+			own, peer = f.Src, f.Dst
+		}
+		subject, is := s.podsAt(own)
+		if !s.attached[own] || !is || subject.Namespace != s.namespace {
+			continue
+		}
+		switch {
+		case v != policy.Allow:
+			s.found.Denied++
+		case f.Proto != policy.TCP && f.Proto != policy.UDP && f.Proto != policy.SCTP:
+			s.found.Other++
+		default:
+			s.found.Add(suggest.Row{Subject: subject, Egress: egress, Peer: s.peer(peer),
+				Protocol: strings.ToUpper(f.Proto.String()), Port: f.Port})
+		}
+	}
+}
+
+func (s *seer) peer(a netip.Addr) suggest.Peer {
+	if pods, is := s.podsAt(a); is {
+		return suggest.Peer{Pods: &pods}
+	}
+	e := s.name(a)
+	node, _ := strings.CutPrefix(e.Name, "node ")
+	if node == e.Name {
+		node = ""
+	}
+	return suggest.Peer{Addr: a.String(), Node: node, Unknown: e.Unknown}
+}
+
+// podsAt returns the pods like the one that has an address.
+func (s *seer) podsAt(a netip.Addr) (suggest.Pods, bool) {
+	whose := s.planner.Whose(a)
+	if len(whose) != 1 || whose[0].HostNetwork {
+		return suggest.Pods{}, false
+	}
+	name := whose[0].Name
+	if pods, has := s.kept[name]; has {
+		return pods, true
+	}
+
+	pods := suggest.Pods{Namespace: name.Namespace, Example: name.Name,
+		Labels: suggest.Stable(s.planner.Labels(name))}
+	for other, labels := range s.planner.Selected(name.Namespace, pods.Labels) {
+		if !maps.Equal(suggest.Stable(labels), pods.Labels) {
+			if pods.Others++; pods.Other == "" || other < pods.Other {
+				pods.Other = other
+			}
+		}
+	}
+	s.kept[name] = pods
+	return pods, true
+}

@@ -1,0 +1,158 @@
+package suggest
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Bounds of a Seen.
+const (
+	// MaxRows bounds the rows of one Seen.
+	MaxRows = 4096
+	// MaxPeers bounds the rows of one subject in one direction.
+	MaxPeers = 128
+)
+
+// Pods are pods of one namespace that have the same labels, without labels that differ from pod to
+// pod of a workload.
+type Pods struct {
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	// Example is the name of one of them.
+	Example string `json:"example"`
+	// Others counts pods of the namespace that the labels select too, and Other is the name of one.
+	Others int    `json:"others,omitempty"`
+	Other  string `json:"other,omitempty"`
+}
+
+// volatile are keys, or the beginnings of keys that end in "/", of labels that the controllers of
+// workloads write and that differ between their pods or revisions.
+var volatile = []string{"pod-template-hash", "controller-revision-hash", "pod-template-generation",
+	"controller-uid", "job-name", "apps.kubernetes.io/", "batch.kubernetes.io/",
+	"statefulset.kubernetes.io/"}
+
+// Stable returns the labels that all pods of a workload share.
+func Stable(labels map[string]string) map[string]string {
+	stable := maps.Clone(labels)
+	maps.DeleteFunc(stable, func(key, _ string) bool {
+		return slices.ContainsFunc(volatile, func(v string) bool {
+			return key == v || strings.HasSuffix(v, "/") && strings.HasPrefix(key, v)
+		})
+	})
+	return stable
+}
+
+// key returns a text that is equal for equal namespaces and labels.
+func (p Pods) key() string {
+	parts := []string{p.Namespace}
+	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
+		parts = append(parts, k+"="+p.Labels[k])
+	}
+	return strings.Join(parts, "\n")
+}
+
+// Peer is the other end of connections: Pods if it is not nil, otherwise an address.
+type Peer struct {
+	Pods *Pods  `json:"pods,omitempty"`
+	Addr string `json:"addr,omitempty"`
+	// Node is the node that has the address; "" if none does.
+	Node string `json:"node,omitempty"`
+	// Unknown reports whether it is a pod's address and it is not known which pod's.
+	Unknown bool `json:"unknown,omitempty"`
+}
+
+func (p Peer) key() string {
+	if p.Pods != nil {
+		return "pods " + p.Pods.key()
+	}
+	return "addr " + p.Addr
+}
+
+// Row is connections of pods with a peer.
+type Row struct {
+	Subject Pods `json:"subject"`
+	// Egress reports whether the pods opened them.
+	Egress bool `json:"egress,omitempty"`
+	Peer   Peer `json:"peer"`
+	// Protocol is TCP, UDP or SCTP, and Port the port of the server.
+	Protocol    string `json:"protocol"`
+	Port        uint16 `json:"port"`
+	Connections int    `json:"connections"`
+}
+
+func (r Row) key() string {
+	return strings.Join([]string{r.Subject.key(), map[bool]string{false: "in", true: "out"}[r.Egress],
+		r.Peer.key(), r.Protocol, string(rune(r.Port))}, "\n\n")
+}
+
+// Seen is what one node knows of the connections of a namespace's pods.
+type Seen struct {
+	Node string `json:"node"`
+	Rows []Row  `json:"rows"`
+	// LeftOut counts connections beyond the bounds, Other those of protocols that NetworkPolicy
+	// does not know, and Denied those that policies deny.
+	LeftOut int `json:"leftOut,omitempty"`
+	Other   int `json:"other,omitempty"`
+	Denied  int `json:"denied,omitempty"`
+}
+
+// Collector makes a Seen. The zero value is ready.
+type Collector struct {
+	rows  map[string]*Row
+	peers map[string]int
+	Seen
+}
+
+// Add counts one connection.
+func (c *Collector) Add(r Row) {
+	if c.rows == nil {
+		c.rows, c.peers = map[string]*Row{}, map[string]int{}
+	}
+	key := r.key()
+	if known := c.rows[key]; known != nil {
+		known.Connections++
+		return
+	}
+	subject := r.Subject.key() + map[bool]string{false: "in", true: "out"}[r.Egress]
+	if len(c.rows) >= MaxRows || c.peers[subject] >= MaxPeers {
+		c.LeftOut++
+		return
+	}
+	r.Connections = 1
+	c.rows[key] = &r
+	c.peers[subject]++
+}
+
+// Result returns what was counted, sorted.
+func (c *Collector) Result() Seen {
+	s := c.Seen
+	s.Rows = sorted(c.rows)
+	return s
+}
+
+func sorted(rows map[string]*Row) []Row {
+	out := []Row{}
+	for _, key := range slices.Sorted(maps.Keys(rows)) {
+		out = append(out, *rows[key])
+	}
+	return out
+}
+
+// merge adds the rows of several nodes.
+func merge(seen []Seen) []Row {
+	rows := map[string]*Row{}
+	for _, s := range seen {
+		for _, r := range s.Rows {
+			if known := rows[r.key()]; known != nil {
+				known.Connections += r.Connections
+				known.Subject.Others = max(known.Subject.Others, r.Subject.Others)
+				known.Subject.Other = cmp.Or(known.Subject.Other, r.Subject.Other)
+				continue
+			}
+			rows[r.key()] = &r
+		}
+	}
+	return sorted(rows)
+}
