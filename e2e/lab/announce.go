@@ -9,14 +9,8 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/kube/veilnode"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -24,9 +18,6 @@ import (
 // snapshotFile is the file that veild reads in a lab without an API server. It is on the node's
 // tmpfs.
 const snapshotFile = "/run/lab/snapshot.json"
-
-var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
-	Resource: veilnode.Resource}
 
 // introduces reports whether the lab itself announces its nodes to each other, by snapshot files.
 func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
@@ -114,7 +105,7 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 // claim, a VeilNode at the API server; without one, a row of the snapshots.
 func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	if l.Control != nil {
-		return l.Control.announce(ctx, n)
+		return l.Control.objects().AddNode(ctx, n)
 	}
 	if n.Created.IsZero() {
 		n.Created = time.Now()
@@ -129,7 +120,7 @@ func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 // Withdraw takes away what Announce has added under that name.
 func (l *Lab) Withdraw(ctx context.Context, name string) error {
 	if l.Control != nil {
-		return l.Control.withdraw(ctx, name)
+		return l.Control.objects().DeleteNode(ctx, name)
 	}
 	named := func(n cluster.Node) bool { return n.Name == name }
 	l.mu.Lock()
@@ -137,52 +128,4 @@ func (l *Lab) Withdraw(ctx context.Context, name string) error {
 	rows := slices.DeleteFunc(slices.Clone(l.rows), named)
 	l.mu.Unlock()
 	return l.writeSnapshots(rows)
-}
-
-func (c *Control) announce(ctx context.Context, n cluster.Node) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	for _, p := range n.PodPrefixes {
-		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
-	}
-	if len(n.PodPrefixes) > 0 {
-		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
-	}
-	node, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	for _, a := range n.Addresses {
-		node.Status.Addresses = append(node.Status.Addresses,
-			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
-	}
-	node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
-	if err != nil || n.Claim == nil {
-		return err
-	}
-
-	var keys, endpoints, prefixes []any
-	for _, k := range n.Claim.Keys {
-		keys = append(keys, map[string]any{"epoch": int64(k.Epoch), "publicKey": k.Public.String()})
-	}
-	for _, e := range n.Claim.Endpoints {
-		endpoints = append(endpoints, e.String())
-	}
-	for _, p := range n.Claim.PodPrefixes {
-		prefixes = append(prefixes, p.String())
-	}
-	v := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": veilnode.Group + "/" + veilnode.Version, "kind": "VeilNode",
-		"metadata": map[string]any{"name": n.Name, "ownerReferences": []any{map[string]any{
-			"apiVersion": "v1", "kind": "Node", "name": n.Name, "uid": string(node.UID)}}},
-		"spec": map[string]any{"keys": keys, "endpoints": endpoints, "podPrefixes": prefixes},
-	}}
-	_, err = c.Dynamic.Resource(veilNodes).Create(ctx, v, metav1.CreateOptions{})
-	return err
-}
-
-func (c *Control) withdraw(ctx context.Context, name string) error {
-	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	return c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
+	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 )
 
-// Ports of the API servers, of their service, and of etcd.
+// Ports of the API servers and of their service.
 const (
 	apiPort        = 6443
 	apiServicePort = 443
-	etcdPort       = 2379
 )
 
 // Control is etcd and kube-apiserver in a host of their own.
@@ -39,7 +39,7 @@ type Control struct {
 	// Servers are all API servers, in the order of their numbers.
 	Servers []*Server
 
-	etcd  *Process
+	etcd  *etcd.Server
 	host  *Host
 	lab   *Lab
 	certs *authority.Authority
@@ -175,9 +175,9 @@ func (c *Control) flagsOf(i int) []string {
 // runAPIServer starts API server i on its host, with flags after the flags of the lab.
 func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 	flags []string) (*Process, error) {
-	etcd := c.etcdURL()
+	store := c.etcdURL()
 	if i == 0 {
-		etcd = fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
+		store = fmt.Sprintf("http://127.0.0.1:%d", etcd.Port)
 	}
 	bind := "0.0.0.0"
 	if c.lab.opts.Family.V6() {
@@ -186,7 +186,7 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
 
 	// API servers that start are a third of the processor time of tests on labs. Collecting their
 	// garbage less often saves 8 % of the whole; a lab's heap is small.
-	own := []string{"--etcd-servers=" + etcd,
+	own := []string{"--etcd-servers=" + store,
 		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", apiPort),
 		"--advertise-address=" + c.serverAddrs(i)[0].String(),
 		"--service-cluster-ip-range=" + addressplan.Joined(c.lab.opts.Family.ServiceRanges()),

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
@@ -71,7 +72,7 @@ func (h *Host) Blackhole(ctx context.Context, begin bool) error {
 // CutEtcd resets the host's connections to etcd, or ends that. The readiness of an API server there
 // fails then, while what needs no etcd works.
 func (h *Host) CutEtcd(ctx context.Context, begin bool) error {
-	return h.filter(ctx, begin, "", fmt.Sprintf("tcp dport %d reject with tcp reset", etcdPort))
+	return h.filter(ctx, begin, "", fmt.Sprintf("tcp dport %d reject with tcp reset", etcd.Port))
 }
 
 // filter adds a rule each for packets that arrive and leave, or takes them away again; an empty

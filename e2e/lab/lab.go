@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
 	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
+	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 	"github.com/kubeveil/kubeveil/e2e/lab/labhost"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -291,7 +292,7 @@ func (l *Lab) rules() leak.Rules {
 	}
 	if l.opts.APIServers > 1 {
 		r.Flows = append(r.Flows, leak.Flow{Name: "etcd", Proto: leak.TCP,
-			Addr: f.Underlay(addressplan.ControlHost)[0].Addr(), Port: etcdPort})
+			Addr: f.Underlay(addressplan.ControlHost)[0].Addr(), Port: etcd.Port})
 	}
 	return r
 }

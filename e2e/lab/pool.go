@@ -46,7 +46,7 @@ func (p *Pool) take(l *Lab) *Control {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.IndexFunc(p.idle, func(c *Control) bool {
-		return c.lab.opts.Family == l.opts.Family && c.etcd.Running() && c.APIServer.Running()
+		return c.lab.opts.Family == l.opts.Family && c.etcd.Process.Running() && c.APIServer.Running()
 	})
 	if i < 0 {
 		return nil
@@ -103,7 +103,7 @@ func (c *Control) end() error { return errors.Join(stopAll([]*Host{c.host})...) 
 // returns reports whether the control plane goes to the lab's pool when the lab ends.
 func (c *Control) returns() bool {
 	return c != nil && c.given.objects != nil && !c.host.shown.Load() &&
-		!c.host.filtered.Load() && c.etcd == c.given.etcd && c.etcd.Running() &&
+		!c.host.filtered.Load() && c.etcd.Process == c.given.etcd && c.etcd.Process.Running() &&
 		c.APIServer.Running()
 }
 
@@ -132,7 +132,7 @@ func (c *Control) remember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.given = given{c.etcd, objects}
+	c.given = given{c.etcd.Process, objects}
 	return nil
 }
 

@@ -2,14 +2,18 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab/addressplan"
+	"github.com/kubeveil/kubeveil/e2e/lab/buildtree"
+	"github.com/kubeveil/kubeveil/e2e/lab/etcd"
 )
 
 // serverAddrs are the underlay addresses of an API server, the first of which is 0.
@@ -19,7 +23,7 @@ func (c *Control) serverAddrs(i int) []netip.Addr {
 
 // etcdURL is how further API servers reach the etcd of the first.
 func (c *Control) etcdURL() string {
-	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcdPort).String()
+	return "http://" + netip.AddrPortFrom(c.Addrs()[0], etcd.Port).String()
 }
 
 // addServer starts another API server in a host of its own and waits until it counts itself among
@@ -87,4 +91,40 @@ type Server struct {
 	// Process is the process that was started first; Control.APIServer is the first server's
 	// current one.
 	Process *Process
+}
+
+// startEtcd starts etcd, which further API servers reach on the underlay.
+func (c *Control) startEtcd(ctx context.Context) error {
+	root, err := buildtree.Root()
+	if err != nil {
+		return err
+	}
+	var urls []string
+	if c.lab.opts.APIServers > 1 {
+		urls = []string{c.etcdURL()}
+	}
+	c.etcd = &etcd.Server{Host: c.host.Host, Dial: c.dial}
+	return c.etcd.Start(ctx, filepath.Join(root, "out/tools/etcd"), urls...)
+}
+
+// BackUpEtcd keeps a copy of etcd's data. etcd is away for that moment.
+func (c *Control) BackUpEtcd(ctx context.Context) error {
+	return errors.Join(c.etcd.BackUp(ctx), c.WaitReady(ctx))
+}
+
+// RestoreEtcd stops the API server and etcd, puts back the data of BackUpEtcd, starts both and waits
+// until they are ready. Revisions are then used again.
+func (c *Control) RestoreEtcd(ctx context.Context) error {
+	if err := c.StopAPIServer(ctx); err != nil {
+		return err
+	}
+	if err := c.etcd.Restore(ctx); err != nil {
+		return err
+	}
+	return c.StartAPIServer(ctx)
+}
+
+// CopyObject is etcd.Server.CopyObject of the lab's etcd.
+func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
+	return c.etcd.CopyObject(ctx, prefix, name, copies...)
 }

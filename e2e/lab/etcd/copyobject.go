@@ -1,4 +1,4 @@
-package lab
+package etcd
 
 import (
 	"bytes"
@@ -12,13 +12,13 @@ import (
 // CopyObject writes an object of etcd under other keys, which are as long as its own. In each copy
 // the name of the copy replaces the original's name. The original's key writes the object again. A
 // lab so has many objects that the API server would need seconds each to admit.
-func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
+func (s *Server) CopyObject(ctx context.Context, prefix, name string, copies ...string) error {
 	var found struct {
 		Kvs []struct {
 			Value []byte `json:"value"`
 		} `json:"kvs"`
 	}
-	if err := c.askEtcd(ctx, "range", map[string]any{"key": []byte(prefix + name)},
+	if err := s.ask(ctx, "range", map[string]any{"key": []byte(prefix + name)},
 		&found); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ..
 			return fmt.Errorf("copy %s to %s: names differ in length", name, to)
 		}
 		value := bytes.ReplaceAll(found.Kvs[0].Value, []byte(name), []byte(to))
-		if err := c.askEtcd(ctx, "put", map[string]any{"key": []byte(prefix + to), "value": value},
+		if err := s.ask(ctx, "put", map[string]any{"key": []byte(prefix + to), "value": value},
 			&struct{}{}); err != nil {
 			return err
 		}
@@ -39,20 +39,20 @@ func (c *Control) CopyObject(ctx context.Context, prefix, name string, copies ..
 	return nil
 }
 
-// askEtcd sends a request to etcd's JSON gateway (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
-func (c *Control) askEtcd(ctx context.Context, verb string, question, answer any) error {
+// ask sends a request to etcd's JSON gateway (https://etcd.io/docs/v3.6/dev-guide/api_grpc_gateway).
+func (s *Server) ask(ctx context.Context, verb string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
 		return err
 	}
-	url := fmt.Sprintf("http://127.0.0.1:%d/v3/kv/%s", etcdPort, verb)
+	url := fmt.Sprintf("http://127.0.0.1:%d/v3/kv/%s", Port, verb)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-			return c.dial(ctx, network, addr)
+			return s.Dial(ctx, network, addr)
 		}}}
 	resp, err := client.Do(r)
 	if err != nil {
