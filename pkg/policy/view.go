@@ -19,6 +19,26 @@ type PolicyView struct {
 	Enforced bool `json:"enforced"`
 	// Problem is the reason why it is not; "" if Enforced.
 	Problem string `json:"problem,omitempty"`
+	// Rules counts what rules of the policy did, sorted. It has no rules that did nothing, and is
+	// empty where counts were not asked for.
+	Rules []RuleCount `json:"rules,omitempty"`
+}
+
+// RuleName names a rule of a policy in one direction, in words. All rules of a NetworkPolicy
+// together deny what none of them allows.
+type RuleName struct {
+	Policy    string `json:"-"`
+	Direction string `json:"direction"`
+	Rule      string `json:"rule"`
+}
+
+// RuleCount is what a rule did on this node.
+type RuleCount struct {
+	RuleName
+	// Allowed counts known connections that the rule allows. One counts for each such rule.
+	Allowed int `json:"allowed"`
+	// Denied counts the samples of packets that the rule denied, since the daemon began.
+	Denied uint64 `json:"denied"`
 }
 
 // PodView describes a pod of this node.

@@ -17,8 +17,8 @@
 //   - A pod has the fast path past netfilter only while the plan in force judges none of its
 //     packets: it loses the path before the table changes, and gets it afterwards.
 //
-// It has more than 1,500 lines: what it shows, traces and waits for needs what is in force and what
-// it has received.
+// It has more than 1,500 lines: what it shows, traces, tries and waits for needs what is in force
+// and what it has received.
 //
 // A Feature (feature.go) is the Keeper as the agent drives it, TurnOff the way back.
 //

@@ -52,6 +52,7 @@ func (k *Keeper) logDrops(ctx context.Context, l *nftables.DropLog) error {
 		}
 		for _, d := range drops {
 			by, sender := k.explain(d), k.podAt(d.Src)
+			k.denied.add(by)
 			if k.dropped != nil {
 				k.dropped(d.Packet, telemetry.DroppedPacket{Reason: d.Reason,
 					SrcPod: wordOf(sender), DstPod: wordOf(k.podAt(d.Dst)),

@@ -69,7 +69,8 @@ type Keeper struct {
 	drops      func() []telemetry.DroppedPacket
 	loop       *loop.Loop
 	revoker    revoker
-	// trying is held by Try.
+	denied     denials
+	// trying is held by Try, Seen and ListCounted.
 	trying sync.Mutex
 	// writes counts the beginnings and the ends of writing the kernel's table.
 	writes atomic.Uint64

@@ -20,7 +20,12 @@ var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: " +
 func (f *Feature) Pages() map[string]telemetry.Page {
 	k := f.keeper
 	pages := map[string]telemetry.Page{
-		telemetry.PoliciesPath: func(*http.Request) (any, error) { return k.List(), nil },
+		telemetry.PoliciesPath: func(r *http.Request) (any, error) {
+			if r.FormValue("counts") != "" {
+				return k.ListCounted(), nil
+			}
+			return k.List(), nil
+		},
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
 			name, err := podName(r.FormValue("pod"))
 			if err != nil {

@@ -110,6 +110,8 @@ type List struct {
 	Policies []policy.PolicyView `json:"policies"`
 	// Problems are sentences about what is not as it should be, beside the problems in Policies.
 	Problems []string `json:"problems,omitempty"`
+	// DeniedLeftOut counts samples of denied packets whose rules are beyond a bound.
+	DeniedLeftOut uint64 `json:"deniedLeftOut,omitempty"`
 }
 
 // List returns the policies that select a pod of this node.

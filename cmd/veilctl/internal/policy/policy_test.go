@@ -75,7 +75,8 @@ func TestPolicyVerbs(t *testing.T) {
 	slow.Pod, slow.FastPath = "shop/slow", &policy.FastPathView{Why: "policies judge its packets"}
 
 	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy",
-		Directions: []string{"ingress", "egress"}, Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
+		Directions: []string{"ingress", "egress"}, Pods: []string{"shop/web", "shop/mute"}, Enforced: true,
+		Rules: []policy.RuleCount{{Allowed: 4}, {Allowed: 5}, {Denied: 7}}}
 	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy",
 		Directions: []string{"egress"}, Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
 	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
@@ -97,7 +98,7 @@ func TestPolicyVerbs(t *testing.T) {
 		status int
 	}{
 		"list": {fine, "list", []string{"POLICY",
-			"shop/web  NetworkPolicy  ingress,egress  2     yes"}, verb.ExitOK},
+			"shop/web  NetworkPolicy  ingress,egress  2     yes       9       7"}, verb.ExitOK},
 		"list, one that denies all": {wrong, "list", []string{
 			"shop/bad  NetworkPolicy  egress          1     no",
 			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, verb.ExitWrong},

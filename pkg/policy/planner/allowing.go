@@ -1,0 +1,58 @@
+package planner
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/compile"
+)
+
+// Allowing returns the rules of policies that allow a flow in a direction of its pod, by the sets of
+// a plan of p: the rule of the ClusterNetworkPolicy that accepts it, or each rule of a NetworkPolicy
+// that matches. It returns nil for a flow that no policy judges.
+func (p *Planner) Allowing(plan *policy.Plan, d policy.Direction, f policy.Flow) (
+	rules []policy.RuleName) {
+	if by := p.decide(plan, d, f); by.policy != "" {
+		if by.action != policy.Accept {
+			return nil
+		}
+		return []policy.RuleName{{Policy: by.policy, Direction: d.String(),
+			Rule: p.DecidingRule(plan, d, f)}}
+	}
+
+	own, peer := f.Dst, f.Src
+	if d == policy.Egress {
+		own, peer = f.Src, f.Dst
+	}
+	for key, m := range plan.Members {
+		pod := p.pods[key.Name]
+		if pod == nil || m.Problem != "" || !slices.Contains(m.Addrs, own) {
+			continue
+		}
+		for _, name := range m.Policies {
+			if c := p.policies[name.Namespace][name.Name]; c != nil && c.Policy.Isolates[d] {
+				rules = append(rules, matching(c, plan, d, pod, peer, f)...)
+			}
+		}
+	}
+	return rules
+}
+
+// matching returns the rules of a policy that match a flow, each once.
+func matching(c *compile.Namespaced, plan *policy.Plan, d policy.Direction, pod *policy.Pod,
+	peer netip.Addr, f policy.Flow) (rules []policy.RuleName) {
+	c.Compile()
+	for _, l := range c.LinesOf(d, pod) {
+		if matched, _ := plan.Matches(l, peer, f); !matched {
+			continue
+		}
+		peers, _ := peerWords(c.Sets[l.Peer], plan.Sets.Get(l.Peer))
+		r := policy.RuleName{Policy: c.Policy.Name.String(), Direction: d.String(),
+			Rule: peers + ", ports " + compile.PortWords(l, c.Sets[l.Peer])}
+		if !slices.Contains(rules, r) {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
