@@ -40,7 +40,7 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 // TestEachDropHasAReason holds that only drop and service_drop return the verdict to drop. Both
 // count.
 func TestEachDropHasAReason(t *testing.T) {
-	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/count.h": 1,
+	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/refuse.h": 1,
 		"include/kernel.h": 2}
 	used := ""
 	for _, file := range sources(t) {

@@ -13,6 +13,17 @@ type ServiceCount struct {
 	Sentence string
 }
 
+// Reason returns the name of the refusal as a drop reason. Only programs at links have samples of
+// refusals.
+func (c ServiceCount) Reason() string { return "service_" + c.Name }
+
+// IsSampled reports whether samples of packets have this refusal as their reason.
+func (c ServiceCount) IsSampled() bool { return c.Where == "packet" && c.Sentence != "" }
+
+// SampledService is the number that a sample of the first counter of ServiceCounts has. The others
+// follow in their order (SAMPLE_SERVICE in lib/packet/sample.h).
+const SampledService = 256
+
 // ServiceCounts has all counters of the programs of services, in the order of enum service_count. A
 // new one comes last: the map of counters outlives an upgrade.
 var ServiceCounts = []ServiceCount{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	services "github.com/kubeveil/kubeveil/pkg/service/keeper"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -34,8 +36,9 @@ func (a *Agent) openFeatures() error {
 	if err != nil {
 		return err
 	}
-	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(), Counters: a.countDrops,
-		Ring: a.guard.Samples(), Paths: paths, Log: a.log})
+	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(),
+		Counters: sum(a.guard.Counters, nftables.Drops, s.Drops), Ring: a.guard.Samples(),
+		Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Drops: d.Kept,
 		Log: a.log}
@@ -57,18 +60,22 @@ func dropReasons() (names []string) {
 	for _, r := range guard.Reasons() {
 		names = append(names, r.Name)
 	}
-	return append(names, nftables.DropReasons()...)
+	return slices.Concat(names, nftables.DropReasons(), bpfmaps.DropReasons())
 }
 
-// countDrops returns how many packets were dropped, by reason.
-func (a *Agent) countDrops() (map[string]uint64, error) {
-	counts, err := a.guard.Counters()
-	if err != nil {
-		return nil, err
+// sum returns a function that returns the counters of all others. No name is in two of them.
+func sum(counters ...func() (map[string]uint64, error)) func() (map[string]uint64, error) {
+	return func() (map[string]uint64, error) {
+		all := map[string]uint64{}
+		for _, read := range counters {
+			counts, err := read()
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(all, counts)
+		}
+		return all, nil
 	}
-	denied, err := nftables.Drops()
-	maps.Copy(counts, denied)
-	return counts, err
 }
 
 // beginFeatures puts in force what features know before any source has spoken.

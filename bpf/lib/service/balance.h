@@ -14,6 +14,7 @@
 #include "service/flow_make.h"
 #include "service/link.h"
 #include "service/node_addr.h"
+#include "service/refuse.h"
 #include "service/route.h"
 #include "service/source_range.h"
 #include "service/work.h"
@@ -76,7 +77,7 @@ static __always_inline int backend_set_refusing(struct work *w)
  * Chooses a backend for the flow of w->in.key, or the refusing one. Sets w->out.backend and
  * w->scratch.frontend. Returns BALANCE_DONE, BALANCE_NO_SERVICE or the counter of a drop.
  */
-__noinline int balance_choose(int link)
+__noinline int balance_choose(struct __sk_buff *skb, int link)
 {
 	struct work *w = work_get();
 	__u64 client;
@@ -100,7 +101,8 @@ __noinline int balance_choose(int link)
 			return COUNT_PACKET_LOCAL;
 		if (!backend_set_refusing(w))
 			return COUNT_PACKET_ADDRESS;
-		service_count(COUNT_PACKET_REFUSED);
+		service_refuse(
+			skb, COUNT_PACKET_REFUSED, w->in.has_ethernet ? BASE_DATA : BASE_NETWORK);
 		return BALANCE_DONE;
 
 	default:
@@ -126,7 +128,7 @@ __noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
 
 	frontend_key_set(w, link);
 	for (int i = 0; i < BALANCE_TRIES; i++) {
-		why = balance_choose(link);
+		why = balance_choose(skb, link);
 		if (why != BALANCE_DONE)
 			return why;
 

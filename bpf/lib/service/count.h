@@ -40,11 +40,3 @@ static __always_inline void service_count(__u32 what)
 	if (count)
 		__sync_fetch_and_add(count, 1);
 }
-
-/* Counts the drop of a packet without a backend and returns the verdict, which the program returns.
- */
-static __always_inline int service_drop(__u32 why)
-{
-	service_count(why);
-	return VERDICT_DROP;
-}

@@ -26,6 +26,7 @@
 #include "service/parse.h"
 #include "service/pod_clients.h"
 #include "service/quota.h"
+#include "service/refuse.h"
 #include "service/route.h"
 #include "service/rpf.h"
 #include "service/settings.h"
@@ -265,7 +266,7 @@ static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum serv
 	if (did == BALANCE_NO_SERVICE)
 		return tc_route(skb, network, link, 0);
 	if (did != BALANCE_DONE)
-		return service_drop(did);
+		return service_drop(skb, did, network_base(network));
 
 	if (nat_rewrite(skb, w, network, REWRITE_DST))
 		return drop(skb, REASON_SERVICE_REWRITE, network_base(network));

@@ -38,24 +38,38 @@ type Ring struct {
 // zeroes.
 func (r Ring) Written() (map[string]uint64, error) {
 	written := map[string]uint64{}
-	for _, reason := range bpf.Reasons {
+	for number, name := range names {
 		var limit [3]uint64 // struct sample_limit: the third is written
-		if err := r.Limits.Lookup(reason.Number, &limit); err != nil {
-			return nil, fmt.Errorf("read how many packets are sampled for %s: %w", reason.Name, err)
+		if err := r.Limits.Lookup(number, &limit); err != nil {
+			return nil, fmt.Errorf("read how many packets are sampled for %s: %w", name, err)
 		}
 		if limit[2] > 0 {
-			written[reason.Name] += limit[2]
+			written[name] = limit[2]
 		}
 	}
 	return written, nil
 }
 
+// names are the names of reasons by the numbers that samples have.
+var names = reasonNames()
+
+func reasonNames() map[uint32]string {
+	names := map[uint32]string{}
+	for _, r := range bpf.Reasons {
+		names[r.Number] = r.Name
+	}
+	for i, c := range bpf.ServiceCounts {
+		if c.IsSampled() {
+			names[bpf.SampledService+uint32(i)] = c.Reason()
+		}
+	}
+	return names
+}
+
 // nameOf returns the name of the reason with a number.
 func nameOf(number uint32) string {
-	for _, r := range bpf.Reasons {
-		if r.Number == number {
-			return r.Name
-		}
+	if name := names[number]; name != "" {
+		return name
 	}
 	return fmt.Sprintf("reason %d", number) // of another version
 }

@@ -31,6 +31,28 @@ func (t *Table) Counters() ([]Counter, error) {
 	return counters, nil
 }
 
+// DropReasons returns the names of the refusals of packets of which programs keep samples.
+func DropReasons() (names []string) {
+	for _, c := range bpf.ServiceCounts {
+		if c.IsSampled() {
+			names = append(names, c.Reason())
+		}
+	}
+	return names
+}
+
+// Drops returns how often programs at links refused a packet, by the names of DropReasons.
+func (t *Table) Drops() (map[string]uint64, error) {
+	counters, err := t.Counters()
+	drops := map[string]uint64{}
+	for _, c := range counters {
+		if c.IsSampled() {
+			drops[c.Reason()] = c.Count
+		}
+	}
+	return drops, err
+}
+
 // rememberedRest is how long a count of Remembered stays valid. A count walks all LRU maps, about a
 // millisecond for each ten thousand entries.
 const rememberedRest = time.Minute

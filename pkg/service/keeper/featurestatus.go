@@ -67,6 +67,15 @@ func (f *Feature) Status(s *telemetry.Status) {
 	s.Services, s.Problems = out, append(s.Problems, problems...)
 }
 
+// Drops returns how often programs at links refused a packet, by reason. Without a table it is
+// empty.
+func (f *Feature) Drops() (map[string]uint64, error) {
+	if f.keeper == nil {
+		return nil, nil
+	}
+	return f.table.Drops()
+}
+
 // tableSizes returns how full the maps of the table are; flowSizes, how full the flow tables are.
 // services.limits has a field for each.
 func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
