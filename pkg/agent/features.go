@@ -36,9 +36,10 @@ func (a *Agent) openFeatures() error {
 	if err != nil {
 		return err
 	}
+	limit := conntrack.NewFeature(cfg.PodConnections, paths, a.log)
 	d := drop.NewFeature(drop.FeatureConfig{Reasons: dropReasons(),
-		Counters: sum(a.guard.Counters, nftables.Drops, s.Drops), Ring: a.guard.Samples(),
-		Paths: paths, Log: a.log})
+		Counters: sum(a.guard.Counters, nftables.Drops, s.Drops, limit.Drops),
+		Ring:     a.guard.Samples(), Paths: paths, Log: a.log})
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Drops: d.Kept,
 		Log: a.log}
@@ -50,7 +51,7 @@ func (a *Agent) openFeatures() error {
 		d,
 		policies.NewFeature(p),
 		s,
-		conntrack.NewFeature(cfg.PodConnections, paths, a.log),
+		limit,
 	}
 	return nil
 }
@@ -60,7 +61,8 @@ func dropReasons() (names []string) {
 	for _, r := range guard.Reasons() {
 		names = append(names, r.Name)
 	}
-	return slices.Concat(names, nftables.DropReasons(), bpfmaps.DropReasons())
+	return slices.Concat(names, nftables.DropReasons(), bpfmaps.DropReasons(),
+		[]string{conntrack.DropReason})
 }
 
 // sum returns a function that returns the counters of all others. No name is in two of them.

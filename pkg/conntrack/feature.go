@@ -43,6 +43,9 @@ func attachedPods(paths pod.Paths) (pods []Pod, err error) {
 // Run limits pods until ctx ends.
 func (f *Feature) Run(ctx context.Context) error { return f.limiter.Run(ctx) }
 
+// Drops returns how many packets were dropped, by reason.
+func (f *Feature) Drops() (map[string]uint64, error) { return f.limiter.Drops() }
+
 // Status adds the tracked connections. It adds nothing without a limit.
 func (f *Feature) Status(s *telemetry.Status) {
 	now := f.limiter.Status()

@@ -56,15 +56,18 @@ type Status struct {
 type Limiter struct {
 	o       LimiterConfig
 	tracked tracked
-	// limited are the addresses that the table has, by pod. earlier counts what tables before this
-	// one dropped.
+	// limited are the addresses that the table has, by pod.
 	limited map[string][]netip.Addr
-	earlier uint64
 	// inherited are the addresses that an earlier Limiter left limited; nil once they were judged.
 	inherited map[netip.Addr]bool
 
+	// unsampled reports whether the kernel cannot sample packets, once tried.
+	unsampled, tried bool
+
 	mu    sync.Mutex
 	shown Status
+	// earlier counts what tables before this one dropped. Only Run changes it.
+	earlier uint64
 }
 
 // New returns a Limiter that has not begun.

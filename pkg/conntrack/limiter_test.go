@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 func addrsOf(i int) []netip.Addr {
@@ -246,4 +248,65 @@ func TestPodBeyondTheLimitOpensNoMore(t *testing.T) {
 	if strings.Contains(l.node.Exec(t, nft, "list tables"), abi.NFTLimitTable) {
 		t.Error("a table is left that limits no pod")
 	}
+}
+
+// Packets beyond the limit are sampled by the link of their pod, and the limit of samples outlives a
+// change of the limited pods.
+func TestPacketsBeyondTheLimitAreSampled(t *testing.T) {
+	l := newLab(t, 100)
+	l.track()
+	var log *nflog.Conn
+	l.node.Run(t, func() (err error) {
+		log, err = nflog.Open(abi.NFLogGuard, chains.SampleBytes)
+		return err
+	})
+	defer log.Close()
+	for i := 1; i <= 2; i++ {
+		l.open(addrsOf(i)[0], 110)
+		l.look()
+		if asks(l.dial(i, 0), false) {
+			t.Fatalf("pod %d opens a connection beyond the limit", i)
+		}
+		end := time.AfterFunc(10*time.Second, func() { log.Close() })
+		packets, err := log.Receive()
+		end.Stop()
+		if err != nil {
+			t.Fatalf("no sample of pod %d: %v", i, err)
+		}
+		p := packets[0]
+		if p.Prefix != DropReason || p.Src != addrsOf(i)[0] || p.DstPort != 53 ||
+			p.In != l.node.Link(fmt.Sprint("vpod", i)).Attrs().Index {
+			t.Errorf("pod %d: %+v", i, p)
+		}
+	}
+
+	limited := func(rule string) bool { return strings.Contains(rule, "limit rate") }
+	before := l.handles(limited)
+	l.node.Run(t, nettest.ForgetConnections)
+	l.open(addrsOf(1)[0], 110)
+	if s := l.look(); len(s.Limited) != 1 || len(before) == 0 ||
+		!slices.Equal(l.handles(limited), before) {
+		t.Errorf("the rules that sample were made anew: %+v, %v, before %v", s,
+			l.handles(limited), before)
+	}
+	l.node.Run(t, func() error {
+		counts, err := l.Drops()
+		if err == nil && counts[DropReason] < 2 {
+			err = fmt.Errorf("%v are counted", counts)
+		}
+		return err
+	})
+}
+
+// handles returns the rules of the table that which selects, with their handles.
+func (l *lab) handles(which func(rule string) bool) (rules []string) {
+	l.t.Helper()
+	text := l.node.Exec(l.t, nettest.NeedProgram(l.t, "nft"), "-a", "list", "table", "inet",
+		abi.NFTLimitTable)
+	for line := range strings.Lines(text) {
+		if which(line) && strings.Contains(line, "log prefix") {
+			rules = append(rules, line)
+		}
+	}
+	return rules
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
 // DropReason is the counter of first packets of pods beyond the limit.
@@ -25,9 +26,13 @@ var sets = []struct {
 	key   nftables.SetDatatype
 }{{"pods4", nft.Source4, nftables.TypeIPAddr}, {"pods6", nft.Source6, nftables.TypeIP6Addr}}
 
-// plan returns the table that limits pods with these addresses.
+// isPods reports whether a set of the table has addresses of pods.
+func isPods(set string) bool { return set == sets[0].name || set == sets[1].name }
+
+// plan returns the table that limits pods with these addresses, and samples what it drops.
 func plan(limited map[string][]netip.Addr) *nft.Table {
-	t := &nft.Table{Name: abi.NFTLimitTable, Counters: []string{DropReason}}
+	t := &nft.Table{Name: abi.NFTLimitTable}
+	chains.AddDrops(t, DropReason)
 	rules := []nft.Rule{nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return)}
 	for _, s := range sets {
 		set := nft.Set{Set: nftables.Set{Name: s.name, KeyType: s.key}}
@@ -40,10 +45,10 @@ func plan(limited map[string][]netip.Addr) *nft.Table {
 		}
 		t.Sets = append(t.Sets, set)
 		rules = append(rules, nft.All(nft.Family(s.saddr.Family), s.saddr.In(s.name), isNew(),
-			nft.CountDrop(DropReason)))
+			chains.Drop(DropReason)))
 	}
-	t.Chains = []nft.Chain{nft.Base("prerouting", nftables.ChainTypeFilter,
-		nftables.ChainHookPrerouting, priority, rules...)}
+	t.Chains = append(t.Chains, nft.Base("prerouting", nftables.ChainTypeFilter,
+		nftables.ChainHookPrerouting, priority, rules...))
 	return t
 }
 
@@ -56,7 +61,7 @@ func isNew() nft.Rule {
 // write brings the limit of these pods in force; without any the table goes.
 func (l *Limiter) write(limited map[string][]netip.Addr) error {
 	if len(limited) > 0 {
-		if err := plan(limited).Replace(); err != nil {
+		if err := l.put(plan(limited)); err != nil {
 			return err
 		}
 		l.limited = limited
@@ -69,8 +74,42 @@ func (l *Limiter) write(limited map[string][]netip.Addr) error {
 	if _, err := nft.Delete(abi.NFTLimitTable); err != nil {
 		return err
 	}
-	l.earlier, l.limited = dropped, map[string][]netip.Addr{}
+	l.mu.Lock()
+	l.earlier = dropped
+	l.mu.Unlock()
+	l.limited = map[string][]netip.Addr{}
 	return nil
+}
+
+// put makes the kernel's table like t. It keeps the shares and limits of samples where the rules
+// stay. A kernel that cannot sample only counts.
+func (l *Limiter) put(t *nft.Table) error {
+	if !l.tried {
+		l.unsampled, l.tried = chains.SampleProbe().Try() != nil, true
+	}
+	if l.unsampled {
+		chains.Unsampled(t)
+	}
+	have, err := t.Read()
+	if err != nil {
+		return err
+	}
+	if d := nft.Diff(have, t); d != nil {
+		return d.Write()
+	}
+	return nil
+}
+
+// Drops returns how many packets were dropped, by reason. Any goroutine in the node's network
+// namespace may call it while Run does.
+func (l *Limiter) Drops() (map[string]uint64, error) {
+	counts, err := nft.Counters(abi.NFTLimitTable)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return map[string]uint64{DropReason: l.earlier + counts[DropReason]}, nil
 }
 
 // dropped returns how many packets were dropped since the Limiter began, or before by a table that
@@ -82,7 +121,7 @@ func (l *Limiter) dropped() (uint64, error) {
 
 // inherit notes the addresses that are limited. They stay so until the first reading.
 func (l *Limiter) inherit() error {
-	found, err := nft.Sets(abi.NFTLimitTable, func(string) bool { return true })
+	found, err := nft.Sets(abi.NFTLimitTable, isPods)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

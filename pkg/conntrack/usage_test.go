@@ -26,7 +26,7 @@ func (l *lab) restart() {
 
 // limited returns the addresses that the table in force limits.
 func limited() (addrs []netip.Addr, err error) {
-	found, err := nft.Sets(abi.NFTLimitTable, func(string) bool { return true })
+	found, err := nft.Sets(abi.NFTLimitTable, isPods)
 	for _, s := range found {
 		for _, e := range s.Elements {
 			a, _ := netip.AddrFromSlice([]byte(e.Key))

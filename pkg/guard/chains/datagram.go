@@ -104,7 +104,7 @@ func takeDatagrams() nft.Chain {
 		rules = append(rules, nft.All(f.saddr.In(f.endpoints), nft.Return))
 	}
 	return nft.Base("take_datagrams", nftables.ChainTypeFilter, nftables.ChainHookInput,
-		*nftables.ChainPriorityFilter, append(rules, drop(TunnelUnknownSource))...)
+		*nftables.ChainPriorityFilter, append(rules, Drop(TunnelUnknownSource))...)
 }
 
 // bindDatagrams is the chain that replaces sources of datagrams that tunnels send.
@@ -123,7 +123,7 @@ func bindDatagrams() nft.Chain {
 		bound := nft.Rule{&expr.Immediate{Register: 1, Data: nft.Native(abi.TunnelGroup)},
 			nft.Value(families[1-i].outer)}
 		rules = append(rules, nft.All(encrypted(), f.saddr.NotIn(f.nodes), f.saddr.NotIn(f.own),
-			bound, drop(TunnelUnknownSource)))
+			bound, Drop(TunnelUnknownSource)))
 	}
 	return nft.Base("bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput,
 		*nftables.ChainPriorityRaw, rules...)

@@ -37,12 +37,12 @@ const (
 // SampleBytes is how much of a sampled packet is sent: two IPv6 headers with options, and ports.
 const SampleBytes = 128
 
-// drop drops packets for a reason of dropReasons.
-func drop(reason string) nft.Rule { return nft.Goto(dropPrefix + reason) }
+// Drop drops packets for a reason of AddDrops.
+func Drop(reason string) nft.Rule { return nft.Goto(dropPrefix + reason) }
 
-// addDrops adds the chains in which packets end to a table, their counters, and their sets of
+// AddDrops adds the chains in which packets end to a table, their counters, and their sets of
 // shares.
-func addDrops(t *nft.Table, reasons ...string) {
+func AddDrops(t *nft.Table, reasons ...string) {
 	t.Counters = append(slices.Clone(t.Counters), reasons...)
 	for _, r := range reasons {
 		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: sharePrefix + r,
@@ -90,7 +90,7 @@ func Unsampled(t *nft.Table) {
 // SampleProbe returns a table with all that samples a drop, to try on the kernel.
 func SampleProbe() *nft.Table {
 	t := &nft.Table{Name: abi.NFTPrefix + "_sample"}
-	addDrops(t, Spoofed)
+	AddDrops(t, Spoofed)
 	t.Chains[0].Rules = []nft.Rule{sample(Spoofed)} // Without the counter, which Try does not make.
 	return t
 }

@@ -88,7 +88,7 @@ func dropOutside() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.Direction(nft.Eq, ctReply), nft.Return),
 		nft.All(nft.Status(ctDstNAT, nft.Neq), nft.Return),
-		drop(TunnelToOutside),
+		Drop(TunnelToOutside),
 	}
 }
 
@@ -105,5 +105,5 @@ const loopback4 = 127
 
 // dropLoopback drops packets of pods and tunnels to the node's loopback addresses.
 func dropLoopback() nft.Rule {
-	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), drop(ToLoopback))
+	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), Drop(ToLoopback))
 }

@@ -53,10 +53,10 @@ func Pods() *nft.Table {
 		nft.Target(forgedChain,
 			nft.All(nft.Source6.Begins(0xfe, 0x80, 0, 0, 0, 0, 0, 0), nft.Jump(linkLocalChain)),
 			nft.All(nft.Source6.Begins(make([]byte, 16)...), nft.Jump(linkLocalChain)),
-			drop(Spoofed)),
+			Drop(Spoofed)),
 		nft.Target(linkLocalChain, dropLinkLocal()...),
 	}
-	addDrops(t, PodLinkLocal, Spoofed)
+	AddDrops(t, PodLinkLocal, Spoofed)
 	return t
 }
 
@@ -74,7 +74,7 @@ func dropLinkLocal() (rules []nft.Rule) {
 			nft.Load(nft.Transport, 0, 1),
 			&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: types[:1]},
 			&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: types[1:]},
-		}, drop(PodLinkLocal)))
+		}, Drop(PodLinkLocal)))
 	}
 	return rules
 }
@@ -94,6 +94,6 @@ func dropForged(saddr nft.Field, set string) nft.Rule {
 func passMarked() []nft.Rule {
 	return []nft.Rule{
 		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), marked(), nft.Return),
-		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), drop(Unmarked)),
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), Drop(Unmarked)),
 	}
 }

@@ -36,7 +36,7 @@ func (i icmp) dropQuotes() []nft.Rule {
 	for _, t := range i.types {
 		dropIf := func(quotes ...nft.Rule) {
 			rules = append(rules, nft.All(typed(t), nft.All(quotes...),
-				drop(QuotedInError)))
+				Drop(QuotedInError)))
 		}
 		for _, addr := range []uint32{i.src, i.dst} {
 			dropIf(nft.Rule{nft.Load(nft.Transport, addr, i.len), nft.In(i.set)})

@@ -41,7 +41,7 @@ func markAnswers() (rules []nft.Rule) {
 // passed before.
 func dropUntranslated() (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(f.daddr.In(f.vips), drop(Untranslated)))
+		rules = append(rules, nft.All(f.daddr.In(f.vips), Drop(Untranslated)))
 	}
 	return rules
 }

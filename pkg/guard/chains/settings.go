@@ -62,7 +62,7 @@ func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() ==
 // Table plans the table of the guard. It is pure.
 func (s Settings) Table() *nft.Table {
 	t := &nft.Table{Name: abi.NFTGuardTable, Chains: chains(), Counters: []string{MarksRestored}}
-	addDrops(t, dropReasons...)
+	AddDrops(t, dropReasons...)
 	for _, name := range setNames {
 		t.Sets = append(t.Sets, newSet(name))
 	}

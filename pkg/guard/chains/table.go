@@ -134,7 +134,7 @@ func encrypted() nft.Rule {
 // dropSources drops packets from the ranges, of those that match before.
 func dropSources(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), drop(SrcInRange)))
+		rules = append(rules, nft.All(before, f.saddr.In(f.ranges), Drop(SrcInRange)))
 	}
 	return rules
 }
@@ -142,7 +142,7 @@ func dropSources(before nft.Rule) (rules []nft.Rule) {
 // dropDestinations drops packets to the ranges, of those that match before.
 func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), drop(DstInRange)))
+		rules = append(rules, nft.All(before, f.daddr.In(f.ranges), Drop(DstInRange)))
 	}
 	return rules
 }
@@ -151,8 +151,8 @@ func dropDestinations(before nft.Rule) (rules []nft.Rule) {
 func dropMarked() []nft.Rule {
 	var toRanges, toNodes []nft.Rule
 	for _, f := range families {
-		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), drop(PodToRange)))
-		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), drop(PodToNode)))
+		toRanges = append(toRanges, nft.All(f.daddr.In(f.ranges), Drop(PodToRange)))
+		toNodes = append(toNodes, nft.All(f.daddr.In(f.nodes), Drop(PodToNode)))
 	}
 	return append(toRanges, toNodes...)
 }

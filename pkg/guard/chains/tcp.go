@@ -84,8 +84,8 @@ func midstreamChain() nft.Chain {
 		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
 		nft.All(opening(nft.Eq), nft.Return),
 		passServed(),
-		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), drop(Midstream)),
-		nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), drop(Midstream)))
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), Drop(Midstream)),
+		nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), Drop(Midstream)))
 }
 
 // refuseMidstreamChain answers such a segment of a pod with a reset if no rule translates it. It

@@ -80,7 +80,7 @@ func enterTunnel() (rules []nft.Rule) {
 func dropTranslated(of nft.Rule) (rules []nft.Rule) {
 	for _, f := range families {
 		rules = append(rules, nft.All(nft.Meta(expr.MetaKeyIIF, nft.Neq, nft.Native(0)), of,
-			nft.Direction(nft.Eq, ctOriginal), f.saddr.NotIn(f.ranges), drop(Translated)))
+			nft.Direction(nft.Eq, ctOriginal), f.saddr.NotIn(f.ranges), Drop(Translated)))
 	}
 	return rules
 }
