@@ -247,8 +247,8 @@ func Document() string {
 		"at sockets refuses\n")
 	b.WriteString("connections and datagrams; one at links drops packets, or answers them where " +
 		"no backend is left.\n")
-	b.WriteString("`veilctl status -o json` shows them in `services.refused`. `veilctl drops` shows packets of those at\n" +
-		"links, with `service_` before the name.\n\n")
+	b.WriteString("`veilctl status -o json` shows them in `services.refused`. `veilctl drops` shows single ones,\n" +
+		"with `service_` before the name.\n\n")
 	b.WriteString("| where | name | meaning |\n|---|---|---|\n")
 	for _, c := range ServiceCounts {
 		if c.Sentence != "" {

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -157,6 +159,34 @@ func TestServiceSockets(t *testing.T) {
 	if found, refused := counted(t, coll, socketTCP)+counted(t, coll, socketUDP),
 		counted(t, coll, socketRefused); found < 160 || refused < 4 {
 		t.Errorf("%d choices and %d refusals were counted", found, refused)
+	}
+	expectRefusedSockets(t, coll)
+}
+
+// expectRefusedSockets expects a sample of each refusal, with the service and one network namespace.
+func expectRefusedSockets(t *testing.T, coll *ebpf.Collection) {
+	t.Helper()
+	r, err := ringbuf.NewReader(coll.Maps["drop_samples"])
+	errtest.Must(t, err)
+	defer r.Close()
+	native, namespaces := binary.NativeEndian, map[uint64]bool{}
+	var got []string
+	for r.AvailableBytes() > 0 {
+		record, err := r.Read()
+		errtest.Must(t, err)
+		b := record.RawSample
+		if reason := native.Uint32(b[8:]); reason != SampledService+socketRefused {
+			t.Errorf("a sample for %d", reason)
+		}
+		namespaces[native.Uint64(b[24:])] = true
+		to := netip.AddrFrom16([16]byte(b[32:])).Unmap()
+		got = append(got, fmt.Sprint(b[50], " ",
+			netip.AddrPortFrom(to, binary.BigEndian.Uint16(b[48:]))))
+	}
+	slices.Sort(got)
+	if want := []string{"17 198.18.0.3:53", "17 [fd42::3]:53", "6 198.18.0.3:80",
+		"6 [fd42::3]:80"}; !slices.Equal(got, want) || len(namespaces) != 1 || namespaces[0] {
+		t.Errorf("samples %v of namespaces %v, want %v of one", got, namespaces, want)
 	}
 }
 

@@ -13,12 +13,17 @@ type ServiceCount struct {
 	Sentence string
 }
 
-// Reason returns the name of the refusal as a drop reason. Only programs at links have samples of
-// refusals.
-func (c ServiceCount) Reason() string { return "service_" + c.Name }
+// Reason returns the name of the refusal as a drop reason, or "" if the counter is not of refusals.
+// Refusals at links and at sockets have the same names.
+func (c ServiceCount) Reason() string {
+	if c.Sentence == "" {
+		return ""
+	}
+	return "service_" + c.Name
+}
 
-// IsSampled reports whether samples of packets have this refusal as their reason.
-func (c ServiceCount) IsSampled() bool { return c.Where == "packet" && c.Sentence != "" }
+// IsOfSocket reports whether a program at sockets counts.
+func (c ServiceCount) IsOfSocket() bool { return c.Where == "socket" }
 
 // SampledService is the number that a sample of the first counter of ServiceCounts has. The others
 // follow in their order (SAMPLE_SERVICE in lib/packet/sample.h).

@@ -34,7 +34,8 @@ var packages = []struct {
 }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/bpfmaps", not: "TestCountersMatchThePrograms"},
-	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
+	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/guard/sample"},
+	{path: "pkg/hostnet"},
 	{path: "pkg/pod", short: true}, {path: "pkg/policy/nftables", short: true},
 	{path: "pkg/policy/keeper", short: true},
 	{path: "e2e/bench/policy", only: "TestLargestClusterIsInOneNamespace"},

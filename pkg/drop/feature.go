@@ -203,6 +203,8 @@ func (f *Feature) nameLocked(p nflog.Packet, drop *telemetry.DroppedPacket) (own
 		drop.SrcPod = sender
 	case in.group == abi.TunnelGroup:
 		owner = p.Src.String()
+	case in.name == "": // A socket, if it has a name.
+		owner = drop.SrcPod
 	}
 	if receiver := n.podBehind(out); receiver != "" {
 		drop.DstPod = receiver

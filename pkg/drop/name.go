@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/kfeature"
+	"github.com/kubeveil/kubeveil/internal/netns"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/feature"
@@ -19,6 +21,8 @@ const (
 	linksFor   = 10 * time.Second
 	linksKnown = 1 << 12
 	recordsFor = 250 * time.Millisecond
+	// netnsFor is how soon the namespaces of pods are read again for an unknown cookie.
+	netnsFor = time.Second
 )
 
 // link is the name and the group of a link.
@@ -37,8 +41,15 @@ type names struct {
 	linksRead time.Time
 
 	// byLink and byAddr are the pods of this node by their records.
-	byLink      map[string]string
-	byAddr      map[netip.Addr]string
+	byLink map[string]string
+	byAddr map[netip.Addr]string
+	// byNetns are the pods by the cookies of their network namespaces, netnsOf the cookies by link.
+	byNetns   map[uint64]string
+	netnsOf   map[string]uint64
+	netnsRead time.Time
+	// netnsTouched is what the records were when both were read.
+	netnsTouched pod.Touched
+
 	touched     pod.Touched
 	recordsRead time.Time
 
@@ -116,6 +127,35 @@ func (n *names) pods(now time.Time) (all []string) {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// podOf returns the pod with a network namespace, by its cookie, or "".
+func (n *names) podOf(netnsCookie uint64, now time.Time) string {
+	if name := n.byNetns[netnsCookie]; name != "" || now.Sub(n.netnsRead) < netnsFor {
+		return name // No other namespace gets the cookie.
+	}
+	touched := n.paths.Touched()
+	n.netnsRead = now
+	if n.byNetns != nil && n.netnsTouched.SameRecords(touched) {
+		return ""
+	}
+	n.netnsTouched = touched
+	records, _ := n.paths.List()
+	known := n.netnsOf
+	n.netnsOf, n.byNetns = map[string]uint64{}, map[uint64]string{}
+	for _, r := range records {
+		cookie := known[r.HostLink]
+		if cookie == 0 {
+			_ = netns.Do(r.Netns, func() (err error) { // The namespace may be gone.
+				cookie, err = kfeature.NetnsCookie()
+				return err
+			})
+		}
+		if cookie != 0 {
+			n.netnsOf[r.HostLink], n.byNetns[cookie] = cookie, n.note(r)
+		}
+	}
+	return n.byNetns[netnsCookie]
 }
 
 // readRecords reads the records of pods if they may have changed.

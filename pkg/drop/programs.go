@@ -55,6 +55,12 @@ func (f *Feature) keepSample(s sample.Sample) {
 	if s.ARP {
 		drop.Protocol = "arp"
 	}
+	if s.Netns != 0 {
+		drop.Protocol = protocol(s.Proto)
+		f.mu.Lock()
+		drop.SrcPod = f.names.podOf(s.Netns, time.Now())
+		f.mu.Unlock()
+	}
 	f.keep(s.Packet, drop)
 }
 

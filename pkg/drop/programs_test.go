@@ -2,16 +2,25 @@ package drop
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/kfeature"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nflog"
 	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/guard/sample"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -167,4 +176,42 @@ func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 			t.Errorf("the metric counts %d skipped packets, want %d", got, d.Skipped[inRange])
 		}
 	})
+}
+
+// A refusal at a socket names the pod by its network namespace, and no other pod's.
+func TestRefusedSocketNamesItsPod(t *testing.T) {
+	f, pods := offline(t, nil), map[string]*nettest.NS{}
+	f.o.Reasons = []string{"service_no_backend"}
+	for i, name := range []string{"web", "db"} {
+		ns := nettest.NewNS(t)
+		link := recordOf(t, f.o.Paths.PodDir, name, fmt.Sprintf("198.18.1.%d", 5+i))
+		r, err := f.o.Paths.Load(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Netns = ns.Path()
+		data, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filetest.Write(t, filepath.Join(f.o.Paths.PodDir, link+".json"), data, 0o600)
+		pods[name] = ns
+	}
+
+	for name, ns := range map[string]*nettest.NS{"shop/web": pods["web"], "shop/db": pods["db"],
+		"": nettest.NewNS(t)} {
+		var cookie uint64
+		ns.Run(t, func() (err error) {
+			cookie, err = kfeature.NetnsCookie()
+			return err
+		})
+		f.keepSample(sample.Sample{Netns: cookie, Time: time.Now(), Packet: nflog.Packet{
+			Prefix: "service_no_backend", Headers: nflog.Headers{DstPort: 80,
+				Dst: netip.MustParseAddr("198.18.0.3"), Proto: unix.IPPROTO_TCP}}})
+		packets, _ := f.ring.After(0, all)
+		if p := packets[len(packets)-1]; p.SrcPod != name || p.Protocol != "tcp" ||
+			p.DstPort != 80 || p.In != "" || f.ring.owned[name] != 1 {
+			t.Errorf("%+v, want pod %q; owners %v", p, name, f.ring.owned)
+		}
+	}
 }

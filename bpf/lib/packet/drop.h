@@ -4,7 +4,8 @@
 
 #include "kernel.h"
 #include "packet/reasons.h"
-#include "packet/sample.h"
+#include "packet/packet.h"
+#include "packet/sample_packet.h"
 
 /* More than there are reasons, so that a new reason does not change the map. */
 #define DROPS_MAX SAMPLE_SERVICE

@@ -4,7 +4,7 @@
 
 #include "kernel.h"
 #include "packet/packet.h"
-#include "packet/sample.h"
+#include "packet/sample_packet.h"
 #include "service/count.h"
 
 /* Counts a refusal and keeps a sample of the packet. base has the meaning of drop's parameter. */

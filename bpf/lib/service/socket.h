@@ -13,6 +13,7 @@
 #include "service/choose.h"
 #include "service/count.h"
 #include "service/frontend.h"
+#include "service/sample_socket.h"
 
 #define SOCKET_REPLIES_MAX 65536
 
@@ -184,8 +185,12 @@ static __always_inline enum choice socket_choose(
 		return choice;
 	}
 	socket_count(choice, key->protocol);
-	if (choice != CHOICE_BACKEND)
+	if (choice != CHOICE_BACKEND) {
+		sample_socket(
+			choice == CHOICE_NO_BACKEND ? COUNT_SOCKET_REFUSED : COUNT_SOCKET_UNSTEADY,
+			client, key);
 		return choice;
+	}
 
 	affinity_remember(&frontend, client, to);
 	if (datagram) {

@@ -19,6 +19,9 @@ type Sample struct {
 	// Packet has the name of the reason as its Prefix. Its Headers are zero if the packet has no
 	// IP header that can be read.
 	nflog.Packet
+	// Netns is the cookie of the network namespace of a socket that a service refused. Src is then
+	// not valid: the socket has sent no packet. It is 0 for packets.
+	Netns uint64
 	// ARP reports whether the packet is an ARP message. Src and Dst are then its sender and its
 	// target.
 	ARP bool
@@ -44,7 +47,7 @@ func (r Ring) Written() (map[string]uint64, error) {
 			return nil, fmt.Errorf("read how many packets are sampled for %s: %w", name, err)
 		}
 		if limit[2] > 0 {
-			written[name] = limit[2]
+			written[name] += limit[2]
 		}
 	}
 	return written, nil
@@ -59,7 +62,7 @@ func reasonNames() map[uint32]string {
 		names[r.Number] = r.Name
 	}
 	for i, c := range bpf.ServiceCounts {
-		if c.IsSampled() {
+		if c.Reason() != "" {
 			names[bpf.SampledService+uint32(i)] = c.Reason()
 		}
 	}
@@ -102,12 +105,13 @@ func (r *Reader) Read() (Sample, error) {
 // Close closes the reader. A Read that waits returns. Samples that were not read stay in the ring.
 func (r *Reader) Close() error { return r.reader.Close() }
 
-// Sizes and offsets of struct drop_sample, and of an ARP message for IPv4 over Ethernet (RFC 826).
+// Sizes and offsets of struct drop_sample, of struct sample_socket, and of an ARP message for IPv4 over Ethernet (RFC 826).
 const (
 	sampleSize, headersAt  = 88, 24
 	arpSender, arpTarget   = 14, 24
 	arpSize, etherTypeARP  = 28, unix.ETH_P_ARP
 	headersRoom, addr4Size = 64, 4
+	socketSize             = 32
 )
 
 // read reads a struct drop_sample, whose size identifies its layout.
@@ -122,6 +126,9 @@ func read(b []byte) (s Sample, ok bool) {
 	size := native.Uint16(b[22:])
 	headers := b[headersAt : headersAt+min(int(size), headersRoom)]
 
+	if isOfSocket(native.Uint32(b[8:])) {
+		return s, s.readSocket(headers)
+	}
 	if binary.BigEndian.Uint16(b[20:]) != etherTypeARP {
 		s.Headers, _ = nflog.ReadHeaders(headers)
 		return s, true
@@ -132,6 +139,23 @@ func read(b []byte) (s Sample, ok bool) {
 		s.Length = arpSize
 	}
 	return s, true
+}
+
+// isOfSocket reports whether samples with this reason are of sockets.
+func isOfSocket(number uint32) bool {
+	i := int(number) - bpf.SampledService
+	return i >= 0 && i < len(bpf.ServiceCounts) && bpf.ServiceCounts[i].IsOfSocket()
+}
+
+// readSocket reads a struct sample_socket. It reports whether it is one.
+func (s *Sample) readSocket(b []byte) bool {
+	if len(b) != socketSize {
+		return false
+	}
+	s.Netns = binary.NativeEndian.Uint64(b)
+	s.Dst, s.DstPort = netip.AddrFrom16([16]byte(b[8:])).Unmap(), binary.BigEndian.Uint16(b[24:])
+	s.Proto = b[26]
+	return true
 }
 
 // ago returns the time at which CLOCK_BOOTTIME had a value.

@@ -298,6 +298,32 @@ func TestSampleOfAnotherVersionIsLeftOut(t *testing.T) {
 	}
 }
 
+// A refusal at a socket has the service, and the network namespace of the socket.
+func TestSampleOfASocket(t *testing.T) {
+	b := make([]byte, sampleSize)
+	i := slices.IndexFunc(bpf.ServiceCounts, bpf.ServiceCount.IsOfSocket)
+	for bpf.ServiceCounts[i].Reason() == "" {
+		i++
+	}
+	binary.NativeEndian.PutUint32(b[8:], bpf.SampledService+uint32(i))
+	if _, ok := read(b); ok {
+		t.Error("a sample without a socket is read")
+	}
+
+	binary.NativeEndian.PutUint16(b[22:], socketSize)
+	binary.NativeEndian.PutUint64(b[24:], 5000)
+	to := netip.MustParseAddr("198.18.0.3").As16()
+	copy(b[32:], to[:])
+	binary.BigEndian.PutUint16(b[48:], 53)
+	b[50] = unix.IPPROTO_UDP
+	s, ok := read(b)
+	if !ok || s.Prefix != "service_no_backend" || s.Netns != 5000 || s.In != 0 ||
+		s.Src.IsValid() || s.Dst.String() != "198.18.0.3" || s.DstPort != 53 ||
+		s.Proto != unix.IPPROTO_UDP {
+		t.Errorf("%+v, %v", s, ok)
+	}
+}
+
 // FuzzRead reads any bytes.
 func FuzzRead(f *testing.F) {
 	f.Add(make([]byte, sampleSize))

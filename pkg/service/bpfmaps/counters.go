@@ -2,6 +2,8 @@ package bpfmaps
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/bpf"
@@ -31,26 +33,29 @@ func (t *Table) Counters() ([]Counter, error) {
 	return counters, nil
 }
 
-// DropReasons returns the names of the refusals of packets of which programs keep samples.
-func DropReasons() (names []string) {
-	for _, c := range bpf.ServiceCounts {
-		if c.IsSampled() {
-			names = append(names, c.Reason())
-		}
-	}
-	return names
-}
+// DropReasons returns the names of refusals, sorted.
+func DropReasons() []string { return slices.Sorted(maps.Keys(refusals(nil))) }
 
-// Drops returns how often programs at links refused a packet, by the names of DropReasons.
+// Drops returns how often programs refused a packet or a socket, by the names of DropReasons.
 func (t *Table) Drops() (map[string]uint64, error) {
 	counters, err := t.Counters()
+	return refusals(counters), err
+}
+
+// refusals returns the counters of refusals by their names, all of them.
+func refusals(counters []Counter) map[string]uint64 {
 	drops := map[string]uint64{}
-	for _, c := range counters {
-		if c.IsSampled() {
-			drops[c.Reason()] = c.Count
+	for _, c := range bpf.ServiceCounts {
+		if c.Reason() != "" {
+			drops[c.Reason()] = 0
 		}
 	}
-	return drops, err
+	for _, c := range counters {
+		if c.Reason() != "" {
+			drops[c.Reason()] += c.Count
+		}
+	}
+	return drops
 }
 
 // rememberedRest is how long a count of Remembered stays valid. A count walks all LRU maps, about a

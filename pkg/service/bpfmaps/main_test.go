@@ -2,11 +2,16 @@ package bpfmaps
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -24,10 +29,25 @@ func TestMain(m *testing.M) {
 	os.Exit(nettest.Run(m))
 }
 
-// config returns the configuration of a table for one test, in a bpffs of its own.
+// config returns the configuration of a table for one test, in a bpffs of its own. The maps of the
+// guard that programs at sockets use are there.
 func config(t testing.TB) Config {
+	t.Helper()
+	dir := nettest.BPFFS(t) + "/kubeveil"
+	errtest.Must(t, os.Mkdir(dir, 0o700))
+	spec, err := bpf.LoadServiceSocket()
+	errtest.Must(t, err)
+	for name, m := range spec.Maps {
+		if strings.HasPrefix(name, PinPrefix) || strings.HasPrefix(name, ".") {
+			continue
+		}
+		guards, err := ebpf.NewMap(m)
+		errtest.Must(t, err)
+		errtest.Must(t, guards.Pin(filepath.Join(dir, name)))
+		errtest.Must(t, guards.Close())
+	}
 	return Config{
-		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: servicetest.Limits, Log: servicetest.Quiet(),
+		Dir: dir, Limits: servicetest.Limits, Log: servicetest.Quiet(),
 		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, TCP: 1024, Opening: 1024,
 			UDP: 1024, Quotas: 1024},
 	}

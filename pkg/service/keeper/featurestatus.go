@@ -67,7 +67,7 @@ func (f *Feature) Status(s *telemetry.Status) {
 	s.Services, s.Problems = out, append(s.Problems, problems...)
 }
 
-// Drops returns how often programs at links refused a packet, by reason. Without a table it is
+// Drops returns how often programs refused a packet or a socket, by reason. Without a table it is
 // empty.
 func (f *Feature) Drops() (map[string]uint64, error) {
 	if f.keeper == nil {

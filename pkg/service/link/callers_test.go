@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 	"github.com/kubeveil/kubeveil/pkg/service/servicetest"
 )
@@ -151,6 +152,9 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 
 	c := l.config()
 	c.Dir, c.Links = nettest.BPFFS(t)+"/kubeveil", false
+	g, err := guard.Open(c.Dir, servicetest.Quiet())
+	errtest.Must(t, err)
+	t.Cleanup(func() { g.Close() })
 	noLinks, err := bpfmaps.Open(c)
 	errtest.Must(t, err)
 	t.Cleanup(func() { noLinks.Close() })

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Samples refusals at sockets. There is no packet: the socket has not sent one. */
+#pragma once
+
+#include "kernel.h"
+#include "packet/addr.h"
+#include "packet/sample.h"
+#include "service/frontend.h"
+
+/* What is kept of a refusal. pkg/guard/sample reads it. */
+struct sample_socket {
+	__u64 netns;	 /* the cookie of the socket's network namespace */
+	struct addr dst; /* of the service */
+	__be16 port;
+	__u8 protocol;
+};
+
+/* Keeps a sample of the socket of netns that the service of key refused, within its limits. */
+static __noinline void sample_socket(__u32 why, __u64 netns, const struct frontend_key *key)
+{
+	struct drop_sample *s = sample_begin(SAMPLE_SERVICE + why, netns);
+	struct sample_socket *socket;
+
+	if (!s)
+		return;
+
+	socket = (struct sample_socket *)s->headers;
+	socket->netns = netns;
+	socket->dst = key->addr;
+	socket->port = key->port;
+	socket->protocol = key->protocol;
+	s->in = 0;
+	s->size = sizeof(*socket);
+	bpf_ringbuf_submit(s, 0);
+}
