@@ -17,11 +17,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// One packet of each kind is dropped, and veilctl drops names it with its pod and reason. What is
-// dropped while veild is away is named as a gap.
+// One packet of each kind is dropped, and veilctl drops names it with its pod and reason. Of what is
+// dropped while veild is away, samples of programs wait, and the rest is named as a gap.
 func TestDroppedPacketsAreNamed(t *testing.T) {
 	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
 	n1 := l.Nodes()[0]
@@ -54,10 +55,41 @@ func TestDroppedPacketsAreNamed(t *testing.T) {
 		})
 	}
 
+	// A route past the tunnel. The node's own address is the source by then, the link names the pod.
+	routes := pastRoutes(peer, "eth0")
+	errtest.Must(t, n1.IP(ctx, routes...))
+	send(web.Addr(false), 4300)
+	dropped(ctx, t, l, n1, "--pod shop/web-0", func(p telemetry.DroppedPacket) bool {
+		return p.Reason == "pod_to_range" && p.SrcPod == "shop/web-0" && p.Out == "eth0" &&
+			p.Dst == peer.Addr(false) && p.DstPort == traffic.SinkPort &&
+			p.Peer == l.Nodes()[1].Name
+	})
+	removeRoutes(ctx, t, n1, routes)
+
+	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
+	guarded(ctx, t, n1, "eth9")
+	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "hostile")
+	// forge sends a datagram to the node from outside, with an address of a pod.
+	forge := func(port uint16) (wanted func(telemetry.DroppedPacket) bool) {
+		t.Helper()
+		src, dst := web.Addr(false), n1.Addrs[0]
+		nodetest.Inject(ctx, t, l.Outside, "hostile", nodetest.Datagram{From: from, To: hw,
+			Src: src, Dst: dst, SrcPort: port, DstPort: traffic.SinkPort,
+			Payload: []byte("01234567" + l.Canary)}.Frame())
+		return func(p telemetry.DroppedPacket) bool {
+			return p.Reason == "src_in_range" && p.In == "eth9" && p.SrcPod == "" && p.Src == src &&
+				p.Dst == dst && p.SrcPort == port && p.DstPort == traffic.SinkPort &&
+				p.Protocol == "udp"
+		}
+	}
+	dropped(ctx, t, l, n1, "--reason src_in_range", forge(4200))
+
 	nodetest.KillProgram(ctx, t, n1, "veild")
 	send(peer.Addr(false), 4100)
+	waiting := forge(4201)
 	nodetest.StartProgram(ctx, t, n1, "veild")
 	nodetest.WaitReady(ctx, t, n1)
+	dropped(ctx, t, l, n1, "--reason src_in_range", waiting)
 	nodetest.VeilctlSays(ctx, t, l, n1, "drops", "when veild began", "packets were dropped")
 
 	_, err = n1.Exec(ctx, l.Program("veilctl"), "drops", "--reason", "spoofed")
