@@ -16,9 +16,12 @@
 #define SAMPLE_REASONS 320
 
 #define SECOND 1000000000ULL
-/* Burst and rate of a reason give at most 200 samples in any second. */
-#define SAMPLE_BURST	100
-#define SAMPLE_INTERVAL (SECOND / 100)
+/*
+ * Burst and rate of a reason give at most 100 samples in any second. The tables of nftables may add
+ * as many of the same name, and so may programs at sockets.
+ */
+#define SAMPLE_BURST	50
+#define SAMPLE_INTERVAL (SECOND / 50)
 /* The same for a reason and a link. */
 #define SHARE_BURST    10
 #define SHARE_INTERVAL (SECOND / 2)

@@ -26,10 +26,10 @@ import (
 const dropPrefix, countPrefix, sharePrefix = "drop_", "count_", "share_"
 
 // Bounds of samples. A bucket that is full and refilled gives twice its rate within a second, so
-// the limit of a reason is 200 in any second.
+// the limit of a reason is 100 in any second. Programs may add as many for the same reason.
 const (
-	sampleRate, sampleBurst = 100, 100 // per second of a reason
-	shareRate, shareBurst   = 2, 10    // per second of a reason and a link
+	sampleRate, sampleBurst = 50, 50 // per second of a reason
+	shareRate, shareBurst   = 2, 10  // per second of a reason and a link
 	shareFor                = 10 * time.Second
 	shareRoom               = 1 << 12 // links
 )

@@ -200,12 +200,12 @@ func TestSampleOfWhatIsNotIP(t *testing.T) {
 	}
 }
 
-// A link floods; packets of other links are sampled all the same. No second has more than 200
-// samples, and each packet is counted.
+// A link floods; packets of other links are sampled all the same. Each packet is
+// counted.
 func TestFloodOfOneLinkLeavesRoomForOthers(t *testing.T) {
 	g := load(t, bpf.LoadGuardIngress, 0)
 	forged := frame("198.18.1.5", "192.0.2.1", 0)
-	const flood, others, scanner = 60_000, 60, 7
+	const flood, others, scanner = 60_000, 30, 7
 	began := time.Now()
 	for i := range others {
 		g.run(t, "guard_ingress", forged, scanner, flood/others)
@@ -229,6 +229,7 @@ func TestFloodOfOneLinkLeavesRoomForOthers(t *testing.T) {
 	t.Logf("%d packets dropped in %v, %d samples", flood+others, took, g.written(t, "src_in_range"))
 }
 
+// Packets come by more links than a second has samples.
 func TestNoSecondHasMoreSamplesThanTheLimit(t *testing.T) {
 	g := load(t, bpf.LoadGuardIngress, 0)
 	forged := frame("198.18.1.5", "192.0.2.1", 0)
@@ -244,12 +245,12 @@ func TestNoSecondHasMoreSamplesThanTheLimit(t *testing.T) {
 				within++
 			}
 		}
-		if within > 200 {
+		if within > 100 {
 			t.Fatalf("%d samples within a second", within)
 		}
 	}
 	n := uint64(len(all))
-	if n < 150 || n != g.written(t, "src_in_range") || g.dropped(t, "src_in_range") != sent {
+	if n < 75 || n != g.written(t, "src_in_range") || g.dropped(t, "src_in_range") != sent {
 		t.Errorf("%d samples, %d written, %d of %d packets counted", n,
 			g.written(t, "src_in_range"), g.dropped(t, "src_in_range"), sent)
 	}
@@ -260,7 +261,7 @@ func TestSamplesWaitForTheirReader(t *testing.T) {
 	const room = 4096 / (sampleSize + 8)
 	g := load(t, bpf.LoadGuardIngress, 4096)
 	forged := frame("198.18.1.5", "192.0.2.1", 0)
-	const links = 50
+	const links = 45
 	for link := range links {
 		g.run(t, "guard_ingress", forged, uint32(100+link), 1)
 	}
