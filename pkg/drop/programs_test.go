@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -55,20 +56,19 @@ func newGuarded(t *testing.T) *guarded {
 // guard has counted them.
 func (n *guarded) forge(times int) {
 	n.t.Helper()
-	frame := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0)
-	frame = append(frame, 198, 18, 1, 5, 192, 0, 2, 1, 0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4)
 	before := n.dropped()
 	n.peer.Run(n.t, func() error {
-		for range times {
-			if err := nettest.SendFrames("u0", frame); err != nil {
-				return err
-			}
-		}
-		return nil
+		return nettest.SendFrames("u0", slices.Repeat([][]byte{forged()}, times)...)
 	})
 	nettest.Until(n.t, patience, "the guard has counted them", func() bool {
 		return n.dropped() == before+uint64(times)
 	})
+}
+
+// forged returns a frame of a datagram from an address in a cluster range.
+func forged() []byte {
+	frame := append(make([]byte, 12), 8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0)
+	return append(frame, 198, 18, 1, 5, 192, 0, 2, 1, 0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4)
 }
 
 func (n *guarded) dropped() uint64 {
@@ -174,6 +174,54 @@ func TestSkippedPacketsOfProgramsAreExact(t *testing.T) {
 		f.Status(&s)
 		if got := s.DropSamples.Skipped[inRange]; got != d.Skipped[inRange] {
 			t.Errorf("the metric counts %d skipped packets, want %d", got, d.Skipped[inRange])
+		}
+	})
+}
+
+// One core sends forged frames as fast as it can. All are counted, few are sampled, and the rest is
+// skipped.
+func TestFloodOfAProgramIsCountedAndSampledWithinItsLimits(t *testing.T) {
+	n := newGuarded(t)
+	n.veild(func(f *Feature) {
+		frames := slices.Repeat([][]byte{forged()}, 1000)
+		before, err := cpu(unix.RUSAGE_SELF)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const lasts = time.Second
+		var sent uint64
+		var sender time.Duration
+		n.peer.Run(t, func() error {
+			own, err := cpu(unix.RUSAGE_THREAD)
+			if err != nil {
+				return err
+			}
+			for began := time.Now(); time.Since(began) < lasts; sent += uint64(len(frames)) {
+				if err := nettest.SendFrames("u0", frames...); err != nil {
+					return err
+				}
+			}
+			sender, err = cpu(unix.RUSAGE_THREAD)
+			sender -= own
+			return err
+		})
+		after, err := cpu(unix.RUSAGE_SELF)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		nettest.Until(t, patience, "the guard has counted them", func() bool {
+			return n.dropped() == sent
+		})
+		var d telemetry.Drops
+		nettest.Until(t, patience, "the count", func() bool {
+			d = n.shown(f)
+			return uint64(len(d.Packets))+d.Skipped[inRange] == sent
+		})
+		t.Logf("%d packets sent and dropped in %v, %d samples; %v of CPU time beside the sender's %v",
+			sent, lasts, len(d.Packets), after-before-sender, sender)
+		if len(d.Packets) < 10 || len(d.Packets) > 100 {
+			t.Errorf("%d samples of %d packets", len(d.Packets), sent)
 		}
 	})
 }
