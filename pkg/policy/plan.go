@@ -175,3 +175,21 @@ const (
 	SetRanges = "ranges"
 	SetKnown  = "known"
 )
+
+// Options are what the operator decides about policies. A Planner puts them into each Plan, where
+// Judge, the table and the views read them: an option needs no parameter on the way. The zero value
+// holds the defaults.
+type Options struct {
+	// AllowOwnNode reports whether a pod that NetworkPolicies isolate reaches its own node all the
+	// same, as Kubernetes' API has it. The Admin tier of ClusterNetworkPolicies judges first.
+	AllowOwnNode bool
+}
+
+// Denial is a policy that denies more than its text does, for pods of this node.
+type Denial struct {
+	// Name names the policy. A ClusterNetworkPolicy has no namespace.
+	Name
+	Object
+	// Problem describes what is denied and why.
+	Problem string
+}
