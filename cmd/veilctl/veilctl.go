@@ -40,7 +40,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 		root.AddCommand(verbs...)
 	}
 	group("both", "This node, or a cluster:", cluster.Status(), node.Peers(), node.MTU(),
-		node.Guard(), node.Drops(), node.Service(), policy.Command())
+		node.Guard(), node.Drops(), node.Flows(), node.Service(), policy.Command())
 	group("node", "This node:", node.Leakcheck(), node.Host(), node.Cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", cluster.Check(), cluster.Connectivity(),
 		audit.Command(), bench.Command(), sysdump.Command(), volume.Command())

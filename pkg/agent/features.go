@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/conntrack"
 	"github.com/kubeveil/kubeveil/pkg/drop"
 	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/flow"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 	policies "github.com/kubeveil/kubeveil/pkg/policy/keeper"
@@ -43,8 +44,10 @@ func (a *Agent) openFeatures() error {
 	p := policies.FeatureOptions{Config: cfg, Source: a.kube, Paths: paths,
 		Programmed: a.metrics.ObservePolicy, Dropped: d.Sampled, Drops: d.Kept,
 		Log: a.log}
+	connections := flow.FeatureConfig{Config: cfg, Paths: paths, Drops: d.Kept,
+		Guard: a.guardStatus, Tunnels: a.tunnelStatus}
 	if links := s.Links(); links != nil {
-		p.Links = links
+		p.Links, connections.Services = links, s.EachFlow
 	}
 
 	a.features = []feature.Feature{
@@ -52,6 +55,7 @@ func (a *Agent) openFeatures() error {
 		policies.NewFeature(p),
 		s,
 		limit,
+		flow.NewFeature(connections),
 	}
 	return nil
 }

@@ -145,6 +145,15 @@ func (v *view) peerStatus(tunnels tunnel.LiveState) ([]telemetry.Device, []telem
 	return devices, peers
 }
 
+// tunnelStatus returns the tunnels as they are read, and their peers.
+func (a *Agent) tunnelStatus() ([]telemetry.Device, []telemetry.Peer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	tunnels, err := a.tunnels.Status(ctx)
+	devices, peers := a.view.Load().peerStatus(tunnels)
+	return devices, peers, err
+}
+
 func (a *Agent) guardStatus() (telemetry.Guard, error) {
 	state, err := a.guard.Read()
 	if err != nil {

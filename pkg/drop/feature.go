@@ -177,7 +177,7 @@ func (f *Feature) keep(p nflog.Packet, drop telemetry.DroppedPacket) {
 	drop.Src, drop.Dst, drop.SrcPort, drop.DstPort = p.Src, p.Dst, p.SrcPort, p.DstPort
 	drop.Length = p.Length
 	if p.Src.IsValid() && drop.Protocol == "" {
-		drop.Protocol = protocol(p.Proto)
+		drop.Protocol = telemetry.ProtocolName(p.Proto)
 	}
 
 	f.mu.Lock()
@@ -237,23 +237,6 @@ func (f *Feature) counts() (c counts, err error) {
 		c.written, err = f.o.Ring.Written()
 	}
 	return c, err
-}
-
-// protocol names a protocol.
-func protocol(number uint8) string {
-	switch number {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	case unix.IPPROTO_ICMP:
-		return "icmp"
-	case unix.IPPROTO_ICMPV6:
-		return "icmp6"
-	}
-	return fmt.Sprint(number)
 }
 
 // Turn receives the nodes that are believed.

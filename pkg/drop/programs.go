@@ -56,7 +56,7 @@ func (f *Feature) keepSample(s sample.Sample) {
 		drop.Protocol = "arp"
 	}
 	if s.Netns != 0 {
-		drop.Protocol = protocol(s.Proto)
+		drop.Protocol = telemetry.ProtocolName(s.Proto)
 		f.mu.Lock()
 		drop.SrcPod = f.names.podOf(s.Netns, time.Now())
 		f.mu.Unlock()

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -52,6 +53,23 @@ type DroppedPacket struct {
 	// Policies and Rule denied the packet, if policies did.
 	Policies []string `json:"policies,omitempty"`
 	Rule     string   `json:"rule,omitempty"`
+}
+
+// ProtocolName returns the name of an IP protocol that has ports or is ICMP, otherwise the number.
+func ProtocolName(number uint8) string {
+	switch number {
+	case 1:
+		return "icmp"
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 58:
+		return "icmp6"
+	case 132:
+		return "sctp"
+	}
+	return fmt.Sprint(number)
 }
 
 // DropSamples describes the samples of dropped packets.

@@ -178,6 +178,10 @@ func memoryOf(c config.ServiceLimits) bpfmaps.Memory {
 // or without the API path.
 func (f *Feature) Links() *link.Links { return f.links }
 
+// EachFlow calls fn with each flow that veild translates at links, until fn returns false. Links
+// must not be nil.
+func (f *Feature) EachFlow(fn func(bpfmaps.Flow) bool) error { return f.table.EachFlow(fn) }
+
 // Begin puts the table in force as the last veild left it.
 func (f *Feature) Begin() error {
 	last := f.o.Last

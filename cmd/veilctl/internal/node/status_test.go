@@ -22,7 +22,7 @@ import (
 // run runs a command line of a veilctl with the verbs of this package, and status for this node.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	status := verb.OnNode(&cobra.Command{Use: "status"}, PrintStatus)
-	return verbtest.Run(ctx, args, out, progress, status, Peers(), MTU(), Guard(), Drops(),
+	return verbtest.Run(ctx, args, out, progress, status, Peers(), MTU(), Guard(), Drops(), Flows(),
 		Service())
 }
 

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// flowWords are what connections of a class do, for the summary.
+var flowWords = map[telemetry.FlowClass]string{
+	telemetry.FlowTunnel:  "in the tunnel",
+	telemetry.FlowLocal:   "local: they stay on the node",
+	telemetry.FlowOutside: "outside, in clear",
+	telemetry.FlowHost:    "host to host, in clear",
+	telemetry.FlowRefused: "refused",
+}
+
+// Flows returns the verb that shows connections.
+func Flows() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "flows",
+		Short: "Show connections: in the tunnel, on the node, in clear, or refused",
+		Long: `The class of a connection is the way that the kernel's routes, the tunnel's peers and the
+guard give its packets now. ROW is the exception of docs/security.md that allows a connection in
+clear. NONE means that no exception does: a connection of a pod with the cluster is in clear, and
+the exit status is 1.
+
+classes: tunnel, local (stays on the node), outside (in clear), host (host to host, in clear),
+refused (no route, no peer, or the last dropped packets). Of each class veild returns at most 2,000
+connections, and counts all.
+
+-o json prints one object per connection and line, and last an object with the field summary.`,
+		Example: `veilctl flows --clear
+veilctl flows --pod shop/web-0 --class tunnel,refused
+veilctl flows --cluster --clear -o json | jq 'select(.alarm)'`,
+	}
+
+	fs := cmd.Flags()
+	pod := fs.String("pod", "", "only connections of this pod, `NAMESPACE/NAME`")
+	classes := fs.StringSlice("class", nil, "only connections of these `classes`")
+	inClear := fs.Bool("clear", false, "only connections in clear: --class outside,host")
+
+	return verb.OnNodeLines(cmd, func(c verb.Call, socket string) error {
+		query := url.Values{"class": *classes}
+		if *inClear && len(*classes) > 0 {
+			return fmt.Errorf("give --clear or --class, not both: %w", verb.ErrUsage)
+		}
+		if *inClear {
+			query["class"] = []string{string(telemetry.FlowOutside), string(telemetry.FlowHost)}
+		}
+		if *pod != "" {
+			query.Set("pod", *pod)
+		}
+
+		var f telemetry.Flows
+		page := telemetry.FlowsPath + "?" + query.Encode()
+		if err := verb.FetchPage(c.Ctx, socket, page, &f); err != nil {
+			return err
+		}
+		show := showFlows
+		if c.JSON {
+			show = printFlows
+		}
+		if err := show(c.Out, f, query["class"]); err != nil || f.Alarms == 0 {
+			return err
+		}
+		return verb.ErrWrong
+	})
+}
+
+// printFlows prints lines for programs.
+func printFlows(w io.Writer, f telemetry.Flows, _ []string) error {
+	lines := json.NewEncoder(w)
+	for _, flow := range f.Flows {
+		if err := lines.Encode(flow); err != nil {
+			return err
+		}
+	}
+	f.Flows = nil
+	return lines.Encode(map[string]flowSummary{"summary": {Flows: f}})
+}
+
+// flowSummary is a telemetry.Flows without its connections.
+type flowSummary struct {
+	telemetry.Flows
+	Omitted *struct{} `json:"flows,omitempty"`
+}
+
+func showFlows(w io.Writer, f telemetry.Flows, classes []string) error {
+	var rows [][]string
+	for _, flow := range f.Flows {
+		asked := "-"
+		if flow.Asked.IsValid() {
+			asked = end("", flow.Asked, flow.AskedPort)
+		}
+		rows = append(rows, []string{string(flow.Class), flowRow(flow),
+			end(flow.ClientPod, flow.Client, flow.ClientPort),
+			end(flow.ServerPod, flow.Server, flow.ServerPort), asked, flow.Protocol,
+			verb.OrDash(flow.Link), verb.OrDash(flow.Peer), verb.OrDash(flow.Reason)})
+	}
+	if len(rows) > 0 {
+		err := verb.Table(w, "CLASS | ROW | FROM | TO | BY | PROTOCOL | LINK | PEER | WHY", rows)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+	}
+	return showFlowSummary(w, f, classes)
+}
+
+// flowRow returns the exception that allows a connection.
+func flowRow(f telemetry.Flow) string {
+	switch {
+	case f.Alarm:
+		return "NONE"
+	case f.Row == 0:
+		return "-"
+	}
+	return fmt.Sprint(f.Row)
+}
+
+// showFlowSummary prints a line for each class that was chosen, and what is not shown.
+func showFlowSummary(w io.Writer, f telemetry.Flows, classes []string) error {
+	for _, class := range telemetry.FlowClasses() {
+		if len(classes) > 0 && !slices.Contains(classes, string(class)) {
+			continue
+		}
+		line := fmt.Sprintf("%6d %s", f.Count[class], flowWords[class])
+		if n := f.LeftOut[class]; n > 0 {
+			line += fmt.Sprintf("; %d of them are not shown, choose with --pod", n)
+		}
+		fmt.Fprintln(w, line)
+	}
+	if f.Outer > 0 {
+		fmt.Fprintf(w, "%6d more carry the tunnels\n", f.Outer)
+	}
+	for _, note := range f.Notes {
+		fmt.Fprintln(w, note)
+	}
+	if f.Alarms == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "ALARM: %d connections of pods with the cluster are in clear, which no "+
+		"exception allows.\nSee the rows NONE: the link by which they leave has no guard. "+
+		"veilctl status names the cause.\n", f.Alarms)
+	return err
+}

@@ -1,0 +1,275 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// formerKept bounds the addresses of deleted nodes that a Feature remembers.
+const formerKept = 4096
+
+// FeatureConfig is what a Feature is made from. All functions but Services must be set.
+type FeatureConfig struct {
+	Config config.Config
+	Paths  pod.Paths
+	// Drops returns the samples of dropped packets.
+	Drops func() []telemetry.DroppedPacket
+	// Services calls its argument with each flow of services, until it returns false. Nil means that
+	// there is no flow table.
+	Services func(func(bpfmaps.Flow) bool) error
+	// Guard returns the guard's state, as it is read.
+	Guard func() (telemetry.Guard, error)
+	// Tunnels returns the devices and their peers, as they are read.
+	Tunnels func() ([]telemetry.Device, []telemetry.Peer, error)
+}
+
+// Feature shows the connections of a node, as the agent drives it. Make it with NewFeature. Between
+// two pages it does nothing.
+type Feature struct {
+	feature.None
+	o    FeatureConfig
+	seed maphash.Seed
+
+	// reading is held by the page that reads. It guards conn, which stays open: to close it would
+	// hold up transactions of nftables, see nfnl.
+	reading sync.Mutex
+	conn    *nft.Conn
+
+	mu sync.Mutex // guards the fields below
+	// table is what is believed; it is not changed. former are the addresses of deleted nodes.
+	table  cluster.Table
+	former map[netip.Addr]bool
+}
+
+// NewFeature returns a Feature that has read nothing.
+func NewFeature(o FeatureConfig) *Feature {
+	return &Feature{o: o, seed: maphash.MakeSeed(), former: map[netip.Addr]bool{}}
+}
+
+// Turn receives the nodes that are believed.
+func (f *Feature) Turn(t feature.Turn) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.table.NodeAddrs, t.Table.NodeAddrs) {
+		f.rememberLocked(f.table.NodeAddrs, t.Table.NodeAddrs)
+	}
+	f.table = t.Table
+	return nil
+}
+
+// rememberLocked remembers which addresses of nodes are gone. The addresses are sorted.
+func (f *Feature) rememberLocked(before, now []netip.Addr) {
+	for _, a := range before {
+		if _, has := slices.BinarySearchFunc(now, a, netip.Addr.Compare); !has &&
+			len(f.former) < formerKept {
+			f.former[a] = true
+		}
+	}
+	for _, a := range now {
+		delete(f.former, a)
+	}
+}
+
+// believed returns the addresses of other nodes by their names, those of pods and services, and
+// those of deleted nodes.
+func (f *Feature) believed() (nodes map[netip.Addr]string, prefixes []netip.Prefix,
+	former map[netip.Addr]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	nodes = make(map[netip.Addr]string, len(f.table.NodeAddrs))
+	for _, a := range f.table.NodeAddrs {
+		nodes[a] = "a node"
+	}
+	prefixes = slices.Clone(f.table.ServiceRanges)
+	for _, node := range slices.Concat(f.table.Peers, f.table.Keyless) {
+		for _, a := range node.Addresses {
+			nodes[a] = node.Name
+		}
+		prefixes = append(prefixes, node.PodPrefixes...)
+	}
+	return nodes, prefixes, maps.Clone(f.former)
+}
+
+// Close closes what pages read by.
+func (f *Feature) Close() error {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	return f.closeLocked()
+}
+
+func (f *Feature) closeLocked() (err error) {
+	if f.conn != nil {
+		err, f.conn = f.conn.Close(), nil
+	}
+	return err
+}
+
+// Pages returns the page of connections.
+func (f *Feature) Pages() map[string]telemetry.Page {
+	return map[string]telemetry.Page{telemetry.FlowsPath: f.page}
+}
+
+// query chooses connections. Empty fields choose all.
+type query struct {
+	pod     string
+	classes []telemetry.FlowClass
+}
+
+func (q query) matches(f telemetry.Flow) bool {
+	return (q.pod == "" || f.ClientPod == q.pod || f.ServerPod == q.pod) &&
+		(len(q.classes) == 0 || slices.Contains(q.classes, f.Class))
+}
+
+// readQuery reads a query. A name that does not exist is an error that has those that do.
+func readQuery(r *http.Request, pods []string) (q query, err error) {
+	if err := r.ParseForm(); err != nil {
+		return q, err
+	}
+	for _, text := range r.Form["class"] {
+		c := telemetry.FlowClass(text)
+		if !slices.Contains(telemetry.FlowClasses(), c) {
+			return q, fmt.Errorf("no class is called %q: write one of %s", text, classNames())
+		}
+		q.classes = append(q.classes, c)
+	}
+	q.pod = r.FormValue("pod")
+	switch {
+	case q.pod == "" || slices.Contains(pods, q.pod):
+		return q, nil
+	case len(pods) == 0:
+		return q, fmt.Errorf("no pod is called %q: this node has none", q.pod)
+	}
+	return q, fmt.Errorf("no pod of this node is called %q, as NAMESPACE/NAME: its pods are %s",
+		q.pod, strings.Join(pods, ", "))
+}
+
+func classNames() string {
+	var names []string
+	for _, c := range telemetry.FlowClasses() {
+		names = append(names, string(c))
+	}
+	return strings.Join(names, ", ")
+}
+
+// page reads all connections and returns those that a request chooses.
+func (f *Feature) page(r *http.Request) (any, error) {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	w, harmless, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	defer w.router.Close()
+	q, err := readQuery(r, w.podNames())
+	if err != nil {
+		return nil, err
+	}
+
+	p := &reading{world: w, query: q, seed: f.seed, twice: f.o.Services != nil,
+		drops: newDrops(f.o.Drops(), harmless)}
+	if err := f.read(p); err != nil {
+		return nil, err
+	}
+	p.addDrops()
+	answer := p.all()
+	answer.Notes = f.notes()
+	return answer, nil
+}
+
+// open reads the state of the node by which connections are judged.
+func (f *Feature) open() (w *world, harmless map[string]bool, err error) {
+	guard, err := f.o.Guard()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the guard: %w", err)
+	}
+	devices, peers, err := f.o.Tunnels()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the tunnels: %w", err)
+	}
+
+	w = &world{guardRanges: newRanges(guard.Ranges...), marked: map[netip.Addr]bool{},
+		tunnels: newTunnels(devices, peers), ways: map[nl.Packet]nl.Way{}}
+	nodes, prefixes, former := f.believed()
+	w.nodes = nodes
+	cfg := f.o.Config
+	w.addresses = addresses{nodeRanges: newRanges(cfg.NodeRanges...), former: former,
+		ranges: newRanges(slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges, prefixes)...)}
+	for _, a := range guard.NodeAddrs {
+		w.marked[a] = true
+	}
+	if err := w.readLinks(f.o.Paths, guard.Links); err != nil {
+		return nil, nil, err
+	}
+
+	harmless = map[string]bool{}
+	for _, d := range guard.Drops {
+		harmless[d.Name] = d.Harmless
+	}
+	w.router, err = nl.OpenRouter()
+	return w, harmless, err
+}
+
+// read reads both tables of connections.
+func (f *Feature) read(p *reading) (err error) {
+	if f.conn == nil {
+		if f.conn, err = nft.Open(); err != nil {
+			return err
+		}
+	}
+	messages, err := f.conn.Messages()
+	if err != nil {
+		return err
+	}
+	err = nl.EachTracked(messages, p.begin, func(t nl.Tracked) {
+		p.add(connection{t, "conntrack"})
+	})
+	if err != nil {
+		return errors.Join(err, f.closeLocked())
+	}
+
+	if f.o.Services == nil {
+		return p.err
+	}
+	services := f.o.Services(func(s bpfmaps.Flow) bool {
+		p.addService(s)
+		return p.err == nil
+	})
+	return errors.Join(p.err, services)
+}
+
+// notes names what a page does not see.
+func (f *Feature) notes() []string {
+	all := []string{
+		"Not seen: packets that conntrack does not track (notrack rules, raw and packet sockets), " +
+			"and interfaces of pods beside Kubeveil (row 11).",
+		"The kernel is asked as for any process: a socket with a mark or a bound link may go " +
+			"another way.",
+		"Rows 9 and 10 look like row 1: addresses of deleted services, and the cluster's own load " +
+			"balancer.",
+	}
+	if len(f.o.Config.NodeRanges) == 0 {
+		all = append(all, "Row 8 looks like row 1 for addresses that no Node had since veild "+
+			"began: set nodeRanges.")
+	}
+	if f.o.Config.Services.HostRouting == config.HostRoutingEBPF {
+		all = append(all, "Not seen: what pods of this node send to each other without a service "+
+			"(services.hostRouting).")
+	}
+	return all
+}

@@ -1,0 +1,318 @@
+package flow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/feature"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// node is a network namespace with the links and routes of a node, and a Feature.
+//
+//	vpod… (198.18.1.5, fd42:1::5: shop/web)     node     eth0 192.0.2.1/24, fd00:9::1/64: default
+//	                                                     veil0: node-2, 198.18.2.0/24, fd42:2::/64
+type node struct {
+	*nettest.NS
+	t     testing.TB
+	f     *Feature
+	guard telemetry.Guard
+	drops []telemetry.DroppedPacket
+	flows []bpfmaps.Flow
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	n := &node{NS: nettest.NewNS(t), t: t}
+	dir := t.TempDir()
+	r := pod.Record{Network: "kubeveil", ContainerID: "web", IfName: "eth0", MTU: 1400,
+		HostLink: pod.HostLink("web", "eth0"), Addrs: nettest.Addrs("198.18.1.5", "fd42:1::5"),
+		Workload: pod.Workload{Namespace: "shop", Name: "web", UID: "u"}}
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filetest.Write(t, filepath.Join(dir, r.HostLink+".json"), data, 0o600)
+
+	link := func(name string, group uint32, addrs ...string) {
+		nettest.Veth(t, nettest.End{NS: n.NS, Name: name, Addrs: nettest.Prefixes(addrs...)},
+			nettest.End{NS: nettest.NewNS(t), Name: "far"})
+		n.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetGroup(l, int(group)) })
+	}
+	link("eth0", 0, "192.0.2.1/24", "fd00:9::1/64")
+	link(r.HostLink, abi.PodGroup)
+	link("veil0", abi.TunnelGroup)
+	nettest.Sysctl(t, n.NS, "ipv4/ip_forward", "1")
+	nettest.Sysctl(t, n.NS, "ipv6/conf/all/forwarding", "1")
+	for _, line := range []string{
+		"route add 198.18.1.5 dev " + r.HostLink, "route add default via 192.0.2.254",
+		"route add 198.18.2.0/24 dev veil0", "route add unreachable 198.18.0.0/16",
+		"rule add fwmark 0x100000/0x100000 lookup 30309 pref 100",
+		"route add 192.0.2.2 dev veil0 table 30309", "route add 198.18.2.0/24 dev veil0 table 30309",
+		"route add unreachable 198.18.3.0/24 table 30309",
+		"-6 route add fd42:1::5 dev " + r.HostLink, "-6 route add default via fd00:9::fe",
+		"-6 route add fd42:2::/64 dev veil0", "-6 rule add fwmark 0x100000/0x100000 lookup 30309 pref 100",
+		"-6 route add fd00:9::2 dev veil0 table 30309",
+		"-6 route add fd42:2::/64 dev veil0 table 30309",
+		"-6 route add unreachable fd42:3::/64 table 30309",
+	} {
+		n.Exec(t, "ip", strings.Fields(line)...)
+	}
+
+	n.guard = telemetry.Guard{InForce: true, Ranges: nettest.Prefixes("198.18.0.0/16", "fd42::/16"),
+		NodeAddrs: nettest.Addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "fd00:9::2")}
+	peers := []telemetry.Peer{{Name: "node-2", Device: "veil0",
+		Endpoint: netip.MustParseAddrPort("192.0.2.2:51820"), AllowedIPs: nettest.Prefixes(
+			"198.18.2.0/25", "192.0.2.2/32", "fd42:2::/64", "fd00:9::2/128")}}
+	n.f = NewFeature(FeatureConfig{
+		Config: config.Config{ClusterRanges: nettest.Prefixes("198.18.0.0/16", "fd42::/16")},
+		Paths:  pod.Paths{PodDir: dir},
+		Drops:  func() []telemetry.DroppedPacket { return n.drops },
+		Guard:  func() (telemetry.Guard, error) { return n.guard, nil },
+		Services: func(each func(bpfmaps.Flow) bool) error {
+			for _, f := range n.flows {
+				each(f)
+			}
+			return nil
+		},
+		Tunnels: func() ([]telemetry.Device, []telemetry.Peer, error) {
+			return []telemetry.Device{{Name: "veil0", Port: 51820}}, peers, nil
+		},
+	})
+	t.Cleanup(func() {
+		if err := n.f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.f.Turn(feature.Turn{Table: cluster.Table{
+		NodeAddrs: nettest.Addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "fd00:9::2"),
+		Peers: []cluster.Node{{Name: "node-2", Addresses: nettest.Addrs("192.0.2.2", "fd00:9::2"),
+			PodPrefixes: nettest.Prefixes("198.18.2.0/24", "fd42:2::/64")}}}}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// track adds established connections, each "CLIENT SERVER".
+func (n *node) track(ends ...string) {
+	n.t.Helper()
+	var opened []nl.Opened
+	for _, e := range ends {
+		a := nettest.AddrPorts(strings.Fields(e)...)
+		opened = append(opened, nl.Opened{Client: a[0], Server: a[1]})
+	}
+	n.Run(n.t, func() error {
+		c, err := nfnl.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return nl.TrackOpened(c, opened)
+	})
+}
+
+// ask returns the page for a query.
+func (n *node) ask(query string) (answer telemetry.Flows, err error) {
+	err = n.Do(func() error {
+		v, err := n.f.page(httptest.NewRequest(http.MethodGet, telemetry.FlowsPath+query, nil))
+		if err == nil {
+			answer = v.(telemetry.Flows)
+		}
+		return err
+	})
+	return answer, err
+}
+
+// verdicts returns what is shown of connections, by "CLIENT SERVER".
+func verdicts(f telemetry.Flows) map[string]string {
+	out := map[string]string{}
+	for _, c := range f.Flows {
+		words := []string{string(c.Class)}
+		switch {
+		case c.Alarm:
+			words = append(words, "NONE")
+		case c.Row != 0:
+			words = append(words, fmt.Sprint(c.Row))
+		}
+		for _, word := range []string{c.Peer, c.Link, c.Reason} {
+			if word != "" {
+				words = append(words, word)
+			}
+		}
+		out[netip.AddrPortFrom(c.Client, c.ClientPort).String()+" "+
+			netip.AddrPortFrom(c.Server, c.ServerPort).String()] = strings.Join(words, " ")
+	}
+	return out
+}
+
+// differ fails the test for each verdict that is not wanted.
+func differ(t *testing.T, f telemetry.Flows, want map[string]string) {
+	t.Helper()
+	got := verdicts(f)
+	for ends, w := range want {
+		if got[ends] != w {
+			t.Errorf("%s: %q, want %q", ends, got[ends], w)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d connections, want %d: %v", len(got), len(want), got)
+	}
+}
+
+func TestKernelsRoutesGiveTheClasses(t *testing.T) {
+	n := newNode(t)
+	n.guard.Links = []string{"eth0"}
+	want := map[string]string{
+		"198.18.1.5:1 198.18.2.5:80":       "tunnel node-2 veil0",
+		"198.18.1.5:1 192.0.2.2:80":        "tunnel node-2 veil0",
+		"198.18.2.5:1 198.18.1.5:80":       "tunnel node-2 veil0",
+		"192.0.2.2:1 198.18.1.5:80":        "tunnel node-2 veil0",
+		"192.0.2.1:1 198.18.2.5:80":        "tunnel node-2 veil0",
+		"198.18.2.5:1 192.0.2.1:80":        "tunnel node-2 veil0",
+		"[fd42:1::5]:1 [fd42:2::5]:80":     "tunnel node-2 veil0",
+		"[fd42:1::5]:1 [fd00:9::2]:80":     "tunnel node-2 veil0",
+		"192.0.2.1:1 198.18.1.5:80":        "local",
+		"198.18.1.5:1 192.0.2.1:80":        "local",
+		"127.0.0.1:1 127.0.0.1:80":         "local",
+		"192.0.2.1:1 192.0.2.2:80":         "host 2 node-2 eth0",
+		"192.0.2.2:1 192.0.2.1:80":         "host 2 node-2 eth0",
+		"192.0.2.1:1 203.0.113.1:80":       "outside 1 eth0",
+		"203.0.113.1:1 192.0.2.1:80":       "outside 1 eth0",
+		"[fd00:9::1]:1 [2001:db8::1]:80":   "outside 1 eth0",
+		"198.18.1.5:1 198.18.2.200:80":     "refused veil0 no peer of the tunnel has the address",
+		"198.18.1.5:1 198.18.3.5:80":       "refused no route: no route to host",
+		"[fd42:1::5]:1 [fd42:3::5]:80":     "refused no route: no route to host",
+		"198.18.1.5:1 192.0.2.3:80":        "refused eth0 the guard drops it",
+		"198.18.1.5:1 203.0.113.1:80":      "refused eth0 the guard drops it", // not masqueraded
+		"[fd42:1::5]:1 [2001:db8::1]:9000": "refused eth0 the guard drops it",
+	}
+
+	n.track(slices.Collect(maps.Keys(want))...)
+	got, err := n.ask("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ(t, got, want)
+	if got.Alarms != 0 {
+		t.Errorf("%d alarms", got.Alarms)
+	}
+}
+
+// Without the guard's programs at a link, a route past the tunnel is an alarm.
+func TestRoutePastTheTunnelIsAnAlarm(t *testing.T) {
+	n := newNode(t)
+	n.track("198.18.1.5:1 198.18.2.5:80", "192.0.2.2:1 198.18.1.5:80", "192.0.2.1:1 192.0.2.2:22")
+	for _, table := range []string{"main", "30309"} {
+		n.Exec(t, "ip", "route", "replace", "198.18.2.5", "via", "192.0.2.254", "table", table)
+	}
+	got, err := n.ask("?class=outside")
+	if err != nil || got.Alarms != 1 {
+		t.Errorf("%v, %d alarms", err, got.Alarms)
+	}
+	differ(t, got, map[string]string{"198.18.1.5:1 198.18.2.5:80": "outside NONE eth0"})
+
+	n.guard.Links = []string{"eth0"}
+	if got, err = n.ask(""); err != nil || got.Alarms != 0 || got.Count[telemetry.FlowRefused] != 1 {
+		t.Errorf("with the guard: %v, %d alarms, %v", err, got.Alarms, got.Count)
+	}
+}
+
+func TestDropsAndFlowsOfServicesAreAdded(t *testing.T) {
+	n := newNode(t)
+	n.track("198.18.1.5:1 198.18.2.5:80")
+	addr := func(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+	n.flows = []bpfmaps.Flow{
+		{Protocol: 6, Client: addr("198.18.1.5:1"), Service: addr("10.96.0.1:80"),
+			Backend: addr("198.18.2.5:80")}, // conntrack has it
+		{Protocol: 6, Client: addr("203.0.113.7:5"), Service: addr("192.0.2.1:30080"),
+			Backend: addr("198.18.1.5:80")},
+	}
+	n.drops = []telemetry.DroppedPacket{
+		{Reason: "policy_ingress", Src: netip.MustParseAddr("198.18.2.9"), SrcPort: 7,
+			Dst: netip.MustParseAddr("198.18.1.5"), DstPort: 81, Protocol: "tcp", DstPod: "shop/web",
+			Peer: "node-2"},
+		{Reason: "harmless", Src: netip.MustParseAddr("198.18.2.9"),
+			Dst: netip.MustParseAddr("198.18.1.5")},
+	}
+	n.drops = append(n.drops, telemetry.DroppedPacket{Reason: "pod_to_range", Out: "eth0",
+		Src: netip.MustParseAddr("192.0.2.1"), SrcPort: 9, SrcPod: "shop/web", Protocol: "udp",
+		Dst: netip.MustParseAddr("198.18.2.7"), DstPort: 53}) // masqueraded
+	n.guard.Drops = []telemetry.Drop{{Name: "harmless", Harmless: true}}
+
+	got, err := n.ask("?pod=shop/web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ(t, got, map[string]string{
+		"203.0.113.7:5 198.18.1.5:80": "outside 3 eth0",
+		"198.18.2.9:7 198.18.1.5:81":  "refused node-2 policy_ingress",
+		"198.18.1.5:9 198.18.2.7:53":  "refused eth0 pod_to_range",
+		"198.18.1.5:1 198.18.2.5:80":  "tunnel node-2 veil0",
+	})
+}
+
+// The socket of a probe of the path MTU is bound to the tunnel, against the node's routes.
+func TestProbeOfThePathIsInTheTunnel(t *testing.T) {
+	n := newNode(t)
+	addr := netip.MustParseAddrPort
+	for _, to := range []string{"192.0.2.2", "192.0.2.3"} {
+		n.flows = append(n.flows, bpfmaps.Flow{Protocol: 17, Client: addr("192.0.2.1:51821"),
+			Service: addr(to + ":51821"), Backend: addr(to + ":51821")})
+	}
+	got, err := n.ask("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ(t, got, map[string]string{
+		"192.0.2.1:51821 192.0.2.2:51821": "tunnel node-2 veil0",
+		"192.0.2.1:51821 192.0.2.3:51821": "refused no peer of the tunnel has the address",
+	})
+}
+
+func TestUnknownNamesAreAnsweredWithTheKnown(t *testing.T) {
+	n := newNode(t)
+	for query, want := range map[string]string{
+		"?pod=shop/wob":   "its pods are shop/web",
+		"?class=envelope": "write one of tunnel, local, outside, host, refused",
+	} {
+		if _, err := n.ask(query); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
+	n.f.o.Guard = func() (telemetry.Guard, error) { return telemetry.Guard{}, errors.New("no BPF") }
+	if _, err := n.ask(""); err == nil {
+		t.Error("without the guard's state there is an answer")
+	}
+}
+
+// An address of a deleted node has row 8, until a node has it again.
+func TestDeletedNodeIsRemembered(t *testing.T) {
+	n := newNode(t)
+	a := netip.MustParseAddr("192.0.2.2")
+	for i, table := range []cluster.Table{{}, {NodeAddrs: []netip.Addr{a}}} {
+		if err := n.f.Turn(feature.Turn{Table: table}); err != nil {
+			t.Fatal(err)
+		}
+		if n.f.former[a] != (i == 0) {
+			t.Errorf("turn %d: %v", i, n.f.former)
+		}
+	}
+}

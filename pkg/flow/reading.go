@@ -1,0 +1,179 @@
+package flow
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// seenKept bounds the hashes of connections by which flows of services are not shown twice.
+const seenKept = 1 << 19
+
+// reading is one page that is being made.
+type reading struct {
+	*kept
+	*world
+	query query
+	drops drops
+	seed  maphash.Seed
+	// seen are hashes of the connections of conntrack, if twice is set: a connection may be in both
+	// tables.
+	seen  map[uint64]struct{}
+	twice bool
+	// err is the first error; nothing is added after it.
+	err error
+}
+
+// begin forgets what was read.
+func (p *reading) begin() {
+	p.kept, p.seen = newKept(), map[uint64]struct{}{}
+	p.drops.forget()
+}
+
+// add judges a connection and keeps it if it is chosen.
+func (p *reading) add(c connection) {
+	if p.err != nil {
+		return
+	}
+	key := keyOf(c)
+	if p.twice && c.source == "conntrack" && len(p.seen) < seenKept {
+		p.seen[key.hash(p.seed)] = struct{}{}
+	}
+	if p.tunnels.carries(c) {
+		p.Outer++
+		return
+	}
+	client, server, legs, err := p.legs(c)
+	if err != nil {
+		p.err = err
+		return
+	}
+
+	f := p.judge(legs, c.translated())
+	if reason := p.drops.take(c, key); reason != "" && !c.Replied {
+		f = telemetry.Flow{Class: telemetry.FlowRefused, Reason: reason, Link: f.Link}
+	}
+	f.Protocol = telemetry.ProtocolName(c.Proto)
+	f.Client, f.ClientPort, f.ClientPod = c.Client, c.ClientPort, client.pod
+	f.Server, f.ServerPort, f.ServerPod = c.Server, c.Port, server.pod
+	if c.translated() {
+		f.Asked, f.AskedPort = c.Asked.Addr(), c.Asked.Port()
+	}
+	f.Replied, f.Source = c.Replied, c.source
+	if p.query.matches(f) {
+		p.kept.add(f)
+	}
+}
+
+// addService adds a flow of the services' table that conntrack does not have.
+func (p *reading) addService(s bpfmaps.Flow) {
+	c := connection{nl.Tracked{Connection: nl.Connection{Client: s.Client.Addr(),
+		Server: s.Backend.Addr(), Proto: s.Protocol, Port: s.Backend.Port(),
+		ClientPort: s.Client.Port()}, Asked: s.Service, Replied: s.Established}, "services"}
+	if !s.SNAT {
+		c.Source = c.Client
+	}
+	if _, seen := p.seen[keyOf(c).hash(p.seed)]; !seen {
+		p.add(c)
+	}
+}
+
+// addDrops adds samples of drops that no connection has.
+func (p *reading) addDrops() {
+	for _, d := range p.drops.left() {
+		if d.SrcPod != "" && d.Out != "" && p.assigned[d.Src] {
+			d.Src = p.podAddr(d.SrcPod, d.Src) // It was masqueraded when it was dropped.
+		}
+		f := telemetry.Flow{Class: telemetry.FlowRefused, Reason: d.Reason, Peer: d.Peer, Link: d.Out,
+			Protocol: d.Protocol, Client: d.Src, ClientPort: d.SrcPort, ClientPod: d.SrcPod,
+			Server: d.Dst, ServerPort: d.DstPort, ServerPod: d.DstPod, Source: "drops"}
+		if p.query.matches(f) {
+			p.kept.add(f)
+		}
+	}
+}
+
+// key identifies the packets of a connection's client behind NAT.
+type key struct {
+	src, dst         netip.Addr
+	proto            string
+	srcPort, dstPort uint16
+}
+
+func keyOf(c connection) key {
+	return key{c.Client, c.Server, telemetry.ProtocolName(c.Proto), c.ClientPort, c.Port}
+}
+
+func (k key) hash(seed maphash.Seed) uint64 {
+	var b [64]byte
+	src, dst := k.src.As16(), k.dst.As16()
+	n := copy(b[:], src[:])
+	n += copy(b[n:], dst[:])
+	binary.BigEndian.PutUint16(b[n:], k.srcPort)
+	binary.BigEndian.PutUint16(b[n+2:], k.dstPort)
+	n += 4
+	n += copy(b[n:], k.proto)
+	return maphash.Bytes(seed, b[:n])
+}
+
+// drops are samples of dropped packets, each by the key of its packet. The last of a key counts.
+type drops struct {
+	byKey map[key]*sample
+	order []key
+}
+
+type sample struct {
+	telemetry.DroppedPacket
+	taken bool
+}
+
+// newDrops returns the samples without those of harmless reasons.
+func newDrops(packets []telemetry.DroppedPacket, harmless map[string]bool) drops {
+	d := drops{byKey: map[key]*sample{}}
+	for _, p := range packets {
+		if harmless[p.Reason] || !p.Src.IsValid() {
+			continue
+		}
+		k := key{p.Src, p.Dst, p.Protocol, p.SrcPort, p.DstPort}
+		if d.byKey[k] == nil {
+			d.order = append(d.order, k)
+		}
+		d.byKey[k] = &sample{DroppedPacket: p}
+	}
+	return d
+}
+
+// take returns the reason for which a packet of the client was dropped, or "". A packet that was
+// dropped before NAT has the address that the client connected to.
+func (d drops) take(c connection, behind key) string {
+	before := behind
+	before.dst, before.dstPort = c.Asked.Addr(), c.Asked.Port()
+	for _, k := range []key{behind, before} {
+		if s := d.byKey[k]; s != nil && !c.Replied {
+			s.taken = true
+			return s.Reason
+		}
+	}
+	return ""
+}
+
+// forget forgets which samples were taken.
+func (d drops) forget() {
+	for _, s := range d.byKey {
+		s.taken = false
+	}
+}
+
+// left returns the samples that no connection took, in their order.
+func (d drops) left() (all []telemetry.DroppedPacket) {
+	for _, k := range d.order {
+		if s := d.byKey[k]; !s.taken {
+			all = append(all, s.DroppedPacket)
+		}
+	}
+	return all
+}
