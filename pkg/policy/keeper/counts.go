@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 )
 
 // Bounds of the rules that denials are counted for.
@@ -129,7 +130,7 @@ func (k *Keeper) allowed() (counts map[policy.RuleName]int, err error) {
 		return nil, errBusy
 	}
 	defer k.trying.Unlock()
-	own, err := ownAddrs()
+	own, err := revocation.OwnAddrs()
 	if err != nil {
 		return nil, err
 	}

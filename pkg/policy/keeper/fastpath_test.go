@@ -282,8 +282,8 @@ func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
 
 	n.PutPolicy(denyAll)
 	n.step()
-	n.must(n.revoker.once)
-	n.must(n.revoker.close)
+	n.must(n.revoker.Once)
+	n.must(n.revoker.Close)
 	if says(server, client) || says(client, server) {
 		t.Error("a connection goes on that a policy forbids")
 	}
@@ -310,8 +310,8 @@ func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 			}
 			n.PutPolicy(p)
 			n.step()
-			n.must(n.revoker.once)
-			n.must(n.revoker.close)
+			n.must(n.revoker.Once)
+			n.must(n.revoker.Close)
 			if says(server, client) != allowed || says(client, server) != allowed {
 				t.Errorf("the connection goes on: %t, want %t", !allowed, allowed)
 			}

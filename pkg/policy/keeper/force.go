@@ -34,7 +34,7 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) 
 	var result nftables.Result
 	unjudged, losing := k.unjudged(plan), k.losing(plan)
 	tracked := k.track(plan, losing, nil)
-	err := k.revoker.force(plan, func() (err error) {
+	err := k.revoker.Force(plan, func() (err error) {
 		if k.fast != nil {
 			if err := k.fast.Retain(unjudged); err != nil {
 				return err

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -68,7 +69,7 @@ type Keeper struct {
 	dropped    func(nflog.Packet, telemetry.DroppedPacket)
 	drops      func() []telemetry.DroppedPacket
 	loop       *loop.Loop
-	revoker    revoker
+	revoker    *revocation.Revoker
 	denied     denials
 	// trying is held by Try, Seen and ListCounted.
 	trying sync.Mutex
@@ -155,7 +156,7 @@ func New(o PolicyConfig) *Keeper {
 		denials: o.Denials, fast: o.FastPath, dropped: o.Dropped, drops: o.Drops,
 		loop: loop.New(loop.Schedule{Gather: gather, Resync: resync, RetryMin: retry,
 			RetryMax: retry}),
-		revoker: revoker{wake: make(chan struct{}, 1)},
+		revoker: revocation.New(),
 		received: received{planner: planner.New(o.Node), pods: map[policy.Name]policy.Pod{},
 			outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{}},
 		own: owned{attached: map[policy.Key]bool{}},
@@ -237,7 +238,7 @@ func (k *Keeper) Drops() (map[string]uint64, error) { return nftables.Drops() }
 
 // Run keeps policies in force until ctx ends. What is in force then stays so.
 func (k *Keeper) Run(ctx context.Context) error {
-	ended, err := k.revoker.begin(ctx)
+	ended, err := k.revoker.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -284,7 +285,7 @@ func (k *Keeper) step() error {
 	if err == nil {
 		errs = append(errs, k.paths.OpenPolicy())
 		if result.Shrinks || last == nil {
-			k.revoker.ask()
+			k.revoker.Ask()
 		}
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/suggest"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
@@ -21,7 +22,7 @@ func (k *Keeper) Seen(namespace string) (*suggest.Seen, error) {
 		return nil, errBusy
 	}
 	defer k.trying.Unlock()
-	own, err := ownAddrs()
+	own, err := revocation.OwnAddrs()
 	if err != nil {
 		return nil, err
 	}

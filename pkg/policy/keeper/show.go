@@ -15,7 +15,7 @@ func (k *Keeper) Status() telemetry.Policy {
 	defer k.mu.Unlock()
 	now := k.shown.Load()
 	s := now.status
-	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
+	s.Listed, s.Revoked = k.listed, k.revoker.Revoked.Load()
 	s.Ignored = k.ignoredLocked()
 	if k.listed {
 		s.Told = k.revisionLocked()

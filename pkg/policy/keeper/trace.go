@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/interpret"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 )
 
 // Question describes a connection. Its Trace reports whether it is allowed.
@@ -82,7 +83,7 @@ const (
 // Trace judges a connection by the plan in force and by the kernel's table, and compares both. It
 // must run on a thread of the node's network namespace.
 func (k *Keeper) Trace(ctx context.Context, q Question) (*Trace, error) {
-	node, err := ownAddrs()
+	node, err := revocation.OwnAddrs()
 	if err != nil {
 		return nil, err
 	}

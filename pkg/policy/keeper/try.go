@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper/revocation"
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 	"github.com/kubeveil/kubeveil/pkg/policy/trial"
 )
@@ -38,7 +39,7 @@ func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, err
 		return nil, errBusy
 	}
 	defer k.trying.Unlock()
-	own, err := ownAddrs()
+	own, err := revocation.OwnAddrs()
 	if err != nil {
 		return nil, err
 	}
@@ -199,8 +200,8 @@ func (k *Keeper) eachKnown(plan *policy.Plan, begin func(), each func(policy.Kno
 		return err
 	}
 	err = nl.EachConnection(c, begin, func(c nl.Connection) {
-		delete(fast, known(c))
-		each(known(c))
+		delete(fast, revocation.Known(c))
+		each(revocation.Known(c))
 	})
 	for c := range fast {
 		each(c)

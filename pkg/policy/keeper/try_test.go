@@ -149,8 +149,8 @@ func TestWhatATryPredictsHappens(t *testing.T) {
 	}
 	n.PutPolicy(web)
 	n.step()
-	n.must(n.revoker.once)
-	n.must(n.revoker.close)
+	n.must(n.revoker.Once)
+	n.must(n.revoker.Close)
 	left := n.connections()
 	if gone := len(connections) - len(left); gone != ends || got.Connections != len(connections) ||
 		got.Same != len(left) {

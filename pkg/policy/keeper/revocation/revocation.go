@@ -1,4 +1,4 @@
-package keeper
+package revocation
 
 import (
 	"context"
@@ -22,10 +22,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// revokeEvery is the least time between the beginnings of two readings of all known connections.
-// The kernel walks its table with softirqs off, 10 ms for 262,144 buckets even if they are empty,
-// and a change that comes meanwhile waits. Reading takes half a core at most, since it pauses for as
-// long as it last took, up to this time.
+// revokeEvery is the least time between the beginnings of two readings of all known connections. The
+// kernel walks its table with softirqs off, 10 ms for 262,144 buckets even if they are empty, and a
+// change that comes meanwhile waits. Reading takes half a core at most, since it pauses for as long
+// as it last took, up to this time.
 const revokeEvery = 500 * time.Millisecond
 
 // pauseAfter returns how long to pause after a reading that took this long.
@@ -33,13 +33,14 @@ func pauseAfter(took time.Duration) time.Duration {
 	return min(max(took, revokeEvery-took), revokeEvery)
 }
 
-// revoker deletes known connections that are no longer allowed: the next packet of one is judged
-// as a first packet. It works beside the Keeper, since a node may know 100,000 connections.
-type revoker struct {
-	wake    chan struct{}
-	revoked atomic.Uint64
+// Revoker deletes known connections that are no longer allowed: the next packet of one is judged as
+// a first packet. Make one with New. Its methods may be called concurrently, except Once and Close.
+type Revoker struct {
+	wake chan struct{}
+	// Revoked counts the deleted connections.
+	Revoked atomic.Uint64
 	// ended has the flows without a handshake that were deleted, and until when the table drops
-	// answers to them that are on their way, see nftables.DropAnswers. Only once uses ended,
+	// answers to them that are on their way, see nftables.DropAnswers. Only Once uses ended,
 	// untold and conn.
 	ended map[nl.Connection]time.Time
 	// untold reports whether the table lacks some of these.
@@ -57,9 +58,12 @@ type revoker struct {
 	failed error
 }
 
-// force calls apply, which brings a plan in force. No connection is deleted meanwhile: it could be
+// New returns a Revoker without a plan.
+func New() *Revoker { return &Revoker{wake: make(chan struct{}, 1)} }
+
+// Force calls apply, which brings a plan in force. No connection is deleted meanwhile: it could be
 // one that the new plan allows.
-func (r *revoker) force(plan *policy.Plan, apply func() error) error {
+func (r *Revoker) Force(plan *policy.Plan, apply func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err := apply()
@@ -69,8 +73,8 @@ func (r *revoker) force(plan *policy.Plan, apply func() error) error {
 	return err
 }
 
-// ask wakes work to judge the known connections by the plan that is in force.
-func (r *revoker) ask() {
+// Ask makes Begin judge the known connections by the plan that is in force.
+func (r *Revoker) Ask() {
 	r.mu.Lock()
 	r.asked = true
 	r.mu.Unlock()
@@ -80,9 +84,9 @@ func (r *revoker) ask() {
 	}
 }
 
-// begin revokes connections in the calling thread's network namespace until ctx ends. The caller
+// Begin revokes connections in the calling thread's network namespace until ctx ends. The caller
 // waits for ended then.
-func (r *revoker) begin(ctx context.Context) (ended chan struct{}, err error) {
+func (r *Revoker) Begin(ctx context.Context) (ended chan struct{}, err error) {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("open the network namespace: %w", err)
@@ -91,16 +95,16 @@ func (r *revoker) begin(ctx context.Context) (ended chan struct{}, err error) {
 	go func() {
 		defer close(ended)
 		defer func() { _ = ns.Close() }()
-		defer func() { _ = r.close() }()
+		defer func() { _ = r.Close() }()
 		r.work(ctx, func() error {
-			return netns.DoFd(int(ns.Fd()), "of policies", func() error { return r.once() })
+			return netns.DoFd(int(ns.Fd()), "of policies", func() error { return r.Once() })
 		})
 	}()
 	return ended, nil
 }
 
-// work calls once after each ask, and again revokeEvery after an error, until ctx ends.
-func (r *revoker) work(ctx context.Context, once func() error) {
+// work calls Once after each Ask, and again revokeEvery after an error, until ctx ends.
+func (r *Revoker) work(ctx context.Context, once func() error) {
 	var again <-chan time.Time
 	for {
 		select {
@@ -123,8 +127,8 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 	}
 }
 
-// once judges the known connections if ask was called since the last time.
-func (r *revoker) once() error {
+// Once judges the known connections if Ask was called since the last time.
+func (r *Revoker) Once() error {
 	r.mu.Lock()
 	plan, asked := r.plan, r.asked
 	r.asked = false
@@ -133,7 +137,7 @@ func (r *revoker) once() error {
 		return nil
 	}
 	n, err := r.revoke(plan)
-	r.revoked.Add(uint64(n))
+	r.Revoked.Add(uint64(n))
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,8 +149,8 @@ func (r *revoker) once() error {
 
 // revoke deletes the known connections of the node's pods that the plan does not allow, and returns
 // how many. Of those, a plan that came in force meanwhile may allow some again.
-func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
-	own, err := ownAddrs()
+func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
+	own, err := OwnAddrs()
 	if err != nil {
 		return 0, err
 	}
@@ -158,7 +162,7 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	defer func() {
 		if err != nil {
 			// It may hold answers that were not read.
-			err = errors.Join(err, r.close())
+			err = errors.Join(err, r.Close())
 		}
 	}()
 	denied := denies(plan, own)
@@ -180,7 +184,7 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 
 // dropAnswers has the table drop the answers to flows that are about to be deleted. Answers to
 // flows that were deleted a short time ago are still dropped, if the flows are still denied.
-func (r *revoker) dropAnswers(ending iter.Seq[nl.Connection],
+func (r *Revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	denied func(nl.Connection) bool) error {
 	now := time.Now()
 	maps.DeleteFunc(r.ended, func(_ nl.Connection, until time.Time) bool { return now.After(until) })
@@ -210,8 +214,8 @@ func (r *revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	return err
 }
 
-// close closes what once has open. It must not run beside once.
-func (r *revoker) close() error {
+// Close closes what Once has open. It must not run beside Once.
+func (r *Revoker) Close() error {
 	if r.conn == nil {
 		return nil
 	}
@@ -224,18 +228,19 @@ func (r *revoker) close() error {
 func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool {
 	judge := plan.JudgesKnown(own)
 	return func(c nl.Connection) bool {
-		v, _, _ := judge(known(c))
+		v, _, _ := judge(Known(c))
 		return v != policy.Allow
 	}
 }
 
-func known(c nl.Connection) policy.Known {
+// Known returns a connection as plans judge it.
+func Known(c nl.Connection) policy.Known {
 	return policy.Known{Client: c.Client, Server: c.Server, Proto: policy.Proto(c.Proto),
 		Port: c.Port, ClientPort: c.ClientPort, Midstream: c.Midstream}
 }
 
-// ownAddrs returns the addresses of the node's links.
-func ownAddrs() (map[netip.Addr]bool, error) {
+// OwnAddrs returns the addresses of the node's links.
+func OwnAddrs() (map[netip.Addr]bool, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, err
