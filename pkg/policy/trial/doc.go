@@ -12,5 +12,8 @@
 //     row of the pod with the peer Others.
 //   - A peer at a pod's address is marked as unknown unless it is known which pod has the address.
 //
-// Start reading at Trial.Known.
+// A packet that was dropped passes if the plan to try allows it. It does not count if the plan in
+// force allows it too: policies have changed since.
+//
+// Start reading at Trial.Known, then Trial.Dropped.
 package trial
