@@ -19,12 +19,13 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 
 // capability is the requested use of a volume.
 type capability struct {
-	// block means the raw device. Otherwise it is a file system of kind fs; empty means the
-	// existing one, or the default.
+	// block means the raw device. Otherwise fs is the kind of the file system. An empty fs means
+	// the kind that is on the volume, or Ext4 for a new volume.
 	block   bool
 	fs      mount.FS
 	options []string
-	// readOnly for all, single for one pod at a time.
+	// readOnly means that no pod may write. single means that only one pod at a time may use the
+	// volume.
 	readOnly, single bool
 }
 
@@ -56,8 +57,8 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	return out, mount.CheckOptions(out.options)
 }
 
-// readCapabilities reads the capabilities of a request, of which there must be one, and returns the
-// smallest size that they allow, in bytes.
+// readCapabilities reads the capabilities of a request, which needs at least one. least is the
+// smallest size in bytes that suits all of them.
 func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 	if len(cs) == 0 {
 		return 0, invalid("no volume capabilities")
@@ -74,7 +75,7 @@ func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 	return least, nil
 }
 
-// mode is the capability in the words of a volume's state.
+// mode returns the capability in the form that a volume's state keeps.
 func (c capability) mode() volume.Mode {
 	if c.block {
 		return volume.Block
@@ -82,8 +83,9 @@ func (c capability) mode() volume.Mode {
 	return volume.Filesystem
 }
 
-// sameMode refuses to use a volume in another mode than before: a pod that had the raw device wrote
-// what the kernel's file system driver would parse. A class may allow it for its copies.
+// sameMode refuses to use a volume in another mode than before. Otherwise a pod could write a
+// malicious file system to the raw device, which the kernel would parse after the change of mode. A
+// class may allow the change for copies.
 func sameMode(st volume.State, p Parameters, c capability) error {
 	if st.Mode == "" || st.Mode == c.mode() {
 		return nil
@@ -92,11 +94,11 @@ func sameMode(st volume.State, p Parameters, c capability) error {
 		return nil
 	}
 	return failed("volume %s was used with volumeMode %s, or is a copy of such a volume, and is "+
-		"requested with %s: a copy may be, if its class has %s: %s", st.Volume, st.Mode, c.mode(),
-		paramCopies, CopiesAnyMode)
+		"requested with %s: only a copy may change it, if its class has %s: %s", st.Volume, st.Mode,
+		c.mode(), paramCopies, CopiesAnyMode)
 }
 
-// kind is the file system to be made.
+// kind returns the kind of file system to make on a new volume.
 func (c capability) kind() mount.FS {
 	if c.fs == "" {
 		return mount.Ext4

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// defaultSize is the size in bytes of a volume whose request names none.
+	// defaultSize is the size in bytes of a volume whose request names no size.
 	defaultSize = 1 << 30
-	// maxSize is how much one XTS key may encrypt, in bytes. IEEE P1619 recommends about 1 TiB for
-	// a key and allows no more than 256 TiB.
+	// maxSize is the largest volume in bytes, because one XTS key encrypts a whole volume. IEEE
+	// P1619 recommends about 1 TiB for a key and allows no more than 256 TiB.
 	maxSize = 16 << 40
 )
 
-// ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node
-// service alone.
+// ControllerGetCapabilities implements csi.ControllerServer. It does not list EXPAND_VOLUME,
+// because the node service expands volumes.
 func (d *Driver) ControllerGetCapabilities(context.Context,
 	*csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
@@ -46,8 +46,8 @@ func (d *Driver) ControllerGetCapabilities(context.Context,
 	return r, nil
 }
 
-// CreateVolume implements csi.ControllerServer. It allocates the space here, so that a full node is
-// known before a pod waits for it.
+// CreateVolume implements csi.ControllerServer. It allocates the space now, so that a full node is
+// noticed before a pod waits for the volume.
 func (d *Driver) CreateVolume(ctx context.Context,
 	r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
@@ -90,8 +90,8 @@ func (d *Driver) CreateVolume(ctx context.Context,
 	return &csi.CreateVolumeResponse{Volume: v}, nil
 }
 
-// create creates the state of a volume and allocates its space. Without space it removes the state,
-// so that the request can go to another node.
+// create creates the state of a volume and allocates its space. If the space is missing, it removes
+// the state, so that another node can serve the request.
 func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
 	least int64) (volume.State, error) {
 	size, err := sizeOf(r.GetCapacityRange(), least)
@@ -100,7 +100,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	}
 
 	id, set := r.GetName(), d.Sets[p.Backend]
-	// A volume that was expanded since is the same, if it fits the request.
+	// A repeated request also matches a volume that was expanded since, within the request's limit.
 	limit := r.GetCapacityRange().GetLimitBytes()
 	if have, err := d.anySet.Get(ctx, id); err == nil && have.Phase == volume.Ready &&
 		have.Payload > size && (limit == 0 || have.Payload <= limit) {
@@ -110,7 +110,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	st, err := set.Create(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
-		// Removed for lack of space, but not completely.
+		// An earlier request found no space, and its removal of the state was interrupted.
 		if err = d.remove(ctx, set, id); err == nil {
 			st, err = set.Create(ctx, id, size, request)
 		}
@@ -124,7 +124,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 		return st, err
 	}
 
-	// If there is a backing all the same, the state may be from a backup, and the backing may be
+	// If a backing exists, keep the state: it may be restored from a backup, and the backing may be
 	// all that remains of the volume.
 	if _, there := set.Backend.Attach(ctx, id); !errors.Is(there, backend.ErrMissing) {
 		return st, errors.Join(err, there, set.Backend.Detach(ctx, id))
@@ -133,7 +133,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	return st, errors.Join(err, d.remove(ctx, set, id))
 }
 
-// remove deletes a volume and its state: its name is never used again.
+// remove deletes a volume and its state.
 func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 	r, err := set.Delete(ctx, id)
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 	return set.Forget(ctx, id)
 }
 
-// describe returns a volume in CSI's form.
+// describe returns the CSI message for a volume.
 func (d *Driver) describe(st volume.State) *csi.Volume {
 	v := &csi.Volume{VolumeId: st.Volume, CapacityBytes: st.Payload}
 	if st.Request.Node != "" {
@@ -162,16 +162,16 @@ func topology(node string) *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{TopologyKey: node}}
 }
 
-// noMutable refuses parameters of a VolumeAttributesClass: none is supported.
+// noMutable refuses all parameters of a VolumeAttributesClass, because the driver supports none.
 func noMutable(given map[string]string) error {
 	for name := range given {
-		return invalid("parameter %q: a volume has none that can be changed: use another "+
+		return invalid("parameter %q: no parameter of a volume can be changed: use another "+
 			"StorageClass and a clone", name)
 	}
 	return nil
 }
 
-// sizeOf returns the payload in bytes for a range, at least least.
+// sizeOf returns the payload in bytes for the range r. It is at least least.
 func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -188,19 +188,19 @@ func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	}
 	size := crypt.PayloadSize(max(required, least))
 	if limit > 0 && size > limit {
-		return 0, outOf("the limit is %d bytes, and the least that can be made for this "+
-			"request is %d", limit, size)
+		return 0, outOf("the limit is %d bytes, and the smallest volume for this request "+
+			"has %d", limit, size)
 	}
 	return size, nil
 }
 
-// here refuses requirements that this node does not meet.
+// here refuses topology requirements that this node does not meet.
 func (d *Driver) here(r *csi.TopologyRequirement) error {
 	if len(r.GetRequisite()) == 0 || slices.ContainsFunc(r.GetRequisite(), d.isHere) {
 		return nil
 	}
-	return &coded{codes.ResourceExhausted, "volumes that node " + d.Node +
-		" makes are on that node, which is not among those required"}
+	return &coded{codes.ResourceExhausted, "node " + d.Node +
+		" makes volumes only on itself, and is not among the required nodes"}
 }
 
 func (d *Driver) isHere(t *csi.Topology) bool { return t.GetSegments()[TopologyKey] == d.Node }
@@ -248,8 +248,8 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// Destroy does what DeleteVolume or DeleteSnapshot does, for a volume or snapshot that no object of
-// Kubernetes stands for. The caller checks that.
+// Destroy deletes a volume or snapshot as DeleteVolume or DeleteSnapshot does. The caller checks
+// first that no PersistentVolume or VolumeSnapshotContent names it.
 func (d *Driver) Destroy(ctx context.Context, id string) error {
 	st, err := d.anySet.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -266,7 +266,8 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	return err
 }
 
-// own returns a volume whose backing is on this node: it was made here, or taken over, or may be.
+// own returns the state and Set of a volume that was made on this node, or that this node took over
+// or may take over. It refuses any other volume.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
 	st, err := d.anySet.Get(ctx, id)
 	if err != nil {
@@ -278,10 +279,10 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 			return st, nil, err
 		}
 		if from == "" || from != st.Request.Node && from != st.Writer {
-			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone "+
-				"for good and its disk is here, a person lets this one take the volume over; "+
-				"when it was taken over from here, its PersistentVolume goes on naming this node, "+
-				"and cannot be changed: make another one: "+
+			return st, nil, failed("volume %s is on node %s, this is %s; if node %[2]s will not "+
+				"return and its disk is here, let this node take the volume over; "+
+				"if node %[2]s took the volume over, the PersistentVolume still names this node "+
+				"and cannot be changed, so create another PersistentVolume: "+
 				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
@@ -289,8 +290,9 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 	return st, set, err
 }
 
-// mayDelete refuses a volume that was or may be taken over: deleting its key would destroy what
-// another node has. The node that took it over may delete it once the volume names that node.
+// mayDelete refuses a volume that was or may be taken over, because deleting its key would destroy
+// the data on the other node. The node that took the volume over may delete it once the volume's
+// request names that node.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
 		return failed("volume %s was taken over from node %s: declare that it is of node %s "+
@@ -350,7 +352,7 @@ func (d *Driver) GetCapacity(ctx context.Context,
 		MaximumVolumeSize: wrapperspb.Int64(free)}, nil
 }
 
-// ListVolumes implements csi.ControllerServer: the volumes of all nodes.
+// ListVolumes implements csi.ControllerServer. It lists the volumes of all nodes.
 func (d *Driver) ListVolumes(ctx context.Context,
 	r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
@@ -365,15 +367,16 @@ func (d *Driver) ListVolumes(ctx context.Context,
 	return out, nil
 }
 
-// tokenPrefix begins a token; the name of the last volume of the previous page follows.
+// tokenPrefix is the prefix of a page token. The name of the previous page's last volume follows.
 const tokenPrefix = "after/"
 
-// list returns a page of the matching volumes, by name, and the token of the next page.
+// list returns a page of at most most matching volumes in the order of their names, and the token
+// of the next page. 0 for most means no limit. An empty next means that no page follows.
 func (d *Driver) list(ctx context.Context, token string, most int,
 	match func(volume.State) bool) (page []volume.State, next string, err error) {
 	after, ok := strings.CutPrefix(token, tokenPrefix)
 	if token != "" && !ok {
-		return nil, "", &coded{codes.Aborted, "starting token " + token + " is none that was given"}
+		return nil, "", &coded{codes.Aborted, "starting token " + token + " is not of this driver"}
 	}
 	if most < 0 {
 		return nil, "", invalid("max entries %d", most)

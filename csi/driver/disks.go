@@ -10,12 +10,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// recordPatience is how long a round waits for the disks. A disk that hangs blocks one read.
+// recordPatience is how long CheckDisks waits for all disks.
 const recordPatience = 4 * time.Second
 
 // CheckDisks reads the records of the disks below all mappings. It fences each mapping whose disk
-// another node has opened since (volume.Set.FenceByDisk). It reads only disks, so it works without
-// an API server. Call it every few seconds.
+// another node has opened since this node did (volume.Set.FenceByDisk). It works without an API
+// server, because it reads only disks. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
 	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
@@ -43,8 +43,8 @@ func (d *Driver) CheckDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkDisk starts to read the records below one mapping, and reports whether it did: it starts no
-// second read beside one that hangs.
+// checkDisk starts a goroutine that reads the records below one mapping and sends its result to
+// done. It returns false, and starts nothing, while an earlier read of the mapping hangs.
 func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) bool {
 	id := d.strays.volume(name)
 	if id == "" {

@@ -2,25 +2,26 @@
 // the Container Storage Interface (v1), for the volumes of one node.
 //
 // It promises:
-//   - Every call may be repeated, at any time, by another process. Facts are read from the state of
-//     the volume, the mappings and the mount table.
+//   - Every call may be repeated, at any time, by another process. The driver reads the state of
+//     the volume, the mappings and the mount table, and relies on no memory of earlier calls.
 //   - A file system is made only on a volume that was never used, according to its state. An
 //     unexpected file system is an error.
-//   - Unstage and unpublish never force anything: a mount in use stays, and the error names its
-//     place.
+//   - Unstage and unpublish never force an unmount: a mount in use stays, and the error names its
+//     path.
 //   - Errors have the codes of docs/design/0006-csi-driver.md and name a remedy. No secret is in an
 //     error or a log.
 //
 // It changes disks and keys only through csi/volume, and file systems only through csi/mount. It
 // refuses unknown parameters.
 //
-// Each backend has a volume.Set of its own (Config.Sets). So csi/volume has one backend, and the
-// driver refuses a state that names another one before a Set locks or reads anything.
+// Each backend has a volume.Set of its own (Config.Sets). So csi/volume needs to know only one
+// backend. The driver refuses a state whose backend is not configured before a Set locks or reads
+// anything.
 //
 // A state keeps the parameters of its class as one text (Parameters.String). VeilVolume's spec
-// holds that text, which no client can change; fields would be a second form beside it for ever.
+// holds that text and is immutable. Separate fields would be a second form of the same parameters.
 //
-// It is larger than most packages: the services share request checks, locks and codes, so two
+// The package is larger than most, because the services share request checks, locks and codes. Two
 // halves would depend on each other.
 //
 // Start reading at Config, then controller.go and stage.go.

@@ -29,22 +29,24 @@ const (
 type Config struct {
 	// Node is the name of this node, Version the version of this program.
 	Node, Version string
-	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. At least one is
-	// needed. They share store, engine and locks.
+	// Sets holds a volume.Set per backend, keyed by BackendFile or BackendDisk. At least one is
+	// needed. The Sets must share store, engine and locks.
 	Sets map[string]*volume.Set
-	// Keys are the providers by name, except those whose key comes with a request. It may be empty.
+	// Keys holds the key providers by name. It may be empty: a provider whose key comes with each
+	// request (keyring.NameSecret) needs no entry.
 	Keys map[string]keyring.Provider
-	// Defaults are the values of parameters that a class leaves out. A zero field is the first
-	// configured value.
+	// Defaults are the values of parameters that a class leaves out. An empty field means the first
+	// value that is known and configured.
 	Defaults Parameters
 	Mounts   mount.System
 	// PrivateMounts allows targets whose mounts do not reach the host: for a driver that shares the
 	// kubelet's mount namespace, or runs without a kubelet.
 	PrivateMounts bool
-	// TakeOver returns the node that a volume may be taken over from because it is gone, or an
-	// empty string. It returns a *volume.TakenError on the node that was declared gone.
+	// TakeOver returns the lost node from which this node may take a volume over, or an empty
+	// string if there is none. On the node that was declared gone, it returns a *volume.TakenError.
+	// Nil means that no volume may be taken over.
 	TakeOver func(ctx context.Context, volume string) (string, error)
-	// Cache answers reads that decide nothing: statistics, health, and upkeep. Nil means the store.
+	// Cache serves reads that may be stale: statistics, health and upkeep. Nil means the store.
 	Cache volume.Reader
 	// Log may be nil.
 	Log *slog.Logger
@@ -57,35 +59,36 @@ type Driver struct {
 	csi.UnimplementedNodeServer
 
 	Config
-	// anySet is one of the Sets, for what they share: store, engine and locks.
+	// anySet is one of the Sets. It gives access to the store, engine and locks that all share.
 	anySet *volume.Set
 	// fromSecrets is keyring.FromSecrets.
 	fromSecrets func(map[string]string) (keyring.Provider, error)
-	// ending is closed to abandon copies.
+	// ending is closed by End, which abandons copies.
 	ending  chan struct{}
 	endOnce sync.Once
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// busy holds the ids of volumes that a call has locked.
 	busy map[string]bool
-	// reads are the queries to disks that are under way, by question.
+	// reads holds the disk queries that are under way, keyed by the question of read.
 	reads map[string]*reading
-	// records are the mappings whose disks are being read, by name.
+	// records holds the names of mappings whose disk's records are being read.
 	records map[string]bool
-	// fenced and unsealed count what happened to volumes.
+	// fenced and unsealed count the volumes that were fenced, and closed unsealed.
 	fenced, unsealed atomic.Int64
-	// strays are mappings without a known volume.
+	// strays maps mappings to volumes, and counts failed look-ups.
 	strays *strays
-	// unused are mappings that no pod has.
+	// unused remembers the mappings that no pod uses.
 	unused *unused
-	// holders returns what holds a device beside mounts: blk.Holders, other in tests.
+	// holders returns the users of a device other than mounts. It is blk.Holders, except in tests.
 	holders func(number uint64) []string
-	// notify receives notices; nil drops them.
+	// notify receives notices. If notify is nil, they are dropped.
 	notify func(Notice)
-	// refusals are the kinds of refusals that upkeep met last, by volume.
+	// refusals holds the kind of the last refusal that upkeep met, keyed by volume.
 	refusals map[string]crypt.Kind
 }
 
-// New checks c and returns a driver. It touches nothing.
+// New checks c and returns a driver. It does not read or change disks, mappings or mounts.
 func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
@@ -128,7 +131,7 @@ func (d *Driver) Register(s *grpc.Server) {
 	csi.RegisterNodeServer(s, d)
 }
 
-// reader returns the reader for what decides nothing.
+// reader returns the Cache, or the store without one, for reads that may be stale.
 func (d *Driver) reader() volume.Reader {
 	if d.Cache == nil {
 		return d.anySet.Store
@@ -136,7 +139,8 @@ func (d *Driver) reader() volume.Reader {
 	return d.Cache
 }
 
-// lock excludes other calls from the volume until unlock; ErrInProgress when one holds it.
+// lock locks a volume against other calls until the caller calls unlock. It returns
+// volume.ErrInProgress if another call has the lock.
 func (d *Driver) lock(id string) (unlock func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,8 +155,8 @@ func (d *Driver) lock(id string) (unlock func(), err error) {
 	}, nil
 }
 
-// CheckMounts refuses a folder whose mounts do not reach the host: pods would write, in clear, to
-// the folder below.
+// CheckMounts returns an error if mounts in dir do not reach the host. Pods would then write, in
+// clear, to the folder below the mount.
 func (d *Driver) CheckMounts(dir string) error {
 	if d.PrivateMounts {
 		return nil
@@ -160,7 +164,7 @@ func (d *Driver) CheckMounts(dir string) error {
 	return d.Mounts.CheckShared(dir)
 }
 
-// set returns the Set of the volume with that state.
+// set returns the Set of the backend that st names.
 func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	set := d.Sets[st.Request.Backend]
 	if set == nil {
@@ -170,14 +174,14 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	return set, nil
 }
 
-// End abandons copies that are under way or requested later; suspended sources resume at once. Call
+// End abandons copies that are under way or requested later. Suspended sources resume at once. Call
 // it before the process ends, and before waiting for calls.
 func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Recover resumes mappings that an earlier process left suspended. Call it when the driver starts,
-// and again while it returns an error. Calls may be served meanwhile.
+// and repeat it until it returns nil. The driver may serve calls meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.anySet.Resume(ctx) }
 
-// ResumeMarked is the part of Recover that needs no store: it works while the API server is away
-// (volume.Set.ResumeMarked).
+// ResumeMarked resumes the suspended mappings that it can find without the store
+// (volume.Set.ResumeMarked). So it works while the API server is away.
 func (d *Driver) ResumeMarked(ctx context.Context) error { return d.anySet.ResumeMarked(ctx) }

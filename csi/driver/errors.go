@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// coded is an error whose code was chosen where it was made.
+// coded is an error with its gRPC code.
 type coded struct {
 	code codes.Code
 	text string
@@ -42,15 +42,16 @@ func outOf(format string, args ...any) error {
 	return &coded{codes.OutOfRange, fmt.Sprintf(format, args...)}
 }
 
-// refused maps kinds of refused disks to codes. All others are DataLoss: their bytes are not those
-// that were written.
+// refused maps kinds of refused disks to codes. All other kinds are DataLoss, because the disk does
+// not have the bytes that were written.
 var refused = map[crypt.Kind]codes.Code{
 	crypt.NewerThanState: codes.FailedPrecondition,
 	crypt.Unsupported:    codes.FailedPrecondition,
 	crypt.NotEmpty:       codes.FailedPrecondition,
 }
 
-// table maps errors to gRPC codes (docs/design/0006-csi-driver.md); the first that matches counts.
+// table maps errors to gRPC codes (docs/design/0006-csi-driver.md). The first row that matches
+// counts.
 var table = []struct {
 	err  error
 	code codes.Code

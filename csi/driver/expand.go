@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// NodeExpandVolume implements csi.NodeServer: it expands backing, record, mapping and file system
-// of a volume in use.
+// NodeExpandVolume implements csi.NodeServer: it expands the backing, record, mapping and file
+// system of a volume in use.
 func (d *Driver) NodeExpandVolume(ctx context.Context,
 	r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
@@ -35,13 +35,14 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 		return nil, err
 	}
 
-	// The kubelet uses several paths for a device, and a device need not be found at one of them.
+	// The kubelet uses several paths for a raw device, so a raw device may be missing at the given
+	// ones.
 	isFS := err == nil && !m.Node
 	payload := o.State.Payload
 	if asked := r.GetCapacityRange(); asked != nil {
 		required := asked.GetRequiredBytes()
 		if required == 0 {
-			required = payload // Not the size of a new volume.
+			required = payload // Keep the size. sizeOf would return the default for new volumes.
 		}
 		if payload, err = sizeOf(&csi.CapacityRange{RequiredBytes: required,
 			LimitBytes: asked.GetLimitBytes()}, payload); err != nil {
@@ -77,7 +78,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt returns the mount of the volume at the first of these paths that has one.
+// volumeAt returns the mount of the volume at the first of paths that has such a mount.
 func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {

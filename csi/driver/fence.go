@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// fencePatience is how long one volume may delay the fencing of others: a fence waits for
-	// requests that its disk already has.
+	// fencePatience is how long the fence of one volume may delay the fences of others. A fence
+	// waits for the requests that were already sent to the disk.
 	fencePatience = 10 * time.Second
-	// strayConfirm is the delay before a mapping without a volume is looked up a second time,
-	// strayAgain the delay before each further time. Such a look-up may read all states.
+	// strayConfirm is the delay before the second look-up of a mapping without a volume, strayAgain
+	// the delay before each further one. A look-up may read all states.
 	strayConfirm = 5 * time.Second
 	strayAgain   = 10 * time.Minute
 )
 
-// FenceLost fences this node's mappings of volumes that it no longer has (volume.Set.FenceByState).
-// Calls about such a volume do that too, but a node without a kubelet gets no calls. FenceLost
-// continues after an error and returns all errors.
+// FenceLost fences this node's mappings of volumes that another node has taken over
+// (volume.Set.FenceByState). Calls about such a volume do that too, but a node without a kubelet
+// gets no calls. FenceLost continues after an error and returns all errors.
 //
-// It is cheap while the cache has the volumes of all mappings, so call it every second. A volume
-// that the cache lacks is read from the store. If the API server is away, or refuses this node's
+// Call it every second: it is cheap while the cache has the volumes of all mappings. It reads a
+// volume that the cache lacks from the store. If the API server is away, or refuses this node's
 // token because its Node was deleted, FenceLost learns nothing and fences nothing.
 func (d *Driver) FenceLost(ctx context.Context) error {
 	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
@@ -62,7 +62,7 @@ func (d *Driver) FenceLost(ctx context.Context) error {
 		case errors.Is(err, volume.ErrState):
 			errs = append(errs, err)
 		default:
-			// The store would return the same error for all others.
+			// The store would return the same error for all other volumes.
 			return errors.Join(append(errs, err)...)
 		}
 	}
@@ -70,9 +70,10 @@ func (d *Driver) FenceLost(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mapped returns the volumes of the mappings with these names. Only states name a mapping's volume.
-// The cache has the states of this node; the store is read for the rest. err joins the errors of
-// states that cannot be read, one of which may belong to a mapping.
+// mapped returns the volumes of the mappings with these names, and closes mappings whose volume the
+// store twice did not find. The volume of a mapping is known only from the states, whose UUIDs are
+// in the mappings' names. mapped reads the cache first, then the store. err joins the errors of
+// closing and of states that cannot be read: an unreadable state may belong to a mapping.
 func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	unknown := d.strays.keep(names)
 	if len(unknown) == 0 {
@@ -100,8 +101,8 @@ func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	return d.strays.volumes(), err
 }
 
-// closeOrphans closes mappings of a volume that the store twice did not find; an empty volume is
-// unknown. A mapping in use stays open, and is logged and counted.
+// closeOrphans closes the named mappings of volume id, which the store does not have. An empty id
+// means that the volume is unknown. A mapping in use stays open, and is logged and counted.
 func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -128,7 +129,8 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 	return errors.Join(errs...)
 }
 
-// volumeOfFile returns the volume whose file has that path, or an empty string.
+// volumeOfFile returns the volume whose backing file is path, or an empty string if path is not a
+// backing file.
 func volumeOfFile(path string) string {
 	id, ok := strings.CutSuffix(filepath.Base(path), backend.FileSuffix)
 	if !ok || backend.CheckName(id) != nil {
@@ -137,19 +139,21 @@ func volumeOfFile(path string) string {
 	return id
 }
 
-// Orphans returns how many mappings have no volume: the store did not find it twice.
+// Orphans returns how many mappings have no volume: the store twice did not find one.
 func (d *Driver) Orphans() int { return d.strays.orphans() }
 
 // strays remembers the volumes of mappings, and the mappings that have none. Use newStrays.
 type strays struct {
 	mu sync.Mutex
-	// volumeByName maps names of mappings to their volumes, as far as they are known.
+	// volumeByName maps the names of mappings to their volumes. A mapping of an unknown volume has
+	// no entry.
 	volumeByName map[string]string
-	// missing are names of mappings without a known volume, and volumes that were not found.
+	// missing counts failed look-ups. Its keys are names of mappings whose volume is unknown, and
+	// ids of volumes that the store did not find.
 	missing map[string]miss
 }
 
-// miss counts failed look-ups, and holds the time of the next.
+// miss counts failed look-ups. The next look-up is due at next.
 type miss struct {
 	times int
 	next  time.Time
@@ -159,7 +163,7 @@ func newStrays() *strays {
 	return &strays{volumeByName: map[string]string{}, missing: map[string]miss{}}
 }
 
-// keep forgets all mappings but these, and returns those without a known volume.
+// keep forgets all mappings except names, and returns those of names whose volume is unknown.
 func (s *strays) keep(names []string) (unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +182,7 @@ func (s *strays) keep(names []string) (unknown []string) {
 	return unknown
 }
 
-// learn returns the mappings that belong to none of these volumes.
+// learn stores the volumes of the mappings names that states reveal. It returns the other mappings.
 func (s *strays) learn(names []string, states []volume.State) (unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,14 +208,14 @@ func (s *strays) volumes() []string {
 	return slices.Compact(slices.Sorted(maps.Values(s.volumeByName)))
 }
 
-// due reports whether it is time to look up what: a volume, or the name of a mapping.
+// due reports whether the next look-up of what is due. what is a volume or the name of a mapping.
 func (s *strays) due(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.missing[what].next)
 }
 
-// missed counts a failed look-up of what, and returns how many there were.
+// missed counts a failed look-up of what, and returns their number.
 func (s *strays) missed(what string) (times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +249,7 @@ func (s *strays) of(volume string) (names []string) {
 	return names
 }
 
-// orphans returns how many mappings have no volume.
+// orphans returns how many mappings have no volume, after at least two failed look-ups.
 func (s *strays) orphans() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +263,7 @@ func (s *strays) orphans() (n int) {
 				mappings++
 			}
 		}
-		n += max(mappings, 1) // A name that belongs to no volume belongs to a mapping.
+		n += max(mappings, 1) // Without an entry in volumeByName, what is the name of a mapping.
 	}
 	return n
 }
@@ -271,8 +275,8 @@ func (s *strays) found(volume string) {
 	delete(s.missing, volume)
 }
 
-// fenceVolume fences the mappings of a volume. A fence that hangs continues in the background, and
-// the volume is skipped meanwhile.
+// fenceVolume fences the mappings of a volume. A fence that hangs continues in the background;
+// further fences of the volume are skipped until it ends.
 func (d *Driver) fenceVolume(ctx context.Context, st volume.State) error {
 	set, err := d.set(st)
 	if err != nil {

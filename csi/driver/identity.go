@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// askPatience is the time in which a driver must answer Ask.
+// askPatience is how long Ask waits for the driver's answer.
 const askPatience = 4 * time.Second
 
-// Ask checks whether the driver at the socket endpoint serves, and returns nil if it does.
+// Ask calls Probe of the driver at the socket endpoint. It returns nil if the driver answers.
 func Ask(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -56,9 +56,9 @@ func (d *Driver) GetPluginCapabilities(context.Context,
 	return r, nil
 }
 
-// Probe implements csi.IdentityServer: it checks device-mapper. It waits for no disk, because
-// restarting the driver repairs none. The driver stays ready without its key service: open volumes
-// stay open.
+// Probe implements csi.IdentityServer: it checks device-mapper. It does not check disks, because
+// restarting the driver does not repair a disk. A driver without its key service stays ready,
+// because open volumes do not need the key service.
 func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	if err := d.anySet.Engine.Answer(ctx); err != nil {
 		return nil, err

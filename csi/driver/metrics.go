@@ -31,7 +31,8 @@ const (
 	workUnused = "unused"
 )
 
-// NewMetrics registers the metrics of d.
+// NewMetrics registers the metrics of d with r. registered reports whether the kubelet has
+// registered the driver.
 func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -108,7 +109,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 	return m
 }
 
-// Observe counts a call.
+// Observe records the duration of a call, and counts its error.
 func (m *Metrics) Observe(c Call) {
 	m.calls.WithLabelValues(c.Method, Code(c.Err).String()).Observe(c.Took.Seconds())
 	var refused *crypt.RefusedError
@@ -127,7 +128,7 @@ func (m *Metrics) Notice(n Notice) {
 	}
 }
 
-// Rewrap is Driver.Rewrap, counted.
+// Rewrap calls Driver.Rewrap, and counts rewrapped keys and an error.
 func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
 	r, err := d.Rewrap(ctx)
 	m.rewrapped.Add(float64(r.Changed))
@@ -137,7 +138,7 @@ func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// Trim is Driver.Trim, counted.
+// Trim calls Driver.Trim, and counts trimmed bytes and an error.
 func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	n, err := d.Trim(ctx)
 	m.trimmed.Add(float64(n))
@@ -147,7 +148,7 @@ func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// FenceLost is Driver.FenceLost, counted.
+// FenceLost calls Driver.FenceLost, and counts an error.
 func (m *Metrics) FenceLost(ctx context.Context, d *Driver) error {
 	err := d.FenceLost(ctx)
 	if err != nil {
@@ -156,7 +157,7 @@ func (m *Metrics) FenceLost(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// CheckDisks is Driver.CheckDisks, counted.
+// CheckDisks calls Driver.CheckDisks, and counts an error.
 func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
 	err := d.CheckDisks(ctx)
 	if err != nil {
@@ -165,7 +166,7 @@ func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// CheckUnused is Driver.CheckUnused, counted.
+// CheckUnused calls Driver.CheckUnused, and counts an error.
 func (m *Metrics) CheckUnused(ctx context.Context, d *Driver) error {
 	err := d.CheckUnused(ctx)
 	if err != nil {

@@ -37,7 +37,8 @@ func (d *Driver) NodeGetInfo(context.Context,
 	return &csi.NodeGetInfoResponse{NodeId: d.Node, AccessibleTopology: topology(d.Node)}, nil
 }
 
-// checkTarget refuses paths that the kubelet never sends.
+// checkTarget refuses a path that is empty, relative or not clean. what names the path in the
+// error.
 func checkTarget(what, path string) error {
 	if path == "" {
 		return invalid("no %s", what)
@@ -56,7 +57,7 @@ func checkVolume(id, what, path string) error {
 	return checkTarget(what, path)
 }
 
-// lockAt is lock after checkVolume.
+// lockAt calls checkVolume, then locks the volume.
 func (d *Driver) lockAt(id, what, path string) (unlock func(), err error) {
 	if err := checkVolume(id, what, path); err != nil {
 		return nil, err
@@ -64,8 +65,8 @@ func (d *Driver) lockAt(id, what, path string) (unlock func(), err error) {
 	return d.lock(id)
 }
 
-// look returns the mapping of a volume by the cache, and by the store if the cache has none. It
-// informs; code that decides calls find.
+// look returns the mapping of a volume. It finds the volume in the cache, or else in the store. The
+// state may be stale; code that changes a volume calls find.
 func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	if o, err := d.anySet.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
 		return o, err
@@ -73,7 +74,7 @@ func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	return d.anySet.Find(ctx, id)
 }
 
-// find returns the mapping of a volume that is staged here, and its parameters.
+// find returns the mapping and parameters of a volume that is staged here. It reads the store.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.anySet.Find(ctx, id)
 	if errors.Is(err, dmcrypt.ErrNoMapping) {
@@ -89,9 +90,8 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 }
 
 // fenceIfLost fences this node's mappings of a volume that another node has, and returns the
-// *volume.BusyError. It returns nil if no other node has it. Every call that learns of a take-over
-// calls it: the kubelet requests statistics of its mounts every minute. Driver.FenceLost needs no
-// call.
+// *volume.BusyError. It returns nil if no other node has the volume. CSI calls use it so that a
+// take-over is noticed at the next call. The kubelet calls NodeGetVolumeStats every minute.
 func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {
@@ -107,7 +107,8 @@ func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	return busy
 }
 
-// notInUse refuses a volume that is mounted or published, and names the place.
+// notInUse returns an error if the volume is mounted or published at any path but those of except.
+// The error names the paths.
 func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	except ...string) error {
 	o, err := set.Find(ctx, st.Volume)
@@ -127,8 +128,8 @@ func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	return nil
 }
 
-// otherUse refuses a volume that is in use in the other way: as a raw device below a mounted file
-// system, or the reverse.
+// otherUse returns an error if the volume is in use in the other mode: as a file system if c
+// requests the raw device, or as a raw device if c requests a file system.
 func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	for _, m := range all {
 		if m.Device == device && m.Node != c.block {
@@ -141,7 +142,7 @@ func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	return nil
 }
 
-// targets returns where a device is mounted or bound.
+// targets returns the paths at which a device is mounted or bind-mounted, without those of except.
 func targets(all []mount.Mount, device uint64, except ...string) []string {
 	var at []string
 	for _, m := range all {

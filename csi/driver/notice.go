@@ -10,13 +10,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Notice is an event of a volume that its users should see, and that no call returns to them.
+// Notice is an event about a volume that its users should see, although no CSI call returns it.
 type Notice struct {
-	// Volume is the volume, or a mapping whose volume is not known: see VolumeOf.
+	// Volume is the id of the volume. If that is unknown, it is the name of a mapping; see
+	// VolumeOf.
 	Volume string
-	// Reason is one word, Message a sentence.
+	// Reason is one word. Message is a sentence.
 	Reason, Message string
-	// Refused is the kind of a refused disk that upkeep met; empty for any other notice.
+	// Refused is the kind of refusal if upkeep met a refused disk. It is empty for any other
+	// notice.
 	Refused crypt.Kind
 }
 
@@ -27,8 +29,8 @@ const (
 	reasonOrphan   = "VeilVolumeMissing"
 )
 
-// Notify sets the receiver of notices. Call it before anything is served. The function must not
-// block and must not use the driver.
+// Notify sets the receiver of notices. Call it before the driver serves. receive must not block and
+// must not use the driver.
 func (d *Driver) Notify(receive func(Notice)) { d.notify = receive }
 
 func (d *Driver) notice(n Notice) {
@@ -37,7 +39,7 @@ func (d *Driver) notice(n Notice) {
 	}
 }
 
-// Happened counts what happened to a volume, and notifies of it. The Sets of the driver call it.
+// Happened counts an event of a volume, and sends a notice of it. The driver's Sets call it.
 func (d *Driver) Happened(id string, h volume.Happening) {
 	switch h {
 	case volume.Fenced:
@@ -53,18 +55,19 @@ func (d *Driver) Happened(id string, h volume.Happening) {
 	}
 }
 
-// orphaned notifies of a mapping in use whose volume has no state.
+// orphaned sends a notice about a mapping that is in use and whose volume has no state. An empty id
+// means that the volume is unknown.
 func (d *Driver) orphaned(id string) {
 	if id == "" {
-		return // The volume has no claim to find.
+		return // Without the volume, its claim cannot be found.
 	}
 	d.notice(Notice{Volume: id, Reason: reasonOrphan, Message: fmt.Sprintf("this volume is in use "+
 		"on node %s, and its VeilVolume is gone: save its data, then end its pods, or put the "+
 		"VeilVolume back", d.Node)})
 }
 
-// refused notifies when upkeep meets a refusal of the volume's disk, once until upkeep meets
-// another or none. err may be nil.
+// refused sends a notice if err, the result of upkeep for a volume, refuses its disk. It sends one
+// notice until the kind of refusal changes or an upkeep finds none. err may be nil.
 func (d *Driver) refused(id string, err error) {
 	var r *crypt.RefusedError
 	found := errors.As(err, &r)
@@ -83,7 +86,8 @@ func (d *Driver) refused(id string, err error) {
 	}
 }
 
-// VolumeOf returns the volume of a notice: name itself, or the volume of the mapping of that name.
+// VolumeOf returns the id of a notice's volume. If name is the name of a mapping, it returns the
+// mapping's volume, otherwise name.
 func (d *Driver) VolumeOf(ctx context.Context, name string) (string, error) {
 	if _, _, ok := dmcrypt.VolumeOf(name); !ok {
 		return name, nil

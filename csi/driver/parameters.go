@@ -21,32 +21,32 @@ const (
 	paramCopies  = "copies"
 )
 
-// reserved begins the parameters that Kubernetes' side-cars add; the driver ignores them.
+// reserved is the prefix of the parameters that Kubernetes' side-cars add. The driver ignores them.
 const reserved = "csi.storage.k8s.io/"
 
 // Backends.
 const (
 	// BackendFile keeps each volume in a file.
 	BackendFile = "file"
-	// BackendDisk assigns each volume a disk.
+	// BackendDisk assigns a whole disk to each volume.
 	BackendDisk = "disk"
 )
 
 var backends = []string{BackendFile, BackendDisk}
 
-// Discard decides when the disk's owner learns which blocks are free.
+// Discard is the policy that decides when free blocks are discarded on the disk.
 type Discard string
 
-// The discard policies. With all but never, the disk's owner sees how full the volume is, and
-// where.
+// The discard policies. Discards show the disk's owner which blocks of the volume are free. Only
+// never hides that.
 const (
 	DiscardNever Discard = "never"
-	// DiscardBatch: once a day.
+	// DiscardBatch discards at the interval of the daemon's upkeep: see Driver.Trim.
 	DiscardBatch  Discard = "batch"
 	DiscardOnline Discard = "online"
 )
 
-// Fsck decides how a file system is checked before it is mounted.
+// Fsck is the policy that decides how a file system is checked before it is mounted.
 type Fsck string
 
 // The fsck policies.
@@ -55,12 +55,12 @@ const (
 	FsckNever Fsck = "never"
 )
 
-// Copies decides how a copy may differ from its source. An administrator writes the class; a tenant
-// writes the claim.
+// Copies is the policy that decides how a copy may differ from its source. The administrator sets
+// it in the class, so that a tenant's claim cannot.
 type Copies string
 
-// The policies for copies. By default a copy has the volumeMode of its source, and the same
-// provider wraps its key, because both share the data key.
+// The policies for copies. CopiesSame is the default: a copy has the volumeMode of its source. The
+// same provider wraps its key, because both share the data key.
 const (
 	CopiesSame    Copies = "same"
 	CopiesAnyMode Copies = "any-mode"
@@ -93,10 +93,11 @@ var values = map[string][]string{
 		string(CopiesAny)},
 }
 
-// ParameterValues returns the values that each parameter of a class may have, the default first.
+// ParameterValues returns the values of each parameter of a class. The default is the first value.
 func ParameterValues() map[string][]string { return maps.Clone(values) }
 
-// parse parses the parameters of a class, or of a volume context. Missing ones are the default.
+// parse parses the parameters of a class or of a volume context. Missing parameters get their
+// default.
 func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	m := d.Defaults.Map()
 	for name, value := range given {
@@ -117,7 +118,7 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 }
 
 // Map returns the parameters by name, for a volume context. It leaves out Copies at its default, so
-// that volumes of versions without it have the same text.
+// that the text equals the text in states that were written before Copies existed.
 func (p Parameters) Map() map[string]string {
 	m := map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard),
 		paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
@@ -136,7 +137,8 @@ func fromMap(m map[string]string) Parameters {
 	return p
 }
 
-// String returns one text for equal parameters. The state of a volume keeps it.
+// String returns the parameters as name=value pairs in alphabetical order. The state of a volume
+// keeps this text.
 func (p Parameters) String() string {
 	m := p.Map()
 	var parts []string
@@ -146,13 +148,13 @@ func (p Parameters) String() string {
 	return strings.Join(parts, ",")
 }
 
-// absent is the meaning of a parameter that a volume's state lacks. It never changes: a volume must
-// not depend on this node's flags of today.
+// absent holds the values of parameters that a volume's state lacks. It must never change, and does
+// not depend on the flags of this node: an existing volume keeps its parameters.
 var absent = Parameters{Tuning: dmcrypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
 	Backend: BackendFile, Keys: keyring.NameKMS, Copies: CopiesSame}
 
-// kept parses what String wrote. It accepts a provider or backend that is not configured any more,
-// so that the volume can still be unmounted and deleted.
+// kept parses a text that String wrote. It accepts a provider or backend that is not configured any
+// more, so that the volume can still be unmounted and deleted.
 func (d *Driver) kept(text string) (Parameters, error) {
 	m := absent.Map()
 	for part := range strings.SplitSeq(text, ",") {
@@ -164,7 +166,7 @@ func (d *Driver) kept(text string) (Parameters, error) {
 	return p, p.check()
 }
 
-// check refuses unknown values.
+// check returns an error if a value is unknown.
 func (p Parameters) check() error {
 	for name, value := range p.Map() {
 		if !slices.Contains(values[name], value) {
@@ -175,7 +177,7 @@ func (p Parameters) check() error {
 	return nil
 }
 
-// configured refuses values that this node does not support.
+// configured returns an error if this node lacks the backend or the key provider.
 func (d *Driver) configured(p Parameters) error {
 	if d.Sets[p.Backend] == nil {
 		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend,
@@ -188,7 +190,7 @@ func (d *Driver) configured(p Parameters) error {
 	return nil
 }
 
-// complete fills in the defaults of the program where c has none.
+// complete sets the empty fields of p to the program's defaults.
 func (d *Driver) complete(p Parameters) (Parameters, error) {
 	setDefault := func(have *string, configured func(string) bool, of []string) {
 		if i := slices.IndexFunc(of, configured); *have == "" && i >= 0 {
@@ -210,9 +212,9 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	return p, nil
 }
 
-// provider returns the provider for a volume with these parameters. The caller gives it back when
-// the call ends, which wipes a key that came with the request. The provider is nil if the request
-// should bring the key and did not, or if it is not configured any more.
+// provider returns the key provider for a volume with these parameters. The caller calls giveBack
+// when the call ends; it wipes a key that came with the request. The provider is nil if the request
+// lacks the key that it should bring, or if the provider is no longer configured.
 func (d *Driver) provider(p Parameters,
 	secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
 	nothing := func() {}
@@ -229,8 +231,8 @@ func (d *Driver) provider(p Parameters,
 	return keys, nothing, err
 }
 
-// needProvider is provider for a call that needs one. names describes the secret of the class that
-// the call brings.
+// needProvider calls provider, and returns an error instead of a nil provider. names is the part of
+// the class's secret parameter that names the kind of call, such as node-stage-secret.
 func (d *Driver) needProvider(p Parameters, secrets map[string]string,
 	names string) (keys keyring.Provider, giveBack func(), err error) {
 	keys, giveBack, err = d.provider(p, secrets)
@@ -240,8 +242,8 @@ func (d *Driver) needProvider(p Parameters, secrets map[string]string,
 		err = failed("the volume has keys: %s, which is not configured on node %s any more", p.Keys,
 			d.Node)
 	default:
-		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and "+
-			"-namespace in the class", keyring.NameSecret, reserved, names)
+		err = invalid("the class has keys: %s, and this request brings no secret: set %s%s-name "+
+			"and -namespace in the class", keyring.NameSecret, reserved, names)
 	}
 	return keys, giveBack, err
 }

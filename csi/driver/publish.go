@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// NodePublishVolume implements csi.NodeServer: it bind-mounts what is staged. A device that is
-// published read-only is still writable; the kubelet enforces that with the container's device
-// rules.
+// NodePublishVolume implements csi.NodeServer: it bind-mounts the staged file system, or the raw
+// device. The bind mount of a raw device is always writable; the kubelet enforces read-only with
+// the container's device rules.
 func (d *Driver) NodePublishVolume(ctx context.Context,
 	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if err := checkVolume(r.GetVolumeId(), "target path", r.GetTargetPath()); err != nil {
@@ -41,7 +41,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context,
 }
 
 // isPublished reports whether the volume is already at target as requested. It reads the cache,
-// because nothing is changed then. It may return false for a published volume.
+// because a published volume needs no change. It may return false for a published volume.
 func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
 	o, err := d.anySet.FindIn(ctx, d.reader(), id)
 	if err != nil {
@@ -57,8 +57,8 @@ func (d *Driver) isPublished(ctx context.Context, id, target string, c capabilit
 
 func (d *Driver) publish(ctx context.Context, id, staging, target string, c capability) error {
 	if d.isPublished(ctx, id, target, c) {
-		// A repeated request, as by a kubelet that was restarted: it has bound folders of the
-		// volume elsewhere since, for the pod's subPaths.
+		// The request is a repetition, for instance by a restarted kubelet. Do not check other
+		// mounts: the kubelet has since bind-mounted folders of the volume for the pod's subPaths.
 		return nil
 	}
 
@@ -88,7 +88,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 		return nil
 	case ours:
 		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target +
-			", and not with this read-only flag: unpublish it first"}
+			" with another read-only flag: unpublish it first"}
 	}
 
 	if others := otherPods(targets(all, device, staging, target), target, c); c.single &&
@@ -97,7 +97,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	}
 
 	if taken {
-		// It belongs to a mapping that was replaced. A mount in use stays.
+		// The mount is of another device, such as a replaced mapping. Unmount fails if in use.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
@@ -109,17 +109,17 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	return d.Mounts.Bind(source, target, c.readOnly)
 }
 
-// otherPods returns others without the kubelet's own mounts of target. The kubelet binds a pod's
-// device once more, in another folder and under the pod's uid, and may request the device again
-// later.
+// otherPods returns others without the kubelet's second bind mount of the same pod's device. The
+// kubelet makes that mount in another folder, under the same name, the pod's uid. It may publish
+// the device again later.
 func otherPods(others []string, target string, c capability) []string {
 	return slices.DeleteFunc(others, func(at string) bool {
 		return c.block && filepath.Base(at) == filepath.Base(target)
 	})
 }
 
-// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: it unbinds everything at the
-// path.
+// NodeUnpublishVolume implements csi.NodeServer. It does not look the volume up. It unmounts
+// everything at the path.
 func (d *Driver) NodeUnpublishVolume(_ context.Context,
 	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	unlock, err := d.lockAt(r.GetVolumeId(), "target path", r.GetTargetPath())

@@ -11,11 +11,11 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// apiVersion is the version of the kubelet's CSI that the driver speaks: any of CSI 1.
+// apiVersion is the CSI version that the driver reports to the kubelet. It means all versions 1.x.
 const apiVersion = "1.0.0"
 
-// Registration registers the driver with the kubelet (plugin registration v1): the kubelet finds a
-// socket in its folder and calls it.
+// Registration registers the driver with the kubelet (plugin registration v1). The kubelet finds
+// the socket in its registration folder and calls this service there.
 type Registration struct {
 	registration.UnimplementedRegistrationServer
 	// Endpoint is the path of the driver's socket as the kubelet sees it.
@@ -25,10 +25,11 @@ type Registration struct {
 	registered atomic.Bool
 }
 
-// RegistrationSocket is the path of the socket in the kubelet's folder of registrations.
+// RegistrationSocket returns the path of the driver's socket in dir, the kubelet's registration
+// folder.
 func RegistrationSocket(dir string) string { return filepath.Join(dir, Name+"-reg.sock") }
 
-// Serve answers the kubelet in its folder dir until ctx ends.
+// Serve serves the registration socket in the kubelet's folder dir until ctx ends.
 func (r *Registration) Serve(ctx context.Context, dir string) error {
 	l, err := Listen(RegistrationSocket(dir))
 	if err != nil {
@@ -49,8 +50,8 @@ func (r *Registration) GetInfo(context.Context,
 		SupportedVersions: []string{apiVersion}}, nil
 }
 
-// NotifyRegistrationStatus implements the kubelet's registration service. After a refusal the
-// kubelet registers again.
+// NotifyRegistrationStatus implements the kubelet's registration service. After a refusal, the
+// kubelet tries to register the driver again.
 func (r *Registration) NotifyRegistrationStatus(_ context.Context,
 	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	r.registered.Store(s.GetPluginRegistered())

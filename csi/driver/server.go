@@ -15,15 +15,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// drain is how long calls may take to end when the server stops; a pod has a little longer
-// (manifests/csi).
+// drain is how long Serve waits for calls under way when the server stops. The pod's termination
+// grace period is a little longer (manifests/csi).
 const drain = 45 * time.Second
 
-// Call is a call that ended.
+// Call describes a CSI call that ended.
 type Call struct {
-	// Method is its name without the service, Volume its volume or snapshot.
+	// Method is the call's name without the service. Volume is its volume or snapshot.
 	Method, Volume string
-	// Err is nil, or why it failed.
+	// Err is the call's error, or nil.
 	Err  error
 	Took time.Duration
 }
@@ -31,8 +31,8 @@ type Call struct {
 // Observe receives each call when it ends.
 type Observe func(Call)
 
-// NewServer returns a gRPC server that answers errors with the codes of Code, and logs and observes
-// calls. It never logs requests: they hold secrets.
+// NewServer returns a gRPC server that maps errors to codes with Code. It logs each call and passes
+// it to observe, which may be nil. It never logs requests, because they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any,
 		info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
@@ -53,7 +53,7 @@ func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	}))
 }
 
-// volumeOf returns the volume or snapshot of a request.
+// volumeOf returns the id or name of a request's volume or snapshot, or an empty string.
 func volumeOf(req any) string {
 	switch r := req.(type) {
 	case interface{ GetVolumeId() string }:
@@ -66,8 +66,8 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// Listen opens the unix socket at path, for root alone. It replaces a socket without a listener; a
-// socket with one is an error.
+// Listen opens a unix socket at path that only root may use. It replaces a stale socket. It returns
+// an error if another process listens there.
 func Listen(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
@@ -95,8 +95,8 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then waits a while for calls under way. Calls that take longer
-// end with the process. It closes l.
+// Serve serves calls on l until ctx ends, then waits up to drain for calls under way. Calls that
+// take longer end with the process. It closes l.
 func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
 	return serve(ctx, s, l, drain)
 }
@@ -109,7 +109,7 @@ func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Du
 		return err
 	case <-ctx.Done():
 	}
-	// Both ways of stopping wait for every call.
+	// Run both in goroutines: GracefulStop and Stop wait for all calls, and a call may hang.
 	go s.GracefulStop()
 	select {
 	case err := <-done:

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// CreateSnapshot implements csi.ControllerServer: a copy of the volume's present content that is
-// never opened.
+// CreateSnapshot implements csi.ControllerServer. A snapshot is a copy of the volume's present
+// content. It is never opened.
 func (d *Driver) CreateSnapshot(ctx context.Context,
 	r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
@@ -71,18 +71,18 @@ func (d *Driver) CreateSnapshot(ctx context.Context,
 	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
 }
 
-// errEnding is the cause of a copy's end when the driver stops.
+// errEnding is the error of a copy that the end of the driver interrupts.
 var errEnding = errors.New("the driver ends: send the request again")
 
 // resumeEvery is the interval of attempts to resume a source that stayed suspended after its copy.
 const resumeEvery = 5 * time.Second
 
-// copy copies the volume src and locks it. The copy does not end with its request, which may be
-// shorter: the next request waits for it. It ends with the process (End).
+// copy locks the volume src and copies it to dst. The copy continues if the request times out. A
+// repeated request returns volume.ErrInProgress until the copy ends. End abandons it.
 //
-// If the source cannot be resumed, copy keeps trying, regardless of the result of the copy: a pod
-// waits, and no other operation on the volume can succeed. If the process ends first, the next one
-// resumes the source (Recover).
+// If the source cannot be resumed, copy keeps trying, regardless of the result of the copy: the
+// source's pod is blocked, and no other operation on the volume can succeed. If the process ends
+// first, the next one resumes the source (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
@@ -108,8 +108,8 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	return st, err
 }
 
-// flush writes out what the volume's file system holds in memory before its users are suspended, so
-// that the suspension is short. The copy is the same without it.
+// flush writes the dirty pages of the volume's file system to the disk before the mapping is
+// suspended, so that the suspension is short. The copy has the same content without it.
 func (d *Driver) flush(ctx context.Context, id string) {
 	o, err := d.look(ctx, id)
 	if err != nil {
@@ -128,8 +128,9 @@ func (d *Driver) flush(ctx context.Context, id string) {
 	}
 }
 
-// begun returns the copy of that name if its source is gone (err) and the copy needs no source any
-// more. A caller that missed the copy's success repeats the request and gets the copy.
+// begun returns the copy name if it no longer needs its source src, which is missing. So a repeated
+// request succeeds, whose first result the caller did not receive. Otherwise begun returns gone,
+// the error of the missing source.
 func (d *Driver) begun(ctx context.Context, name, src string,
 	gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
@@ -140,7 +141,7 @@ func (d *Driver) begun(ctx context.Context, name, src string,
 	return st, set, err
 }
 
-// snapshot returns a snapshot in CSI's form.
+// snapshot returns the CSI message for a snapshot.
 func snapshot(st volume.State) *csi.Snapshot {
 	return &csi.Snapshot{
 		SnapshotId: st.Volume, SourceVolumeId: st.Request.Source, SizeBytes: st.Payload,
@@ -185,7 +186,7 @@ func (d *Driver) DeleteSnapshot(ctx context.Context,
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ListSnapshots implements csi.ControllerServer: the snapshots of all nodes.
+// ListSnapshots implements csi.ControllerServer. It lists the snapshots of all nodes.
 func (d *Driver) ListSnapshots(ctx context.Context,
 	r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
@@ -220,8 +221,8 @@ func (d *Driver) GetSnapshot(ctx context.Context,
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }
 
-// selectedNode is the annotation of a claim that names its volume's node; the scheduler skips all
-// other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
+// selectedNode is the annotation of a claim that names the node of its volume. The scheduler skips
+// all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 // createFrom creates a volume as a copy of a snapshot or of another volume.
@@ -241,10 +242,10 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 		return from, err
 	case from.Volume == src && (from.Request.Snapshot != isSnapshot ||
 		from.Phase == volume.Deleted):
-		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a "+
-			"volume, or a volume and was named as a snapshot", src)
+		return from, notFound("%s does not exist any more, or the request names a snapshot as a "+
+			"volume or a volume as a snapshot", src)
 	case from.Request.Node != "" && from.Request.Node != d.Node:
-		// This code has the scheduler try another node.
+		// ResourceExhausted makes the scheduler try another node.
 		return from, &coded{codes.ResourceExhausted,
 			fmt.Sprintf("%s is on node %s, where its copy must be, and this is %s: "+
 				"veil-csi-placement selects that node; where it does not run, write this: kubectl annotate --overwrite "+
@@ -276,8 +277,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 		volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }
 
-// mayCopy refuses a copy of another volumeMode than its source, and one whose key would be wrapped by
-// another provider: a copy has the data key of its source. The class may allow either.
+// mayCopy refuses a copy with another volumeMode than its source. It also refuses a copy whose key
+// another provider would wrap, because a copy has the data key of its source. The class may allow
+// either.
 func (d *Driver) mayCopy(from volume.State, p Parameters, cs []*csi.VolumeCapability) error {
 	for _, c := range cs {
 		one, err := readCapability(c)
@@ -306,9 +308,9 @@ func (d *Driver) mayCopy(from volume.State, p Parameters, cs []*csi.VolumeCapabi
 	return nil
 }
 
-// copySize returns the size in bytes of the requested copy: at least source, the present or pending
-// size of its source. An existing copy keeps its size: its source may have grown since, and a
-// repeated request must succeed.
+// copySize returns the size in bytes of the requested copy. It is at least source, the present or
+// pending size of its source. An existing copy keeps its size, so that a repeated request succeeds
+// although the source may have grown since.
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest,
 	source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()

@@ -94,8 +94,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	switch {
 	case st.Content == volume.Made && st.Mode != "":
 	case c.block || st.Content == volume.Made:
-		// Before the volume is opened, so that a state from a backup has an epoch before the
-		// disk's.
+		// Mark the volume before it is opened. Opening raises the epoch, so a state from a backup
+		// without the mark has an older epoch than the disk, and is refused.
 		if err := set.MarkMade(ctx, st.Volume, from, c.mode()); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	}
 
 	if p.Keys == keyring.NameSecret {
-		// Only here are the present key and the previous one available together.
+		// Only a request to stage brings the present and the previous key together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
 			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the "+
 				"previous one in the secret", "volume", st.Volume, "error", err)
@@ -122,7 +122,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
 
-	// A damaged file system stays as it is for an administrator.
+	// A volume with a damaged file system stays open, so that an administrator can examine it.
 	if err != nil && !errors.Is(err, mount.ErrDamaged) {
 		d.giveBack(ctx, set, o.State, opts.Keys)
 	}
@@ -130,8 +130,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	return err
 }
 
-// make makes a file system on a volume that no pod has used, and leaves any other. An existing one
-// is from a process that died before it stored that in the state.
+// make makes a file system on a volume that was never used. If the volume already has a file
+// system, make keeps it: an earlier process made it and died before it updated the state.
 func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions,
 	kind mount.FS) error {
 	made, err := set.Make(ctx, id, opts, func(device string) error {
@@ -146,11 +146,12 @@ func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volu
 	return err
 }
 
-// giveBackPatience bounds the closing of a volume that could not be staged.
+// giveBackPatience limits how long giveBack may take.
 const giveBackPatience = 30 * time.Second
 
 // giveBack closes an open volume that could not be staged, unless it is mounted, published or held
-// open. The kubelet does not unstage what was never staged, and the kernel would keep the key.
+// open. The kubelet does not unstage a volume whose staging failed, so the kernel would keep the
+// key.
 func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 	keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
@@ -165,11 +166,11 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 	}
 }
 
-// sidecar begins what the external-provisioner adds to a volume context.
+// sidecar is the prefix of the entries that the external-provisioner adds to a volume context.
 const sidecar = "storage.kubernetes.io/"
 
-// checkContext compares the volume context, which others can write, with the volume's own
-// parameters.
+// checkContext returns an error if the volume context differs from the parameters in the volume's
+// state. The context is in the PersistentVolume, which other programs can write.
 func checkContext(st volume.State, p Parameters, given map[string]string) error {
 	have := p.Map()
 	for name, value := range given {
@@ -184,8 +185,9 @@ func checkContext(st volume.State, p Parameters, given map[string]string) error 
 	return nil
 }
 
-// chain returns a provider that wraps with first and unwraps with every provider: another one may
-// have wrapped the volume's key.
+// chain returns a provider that wraps keys with first. It unwraps keys with any configured
+// provider, because another one may have wrapped the volume's key. It returns nil if there is no
+// provider; first may be nil.
 func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	if first != nil {
@@ -203,8 +205,8 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 }
 
 // openOptions returns the options for a volume with these parameters and the provider of the
-// request. The sealing key is kept: the operator of the network can cut the key service off, and
-// would choose that a volume is closed unsealed.
+// request. The options keep the sealing key in memory. Otherwise an operator of the network could
+// cut off the key service, and so force a volume to be closed unsealed.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Tuning: p.Tuning,
 		Discard: p.Discard != DiscardNever, KeepSealing: true}
@@ -222,8 +224,8 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
 		return d.growFileSystem(ctx, path, target, m.FS, o.State.Payload)
 	} else if ok {
-		// A mount of a mapping that was replaced, or a foreign mount that must not be covered: a
-		// mount in use stays.
+		// The mount belongs to a replaced mapping, or to another program and must not be covered.
+		// Unmount fails if it is in use.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
@@ -235,7 +237,8 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	}
 
 	if p.Fsck == FsckPreen && len(targets(all, o.Mapping.Number)) == 0 {
-		// The check does not end with the request: an interrupted repair is worse than a slow one.
+		// The check continues after the request is cancelled, because an interrupted repair could
+		// do damage.
 		if err := d.Mounts.Check(context.WithoutCancel(ctx), path, kind); err != nil {
 			return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 		}
@@ -273,14 +276,14 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 				"formatted again; it was a raw block device, or its disk was changed", id,
 				mount.Kinds)}
 	case c.fs != "" && c.fs != found.FS:
-		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id,
+		return "", failed("volume %s: expected file system %s, found %s: set fsType to %[3]s", id,
 			c.fs, found.FS)
 	}
 	return found.FS, nil
 }
 
-// growFileSystem grows a mounted file system to the size of its volume, after an interrupted
-// expansion or a copy from a smaller source.
+// growFileSystem grows a mounted file system to the size of its volume, payload in bytes. A volume
+// after an interrupted expansion, or a copy of a smaller source, has a smaller file system.
 func (d *Driver) growFileSystem(ctx context.Context, path, target string, kind mount.FS,
 	payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
@@ -290,8 +293,8 @@ func (d *Driver) growFileSystem(ctx context.Context, path, target string, kind m
 	return d.Mounts.Grow(context.WithoutCancel(ctx), path, target, kind)
 }
 
-// NodeUnstageVolume implements csi.NodeServer: it unmounts the file system and closes the volume,
-// and waits for no other node.
+// NodeUnstageVolume implements csi.NodeServer: it unmounts the file system and closes the volume.
+// It does not wait for another node.
 func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	unlock, err := d.lockAt(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath())
@@ -305,7 +308,8 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-// unstage ignores which node has the volume: after a take-over, this node's mapping goes, too.
+// unstage unmounts the volume at target and closes it. It does not check which node has the volume,
+// so that this node's mapping is also closed after a take-over.
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	st, err := d.anySet.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -330,9 +334,10 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 		return err
 	}
 
-	// The volume is sealed with the key that Open kept. A process that did not open it calls the
-	// provider, and does not release the volume until that answers. A request to unstage brings no
-	// secrets: if the key needs them, that process closes the volume unsealed, which Close logs.
+	// Close seals the volume with the sealing key that Open kept in memory. A process that did not
+	// open the volume unwraps the key with the provider, and does not release the volume until the
+	// provider answers. A request to unstage brings no secrets. So if the key needs a secret, such
+	// a process closes the volume unsealed, and Close logs that.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
@@ -342,8 +347,9 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	return d.heldBy(ctx, set, id, err)
 }
 
-// unstageLost unmounts a volume without a state, as after restoring the cluster's state from before
-// it was made. It closes the mapping that was mounted there, unless it is in use elsewhere.
+// unstageLost unmounts a volume that has no state, for instance because the API server was restored
+// from a backup that is older than the volume. It closes the mapping that was mounted at target,
+// unless the mapping is in use elsewhere.
 func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {

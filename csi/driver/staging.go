@@ -15,16 +15,16 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// stagingFolder is the last element of the path at which the kubelet has a file system staged.
-// It names a volume and no pod (makeDeviceMountPath in Kubernetes' pkg/volume/csi).
+// stagingFolder is the last element of the paths at which the kubelet stages file systems. Such a
+// path names a volume, not a pod (makeDeviceMountPath in Kubernetes' pkg/volume/csi).
 const stagingFolder = "globalmount"
 
-// isStaging reports whether path is one at which the kubelet stages file systems.
+// isStaging reports whether path is a path at which the kubelet stages file systems.
 func isStaging(path string) bool { return filepath.Base(path) == stagingFolder }
 
-// forgotten returns where a volume is staged that no pod has, according to the mount table. It is
-// empty if a pod has the volume, or if it is not mounted at all. A kubelet that restarts between
-// unpublishing and unstaging never unstages.
+// forgotten returns the staging paths of a volume that no pod uses, according to the mount table.
+// It returns nothing if a pod uses the volume, or if the volume is not mounted. A kubelet that
+// restarts between unpublishing and unstaging a volume never unstages it.
 func forgotten(all []mount.Mount, device uint64) []string {
 	at := targets(all, device)
 	if slices.ContainsFunc(at, func(path string) bool { return !isStaging(path) }) {
@@ -33,8 +33,8 @@ func forgotten(all []mount.Mount, device uint64) []string {
 	return at
 }
 
-// unstageForgotten unmounts the volume where the kubelet forgot it. It changes nothing of a volume
-// that a pod has.
+// unstageForgotten unmounts a volume that no pod uses from its staging paths. It does not change a
+// volume that a pod uses.
 func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id string) error {
 	o, err := set.Find(ctx, id)
 	if errors.Is(err, dmcrypt.ErrNoMapping) {
@@ -50,7 +50,7 @@ func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id strin
 
 	for _, at := range forgotten(all, o.Mapping.Number) {
 		if err := d.Mounts.Unmount(at); err != nil {
-			return fmt.Errorf("volume %s: unstage it, which the kubelet forgot: %w", id, err)
+			return fmt.Errorf("volume %s: unmount it, because the kubelet did not: %w", id, err)
 		}
 		d.Log.Info("volume unmounted from where the kubelet forgot to unstage it", "volume", id,
 			"path", at)
@@ -59,8 +59,9 @@ func (d *Driver) unstageForgotten(ctx context.Context, set *volume.Set, id strin
 	return nil
 }
 
-// stagedOnce refuses to stage a volume at a second path: each of the two would forbid to unstage
-// the other. CSI promises one path per volume and node.
+// stagedOnce returns an error if the volume is staged at another path than path. CSI stages a
+// volume once per node. With two staging paths, neither could be unstaged, because the volume would
+// be in use at the other.
 func stagedOnce(id string, all []mount.Mount, device uint64, path string) error {
 	for _, at := range targets(all, device, path) {
 		if isStaging(at) {
@@ -71,7 +72,8 @@ func stagedOnce(id string, all []mount.Mount, device uint64, path string) error 
 	return nil
 }
 
-// places describes for an error where a volume is mounted. A staging folder belongs to no pod.
+// places returns the part of an error that describes where a volume is mounted and what to do. A
+// staging folder does not belong to a pod.
 func places(at []string) string {
 	var pods, staged []string
 	for _, path := range at {
@@ -84,19 +86,20 @@ func places(at []string) string {
 
 	var parts []string
 	if len(pods) > 0 {
-		parts = append(parts, fmt.Sprintf("it is still at %s: end the pods that these folders are "+
-			"named by, or look for what they left behind", strings.Join(pods, ", ")))
+		parts = append(parts, fmt.Sprintf("it is still mounted at %s: end the pods whose uids are "+
+			"in these paths, or unmount what they left behind", strings.Join(pods, ", ")))
 	}
 	if len(staged) > 0 {
 		parts = append(parts, fmt.Sprintf("the kubelet has it staged at %s, a folder of no pod: if "+
-			"no pod uses it any more, the kubelet forgot to unstage it: a new pod with the claim "+
-			"has it unstaged in the end, and so has deleting the claim", strings.Join(staged, ", ")))
+			"no pod uses it any more, the kubelet forgot to unstage it; it is unstaged after a "+
+			"new pod with the claim ends, or when the claim is deleted",
+			strings.Join(staged, ", ")))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// heldBy adds the holders of a mapping in use to an error. sysfs lists other devices and the mount
-// table mounts; neither lists open files.
+// heldBy adds the holders of the volume's mapping to err if err is volume.ErrInUse. It knows
+// holders that are devices, from sysfs, and mounts, but not open files.
 func (d *Driver) heldBy(ctx context.Context, set *volume.Set, id string, err error) error {
 	if !errors.Is(err, volume.ErrInUse) {
 		return err
@@ -118,15 +121,15 @@ func (d *Driver) heldBy(ctx context.Context, set *volume.Set, id string, err err
 	return fmt.Errorf("%w; %s is held by %s", err, o.Mapping.Path, strings.Join(by, ", "))
 }
 
-// unusedAfter is how long a volume may be open on a node, and published nowhere, before it counts.
+// unusedAfter is how long a volume must be open and not published before StagedUnused counts it.
 const unusedAfter = 10 * time.Minute
 
-// unused remembers the mappings that are published nowhere. Use newUnused.
+// unused remembers the mappings that are not published. Use newUnused.
 type unused struct {
 	mu sync.Mutex
-	// since is when each was first seen published nowhere, by name.
+	// since holds the time at which each mapping was first seen unpublished, keyed by name.
 	since map[string]time.Time
-	// said are the mappings that were logged.
+	// said holds the names of the mappings that were logged.
 	said map[string]bool
 }
 
@@ -134,9 +137,8 @@ func newUnused() *unused {
 	return &unused{since: map[string]time.Time{}, said: map[string]bool{}}
 }
 
-// CheckUnused looks for volumes that are open on this node and published nowhere: StagedUnused
-// counts them. It reads the mount table and closes nothing: the kubelet may publish one at any
-// time.
+// CheckUnused finds the volumes that are open on this node and not published. StagedUnused counts
+// them. It closes no volume, because the kubelet may publish the volume at any time.
 func (d *Driver) CheckUnused(ctx context.Context) error {
 	names, err := d.anySet.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
@@ -156,7 +158,7 @@ func (d *Driver) CheckUnused(ctx context.Context) error {
 		at := targets(all, m.Number)
 		if err != nil || m.Dead() || d.strays.volume(name) == "" ||
 			len(at) != len(forgotten(all, m.Number)) {
-			continue // It went meanwhile, has no volume (Orphans), or a pod has it.
+			continue // It was closed meanwhile, has no volume (Orphans), or a pod uses it.
 		}
 		found[name] = now
 		if since, ok := u.since[name]; ok {
@@ -179,8 +181,8 @@ func (d *Driver) CheckUnused(ctx context.Context) error {
 	return nil
 }
 
-// StagedUnused returns how many volumes were open on this node and published nowhere for the last
-// ten minutes, as of the last CheckUnused.
+// StagedUnused returns the number of volumes that were open on this node and not published for ten
+// minutes. It uses the result of the last CheckUnused.
 func (d *Driver) StagedUnused() (n int) {
 	d.unused.mu.Lock()
 	defer d.unused.mu.Unlock()

@@ -41,7 +41,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context,
 	u, err := d.usage(ctx, o, r.GetVolumePath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, notFound("volume %s is no more at %s", r.GetVolumeId(), r.GetVolumePath())
+		return nil, notFound("volume %s is not at %s any more", r.GetVolumeId(), r.GetVolumePath())
 	case errors.Is(err, errHangs):
 		return nil, fmt.Errorf("statistics of volume %s at %s: %w", r.GetVolumeId(),
 			r.GetVolumePath(), err)
@@ -121,7 +121,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 		m, _ := mount.At(all, at)
 		if m.Stopped {
 			return found(csi.VolumeHealthErrorType_DEGRADED, reasonReadOnly,
-				"the file system at %s takes no writes: it met an error; see the kernel's log "+
+				"the file system at %s refuses writes after an error; see the kernel's log "+
 					"of the node", at)
 		}
 	}
@@ -129,17 +129,17 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// errHangs matches when a disk did not answer within probePatience.
+// errHangs is the error of a disk that did not answer within probePatience.
 var errHangs = fmt.Errorf("its disk does not answer: %w", context.DeadlineExceeded)
 
-// reading is a query to a disk that is under way; usage and err are set when done is closed.
+// reading is a disk query that is under way. usage and err are valid once done is closed.
 type reading struct {
 	done  chan struct{}
 	usage mount.Usage
 	err   error
 }
 
-// probe reads the mapping.
+// probe reads from the mapping, and returns an error if its disk does not answer.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	name, lasting := o.Mapping.Name, context.WithoutCancel(ctx)
 	r, err := d.read(ctx, name, func(r *reading) { r.err = d.anySet.Engine.Probe(lasting, name) })
@@ -149,8 +149,8 @@ func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	return r.err
 }
 
-// usage measures what is at path, where the volume is. A mapping's name is never reused for another
-// volume.
+// usage returns the space that the volume mounted at path uses. The mapping's name identifies the
+// query, because it is never reused for another volume.
 func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount.Usage, error) {
 	r, err := d.read(ctx, o.Mapping.Name+" at "+path,
 		func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
@@ -160,9 +160,9 @@ func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount
 	return r.usage, r.err
 }
 
-// read queries a disk with do and returns its answer; concurrent callers with the same question
-// share it. A disk that hangs does not block the caller (errHangs). It blocks one thread for any
-// number of queries.
+// read queries a disk with do, and returns the answer. Concurrent callers with the same question
+// share one query. If the disk hangs, read returns errHangs, and the query blocks one thread until
+// the disk answers.
 func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
 	r := d.reads[question]

@@ -14,12 +14,12 @@ import (
 
 // Rewrapped counts what Rewrap did.
 type Rewrapped struct {
-	// Changed counts keys that were wrapped again, Current those that did not need it.
+	// Changed counts the keys that were rewrapped, Current the keys that did not need it.
 	Changed, Current int
 }
 
-// Rewrap wraps again the keys of this node's volumes and snapshots whose provider now uses another
-// key-encryption key. The volumes stay open. Volumes whose key comes with requests are skipped.
+// Rewrap rewraps the keys of this node's volumes and snapshots whose provider now uses another
+// key-encryption key. The volumes stay open. Rewrap skips volumes whose key comes with requests.
 // Rewrap continues after an error and returns all errors.
 func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
@@ -64,7 +64,7 @@ func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	return r, errors.Join(errs...)
 }
 
-// RewrapVolume is Rewrap of one volume.
+// RewrapVolume rewraps the key of one volume. changed reports whether the wrapped key changed.
 func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err error) {
 	st, set, err := d.own(ctx, id)
 	if err != nil {
@@ -75,15 +75,15 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 		return false, err
 	}
 	if p.Keys == keyring.NameSecret {
-		return false, failed("volume %s: its key comes with requests: put the new one beside the "+
+		return false, failed("volume %s: its key comes with requests: put the new key beside the "+
 			"old into the secret, and use the volume", id)
 	}
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }
 
-// states returns the states of this node's volumes. Volumes that it took over and has open are
-// included, volumes that another node took over are not. err joins the errors of states that cannot
-// be read.
+// states returns the states of this node's volumes and snapshots. They include volumes that it took
+// over and has open, but not volumes that another node has open. err joins the errors of states
+// that cannot be read.
 func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	all, err := d.reader().List(ctx)
 	var own []volume.State
@@ -96,8 +96,7 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	return own, err
 }
 
-// Trim reports the free blocks of open volumes with the policy batch to their disks, and returns
-// their size in bytes.
+// Trim discards the free blocks of open volumes with DiscardBatch, and returns their size in bytes.
 func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)
@@ -113,7 +112,7 @@ func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	return done, errors.Join(errs...)
 }
 
-// trim trims one volume where it is mounted, if it is.
+// trim trims the file system of one volume. It returns 0 if the volume is not mounted for writing.
 func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	o, err := d.look(ctx, st.Volume)
 	d.refused(st.Volume, err)
@@ -144,7 +143,7 @@ func (d *Driver) Every(ctx context.Context, interval time.Duration, what string,
 	d.repeat(ctx, interval, what, false, do)
 }
 
-// Until is Every until do returns no error.
+// Until is like Every, but ends when do returns nil.
 func (d *Driver) Until(ctx context.Context, interval time.Duration, what string,
 	do func(context.Context) error) {
 	d.repeat(ctx, interval, what, true, do)
@@ -174,7 +173,8 @@ func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string
 	}
 }
 
-// jitter returns up to a tenth of interval, so that drivers that started together drift apart.
+// jitter returns a random duration up to a tenth of interval. It spreads the work of drivers that
+// started together.
 func jitter(interval time.Duration) time.Duration {
 	return rand.N(interval/10 + 1)
 }
