@@ -8,23 +8,23 @@ import (
 
 // Errors of backends.
 var (
-	// ErrMissing matches when the volume has no backing here: it was never provisioned, or its file
-	// or disk is gone.
+	// ErrMissing means that the volume has no backing on this node: it was never provisioned, or
+	// its file or disk is gone.
 	ErrMissing = errors.New("no backing for this volume")
-	// ErrFull matches when there is not enough space.
+	// ErrFull means that there is not enough space.
 	ErrFull = errors.New("not enough room")
-	// ErrExists matches when the destination of a copy exists.
+	// ErrExists means that the destination of a copy exists.
 	ErrExists = errors.New("volume has a backing already")
-	// ErrNoCopy matches when this backend cannot copy.
+	// ErrNoCopy means that the backend cannot copy volumes.
 	ErrNoCopy = errors.New("no copies of volumes in this backend")
-	// ErrName matches names that are not made of 1 to 128 of the characters a-z, A-Z, 0-9, '-', '_'
-	// and '.', a dot not first.
+	// ErrName is the error for an invalid name. A valid name has 1 to 128 of the characters a-z,
+	// A-Z, 0-9, '-', '_' and '.', and does not begin with a dot.
 	ErrName = errors.New("not a plain name")
 )
 
 // Device is the block device of a volume.
 type Device struct {
-	// Path is the node of the block device, Number its device number.
+	// Path is the path of the block device. Number is its device number.
 	Path   string
 	Number uint64
 	// ID is stable across reboots.
@@ -37,16 +37,16 @@ type Backend interface {
 	// Provision allocates at least size bytes for the volume. An existing allocation is kept and
 	// grown, never emptied.
 	Provision(ctx context.Context, volume string, size int64) error
-	// Attach returns the block device of the volume; ErrMissing when it has none.
+	// Attach returns the block device of the volume, or ErrMissing if it has no backing.
 	Attach(ctx context.Context, volume string) (Device, error)
-	// Detach undoes Attach. It may be repeated.
+	// Detach releases the device that Attach returned.
 	Detach(ctx context.Context, volume string) error
 	// Expand grows the allocation, and an attached device, to at least size bytes.
 	Expand(ctx context.Context, volume string, size int64) error
-	// Copy allocates at least size bytes for the volume dst and copies src into it; the rest reads
-	// as zero. The caller ensures that src is not written meanwhile. When Copy returns, the copy is
-	// on stable storage. After an error or a crash dst does not exist. The error is ErrExists when
-	// dst has an allocation.
+	// Copy allocates at least size bytes for the volume dst and copies src into it. Bytes after the
+	// copied ones read as zero. The caller ensures that src is not written meanwhile. When Copy
+	// returns, the copy is on stable storage. After an error or a crash dst does not exist. If dst
+	// already has an allocation, Copy keeps it and returns ErrExists.
 	Copy(ctx context.Context, dst, src string, size int64) error
 	// Delete frees the volume's space. It returns nil if the volume does not exist.
 	Delete(ctx context.Context, volume string) error
@@ -57,10 +57,10 @@ type Backend interface {
 	Capacity(ctx context.Context) (int64, error)
 }
 
-// maxName is the longest volume id that CSI has, bytes.
+// maxName is the length of the longest volume id in CSI, in bytes.
 const maxName = 128
 
-// CheckName refuses with ErrName a name that cannot be a file name as it is.
+// CheckName returns ErrName if volume is not usable as a file name without escaping.
 func CheckName(volume string) error {
 	ok := len(volume) > 0 && len(volume) <= maxName && volume[0] != '.'
 	for _, c := range volume {

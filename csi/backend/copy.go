@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// copyChunk is how much is copied between two checks for cancellation, in bytes.
+// copyChunk is the number of bytes that are copied between two checks for cancellation.
 const copyChunk = 8 << 20
 
-// unfinished is the path of a copy until it is complete. A volume's own name never begins with a
-// dot.
+// unfinished returns the path of the volume's copy until the copy is complete. It cannot be the
+// path of a volume, because names of volumes do not begin with a dot.
 func (f *Files) unfinished(volume string) string { return filepath.Join(f.Dir, "."+volume+".copy") }
 
-// Copy implements Backend: by sharing blocks where the file system does that, else byte by byte,
-// with holes kept.
+// Copy implements Backend. It shares blocks if the file system supports that. Otherwise it copies
+// the data and keeps holes.
 func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	if err := errors.Join(CheckName(dst), CheckName(src)); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	defer from.Close()
 	temporary := f.unfinished(dst)
 
-	// An unfinished file of a copy that was cut short.
+	// Remove the unfinished file of an interrupted copy.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -64,7 +64,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	return atomicfile.Settle(f.Dir)
 }
 
-// copyBytes makes the empty file to a copy of from, on stable storage.
+// copyBytes copies from to the empty file to, and syncs it to stable storage.
 func (f *Files) copyBytes(ctx context.Context, to, from *os.File, size int64) error {
 	info, err := from.Stat()
 	if err != nil {
@@ -90,8 +90,8 @@ func (f *Files) copyBytes(ctx context.Context, to, from *os.File, size int64) er
 	return to.Sync()
 }
 
-// clone shares the blocks of from with the empty file to. The file system must have space for size
-// bytes once no block is shared.
+// clone shares the blocks of from with the empty file to. It returns ErrFull unless the file system
+// has space for size bytes, which to needs once no block is shared.
 func (f *Files) clone(to, from *os.File, size int64) error {
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
@@ -102,7 +102,7 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 }
 
 // noClone reports whether err means that the file system cannot share blocks between these two
-// files (ioctl_ficlone(2)); any other error is returned.
+// files (ioctl_ficlone(2)).
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {
@@ -112,8 +112,8 @@ func noClone(err error) bool {
 	return false
 }
 
-// copyData copies the written extents among the first size bytes of from, to a file that reads as
-// zero.
+// copyData copies the written extents in the first size bytes of from to the file to, which reads
+// as zero.
 func copyData(ctx context.Context, to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		begin, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
@@ -145,7 +145,7 @@ func copyRange(ctx context.Context, to, from *os.File, begin, end int64) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// Within the kernel (copy_file_range) where possible.
+		// io.CopyN uses copy_file_range where possible, so the data stays in the kernel.
 		if _, err := io.CopyN(to, from, min(copyChunk, end-at)); err != nil {
 			return err
 		}

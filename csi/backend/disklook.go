@@ -8,18 +8,20 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// lookPatience is how long a disk may take to report its id and size; one that hangs is skipped.
+// lookPatience is how long a disk may take to report its id or size. A disk that takes longer is
+// skipped.
 const lookPatience = 5 * time.Second
 
-// question reads the size of the device at a path, or else its id.
+// question identifies a query to the device at path. It queries the size if size is true, otherwise
+// the id.
 type question struct {
 	path   string
 	number uint64
 	size   bool
 }
 
-// look is a query to a disk. Its result is set when done is closed; late is closed when it takes
-// too long.
+// look is a query to a disk that is under way. Its result, id or size, and err are valid once done
+// is closed. late is closed after lookPatience.
 type look struct {
 	path       string
 	done, late chan struct{}
@@ -28,8 +30,9 @@ type look struct {
 	err        error
 }
 
-// look queries a disk, or joins the query under way: a disk that hangs blocks one thread for any
-// number of queries. Some disks must answer even to report their id (virtio's serial).
+// look starts a query to a disk, or returns the equal query that is under way. So a disk that hangs
+// blocks only one thread per question. Even a query for the id may hang, because the kernel
+// requests the id of some disks from the disk (virtio's serial).
 func (d *Disks) look(q question) *look {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +65,8 @@ func (d *Disks) look(q question) *look {
 	return l
 }
 
-// wait waits for the result. It returns the error of the query, an error that the query takes too
-// long, or the error of ctx.
+// wait waits for the result. It returns the error of the query, context.DeadlineExceeded if the
+// query takes too long, or the error of ctx.
 func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:

@@ -19,22 +19,22 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// Disks assigns each volume a whole disk or partition. A file <volume>.json in Claims keeps the
-// assignment by the disk's stable id. A released disk keeps its ciphertext: it is marked as used,
-// and assigned again only after Wipe has overwritten it.
+// Disks assigns each volume a whole disk or partition. A file <volume>.json in Claims records the
+// stable id of the volume's disk. The disk of a deleted volume keeps its ciphertext. It is marked
+// as used, and assigned again only after Wipe has overwritten it.
 type Disks struct {
-	// Paths are the devices that may be assigned, also as links such as /dev/disk/by-id/…. Missing
-	// ones are skipped.
+	// Paths are the devices that may be assigned. They may be links such as /dev/disk/by-id/….
+	// Missing devices are skipped.
 	Paths []string
-	// Claims is a folder that survives reboots. It must exist.
+	// Claims is the folder of the claim files. It must exist and survive reboots.
 	Claims string
-	// Sys is the root of sysfs; nil means this machine's sysfs.
+	// Sys is the root of sysfs. Nil means this machine's sysfs.
 	Sys fs.FS
-	// Size returns the size of a device, bytes, and Number its device number; nil means the
-	// kernel's values.
+	// Size returns the size of a device in bytes, Number its device number. Nil means the kernel's
+	// values.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
-	// Open opens a disk exclusively; nil means blk.Open.
+	// Open opens a disk exclusively. Nil means blk.Open.
 	Open func(path string) (blk.Disk, error)
 
 	mu sync.Mutex
@@ -42,7 +42,7 @@ type Disks struct {
 	looks map[question]*look
 }
 
-// claim is the content of a claim file.
+// claim is the content of a claim file, and of a mark (usedSuffix).
 type claim struct {
 	ID string `json:"id"`
 }
@@ -70,7 +70,7 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	err = d.take(volume, free)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		// Another process claimed one for it in the meantime.
+		// Another process claimed a disk for this volume in the meantime.
 		if claims, err = d.claims(); err == nil {
 			err = d.enough(ctx, claims, volume, size)
 		}
@@ -83,16 +83,16 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	return err
 }
 
-// take claims the first of these disks that is free for a volume without a disk. It returns ErrFull
-// when none is free, fs.ErrExist when the volume has one. It holds the lock only for this and
-// touches no disk, so a disk that hangs delays no other volume.
+// take claims the first disk of free that is still free, for a volume without a disk. It returns
+// ErrFull if no disk is free, and fs.ErrExist if the volume has a disk. It holds the lock but does
+// not access disks, so a disk that hangs does not delay other volumes.
 func (d *Disks) take(volume string, free []room) error {
 	unlock, err := d.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	// The claims that chose the disks may be outdated.
+	// The claims from which the caller chose the disks may be outdated.
 	claims, err := d.claims()
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (d *Disks) take(volume string, free []room) error {
 	return atomicfile.Create(d.path(volume), text, 0o600)
 }
 
-// enough checks the size of the disk that a volume has.
+// enough returns ErrFull if the volume's disk is smaller than size bytes.
 func (d *Disks) enough(ctx context.Context, claims map[string]string, volume string,
 	size int64) error {
 	c, err := d.claimedBy(ctx, claims, volume)
@@ -132,7 +132,8 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 	return nil
 }
 
-// claimedBy returns the volume's disk. Other disks may hang, unless one of them may be this one.
+// claimedBy returns the volume's disk. A disk that hangs is an error only if the volume's disk is
+// not among the others.
 func (d *Disks) claimedBy(ctx context.Context, claims map[string]string,
 	volume string) (Device, error) {
 	id, ok := claims[volume]
@@ -149,19 +150,20 @@ func (d *Disks) claimedBy(ctx context.Context, claims map[string]string,
 		}
 	}
 	if dead != nil {
-		return Device{}, fmt.Errorf("volume %s: disk %s is not among those that say which "+
-			"they are: %w", volume, id, dead)
+		return Device{}, fmt.Errorf("volume %s: disk %s is not among the disks that report "+
+			"their id: %w", volume, id, dead)
 	}
 	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
 }
 
-// room is an unclaimed disk.
+// room is an unclaimed disk. size is in bytes.
 type room struct {
 	id   string
 	size int64
 }
 
-// free returns the unclaimed disks. Disks that do not report id or size are in dead.
+// free returns the unclaimed disks. dead joins the errors of disks that do not report id or size,
+// share an id, or hold data of a deleted volume.
 func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
 	disks, dead, err := d.candidates(ctx)
 	if err != nil {
@@ -194,7 +196,7 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 		}
 	}
 
-	// A disk without an answer by then is not known to be dead.
+	// If ctx ended, a disk without an answer may still be alive.
 	return free, dead, ctx.Err()
 }
 
@@ -219,10 +221,10 @@ func (d *Disks) Attach(ctx context.Context, volume string) (Device, error) {
 	return d.claimedBy(ctx, claims, volume)
 }
 
-// Detach implements Backend: nothing to do.
+// Detach implements Backend. It does nothing.
 func (d *Disks) Detach(context.Context, string) error { return nil }
 
-// Expand implements Backend: a disk cannot grow.
+// Expand implements Backend. A disk cannot grow, so Expand only checks its size.
 func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	claims, err := d.claims()
 	if err != nil {
@@ -231,8 +233,8 @@ func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	return d.enough(ctx, claims, volume, size)
 }
 
-// Copy implements Backend and refuses: a snapshot would occupy a whole disk, and suspend its source
-// while all of it is read.
+// Copy implements Backend. It always returns ErrNoCopy, because a snapshot would occupy a whole
+// disk, and suspend its source while the whole disk is read.
 func (d *Disks) Copy(_ context.Context, dst, src string, _ int64) error {
 	return fmt.Errorf("copy volume %s to %s: %w: each volume has a whole disk", src, dst, ErrNoCopy)
 }
@@ -254,7 +256,7 @@ func (d *Disks) Delete(_ context.Context, volume string) error {
 	return atomicfile.Remove(d.path(volume))
 }
 
-// Destroys implements Backend: the disk keeps its data.
+// Destroys implements Backend. It returns false, because the disk keeps its data.
 func (d *Disks) Destroys() bool { return false }
 
 // Capacity implements Backend.
@@ -271,8 +273,8 @@ func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	return largest, err
 }
 
-// candidates returns the disks that exist; two paths of one device count once. dead lists disks
-// that report no id, and disks that share an id: a claim could not distinguish them.
+// candidates returns the disks that exist, without duplicate paths. dead joins the errors of disks
+// that are left out: they report no id, or share an id, so that a claim could not distinguish them.
 func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error) {
 	number := d.Number
 	if number == nil {
@@ -310,7 +312,7 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		pathByID[c.ID] = c.Path
 	}
 
-	// A disk and its own partition hold the same bytes.
+	// A disk and its partition share bytes, so leave out both.
 	for id, path := range pathByID {
 		disk, _, ok := strings.Cut(id, blk.PartitionMark)
 		if of := pathByID[disk]; ok && of != "" {
@@ -332,7 +334,7 @@ func (d *Disks) sys() fs.FS {
 	return blk.Sys()
 }
 
-// claims returns the disks' ids by volume.
+// claims returns the ids of the claimed disks, keyed by volume.
 func (d *Disks) claims() (map[string]string, error) {
 	volumes, err := atomicfile.Names(d.Claims, ".json")
 	if err != nil {
@@ -362,7 +364,8 @@ func (d *Disks) claims() (map[string]string, error) {
 
 func (d *Disks) path(volume string) string { return filepath.Join(d.Claims, volume+".json") }
 
-// lock prevents two volumes from claiming the same disk.
+// lock locks the claims against other processes and goroutines, so that two volumes never claim the
+// same disk.
 func (d *Disks) lock() (unlock func(), err error) {
 	f, err := os.Open(d.Claims)
 	if err != nil {

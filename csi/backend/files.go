@@ -16,25 +16,26 @@ import (
 )
 
 // Files keeps each volume in a file <volume>.img of Dir, attached as a loop device with direct I/O.
-// On a file system that shares blocks (xfs with reflink, btrfs) a copy is immediate, and takes
-// space only as either side is written. So space is admitted by promises: the sizes of all files
-// together stay below the file system's size less the reserve, regardless of the blocks that they
-// occupy now. Only with Sparse can it fill up later.
+// On a file system that shares blocks (xfs with reflink, btrfs), a copy is immediate and takes
+// space only when either side is written. So Files counts promised space, not occupied blocks: the
+// sizes of all files together stay below the file system's size less the reserve. Only with Sparse
+// can the file system fill up later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
-	// Reserve is the percentage of the file system that volumes never take: the folder may be on
-	// the node's root disk.
+	// Reserve is the percentage of the file system that volumes never take, because the folder may
+	// be on the node's root disk.
 	Reserve int
-	// Sparse allocates blocks when they are written. A full file system is then an I/O error for
-	// the volume's users, so the default is to allocate at once.
+	// Sparse allocates blocks only when they are written. A full file system then causes I/O errors
+	// in pods, so by default all blocks are allocated at once.
 	Sparse bool
 
-	// admitting prevents two volumes from being promised the same space.
+	// admitting is locked from the check of the free space until the space is taken, so that two
+	// volumes do not get the same space.
 	admitting sync.Mutex
 }
 
-// FileSuffix ends the names of volumes' files.
+// FileSuffix is the suffix of the names of volumes' files.
 const FileSuffix = ".img"
 
 func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+FileSuffix) }
@@ -58,7 +59,7 @@ func (f *Files) Provision(_ context.Context, volume string, size int64) error {
 	return atomicfile.Settle(f.Dir)
 }
 
-// grow extends the file to at least size bytes. Blocks that fallocate adds read as zero.
+// grow extends the file to at least size bytes. The new bytes read as zero.
 func (f *Files) grow(file *os.File, size int64) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -70,8 +71,8 @@ func (f *Files) grow(file *os.File, size int64) error {
 
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
-	// fallocate takes all free space before it fails, and every other user of that disk would find
-	// it full.
+	// Check the space first: fallocate takes all free space before it fails, so other users of the
+	// file system would find it full.
 	if err := f.admit(size - info.Size()); err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (f *Files) Delete(ctx context.Context, volume string) error {
 	return errors.Join(atomicfile.Remove(f.unfinished(volume)), atomicfile.Remove(f.path(volume)))
 }
 
-// Destroys implements Backend: the file goes.
+// Destroys implements Backend. It returns true, because Delete removes the file.
 func (f *Files) Destroys() bool { return true }
 
 // Capacity implements Backend.
@@ -166,21 +167,21 @@ func (f *Files) Capacity(context.Context) (int64, error) {
 	return max(room, 0), err
 }
 
-// admit returns ErrFull for space that does not exist or is promised to other volumes.
+// admit returns ErrFull if more bytes are not free, or are promised to other volumes.
 func (f *Files) admit(more int64) error {
 	if more <= 0 {
 		return nil
 	}
 	room, err := f.room()
 	if err == nil && more > room {
-		err = fmt.Errorf("%w: %d bytes more in %s, which has %d that are neither taken, nor "+
-			"promised to other volumes, nor in reserve (%d %%)",
+		err = fmt.Errorf("%w: %d bytes more in %s, where %d are free and neither "+
+			"promised to other volumes nor in reserve (%d %%)",
 			ErrFull, more, f.Dir, max(room, 0), f.Reserve)
 	}
 	return err
 }
 
-// room returns the free, unpromised space in bytes; it may be negative.
+// room returns the free, unpromised space in bytes. It may be negative.
 func (f *Files) room() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(f.Dir, &st); err != nil {
@@ -197,7 +198,7 @@ func (f *Files) room() (int64, error) {
 	return min(free, total-reserve-promised), err
 }
 
-// promised returns the size in bytes of all volumes once every block is written.
+// promised returns the size in bytes that all volumes have once every block is written.
 func (f *Files) promised() (sum int64, err error) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil {

@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// usedSuffix is the suffix of marks: files in Claims that name the disks with data of a deleted
-	// volume.
+	// usedSuffix is the suffix of marks. A mark is a file in Claims that names a disk with data of
+	// a deleted volume.
 	usedSuffix = ".used"
-	// wipeChunk is how much is overwritten between two checks for cancellation, in bytes.
+	// wipeChunk is the number of bytes that are overwritten between two checks for cancellation.
 	wipeChunk = 8 << 20
-	// headSize is how many bytes are zero at the start of a shredded disk. Partition tables, file
-	// systems and volume managers begin there, so a disk that was used since has other bytes.
+	// headSize is the number of bytes at the start of a disk that must be zero before it is wiped.
+	// Shredding leaves zeros there. Partition tables, file systems and volume managers begin there,
+	// so other bytes mean that the disk was used again.
 	headSize = 4 << 20
 )
 
@@ -66,10 +67,10 @@ func (d *Disks) used() ([]string, error) {
 	return ids, nil
 }
 
-// Wipe overwrites the disks of deleted volumes, one after the other, and makes them free. It skips
-// a disk whose first 4 MiB are not zero: that disk was not shredded, or has been used since. wiped
-// are the ids of the finished disks. A large disk takes hours; Wipe may be called again after it
-// was cut short.
+// Wipe overwrites the disks of deleted volumes, one after the other, and makes them free. It
+// returns an error for a disk whose first 4 MiB are not zero: that disk was not shredded, or has
+// been used since. wiped holds the ids of the finished disks. A large disk takes hours. After an
+// interruption, call Wipe again.
 func (d *Disks) Wipe(ctx context.Context) (wiped []string, err error) {
 	used, err := d.used()
 	if err != nil || len(used) == 0 {
@@ -103,9 +104,8 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 		return err
 	}
 	if claimed(claims, c.ID) {
-		return errors.New("a volume has claimed it; its mark is left from before, and " +
-			"nothing was " +
-			"overwritten")
+		return errors.New("a volume has claimed the disk, so its mark is stale; " +
+			"nothing was overwritten")
 	}
 	open := d.Open
 	if open == nil {
@@ -146,15 +146,15 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	return atomicfile.Remove(d.usedPath(c.ID))
 }
 
-// headIsZero refuses a disk whose first bytes show content.
+// headIsZero returns an error if the first bytes of the disk are not zero.
 func headIsZero(disk blk.Disk, size int64) error {
 	head := blk.Buffer(int(min(headSize, size&^(blk.Align-1))))
 	if n, err := disk.ReadAt(head, 0); n < len(head) {
 		return fmt.Errorf("read its beginning: %w", err)
 	}
 	if i := slices.IndexFunc(head, func(b byte) bool { return b != 0 }); i >= 0 {
-		return fmt.Errorf("not wiped, because it holds data at byte %d: if you do not need that, "+
-			"zero its beginning (dd if=/dev/zero bs=4M count=1)", i)
+		return fmt.Errorf("not wiped, because it holds data at byte %d: if you do not need "+
+			"the data, zero the beginning (dd if=/dev/zero bs=4M count=1)", i)
 	}
 	return nil
 }
