@@ -14,19 +14,19 @@ import (
 
 // Closed is the result of closing a volume.
 type Closed struct {
-	// Sealed reports whether the disk now carries an epoch of its own, so that images from while
-	// the volume was open are refused.
+	// Sealed reports whether the disk now has a new epoch. Then an image of the disk from while the
+	// volume was open will be refused.
 	Sealed bool
-	// Why explains why the disk was not sealed; nil when it was.
+	// Why is the reason why the disk was not sealed. It is nil if Sealed is true.
 	Why error
 }
 
-// Close removes the volume's mapping from this node and releases the volume. It may be called
-// again. An open mapping is ErrInUse and stays unchanged. The record is sealed with the key that
-// Open kept, or else with keys (nil means the provider of the Set). If that provider does not
-// answer, the mapping is removed and the volume is not released: keyring.ErrUnavailable, and
-// another Close continues. If there is neither key nor provider, the volume is closed and not
-// sealed.
+// Close removes the volume's mapping from this node, seals the record and releases the volume. It
+// may be called again. If the mapping is in use, Close changes nothing and returns ErrInUse. It
+// seals with the key that Open kept, or else with the key that keys unwraps. Nil keys mean the
+// provider of the Set. If that provider does not answer, Close removes the mapping, does not
+// release the volume, and returns keyring.ErrUnavailable; another Close continues. With neither key
+// nor provider, Close closes the volume unsealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -46,8 +46,8 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 	return c, o.Backend.Detach(ctx, volume)
 }
 
-// unmap removes the mappings of the volume. The current mapping must not be open. Mappings of
-// former epochs are fenced; the kernel removes each on its last close.
+// unmap removes the mappings of the volume. It returns ErrInUse if the current mapping is open. It
+// fences mappings of former epochs; the kernel removes each on its last close.
 func (o *op) unmap(ctx context.Context) error {
 	present, former, err := o.mappings(ctx, o.state)
 	if err != nil {
@@ -68,9 +68,9 @@ func (o *op) unmap(ctx context.Context) error {
 	return nil
 }
 
-// giveUp seals the disk and clears the state's writer. Where no key can come, or on an unexpected
-// disk, it only clears the writer. It never does so for a provider that does not answer: the
-// operator of the network would choose that volumes are closed unsealed.
+// giveUp seals the disk and clears the state's writer. Without a key, or if the disk is refused, it
+// only clears the writer. If the provider does not answer, it returns an error and keeps the
+// writer. Otherwise an operator of the network could force volumes to be closed unsealed.
 func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	why := o.seal(ctx)
 	if why == nil {
@@ -80,10 +80,10 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 		return Closed{}, why
 	}
 	if o.provider != nil && errors.Is(why, keyring.ErrUnavailable) {
-		return Closed{}, fmt.Errorf("close volume %s: its mapping is gone, and its disk is to be "+
-			"sealed before the volume is released: %w", o.state.Volume, why)
+		return Closed{}, fmt.Errorf("close volume %s: its mapping is removed, but its disk "+
+			"must be sealed before the volume is released: %w", o.state.Volume, why)
 	}
-	// PendingEpoch, the epoch that the disk may show, stays as it is.
+	// Keep PendingEpoch: the disk may show that epoch.
 	next := o.state
 	next.Writer = ""
 	if err := o.updateState(ctx, next); err != nil {
@@ -109,8 +109,8 @@ func (o *op) seal(ctx context.Context) error {
 	return err
 }
 
-// Expand grows the volume to at least size bytes, also while it is open. A smaller size changes
-// nothing and returns nil.
+// Expand grows the volume to at least size bytes. The volume may be open. If it is already large
+// enough, Expand changes nothing and returns nil.
 func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	opts OpenOptions) (State, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
@@ -130,7 +130,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 		return o.state, nil
 	}
 
-	// The key first, then the space: without either nothing changes.
+	// Get the key and the space before the state changes: an Expand without either changes nothing.
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return o.state, err
@@ -155,8 +155,8 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	return o.state, err
 }
 
-// expand writes the pending size to the record, then to the mapping, then to the state. If it is
-// cut short the state is behind, and Open and Expand continue from there.
+// expand writes the pending size to the record, then to the mapping, then to the state. After an
+// interruption the state has the old size, and Open or Expand continues.
 func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	opts OpenOptions) error {
 	var record crypt.Record
@@ -195,19 +195,19 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 
 // Removed is the result of deleting a volume.
 type Removed struct {
-	// Shredded reports whether keyslot and record on the disk were overwritten. A disk that was not
-	// shredded does not open either, because its wrapped key is destroyed.
+	// Shredded reports whether keyslot and record on the disk were overwritten. Even a disk that
+	// was not shredded cannot be opened, because its wrapped key is destroyed.
 	Shredded bool
-	// Why explains why they were not overwritten; nil when they were.
+	// Why is the reason why they were not overwritten. It is nil if Shredded is true.
 	Why error
 }
 
 // Delete destroys the wrapped key, then keyslot and record on the disk, then the backing. It may be
-// called again. It refuses a volume that is in use, on any node. The state remains in phase DELETED
+// called again. It refuses a volume that is in use on any node. The state remains in phase DELETED
 // until Forget.
 //
-// Delete never touches a backing that belongs to another volume, nor one that would be destroyed
-// and cannot be attributed to this volume. It then returns an error until an administrator moves or
+// Delete never changes a backing that belongs to another volume. Nor does it destroy a backing that
+// it cannot attribute to this volume. It then returns an error until an administrator moves or
 // removes that backing.
 func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	o, err := s.begin(ctx, volume, nil)
@@ -242,7 +242,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	return r, errors.Join(o.Backend.Detach(ctx, volume), o.Backend.Delete(ctx, volume))
 }
 
-// destroyKey takes a volume that is not in use to DELETED.
+// destroyKey moves a volume that is not in use to phase DELETED, which removes the wrapped key.
 func (o *op) destroyKey(ctx context.Context) error {
 	if err := o.claim(""); err != nil {
 		return err
@@ -258,8 +258,8 @@ func (o *op) destroyKey(ctx context.Context) error {
 }
 
 // shred overwrites the volume's keyslot and records on its disk. On an error the disk may belong to
-// another volume. The key that could verify its record is destroyed, so only two facts remain: the
-// claim in the record, and the device that was chosen.
+// another volume. The key that could verify the record is destroyed. So shred can only compare the
+// volume that the record claims, and the device that was chosen for formatting.
 func (o *op) shred(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if err != nil {
@@ -275,8 +275,8 @@ func (o *op) shred(ctx context.Context) error {
 	switch {
 	case errors.Is(err, crypt.OtherVolume) && o.state.isCopy() && o.state.Epoch == 0 &&
 		(o.state.Device == "" || chosen):
-		// A copy that never was READY carries its source's record. A READY copy with that record
-		// holds the source itself.
+		// The disk of a copy that was never READY has its source's record. If a READY copy had that
+		// record, its disk would be the source itself.
 		return crypt.Shred(disk, o.state.origin().Binding)
 	case errors.Is(err, crypt.Blank) && (o.state.Device == "" || chosen):
 		return nil // The disk was shredded before, or never written.
@@ -288,8 +288,8 @@ func (o *op) shred(ctx context.Context) error {
 	return err
 }
 
-// Forget removes the state of a deleted volume. Call it once no caller can request the volume
-// again.
+// Forget removes the state of a deleted volume. It does nothing without a state. Call it once no
+// caller can request the volume again.
 func (s *Set) Forget(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {

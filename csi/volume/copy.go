@@ -12,30 +12,30 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// undoPatience bounds the clean-up after a copy that failed.
+// undoPatience limits the clean-up after a failed copy.
 const undoPatience = 30 * time.Second
 
 // CopyOptions configure a copy. The zero value copies at the size of the source.
 type CopyOptions struct {
-	// Size is the minimum size of the copy in bytes; 0 means the size of the source. Copy does not
-	// grow a file system on it.
+	// Size is the minimum size of the copy in bytes. The value 0 means the size of the source. Copy
+	// does not grow the file system.
 	Size int64
-	// Snapshot makes a copy that can only be copied and deleted, never opened.
+	// Snapshot makes the copy a snapshot, which can be copied and deleted but never opened.
 	Snapshot bool
-	// Request is the request to keep in the state. Copy sets its Source and Snapshot.
+	// Request is stored in the copy's state. Copy sets its Source and Snapshot.
 	Request Request
-	// Keys wraps the key of the copy; nil means the provider of the Set. The key of the source is
+	// Keys wraps the key of the copy. Nil means the provider of the Set. The key of the source is
 	// unwrapped with the provider of the Set, or with Keys.
 	Keys keyring.Provider
 }
 
-// Copy makes the volume dst from the present content of src, which is closed or open on this node.
-// It may be called again; an existing dst of another request is ErrExists. A source that was never
-// opened is formatted first.
+// Copy makes the volume dst from the present content of src. src may be open on this node, but not
+// on another. Copy may be called again. It returns ErrExists if dst exists with another request. It
+// first formats a source that was never opened.
 //
-// An error before dst's FORMATTING leaves nothing of dst, or only its state in NEW, which Delete
-// removes. An error after it is repaired by another call, which does not need the source. After
-// ErrSuspended the source is still suspended: call ResumeVolume.
+// After an error, dst may be in one of three conditions. It does not exist. It has a state in NEW,
+// which Delete removes. Or it has a state in FORMATTING: then another call completes it without the
+// source. After ErrSuspended the source is still suspended: call ResumeVolume.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {
@@ -73,8 +73,8 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	return o.state, o.Backend.Detach(ctx, dst)
 }
 
-// createCopy creates the state of a copy, unless there is one of the same request. A copy in NEW
-// holds no data yet, so it takes the size of this request: its source may have grown.
+// createCopy creates the state of a copy. It returns nil if a state with the same request exists.
+// The size of a state in NEW may differ, because copyFrom sets it again: the source may have grown.
 func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
 	request := opts.Request
 	request.Source, request.Snapshot = src, opts.Snapshot
@@ -82,8 +82,8 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	switch {
 	case errors.Is(unread, ErrNotFound):
 	case errors.Is(unread, ErrState):
-		// Its creation may have been cut short: then the store completes it (kubestore). For any
-		// other it returns ErrExists.
+		// The creation of the state may have been interrupted. Store.Create then completes it
+		// (kubestore). For any other invalid state Create returns ErrExists.
 	case unread != nil:
 		return unread
 	case !have.Request.same(request):
@@ -117,7 +117,8 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	return err
 }
 
-// copySize returns the payload of a copy of a volume with payload bytes.
+// copySize returns the size of a copy of the volume from, which has payload bytes. 0 for want means
+// the size of from. A smaller want is ErrSmaller.
 func copySize(from string, payload, want int64) (int64, error) {
 	if want == 0 {
 		return payload, nil
@@ -129,8 +130,8 @@ func copySize(from string, payload, want int64) (int64, error) {
 		want)
 }
 
-// copyFrom takes a copy from NEW to FORMATTING: its backing then holds the data of the source's
-// backing. After an error neither backing nor state remains.
+// copyFrom copies the backing of the source and moves the copy from NEW to FORMATTING. After an
+// error it removes the copy's state and backing.
 func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	if err := o.removeUnfinished(ctx); err != nil {
 		return err
@@ -141,10 +142,10 @@ func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	// The state goes first: without it no pending update of it can make the backing one that is
-	// needed.
+	// Remove the state first. Then a pending update of the state cannot succeed and need the
+	// backing.
 	gone := o.Store.Remove(undo, o.state.Volume, o.revision)
-	// Another process made a backing that appeared in the meantime.
+	// ErrExists means that another process made the backing in the meantime: keep it.
 	if gone == nil && !errors.Is(err, backend.ErrExists) {
 		gone = o.removeBacking(undo)
 	}
@@ -155,9 +156,9 @@ func (o *op) removeBacking(ctx context.Context) error {
 	return errors.Join(o.Backend.Detach(ctx, o.state.Volume), o.Backend.Delete(ctx, o.state.Volume))
 }
 
-// removeUnfinished removes the backing of an attempt that died before FORMATTING. That backing
-// carries the source's record. Any other backing is refused and not touched: it may be this very
-// volume, under a state from a backup.
+// removeUnfinished removes the backing of an attempt that died before FORMATTING. Such a backing
+// has the source's record. removeUnfinished refuses any other backing: the state may be from a
+// backup, and the backing may be this volume.
 func (o *op) removeUnfinished(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if errors.Is(err, backend.ErrMissing) {
@@ -184,8 +185,8 @@ func (o *op) removeUnfinished(ctx context.Context) error {
 	return o.removeBacking(ctx)
 }
 
-// copyAndVerify copies the source, verifies what was copied, and stores in the state what
-// FORMATTING needs.
+// copyAndVerify copies the source, verifies the record of the copy, and updates the state to
+// FORMATTING.
 func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
 	from, err := o.begin(ctx, o.state.Request.Source, unwrapper(o.Keys, opts.Keys))
 	if err != nil {
@@ -240,7 +241,8 @@ func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
 	return o.updateState(ctx, next)
 }
 
-// unwrapper chains the providers that are not nil.
+// unwrapper returns a provider that tries all providers that are not nil. It returns nil if there
+// are none.
 func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	for _, p := range providers {
@@ -254,9 +256,9 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	return c
 }
 
-// prepareSource prepares the source for a copy: formatted, with two equal records on its disk. open
-// is the name of its mapping, or empty. payload is its size in bytes on the disk, where the state
-// allows two sizes.
+// prepareSource prepares the source o for a copy: it formats a new volume, and makes the two
+// records on the disk equal. open is the name of the source's mapping, or empty. payload is the
+// source's size in bytes according to the disk; the state may allow two sizes.
 func (o *op) prepareSource(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
 		return "", 0, err
@@ -283,8 +285,8 @@ func (o *op) prepareSource(ctx context.Context) (open string, payload int64, err
 	return "", payload, o.Backend.Detach(ctx, o.state.Volume)
 }
 
-// equalizeRecords rewrites both copies of the record from the valid one, after a write that may
-// have been cut short. It returns the size in that record.
+// equalizeRecords rewrites both copies of the record from the valid one, if a write of the record
+// may have been interrupted. It returns the size in bytes in that record.
 func (o *op) equalizeRecords(ctx context.Context, dev backend.Device,
 	shared bool) (payload int64, err error) {
 	if o.state.PendingEpoch == 0 && o.state.PendingPayload == 0 {

@@ -10,12 +10,12 @@ import (
 )
 
 // FenceByState fences this node's stale mappings of a volume. The mapping of the present epoch is
-// stale if another node took the volume over: two writers destroy a file system. Mappings of former
-// epochs are always stale, also once the other node has closed the volume.
+// stale if another node took the volume over, because two writers would destroy the file system.
+// Mappings of former epochs are always stale, even after the other node has closed the volume.
 //
-// Users of a fenced mapping get I/O errors, and the kernel removes it on its last close. All other
-// mappings stay, also one that is ahead of the state (crypt.NewerThanState). FenceByState may be
-// called again.
+// Users of a fenced mapping get I/O errors, and the kernel removes the mapping on its last close.
+// All other mappings stay. FenceByState returns crypt.NewerThanState, and fences nothing, if a
+// mapping is ahead of the state. FenceByState may be called again.
 func (s *Set) FenceByState(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
@@ -53,10 +53,10 @@ func (s *Set) FenceByState(ctx context.Context, volume string) error {
 }
 
 // FenceByDisk fences the mapping name of the volume if a record on its disk claims a later epoch
-// than the mapping: then another node with the same disk has opened the volume. It reads only the
-// disk, so it works while the store is away. A forged record gains nothing: its author could
-// destroy the volume anyway. A volume with an operation under way is ErrInProgress, because the
-// epoch may be its own.
+// than the mapping. Then another node with the same disk has opened the volume. FenceByDisk reads
+// only the disk, so it works while the store is away. It does not verify the record: an attacker
+// who forges one could destroy the volume anyway. It returns ErrInProgress during another operation
+// on the volume, because that operation may have written the later epoch.
 func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {

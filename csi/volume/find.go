@@ -16,13 +16,13 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 }
 
 // Find returns the mapping that Open made for the volume, and the state. It changes nothing and
-// takes no lock. Without a mapping it returns the state and dmcrypt.ErrNoMapping. For a mapping
-// that is ahead of the state it returns the state and the refusal crypt.NewerThanState.
+// takes no lock. Without a mapping it returns the state and dmcrypt.ErrNoMapping. If a mapping is
+// ahead of the state, it returns the state and the error crypt.NewerThanState.
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	return s.FindIn(ctx, s.Store, volume)
 }
 
-// FindIn is Find with the state that r has of the volume.
+// FindIn is like Find, but reads the state from r.
 func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, error) {
 	st, _, err := s.read(ctx, r, volume)
 	if err != nil {
@@ -43,9 +43,9 @@ func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, erro
 	return Opened{m, st, true}, err
 }
 
-// mappings returns the names of the volume's mappings: present has the state's epoch, former have
-// earlier ones. A live mapping of any other epoch is refused with crypt.NewerThanState. The state
-// is then from a backup, and that mapping holds newer data; no mapping is changed.
+// mappings returns the names of the volume's mappings. present has the state's epoch and may be
+// empty. former have earlier epochs. A live mapping of a later epoch is the error
+// crypt.NewerThanState: the state is from a backup, and that mapping has newer data.
 func (s *Set) mappings(ctx context.Context, st State) (present string, former []string, err error) {
 	if st.UUID == (crypt.UUID{}) {
 		return "", nil, nil
@@ -69,7 +69,7 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 			if err == nil && !m.Dead() {
 				return "", nil, fmt.Errorf("volume %s: %w", st.Volume, &crypt.RefusedError{
 					Kind: crypt.NewerThanState, What: "mapping " + name,
-					Expected: fmt.Sprintf("none after epoch %d", st.Epoch), Found: "it live"})
+					Expected: fmt.Sprintf("none after epoch %d", st.Epoch), Found: "a live one"})
 			}
 		}
 		former = append(former, name)

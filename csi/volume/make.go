@@ -11,12 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Make calls mkfs on a volume whose Content is Unmade, and formats the volume first when it is new.
-// A volume that is Made stays as it is. made reports whether mkfs was called and succeeded.
+// Make calls mkfs with the device of a volume whose Content is Unmade. It first formats a new
+// volume. It does not change a volume that is Made. made reports whether mkfs was called and
+// succeeded.
 //
-// The mapping that mkfs gets is removed by the end of the call. Open makes another, with an epoch
-// that the volume never had while it was Unmade. So an Unmade state from a backup never formats
-// data that was written since: its disk is newer (crypt.NewerThanState).
+// Make removes the mapping that mkfs used before it returns. Open makes another mapping, with an
+// epoch that the volume never had while it was Unmade. So with an Unmade state from a backup, Make
+// never overwrites data that was written since: the disk is newer than the state
+// (crypt.NewerThanState).
 //
 // Make locks the volume against other processes. It may be called again after it failed or died.
 func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
@@ -53,8 +55,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err != nil {
 		return err
 	}
-	// The mapping goes in any case, and before the state becomes Made: no mapping of this epoch may
-	// be used.
+	// Always remove the mapping, and before the state becomes Made: no pod may use a mapping of
+	// this epoch.
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}
@@ -63,9 +65,9 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	return o.updateState(ctx, next)
 }
 
-// unmade returns a mapping with the disk's epoch: the one left by a process that died in Make, or a
-// new one. A replacement gets the next epoch and so another name, because a process that holds the
-// old mapping open keeps its name taken.
+// unmade returns a mapping for mkfs. It reuses the mapping of a process that died in Make, or makes
+// a mapping with the disk's epoch. A mapping that replaces a stale one gets the next epoch and so
+// another name, because the kernel keeps the old name until the old mapping is closed.
 func (o *op) unmade(ctx context.Context, dev backend.Device,
 	opts OpenOptions) (dmcrypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
@@ -75,7 +77,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 
 	if m.Name != "" {
 		if m.Open > 0 {
-			// A mkfs that outlived its process, or another program that opened the mapping.
+			// A mkfs outlived its process, or another program opened the mapping.
 			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.state.Volume,
 				m.Name, ErrInUse)
 		}
@@ -100,8 +102,8 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 	})
 }
 
-// remove removes a mapping. One that is open, for example by udev, is fenced and removed on its
-// last close.
+// remove removes a mapping. If the mapping is open, for example by udev, remove fences it, and the
+// kernel removes it on its last close.
 func (o *op) remove(ctx context.Context, name string) error {
 	err := o.Engine.Remove(ctx, name, false)
 	if errors.Is(err, dmcrypt.ErrInUse) {

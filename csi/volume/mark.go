@@ -12,15 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
-// suspendedSuffix ends the names of marks: files in the folder of locks, named after a mapping,
-// that name its volume. A mark exists while a copy has the mapping suspended. The next process can
-// so resume it without asking the store. The folder is on tmpfs: like the mappings, it does not
-// survive a reboot.
+// suspendedSuffix is the suffix of marks. A mark is a file in the folder of locks. Its name is the
+// name of a mapping, its content the mapping's volume. It exists while a copy has the mapping
+// suspended, so that the next process can resume the mapping without the store. The folder is on
+// tmpfs: like the mappings, it does not survive a reboot.
 const suspendedSuffix = ".still"
 
 func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+suspendedSuffix) }
 
-// markSuspended writes the mark before the volume's copy suspends the mapping.
+// markSuspended writes the mark of a mapping. Call it before the mapping is suspended. Without a
+// folder of locks it does nothing.
 func (o *op) markSuspended(mapping string) error {
 	if o.Locks == "" {
 		return nil
@@ -31,8 +32,8 @@ func (o *op) markSuspended(mapping string) error {
 	return nil
 }
 
-// unmarkSuspended removes the mark of a mapping that was resumed. A mark that stays costs one check
-// at the next start.
+// unmarkSuspended removes the mark of a resumed mapping. It only logs an error, because a stale
+// mark costs just one check at the next start.
 func (s *Set) unmarkSuspended(mapping string) {
 	if s.Locks == "" {
 		return
@@ -43,9 +44,9 @@ func (s *Set) unmarkSuspended(mapping string) {
 }
 
 // ResumeMarked resumes the mappings that a copy on this node suspended. It reads their disks and
-// uses neither the store nor a key service, so it works before Cluster and Store are set. A mapping
-// whose volume another node has opened since is fenced instead. Call it when the driver starts, and
-// again while it returns an error.
+// uses neither the store nor a key service, so it works before Cluster and Store are set. It fences
+// a mapping whose volume another node has opened since. Call it when the driver starts, and repeat
+// it until it returns nil.
 func (s *Set) ResumeMarked(ctx context.Context) error {
 	if s.Locks == "" {
 		return nil

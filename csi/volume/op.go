@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// readSlotPatience is how long a volume may delay others. After it, a disk that hangs holds its own
-// memory and nothing else.
+// readSlotPatience is how long a volume may hold a read slot. After that time a disk that hangs
+// still uses memory, but no longer delays other volumes.
 const readSlotPatience = 30 * time.Second
 
-// op is one operation on one volume, whose lock it holds.
+// op is one operation on one volume. It holds the volume's lock.
 type op struct {
 	*Set
 	state    State
@@ -29,7 +29,8 @@ type op struct {
 	unlock   func()
 }
 
-// begin locks the volume and reads its state. Nil keys mean the provider of the Set.
+// begin locks the volume and reads its state. Nil keys mean the provider of the Set. The caller
+// calls unlock of the op.
 func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
 	unlock, err := s.lock(volume)
 	if err != nil {
@@ -55,7 +56,8 @@ func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*
 	return o, err
 }
 
-// updateState replaces the state by next, if it did not change in the meantime.
+// updateState writes next to the store. It returns ErrConflict if the stored state has changed
+// since it was read.
 func (o *op) updateState(ctx context.Context, next State) error {
 	if err := next.Check(); err != nil {
 		return err
@@ -81,7 +83,8 @@ func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
 	return data, nil
 }
 
-// deriveKeys unwraps the key of the volume and derives what is needed. The caller wipes them.
+// deriveKeys unwraps the key of the volume and derives the keys of the mapping and the record. The
+// caller wipes them.
 func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	data, err := o.dataKey(ctx)
 	if err != nil {
@@ -91,9 +94,9 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	return crypt.DeriveKeys(data, o.state.Binding())
 }
 
-// disk opens the attached device; shared allows a device that a mapping uses. A path that now leads
-// to another device, as after unplugging, is refused: the table uses the device number, so path and
-// number must agree.
+// disk opens the attached device. shared allows a device that a mapping uses. disk returns an error
+// if the path now leads to a device with another number, for example after unplugging, because the
+// mapping's table uses the number.
 func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	disk, err := o.OpenDisk(dev.Path, shared)
 	if err != nil {
@@ -106,9 +109,9 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	return disk, nil
 }
 
-// takeReadSlot waits until there is memory for one more volume's metadata; done releases it. Until
-// then only the volume's disk and its state may block. A volume whose disk hangs frees its slot
-// after readSlotPatience, regardless of how many volumes hang.
+// takeReadSlot waits for one of the slots that limit how many volumes' metadata is in memory. done
+// releases the slot. Hold it only while reading the volume's disk and state. The slot is released
+// after readSlotPatience in any case, so disks that hang do not block other volumes.
 func (o *op) takeReadSlot(ctx context.Context) (done func(), err error) {
 	select {
 	case o.readSlots <- struct{}{}:
@@ -116,14 +119,14 @@ func (o *op) takeReadSlot(ctx context.Context) (done func(), err error) {
 		overtaken := time.AfterFunc(readSlotPatience, give)
 		return func() { overtaken.Stop(); give() }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.state.Volume,
+		return nil, fmt.Errorf("volume %s: wait for the disks of other volumes: %w", o.state.Volume,
 			ctx.Err())
 	}
 }
 
-// verified reads and verifies the volume's disk, and passes both to use if a second read returns
-// the same bytes. A disk that changed is refused before any write. shared allows a disk that a
-// mapping uses.
+// verified reads and verifies the metadata of the volume's disk. It reads the metadata twice, and
+// refuses a disk that returns different bytes. Then it calls use with the disk, the metadata and
+// the valid record. shared allows a disk that a mapping uses.
 func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool,
 	use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
 	done, err := o.takeReadSlot(ctx)
@@ -150,7 +153,8 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return use(disk, metadata, record)
 }
 
-// claim refuses a deleted volume, and one that another node has unless takeOver names that node.
+// claim returns an error if the volume is deleted, or if another node than takeOver has it. An
+// empty takeOver means that no volume is taken over.
 func (o *op) claim(takeOver string) error {
 	if o.state.Phase == Deleted {
 		return fmt.Errorf("volume %s: %w", o.state.Volume, ErrDeleted)
@@ -161,13 +165,14 @@ func (o *op) claim(takeOver string) error {
 	return o.state.Busy(o.Node)
 }
 
-// usable refuses a snapshot and an unfinished copy: neither is a volume for a pod.
+// usable returns an error for a snapshot and for an unfinished copy, because no pod may use them.
+// what is the verb of the error.
 func (o *op) usable(what string) error {
 	switch {
 	case o.state.Request.Snapshot:
 		return fmt.Errorf("%s volume %s: %w", what, o.state.Volume, ErrSnapshot)
 	case o.state.Phase == New && o.state.isCopy():
-		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what,
+		return fmt.Errorf("%s volume %s: the copy of %s was not finished: create it again", what,
 			o.state.Volume, o.state.Request.Source)
 	}
 	return nil

@@ -12,14 +12,14 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// OpenOptions configure an opening. The zero value is the usual case.
+// OpenOptions configure Open. The zero value is valid.
 type OpenOptions struct {
-	// Keys is the provider of this request; nil means the provider of the Set.
+	// Keys is the key provider of this request. Nil means the provider of the Set.
 	Keys keyring.Provider
-	// Tuning is the tuning of the mapping. Discard lets the volume report free blocks to the disk.
+	// Tuning is the tuning of the mapping. Discard passes discards of free blocks to the disk.
 	Tuning  dmcrypt.Tuning
 	Discard bool
-	// TakeOver names the node that has the volume and is known to be gone.
+	// TakeOver names the lost node from which the volume may be taken over. It may be empty.
 	TakeOver string
 	// KeepSealing keeps the sealing key in locked memory until the volume is closed, so that Close
 	// needs no provider of the volume's key. The sealing key decrypts no data.
@@ -28,17 +28,17 @@ type OpenOptions struct {
 
 // Opened is a volume that can be used.
 type Opened struct {
-	// Mapping is the device with the plain text.
+	// Mapping is the device-mapper device with the plain text.
 	Mapping dmcrypt.Mapping
 	// State is the present state of the volume.
 	State State
-	// Adopted reports whether a correct mapping was there already.
+	// Adopted reports whether the mapping existed before the call.
 	Adopted bool
 }
 
-// Open returns the mapping of the volume on this node, and formats a new volume first. It may be
-// called again at any time and then returns the same mapping. After an error the disk shows no
-// epoch that the state does not allow.
+// Open opens the volume on this node and returns its mapping. It first formats a new volume. It may
+// be called again at any time and then returns the same mapping. Also after an error, the state
+// allows the epoch on the disk.
 func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -72,8 +72,9 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	return Opened{m, o.state, false}, nil
 }
 
-// release detaches the backing's device after err, unless a mapping may use it: a volume that was
-// not opened is never closed.
+// release detaches the backing's device after err, unless a mapping may use the device. No later
+// Close would detach it, because the volume was not opened. It returns err, joined with the error
+// of Detach.
 func (o *op) release(ctx context.Context, err error) error {
 	if names, unknown := o.Engine.List(ctx, dmcrypt.NamePrefix(o.state.UUID)); unknown != nil ||
 		len(names) > 0 {
@@ -85,7 +86,8 @@ func (o *op) release(ctx context.Context, err error) error {
 	return err
 }
 
-// ensureFormatted attaches the volume, and formats one that is not READY yet for writer.
+// ensureFormatted attaches the volume's device. If the volume is not READY yet, it formats the
+// volume, and writer becomes the state's writer.
 func (o *op) ensureFormatted(ctx context.Context, writer string) (backend.Device, error) {
 	if o.state.Phase == New {
 		err := o.Backend.Provision(ctx, o.state.Volume, crypt.DeviceSize(o.state.Payload))
@@ -100,7 +102,7 @@ func (o *op) ensureFormatted(ctx context.Context, writer string) (backend.Device
 	return dev, o.format(ctx, dev, writer)
 }
 
-// format takes the volume from NEW or FORMATTING to READY, with that writer.
+// format formats the disk and moves the volume from NEW or FORMATTING to READY, with that writer.
 func (o *op) format(ctx context.Context, dev backend.Device, writer string) error {
 	disk, err := o.disk(dev, false)
 	if err != nil {
@@ -151,9 +153,9 @@ func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) err
 	return crypt.Format(disk, data, o.state.Identity(), o.state.Payload)
 }
 
-// beginFormat takes the volume from NEW to FORMATTING: it checks that the disk is blank and makes a
-// key that unwraps. Scanning a large disk may outlast ctx. The result is stored all the same, so
-// the next call continues from there.
+// beginFormat checks that the disk is blank, makes a data key, checks that the wrapped key unwraps,
+// and moves the volume from NEW to FORMATTING. Scanning a large disk may take longer than ctx
+// allows. So the later steps ignore the end of ctx, and the next call continues.
 func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
 	if err := o.blank(ctx, disk); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 	return o.updateState(ctx, next)
 }
 
-// blank refuses a disk that holds any data.
+// blank returns an error if the disk holds any data.
 func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	done, err := o.takeReadSlot(ctx)
 	if err != nil {
@@ -188,9 +190,9 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	return nil
 }
 
-// adopt returns the mapping of a former process if it is equal to the one that Open would make now.
-// A different mapping of the present epoch is stale. It may be mounted, so it stays until its
-// replacement can be made. Mappings of former epochs are fenced and removed.
+// adopt returns the existing mapping m if it is equal to the mapping that Open would make now.
+// Otherwise m is empty. stale names a different mapping of the present epoch. It may be mounted, so
+// it stays until its replacement can be made. adopt fences and removes mappings of former epochs.
 func (o *op) adopt(ctx context.Context, dev backend.Device,
 	opts OpenOptions) (m dmcrypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.state)
@@ -229,9 +231,9 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 	return dmcrypt.Mapping{}, present, nil
 }
 
-// inspect returns why the mapping of that table cannot be used, or an empty string. It resumes a
-// mapping with its live table if it is suspended (by a copy) or has a second table (of an
-// expansion).
+// inspect returns the mapping of table want, and the reason why it cannot be used or an empty
+// string. First it resumes a mapping that a copy left suspended, or that an expansion left with an
+// inactive table. The live table stays.
 func (o *op) inspect(ctx context.Context, want dmcrypt.MappingSpec) (dmcrypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
 	if err == nil && (m.Suspended || m.Inactive) {
@@ -251,8 +253,8 @@ func (o *op) inspect(ctx context.Context, want dmcrypt.MappingSpec) (dmcrypt.Map
 	return m, ""
 }
 
-// fenceAndRemove fences a mapping, which cuts it off from its disk, and removes it. If it is open
-// the kernel removes it on its last close.
+// fenceAndRemove fences a mapping, which cuts it off from its disk, and removes it. If the mapping
+// is open, the kernel removes it on its last close.
 func (o *op) fenceAndRemove(ctx context.Context, name string) error {
 	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, dmcrypt.ErrNoMapping) {
 		return err
@@ -260,7 +262,7 @@ func (o *op) fenceAndRemove(ctx context.Context, name string) error {
 	return o.Engine.Remove(ctx, name, true)
 }
 
-// open verifies the disk, advances the epoch and makes the mapping, see create.
+// open verifies the disk, advances the epoch and makes the mapping. See create for stale.
 func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
 	stale string) (dmcrypt.Mapping, error) {
 	keys, err := o.deriveKeys(ctx)
@@ -278,20 +280,20 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
 	return m, nil
 }
 
-// create makes the mapping of the verified record. It replaces the mapping stale, unless that is
-// empty.
+// create makes the mapping of the record that verified returns. It first removes the mapping stale,
+// unless stale is empty.
 func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string,
 	keys *crypt.Keys, verified func() (crypt.Record, error)) (dmcrypt.Mapping, error) {
-	// The disk stays open until the mapping holds the device: its device number cannot be reused
-	// before.
+	// Keep the disk open until the mapping holds the device, so that its device number is not
+	// reused.
 	held, err := o.disk(dev, true)
 	if err != nil {
 		return dmcrypt.Mapping{}, err
 	}
 	defer held.Close()
 	if stale != "" {
-		// Only after the key and the disk were verified: until then the mounted mapping may be the
-		// only good one.
+		// Remove stale only after the key and the disk are verified. Until then the mounted mapping
+		// may be the only way to the data.
 		if err := o.verified(ctx, dev, keys, true,
 			func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
 			return dmcrypt.Mapping{}, fmt.Errorf("mapping %s is wrong but kept: "+
@@ -318,13 +320,13 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	return m, nil
 }
 
-// advance moves the volume to an epoch that no image of its disk has shown, with that writer. See
+// advance moves the volume to an epoch that no image of its disk can have, with that writer. See
 // step.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	writer string) (crypt.Record, error) {
 	if o.state.PendingEpoch != 0 {
-		// A step was cut short. The disk's owner may hold an image with the pending epoch, so that
-		// epoch is not used.
+		// A step was interrupted. The disk's owner may hold an image with the pending epoch, so
+		// skip it.
 		if _, err := o.step(ctx, dev, keys, o.Node); err != nil {
 			return crypt.Record{}, err
 		}
@@ -333,8 +335,8 @@ func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 }
 
 // step verifies the disk, writes its record with the next epoch, and updates the state with that
-// epoch and writer. The state announces the epoch before the disk has it: a process that dies in
-// between leaves a state that allows both.
+// epoch and writer. The state has the new epoch as PendingEpoch before the disk has it. So if the
+// process dies in between, the state allows both epochs.
 func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	writer string) (crypt.Record, error) {
 	var sealed crypt.Record
@@ -347,7 +349,7 @@ func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 			if err := o.updateState(ctx, next); err != nil {
 				return err
 			}
-			// An expansion that was cut short before it reached the disk is not continued: the
+			// Do not continue an expansion that was interrupted before it reached the disk. The
 			// caller requests it again.
 			sealed = record.Next(o.state.PendingEpoch, record.Payload)
 			if err := metadata.Seal(disk, keys, sealed); err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
-// CloseOrphan removes the mapping name, which has no state in the store, and detaches the backing's
-// device. closed reports whether the mapping is gone. An open mapping stays, because its plain text
-// is in use. volume is the mapping's volume; if it is empty (unknown) no device is detached. A
-// volume that has a state is refused.
+// CloseOrphan removes the mapping name, whose volume has no state in the store, and detaches the
+// backing's device. closed reports whether the mapping is gone. An open mapping stays, because its
+// plain text is in use. volume is the mapping's volume. If it is unknown and so empty, no device is
+// detached. CloseOrphan returns ErrExists if the volume has a state.
 func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool, err error) {
 	locked := volume
 	if locked == "" {

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// keep stores the sealing key of the volume until it is closed, if opts request it. The caller
-// still owns keys. Without a kept key Close needs the provider.
+// keep stores the sealing key of the volume until the volume is closed, if opts.KeepSealing is set.
+// It copies keys, which the caller still wipes. Without a kept key Close needs the provider.
 func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	if !opts.KeepSealing {
 		return
@@ -24,7 +24,7 @@ func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	o.sealing[o.state.Volume] = sealing
 }
 
-// keepAgain is keep for a volume that an earlier process opened.
+// keepAgain calls keep for a volume that an earlier process opened. It unwraps the key first.
 func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	if !opts.KeepSealing || o.kept() != nil {
 		return
@@ -55,8 +55,8 @@ func (o *op) drop() {
 	delete(o.sealing, o.state.Volume)
 }
 
-// sealingKeys returns the keys that seal the record: the kept one, or else those that the
-// operation's provider unwraps. done wipes the keys that belong to the caller.
+// sealingKeys returns the keys that seal the record: the kept key, or else the keys that the
+// operation's provider unwraps. The caller calls done, which wipes unwrapped keys.
 func (o *op) sealingKeys(ctx context.Context) (keys *crypt.Keys, done func(), err error) {
 	if keys := o.kept(); keys != nil {
 		return keys, func() {}, nil

@@ -20,9 +20,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// readers bounds how many volumes have their metadata in memory, and how many disks are scanned, at
-// once. Each takes 308 KiB, a copy twice that, and as much again until garbage collection. The
-// disk's flushes dominate, so more readers would gain little.
+// readers is the number of volumes whose metadata may be in memory, or whose disk may be scanned,
+// at the same time. Each takes 308 KiB, a copy twice that, and as much again until garbage
+// collection. More readers would gain little, because flushes of the disks take most of the time.
 const readers = 4
 
 // Config holds the dependencies of a Set. All but OpenDisk, OpenBelow, Locks, Happened and Log must
@@ -34,18 +34,19 @@ type Config struct {
 	Store         Store
 	Engine        dmcrypt.Engine
 	Backend       backend.Backend
-	// Keys wraps keys when an operation brings no provider of its own.
+	// Keys wraps and unwraps keys if an operation has no provider of its own.
 	Keys keyring.Provider
-	// OpenDisk opens the device at path; shared allows a device that a mapping uses. Nil opens it
-	// with direct I/O.
+	// OpenDisk opens the device at path. shared allows a device that a mapping uses. Nil means
+	// blk.Open and blk.OpenShared.
 	OpenDisk func(path string, shared bool) (blk.Disk, error)
-	// OpenBelow opens the device below a mapping for reading, by its number. Nil is blk.OpenNumber.
+	// OpenBelow opens the device below a mapping for reading, by its device number. Nil means
+	// blk.OpenNumber.
 	OpenBelow func(number uint64) (blk.Reader, error)
-	// Locks is the folder, on tmpfs, of the locks that processes of this node share. It is empty if
-	// there is only one process.
+	// Locks is a folder on tmpfs with the lock files that processes of this node share. It is empty
+	// if there is only one process.
 	Locks string
-	// Happened reports events of a volume for an operator. It may be nil and must not use the Set.
-	// The volume is named as the caller of the operation named it.
+	// Happened receives events of a volume that an operator should see. It may be nil and must not
+	// use the Set. volume is the name that the caller of the operation used.
 	Happened func(volume string, h Happening)
 	// Log may be nil.
 	Log *slog.Logger
@@ -56,10 +57,10 @@ type Happening int
 
 // The events.
 const (
-	// Fenced: a mapping was cut off from its users, because another node has its volume.
+	// Fenced means that a mapping was cut off from its disk, because another node has its volume.
 	Fenced Happening = iota
-	// Unsealed: a volume was closed without sealing its disk: an image from while it was open will
-	// be accepted.
+	// Unsealed means that a volume was closed without sealing its disk. An image of the disk from
+	// while the volume was open will be accepted.
 	Unsealed
 )
 
@@ -69,23 +70,23 @@ func (s *Set) happened(volume string, h Happening) {
 	}
 }
 
-// Set is the volumes of a node. Its methods may be called from several goroutines and several
+// Set manages the volumes of a node. Its methods may be called from several goroutines and several
 // processes.
 type Set struct {
 	Config
 	readSlots chan struct{}
-	// pauses are resumePauses and limit is suspendLimit, shorter in tests.
+	// pauses is resumePauses and limit is suspendLimit. Both are shorter in tests.
 	pauses []time.Duration
 	limit  time.Duration
 
 	mu   sync.Mutex
-	busy map[string]bool
-	// sealing are the keys that Open kept, by volume. Only the holder of a volume's lock uses its
-	// key.
+	busy map[string]bool // volumes that are locked
+	// sealing holds the keys that Open kept, keyed by volume. Only the holder of a volume's lock
+	// uses its key.
 	sealing map[string]*crypt.Keys
 }
 
-// NewSet returns the volumes of a node.
+// NewSet returns a Set with that configuration.
 func NewSet(c Config) *Set {
 	if c.OpenDisk == nil {
 		c.OpenDisk = func(path string, shared bool) (blk.Disk, error) {
@@ -107,8 +108,8 @@ func NewSet(c Config) *Set {
 }
 
 // Create creates the state of a new volume of at least size bytes, under a name that
-// backend.CheckName accepts. It touches no disk and needs no key. It accepts an existing volume of
-// that size and request. Create sets Created.
+// backend.CheckName accepts. It needs no disk and no key. If the volume exists with that size and
+// request, Create returns its state. Create sets Request.Created.
 func (s *Set) Create(ctx context.Context, volume string, size int64,
 	request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
@@ -149,7 +150,7 @@ func (s *Set) get(ctx context.Context, volume string) (State, Revision, error) {
 	return s.read(ctx, s.Store, volume)
 }
 
-// read is get from another reader.
+// read reads a state from the given reader and checks it.
 func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revision, error) {
 	st, r, err := from.Get(ctx, volume)
 	if err != nil {
@@ -159,13 +160,14 @@ func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revi
 		return State{}, "", err
 	}
 	if st.Cluster != s.Cluster {
-		return State{}, "", fmt.Errorf("volume %s: %w: it is of cluster %s, this is %s", volume,
+		return State{}, "", fmt.Errorf("volume %s: %w: it is in cluster %s, this is %s", volume,
 			ErrState, st.Cluster, s.Cluster)
 	}
 	return st, r, nil
 }
 
-// lock excludes other goroutines and other processes of this node from the volume.
+// lock locks the volume against other goroutines and other processes of this node. It returns
+// ErrInProgress if the volume is locked, and otherwise the function that unlocks it.
 func (s *Set) lock(volume string) (func(), error) {
 	if err := backend.CheckName(volume); err != nil {
 		return nil, err
@@ -181,7 +183,7 @@ func (s *Set) lock(volume string) (func(), error) {
 	release := func() {}
 	if s.Locks != "" {
 		path := filepath.Join(s.Locks, volume+".lock")
-		// The file stays: removing it while another process waits for it would make two locks.
+		// Never remove the file: if another process has it open, there would be two locks.
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
@@ -204,8 +206,8 @@ func (s *Set) lock(volume string) (func(), error) {
 	}, nil
 }
 
-// Rewrap wraps the volume's key with the provider's current key-encryption key; nil means the
-// provider of the Set. A key that is wrapped with it already stays as it is. The volume stays open.
+// Rewrap wraps the volume's key with the current key-encryption key of keys. Nil means the provider
+// of the Set. If the key is already wrapped with it, Rewrap changes nothing. The volume stays open.
 // keys must also unwrap the existing key: see keyring.Chain.
 func (s *Set) Rewrap(ctx context.Context, volume string,
 	keys keyring.Provider) (changed bool, err error) {
@@ -229,10 +231,10 @@ func (s *Set) Rewrap(ctx context.Context, volume string,
 	return true, nil
 }
 
-// MarkMade records that the volume has content, so that no file system is ever made on it, and how
-// it is used, unless that is known. It is for a volume that is used as a block device, or for one
-// whose mode is not known, and is called before Open. As with Make, a state from a backup without
-// Made then has an epoch before the disk's. takeOver has the meaning of OpenOptions.TakeOver.
+// MarkMade sets Content to Made, so that no file system is ever made on the volume. It sets an
+// unknown Mode to mode. Call it before Open for a raw block volume, or for a volume whose mode is
+// unknown. Open then raises the epoch, so a state from a backup without Made is behind the disk and
+// refused, as with Make. takeOver has the meaning of OpenOptions.TakeOver.
 func (s *Set) MarkMade(ctx context.Context, volume, takeOver string, mode Mode) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {

@@ -11,35 +11,34 @@ import (
 
 // Errors of volumes.
 var (
-	// ErrNotFound matches when no volume has that name.
+	// ErrNotFound means that no volume has that name.
 	ErrNotFound = errors.New("no such volume")
-	// ErrExists matches when there is one already, of another size or request.
+	// ErrExists means that a volume of that name exists, with another size or request.
 	ErrExists = errors.New("volume exists")
-	// ErrConflict matches when the state was changed in the meantime: read it again.
+	// ErrConflict means that the state was changed in the meantime. Read it again.
 	ErrConflict = errors.New("another writer changed the state")
-	// ErrDeleted matches for a volume that was deleted; its key is gone.
+	// ErrDeleted means that the volume was deleted. Its key is destroyed.
 	ErrDeleted = errors.New("volume is deleted")
-	// ErrInProgress matches while another operation on the volume is under way on this node.
+	// ErrInProgress means that another operation on the volume is under way on this node.
 	ErrInProgress = errors.New("another operation on this volume is under way")
-	// ErrInUse matches when the volume cannot be closed or deleted because it is open.
+	// ErrInUse means that the volume cannot be closed or deleted, because its mapping is open.
 	ErrInUse = errors.New("volume is in use")
-	// ErrUnavailable matches when the store of states did not answer: try again.
+	// ErrUnavailable means that the store of states did not answer. Try again.
 	ErrUnavailable = errors.New("store of states unavailable")
-	// ErrSnapshot matches when a snapshot was to be used as a volume: make a volume from it.
+	// ErrSnapshot means that a snapshot cannot be used as a volume. Copy it to a volume.
 	ErrSnapshot = errors.New("it is a snapshot")
-	// ErrSmaller matches when a copy was to be smaller than its source.
+	// ErrSmaller means that a copy cannot be smaller than its source.
 	ErrSmaller = errors.New("a copy is at least as large as its source")
-	// ErrTooLong matches when a copy was abandoned because its source was suspended for too long.
-	ErrTooLong = errors.New("the source stood still for too long")
-	// ErrSuspended matches when a suspended volume could not be resumed: its users still wait.
+	// ErrTooLong means that a copy was abandoned because its source was suspended for too long.
+	ErrTooLong = errors.New("the source was suspended for too long")
+	// ErrSuspended means that a suspended volume could not be resumed. Its users still wait.
 	ErrSuspended = errors.New("it is suspended")
-	// ErrState matches a state that no operation leaves behind: it was edited, or written by
-	// another version.
-	ErrState = errors.New("state of the volume does not hang together")
+	// ErrState means that a state is inconsistent. It was edited, or written by another version.
+	ErrState = errors.New("state of the volume is inconsistent")
 )
 
-// BusyError means that Holder has the volume, so Node cannot open it. Home is the node for which it
-// was made; empty means any node.
+// BusyError means that Node cannot open the volume, because the node Holder has it. Home is the
+// node for which the volume was made. An empty Home means any node.
 type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
@@ -52,8 +51,8 @@ func (e *BusyError) Error() string {
 		"take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume, e.Holder, e.Node)
 }
 
-// TakenError means that an administrator moved the volume from the node From, declared gone, to the
-// node To. From gets this error: it is not gone.
+// TakenError means that an administrator declared the node From gone and moved the volume to the
+// node To. From gets this error, because it is still running.
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
@@ -78,48 +77,49 @@ type Content string
 
 // The contents.
 const (
-	// Unmade: the volume was never used, so a file system may be made on it (Set.Make).
+	// Unmade means that the volume was never used. A file system may be made on it (Set.Make).
 	Unmade Content = "Unmade"
-	// Made: no file system is made on it again.
+	// Made means that no file system may be made on the volume again.
 	Made Content = "Made"
 )
 
-// Mode is how a volume is used, in the words of a claim's volumeMode.
+// Mode is how a volume is used. Its values are those of a claim's volumeMode.
 type Mode string
 
-// The modes. A volume that no pod has used has none, nor has one that was last staged by a version
-// without this field.
+// The modes. The mode is empty if no pod has used the volume, or if a version without this field
+// staged it last.
 const (
 	Block      Mode = "Block"
 	Filesystem Mode = "Filesystem"
 )
 
 // Request holds the parameters with which a volume was made. It never changes, so a store may keep
-// it apart from the rest of the state.
+// it separately from the rest of the state.
 type Request struct {
-	// Node is the node that has the volume's backing; empty means that any node may.
+	// Node is the node that has the volume's backing. Empty means that any node may have it.
 	Node string `json:"node,omitempty"`
 	// Backend is the name of the backend: file or disk.
 	Backend string `json:"backend,omitempty"`
-	// Source is the volume or snapshot that this one was copied from.
+	// Source is the volume or snapshot from which this volume was copied. It may be empty.
 	Source string `json:"source,omitempty"`
-	// Snapshot reports whether it is a snapshot: it is never opened, only copied.
+	// Snapshot reports whether the volume is a snapshot, which is copied but never opened.
 	Snapshot bool `json:"snapshot,omitempty"`
-	// Parameters is a fingerprint of the request's other parameters, to compare a second request of
-	// the same name.
+	// Parameters is a text of the request's other parameters. It is compared with the text of a
+	// later request for the same name.
 	Parameters string `json:"parameters,omitempty"`
-	// Created is the time of the request, UTC, whole seconds. Comparisons leave it out.
+	// Created is the time of the request in UTC, in whole seconds. Comparisons ignore it.
 	Created time.Time `json:"created,omitzero"`
 }
 
-// same reports whether r and other are the same request.
+// same reports whether r and other are equal except for Created.
 func (r Request) same(other Request) bool {
 	r.Created, other.Created = time.Time{}, time.Time{}
 	return r == other
 }
 
-// Origin holds the source's record when it was copied. The copy's disk has the same record until it
-// is formatted. Only the volume key is shared with the source, so the source may be deleted.
+// Origin is the record of the source at the time of the copy. The copy's disk has this record until
+// the copy is formatted. A copy shares only the volume key with its source, so the source may be
+// deleted.
 type Origin struct {
 	UUID     crypt.UUID `json:"uuid"`
 	Sequence uint64     `json:"sequence"`
@@ -127,7 +127,7 @@ type Origin struct {
 	Payload  int64      `json:"payload"`
 }
 
-// origin returns what may be overwritten on the disk of a copy in FORMATTING.
+// origin returns the identity and record of the source, which formatting of a copy may overwrite.
 func (s State) origin() crypt.Origin {
 	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source},
 		UUID: s.Origin.UUID}
@@ -143,19 +143,19 @@ func (s State) Busy(node string) error {
 	return &BusyError{Volume: s.Volume, Holder: s.Writer, Node: node, Home: s.Request.Node}
 }
 
-// isCopy reports whether the volume was copied from another.
+// isCopy reports whether the volume was copied from another volume.
 func (s State) isCopy() bool { return s.Request.Source != "" }
 
-// State is the trusted state of a volume. It is a value; what it points to never changes.
+// State is the trusted state of a volume. It may be copied: data that it points to never changes.
 type State struct {
-	// Volume and Cluster are the names of volume and cluster.
+	// Volume is the name of the volume. Cluster is the id of its cluster.
 	Volume  string `json:"volume"`
 	Cluster string `json:"cluster"`
-	// Request holds the parameters with which it was made.
+	// Request holds the parameters with which the volume was made.
 	Request Request `json:"request,omitzero"`
 	Phase   Phase   `json:"phase"`
-	// Payload is the size in bytes. PendingPayload, unless 0, is the size that an expansion is to
-	// reach.
+	// Payload is the volume's size in bytes. PendingPayload is the size after the expansion that is
+	// under way, or 0.
 	Payload        int64 `json:"payload"`
 	PendingPayload int64 `json:"pendingPayload,omitempty"`
 	// Key is the wrapped data key, in FORMATTING and READY.
@@ -166,19 +166,19 @@ type State struct {
 	Device string `json:"device,omitempty"`
 	// Origin is set for a copy (Request.Source) from FORMATTING on.
 	Origin Origin `json:"origin,omitzero"`
-	// Content is Unmade until Make or MarkMade.
+	// Content is Unmade until Make or MarkMade changes it.
 	Content Content `json:"content"`
-	// Mode is the mode in which the volume was first used; empty means unknown. A copy has the mode
+	// Mode is the mode in which the volume was first used. Empty means unknown. A copy has the mode
 	// of its source.
 	Mode Mode `json:"volumeMode,omitempty"`
-	// Writer is the node that has the volume; empty means that no node has it.
+	// Writer is the node that has the volume. Empty means that no node has it.
 	Writer string `json:"writer,omitempty"`
-	// Epoch is the epoch on the disk. PendingEpoch, unless 0, is the one about to be written.
+	// Epoch is the epoch on the disk. PendingEpoch is the epoch that is about to be written, or 0.
 	Epoch        uint64 `json:"epoch,omitempty"`
 	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
 }
 
-// Binding returns what the volume's key is bound to.
+// Binding returns the cluster and volume to which the volume's key is bound.
 func (s State) Binding() keyring.Binding {
 	return keyring.Binding{Cluster: s.Cluster, Volume: s.Volume}
 }
@@ -188,7 +188,7 @@ func (s State) Identity() crypt.Identity {
 	return crypt.Identity{Binding: s.Binding(), UUID: s.UUID}
 }
 
-// want returns what the record on the disk must hold.
+// want returns the epochs and sizes that the record on the disk may have.
 func (s State) want() crypt.Want {
 	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload,
 		PendingPayload: s.PendingPayload}
@@ -212,7 +212,7 @@ func (s State) Check() error {
 		{s.PendingPayload == 0 || s.PendingPayload > s.Payload &&
 			s.PendingPayload == crypt.PayloadSize(s.PendingPayload),
 			fmt.Sprintf("pending payload of %d bytes", s.PendingPayload)},
-		{s.hasKey() == !s.Key.IsZero(), "a key in a phase that has none, or none in one that has"},
+		{s.hasKey() == !s.Key.IsZero(), "a key in a phase without, or no key in a phase with one"},
 		{!s.hasKey() || s.UUID != crypt.UUID{}, "no uuid"},
 		{s.Phase != Formatting || s.Writer != "" && s.Device != "",
 			"formatting without node or device"},
@@ -232,8 +232,8 @@ func (s State) Check() error {
 	return nil
 }
 
-// checkOrigin reports whether exactly those states have an origin that need one: copies, from
-// FORMATTING on.
+// checkOrigin reports whether Origin suits the state: only copies from FORMATTING on have an
+// origin.
 func (s State) checkOrigin() bool {
 	if !s.isCopy() || !s.hasKey() && s.Phase != Deleted {
 		return s.Origin == Origin{} && s.Request.Source != s.Volume

@@ -10,12 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
-// suspendLimit is the longest time that the source of a copy is suspended. It counts from the
-// request to suspend: flushing a file system already delays its writers.
+// suspendLimit is the longest time that the source of a copy is suspended. The time starts with the
+// request to suspend, because flushing the file system already delays its writers.
 const suspendLimit = 30 * time.Second
 
-// copySuspended copies the backing while the source is suspended. After limit the source resumes,
-// regardless of the copy. A source that is not open has no limit.
+// copySuspended copies the backing while the source is suspended. After o.limit it resumes the
+// source and abandons the copy. A copy of a source that is not open, with an empty open, has no
+// limit.
 func (o *op) copySuspended(ctx context.Context, from *op, open string, size int64) error {
 	limited, cancel := context.WithTimeoutCause(ctx, o.limit,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
@@ -30,15 +31,15 @@ func (o *op) copySuspended(ctx context.Context, from *op, open string, size int6
 	}
 
 	resumeOnce := sync.OnceValue(func() error { return from.resumeWithRetry(ctx, resume) })
-	// The source resumes even if the copy hangs, perhaps because it flushes what waits for the
-	// source.
+	// Resume the source even if the copy hangs: the copy may flush data that waits for the source.
 	stop := context.AfterFunc(limited, func() { _ = resumeOnce() })
 	if err = limited.Err(); err == nil {
 		err = o.Backend.Copy(limited, o.state.Volume, from.state.Volume, size)
 	}
 
 	if stop(); context.Cause(limited) != nil {
-		// The source may have resumed before the copy was done: then the copy is not of one moment.
+		// The source may have resumed before the copy was done. Then the copy does not have the
+		// content of one moment.
 		err = fmt.Errorf("copy volume %s to %s: %w", from.state.Volume, o.state.Volume,
 			errors.Join(context.Cause(limited), err))
 	}
@@ -46,16 +47,16 @@ func (o *op) copySuspended(ctx context.Context, from *op, open string, size int6
 	return errors.Join(err, resumeOnce())
 }
 
-// resumePauses are the waits before each further attempt to resume a volume: a failure for lack of
-// memory may be short.
+// resumePauses are the waits before each further attempt to resume a volume. A lack of memory, for
+// example, may soon end.
 var resumePauses = []time.Duration{
 	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
 	1600 * time.Millisecond, 3200 * time.Millisecond,
 }
 
-// resumeWithRetry resumes the volume, and tries again on failure because pods wait for it. It
-// returns ErrSuspended when every attempt failed. Once ctx has ended it no longer waits: the next
-// process resumes the volume (Resume). The error of a mapping that is gone is returned as it is.
+// resumeWithRetry calls resume, and retries on failure because pods wait for the volume. It returns
+// ErrSuspended if every attempt fails. Once ctx has ended it no longer waits between attempts,
+// because the next process can resume the volume (Resume). It returns dmcrypt.ErrNoMapping at once.
 func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
 	err := resume()
 	for _, pause := range o.pauses {
@@ -78,8 +79,8 @@ func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
 	return fmt.Errorf("volume %s: %w: %w", o.state.Volume, ErrSuspended, err)
 }
 
-// suspend suspends the source's mapping, which also freezes a file system on it. A nil resume means
-// that the source is not open.
+// suspend suspends the mapping open of the source o, which also freezes its file system. resume
+// resumes it. A nil resume means that the source is not open.
 func (o *op) suspend(ctx context.Context, open string) (resume func() error, err error) {
 	if open == "" {
 		return nil, nil
@@ -102,13 +103,15 @@ func (o *op) suspend(ctx context.Context, open string) (resume func() error, err
 }
 
 // Resume resumes the mappings that a copy left suspended when its process died. Call it when the
-// driver starts, and again while it returns an error. ErrInProgress means that another process
-// works on a volume, and may yet die. A state that cannot be read delays only its own volume.
+// driver starts, and repeat it until it returns nil. ErrInProgress means that another process has
+// locked a volume; it may still die and leave the volume suspended. A state that cannot be read
+// delays only its own volume.
 func (s *Set) Resume(ctx context.Context) error {
 	return errors.Join(s.ResumeMarked(ctx), s.resumeUnmarked(ctx))
 }
 
-// resumeUnmarked resumes mappings by the states in the store.
+// resumeUnmarked resumes suspended mappings without a mark. It finds their volumes with the states
+// in the store.
 func (s *Set) resumeUnmarked(ctx context.Context) error {
 	names, err := s.Engine.List(ctx, dmcrypt.NamePrefixAll)
 	if err != nil {
@@ -129,8 +132,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
-		// A mapping whose volume another node took over is resumed only as fenced: see
-		// FenceByState.
+		// Skip a volume that another node took over: FenceByState fences its mapping, which also
+		// resumes it.
 		if st.Busy(s.Node) == nil {
 			volumeByName[dmcrypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
@@ -155,8 +158,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume for one volume, after its copy returned ErrSuspended. Call it again while
-// it returns an error. It returns nil for a volume that is not open here.
+// ResumeVolume resumes one volume after its copy returned ErrSuspended. Repeat it until it returns
+// nil. It returns nil for a volume that is not open on this node.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, dmcrypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {

@@ -244,7 +244,7 @@ func FuzzMark(f *testing.F) {
 		if s, err := parseMark(b); err != nil && !errors.Is(err, ErrLog) {
 			t.Errorf("untyped: %v", err)
 		} else if err == nil && s.Volume.Check() != nil {
-			t.Error("took a state that does not hang together")
+			t.Error("accepted an inconsistent state")
 		}
 	})
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// Folder is a volume.Store with one file <volume>.json of Dir for each state, for machines without
-// Kubernetes. A program that can write there can destroy volumes and pass an empty one off as new.
-// So Dir must not be on a disk whose owner is not trusted with that.
+// Folder is a volume.Store with one file <volume>.json in Dir per state, for machines without
+// Kubernetes. A program that can write to Dir can destroy volumes and replace a volume by an empty
+// one. So Dir must not be on a disk whose owner is not trusted.
 type Folder struct {
-	// Dir is the folder; it must exist.
+	// Dir is the folder. It must exist.
 	Dir string
 }
 
-// stored is the content of a file. The revision counts updates.
+// stored is the content of a state's file. Revision counts updates, from 1.
 type stored struct {
 	Revision uint64       `json:"revision"`
 	State    volume.State `json:"state"`
@@ -54,8 +54,8 @@ func (f *Folder) read(name string) (stored, error) {
 	return parseStored(text, name)
 }
 
-// parseStored parses a file of the store. It refuses an unknown field, which the next update would
-// lose.
+// parseStored parses a file of the store. It refuses unknown fields, because the next update would
+// lose them.
 func parseStored(text []byte, name string) (stored, error) {
 	var s stored
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -64,8 +64,8 @@ func parseStored(text []byte, name string) (stored, error) {
 		return stored{}, fmt.Errorf("volume %s: %w: %w", name, volume.ErrState, err)
 	}
 	if d.More() || s.State.Volume != name {
-		return stored{}, fmt.Errorf("volume %s: %w: the file is of volume %q, or more than one",
-			name, volume.ErrState, s.State.Volume)
+		return stored{}, fmt.Errorf("volume %s: %w: the file has the state of volume %q, or several "+
+			"states", name, volume.ErrState, s.State.Volume)
 	}
 	return s, s.State.Check()
 }
@@ -154,7 +154,7 @@ func (f *Folder) Remove(_ context.Context, name string, r volume.Revision) error
 	return atomicfile.Remove(path)
 }
 
-// at returns the stored state if its revision is r.
+// at returns the stored state if its revision is r, and otherwise volume.ErrConflict.
 func (f *Folder) at(name string, r volume.Revision) (stored, error) {
 	now, err := f.read(name)
 	if err == nil && now.revision() != r {
@@ -176,8 +176,8 @@ func (f *Folder) encode(s stored) (path string, text []byte, err error) {
 	return path, append(text, '\n'), err
 }
 
-// lock excludes others from changing states. It also removes the temporary file of a process that
-// died: it holds a wrapped key, perhaps of a deleted volume.
+// lock locks the states against other writers. It also removes temporary files of processes that
+// died, because such a file holds a wrapped key, perhaps of a deleted volume.
 func (f *Folder) lock() (unlock func(), err error) {
 	if unlock, err = atomicfile.Lock(f.Dir, unix.LOCK_EX); err != nil {
 		return nil, err

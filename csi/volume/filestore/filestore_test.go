@@ -115,7 +115,7 @@ func FuzzStored(f *testing.F) {
 			t.Errorf("untyped: %v", err)
 		}
 		if err == nil && s.State.Check() != nil {
-			t.Error("took a state that does not hang together")
+			t.Error("accepted an inconsistent state")
 		}
 	})
 }

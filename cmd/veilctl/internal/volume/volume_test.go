@@ -83,7 +83,7 @@ func TestVolumesAreAssessed(t *testing.T) {
 		}), a,
 			[]string{"open on node node-9"}},
 		"refused": {with(func(o *kubestore.Object) { o.Err = volume.ErrState }), a,
-			[]string{"does not hang together"}},
+			[]string{"is inconsistent"}},
 		"snapshot where there are no definitions": {with(func(o *kubestore.Object) {
 			o.State.Request.Snapshot = true
 		}),
