@@ -6,18 +6,19 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// How much of a disk is sampled before it counts as blank. A TiB takes a second, on a rotating disk
-// less than a minute.
+// These constants set how much of a disk is sampled before it counts as blank. Sampling a TiB takes
+// about a second, on a rotating disk less than a minute.
 const (
-	// sampleEach is the distance between samples in bytes, within leastSamples and mostSamples.
+	// sampleEach is the distance between samples in bytes. A disk has at least leastSamples and at
+	// most mostSamples samples, so the distance may differ.
 	sampleEach   = 256 << 20
 	leastSamples = 64
 	mostSamples  = 4096
 )
 
-// CheckBlank refuses with NotEmpty a disk that holds data. Everything before the data area, the
-// last MiB, and samples of it every sampleEach bytes must be zero. A disk smaller than size is
-// Truncated.
+// CheckBlank returns NotEmpty if the disk holds data. The bytes before the data area, the last MiB,
+// and samples of the disk every sampleEach bytes must be zero. It returns Truncated if the disk is
+// smaller than size bytes.
 func CheckBlank(d blk.Disk, size int64) error {
 	have, err := d.Size()
 	if err != nil {
@@ -45,13 +46,13 @@ func CheckBlank(d blk.Disk, size int64) error {
 	return nil
 }
 
-// scan passes the disk's 512-byte sectors between from and to to accept, with their offsets. It
-// reads in chunks into b.
+// scan calls accept with the offset and content of each 512-byte sector of the disk in [from, to).
+// It stops at the first error of accept. It reads chunks into b.
 func scan(d blk.Disk, b []byte, from, to int64, accept func(at int64, sector []byte) error) error {
 	for at := from; at < to; at += chunk {
 		p := b[:min(chunk, to-at)]
 		if err := readFull(d, p, at); err != nil {
-			return fmt.Errorf("look through disk: %w", err)
+			return fmt.Errorf("scan disk: %w", err)
 		}
 		for i := 0; i < len(p); i += keyslotSector {
 			if err := accept(at+int64(i), p[i:i+keyslotSector]); err != nil {

@@ -9,29 +9,29 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Format writes the metadata of volume id with payload bytes and epoch 1, and reads it back. The
-// disk must be blank wherever it does not already hold these bytes. So Format may be repeated after
-// it was cut short. Any other disk is NotEmpty and not written. It does not look beyond DataOffset:
-// see CheckBlank.
+// Format writes the metadata of volume id with payload bytes and epoch 1, and reads it back. Every
+// sector before DataOffset must be zero, or already hold the bytes that Format writes there. So
+// Format may be repeated after an interruption. For any other disk it writes nothing and returns
+// NotEmpty. It does not check the disk beyond DataOffset: see CheckBlank.
 func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error {
 	return format(d, data, id, payload, nil)
 }
 
-// Origin is the record of a copy's source, which the copy's disk carries until it is formatted.
+// Origin is the record of a copy's source. The copy's disk has it until the copy is formatted.
 type Origin struct {
 	// Identity is the identity of the source.
 	Identity
-	// Sequence, Epoch and Payload are those in the source's record when it was copied.
+	// Sequence, Epoch and Payload are the values in the source's record at the time of the copy.
 	Sequence, Epoch uint64
 	Payload         int64
 }
 
-// Origin returns the origin that record r describes, when both copies are equal.
+// Origin returns the Origin of a copy whose source has record r, in both places on the disk.
 func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch, r.Payload} }
 
-// FormatCopy is Format on a copy of the disk of volume from, which has the same data key. It may
-// also overwrite from's metadata. That is a pure function of the key and from, so every byte is
-// compared and the source is not needed.
+// FormatCopy formats a copy of the disk of volume from, which has the same data key. It works like
+// Format, but also overwrites the metadata of from. That metadata is a pure function of data and
+// from, so FormatCopy compares every byte and does not need the source.
 func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, from Origin) error {
 	if from.Binding == id.Binding || from.UUID == id.UUID {
 		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id,
@@ -49,7 +49,8 @@ func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, fr
 	return format(d, data, id, payload, source)
 }
 
-// format writes the metadata of a new volume over zeros, over itself, and over former.
+// format writes the metadata of a new volume. It overwrites only zeros, the same metadata, and
+// former, which may be nil.
 func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former []byte) error {
 	first, err := newRecord(id, payload)
 	if err != nil {
@@ -95,7 +96,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	return nil
 }
 
-// image returns the metadata of a volume with record r, and puts the header's digest in.
+// image returns the metadata of a volume with record r. It sets the header's digest in the record.
 func image(data *keyring.Secret, r Record) ([]byte, error) {
 	out := blk.Buffer(MetadataSize)
 	if err := putHeader(out[:headerEnd], data, r.Identity); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Identity identifies a volume by the trusted state.
+// Identity identifies a volume. It comes from the trusted state.
 type Identity struct {
 	keyring.Binding
 	UUID UUID
@@ -39,7 +39,7 @@ type Keys struct {
 // NewDataKey makes the random key of a new volume.
 func NewDataKey() (*keyring.Secret, error) { return keyring.Generate(DataKeySize) }
 
-// DeriveKeys derives the volume's keys from its data key, which the caller still owns.
+// DeriveKeys derives the volume's keys from its data key. The caller wipes both.
 func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	volume, err := data.Derive(volumeLabel, KeySize)
 	if err != nil {
@@ -53,8 +53,8 @@ func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	return &Keys{Volume: volume, record: record}, nil
 }
 
-// Sealing returns a copy of the keys that verify and seal the record. They decrypt no data: Volume
-// is absent. The caller wipes them.
+// Sealing returns a copy of the keys that verify and seal the record. They cannot decrypt data,
+// because Volume is nil. The caller wipes them.
 func (k *Keys) Sealing() (*Keys, error) {
 	defer runtime.KeepAlive(k.record)
 	record, err := keyring.NewSecret(bytes.Clone(k.record.Bytes()))
@@ -72,8 +72,8 @@ func (k *Keys) Wipe() {
 	}
 }
 
-// RecoveryKey is the passphrase with which stock cryptsetup opens the volume: 256 bits as 13 groups
-// of 4 letters and digits, separated by dashes.
+// RecoveryKey returns the passphrase with which stock cryptsetup opens the volume. It is 256 bits
+// as 13 groups of 4 letters and digits, separated by dashes. The caller wipes it.
 func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, error) {
 	raw, err := data.Derive(bound(recoveryLabel, b), 32)
 	if err != nil {
@@ -92,8 +92,7 @@ func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, erro
 	return keyring.NewSecret(text)
 }
 
-// bound returns a label of a key that is unique to this volume: different names of volumes yield
-// different labels.
+// bound returns label with the names in b appended, so that every volume has its own label.
 func bound(label string, b keyring.Binding) string {
 	out := append([]byte(label), 0)
 	for _, s := range []string{b.Cluster, b.Volume} {
@@ -103,8 +102,8 @@ func bound(label string, b keyring.Binding) string {
 	return string(out)
 }
 
-// headerStream returns the bytes that are random in an ordinary header: AES-256-CTR under a key of
-// this data key and UUID alone.
+// headerStream returns the stream of bytes that an ordinary LUKS2 header takes from a random
+// source. The stream is AES-256-CTR with a key that depends only on the data key and the UUID.
 func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
 	key, err := data.Derive(streamLabel+"\x00"+string(u[:]), 32)
 	if err != nil {
@@ -126,14 +125,14 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CheckKey refuses a volume key of a wrong size, and one whose halves are equal: XTS must not use
-// it (FIPS 140), and a random key never has this.
+// CheckKey returns an error if the volume key has a wrong size or two equal halves. XTS must not
+// use equal halves (FIPS 140), and a random key never has them.
 func CheckKey(key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("volume key has %d bytes, want %d", len(key), KeySize)
 	}
 	if string(key[:KeySize/2]) == string(key[KeySize/2:]) {
-		return errors.New("volume key is two equal halves")
+		return errors.New("volume key has two equal halves")
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // Later returns the highest epoch above the given one that a record on the disk claims for the
-// volume, or 0 if there is none. It verifies nothing and needs no key. A claim is a reason to stop
-// writing, and an attacker who can forge one can destroy the volume anyway.
+// volume, or 0 if there is none. It verifies nothing and needs no key. That is safe because the
+// caller only stops writing: an attacker who can forge a record can destroy the volume anyway.
 func Later(d io.ReaderAt, u UUID, epoch uint64) (later uint64, err error) {
 	b := blk.Buffer(recordSize)
 	for _, at := range []int64{recordA, recordB} {

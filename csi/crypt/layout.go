@@ -8,9 +8,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Where things are on a disk, bytes from its start.
+// The layout of a disk, in bytes from its start.
 const (
-	// luksHeaderSize is one copy of the LUKS2 header: binary part and JSON.
+	// luksHeaderSize is the size of one copy of the LUKS2 header, binary part and JSON.
 	luksHeaderSize = 16 << 10
 	luksBinarySize = 4 << 10
 	keyslotOffset  = 2 * luksHeaderSize
@@ -22,33 +22,36 @@ const (
 	recordSize = 4 << 10
 	recordA    = 288 << 10
 	recordB    = 304 << 10
-	// MetadataSize is the size of all that is read from a disk and trusted after verification.
+	// MetadataSize is the size of the metadata: header, keyslot and both copies of the record.
 	MetadataSize = recordB + recordSize
-	// DataOffset is where the ciphertext begins: a volume needs that much beyond its payload.
+	// DataOffset is the offset of the ciphertext. A disk must be larger than the payload by this
+	// size.
 	DataOffset = 4 << 20
 )
 
-// The one cipher.
+// The only cipher, and the sizes of its keys and sectors.
 const (
 	Cipher = "aes-xts-plain64"
-	// KeySize is the size of the volume key, bytes: two AES-256 keys.
+	// KeySize is the size in bytes of the volume key, which is two AES-256 keys.
 	KeySize = 64
-	// SectorSize is the unit of encryption, bytes.
+	// SectorSize is the unit of encryption in bytes.
 	SectorSize = 4096
-	// DataKeySize is the size of the key from which all others of a volume are derived, bytes.
+	// DataKeySize is the size in bytes of the key from which all other keys of a volume are
+	// derived.
 	DataKeySize = 64
 )
 
-// PayloadSize returns the size of a volume for a request of n bytes: at least n, in whole sectors.
+// PayloadSize returns the size in bytes of a volume for a request of n bytes. It is at least n and
+// a multiple of SectorSize.
 func PayloadSize(n int64) int64 { return blk.RoundUp(max(n, SectorSize)) }
 
-// DeviceSize is the size of the device that holds a payload, bytes.
+// DeviceSize returns the size in bytes of the device that a volume with that payload needs.
 func DeviceSize(payload int64) int64 { return DataOffset + PayloadSize(payload) }
 
-// UUID is the LUKS UUID of a volume: random, made once for each format, unique.
+// UUID is the LUKS UUID of a volume. Each formatting makes a new random UUID.
 type UUID [16]byte
 
-// NewUUID makes a random one (RFC 9562, version 4).
+// NewUUID returns a random UUID (RFC 9562, version 4).
 func NewUUID() (UUID, error) {
 	var u UUID
 	if _, err := rand.Read(u[:]); err != nil {
@@ -58,7 +61,7 @@ func NewUUID() (UUID, error) {
 	return u, nil
 }
 
-// ParseUUID parses what String returns, and nothing else.
+// ParseUUID parses a UUID in the form of String. It accepts no other form.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	b, err := hex.DecodeString(stripDashes(s))
@@ -79,7 +82,7 @@ func stripDashes(s string) string {
 	return string(b)
 }
 
-// String is the usual form, lower case.
+// String returns the UUID in groups of 8, 4, 4, 4 and 12 lower-case hexadecimal digits.
 func (u UUID) String() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
@@ -87,7 +90,7 @@ func (u UUID) String() string {
 // MarshalText returns String.
 func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// UnmarshalText reads String.
+// UnmarshalText parses the form of String.
 func (u *UUID) UnmarshalText(text []byte) error {
 	v, err := ParseUUID(string(text))
 	*u = v

@@ -23,18 +23,18 @@ import (
 const (
 	luksMagic  = "LUKS\xba\xbe"
 	luksMagic2 = "SKUL\xba\xbe"
-	// iterations is the smallest PBKDF2 count that cryptsetup writes. The passphrase has 256 random
-	// bits: stretching adds nothing.
+	// iterations is the smallest PBKDF2 count that cryptsetup writes. More iterations would add
+	// nothing, because the passphrase has 256 random bits.
 	iterations = 1000
-	// stripes of the anti-forensic splitter; cryptsetup supports no other number.
+	// stripes is the number of stripes of the anti-forensic splitter. cryptsetup supports no other.
 	stripes = 4000
-	// keyslotSector is the unit in which keyslots are encrypted, bytes.
+	// keyslotSector is the unit in which keyslots are encrypted, in bytes.
 	keyslotSector = 512
 	subsystem     = "kubeveil"
 )
 
-// JSON of the header, in the order in which it is written. Sizes beyond 32 bits are strings in
-// LUKS2.
+// These types are the JSON of the header, in the order in which it is written. LUKS2 writes sizes
+// that may exceed 32 bits as strings.
 type (
 	luksJSON struct {
 		Keyslots map[string]luksKeyslot `json:"keyslots"`
@@ -91,11 +91,11 @@ type (
 	}
 )
 
-// HeaderSize is the size of what Header returns, in bytes.
+// HeaderSize is the size in bytes of the header that Header returns.
 const HeaderSize = headerEnd
 
-// Header returns the LUKS2 header of the volume, keyslot included. With the RecoveryKey, stock
-// cryptsetup needs nothing else. Header is a pure function of its arguments.
+// Header returns the LUKS2 header of the volume, keyslot included. Stock cryptsetup needs only this
+// header and the RecoveryKey to open the volume. Header is a pure function of its arguments.
 func Header(data *keyring.Secret, id Identity) ([]byte, error) {
 	out := make([]byte, headerEnd)
 	if err := putHeader(out, data, id); err != nil {
@@ -104,7 +104,7 @@ func Header(data *keyring.Secret, id Identity) ([]byte, error) {
 	return out, nil
 }
 
-// putHeader is Header into out, HeaderSize zeros.
+// putHeader writes the header of Header to out, which must be HeaderSize zeros.
 func putHeader(out []byte, data *keyring.Secret, id Identity) error {
 	defer runtime.KeepAlive(data)
 	volume, err := data.Derive(volumeLabel, KeySize)
@@ -165,8 +165,8 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 	return nil
 }
 
-// stretch is PBKDF2 on the locked memory of the secret itself: the library function takes a string,
-// and a copy in a string cannot be wiped.
+// stretch returns PBKDF2 of s with n bytes. It passes the secret's locked memory to the library as
+// a string, because a copy in a string could not be wiped.
 func stretch(s *keyring.Secret, salt []byte, n int) ([]byte, error) {
 	defer runtime.KeepAlive(s)
 	b := s.Bytes()
@@ -192,12 +192,13 @@ func newJSON(kdfSalt, digestSalt, digest []byte) luksJSON {
 	}
 }
 
-// writeBinary fills one copy of the header, checksum last (specification, 2.1).
+// writeBinary writes one copy of the header to out. It writes the checksum last (specification,
+// 2.1).
 func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID, text []byte) {
 	copy(out, magic)
 	binary.BigEndian.PutUint16(out[6:], 2)
 	binary.BigEndian.PutUint64(out[8:], luksHeaderSize)
-	binary.BigEndian.PutUint64(out[16:], 1) // Sequence: written once.
+	binary.BigEndian.PutUint64(out[16:], 1) // The sequence id: the header is written once.
 	copy(out[72:], "sha256")
 	copy(out[104:], salt[:])
 	copy(out[168:], id.String())
@@ -208,8 +209,8 @@ func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID
 	copy(out[448:], sum[:])
 }
 
-// writeKeyslot splits the volume key and encrypts the stripes in place: none of them stays in
-// clear.
+// writeKeyslot splits the volume key into stripes in out. It encrypts the stripes in place, so that
+// none stays in clear.
 func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
 	if err != nil {
@@ -227,7 +228,7 @@ func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 }
 
 // splitKey is the anti-forensic splitter of LUKS1 with SHA-256. All stripes but the last come from
-// the stream; the last makes their diffused sum the key.
+// the stream. The last stripe is chosen so that the diffused sum of all stripes is the key.
 func splitKey(out, key []byte, stream io.Reader) error {
 	last := len(out) - len(key)
 	if _, err := io.ReadFull(stream, out[:last]); err != nil {
@@ -243,7 +244,7 @@ func splitKey(out, key []byte, stream io.Reader) error {
 	return nil
 }
 
-// diffuse replaces each block of b by the hash of its number and itself.
+// diffuse replaces each block of b by the SHA-256 of the block's number and content.
 func diffuse(b []byte) {
 	var in [4 + sha256.Size]byte
 	for i := 0; i*sha256.Size < len(b); i++ {

@@ -10,27 +10,28 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// chunk is how much is read at once when a disk is scanned, in bytes.
+// chunk is the number of bytes per read when a disk is scanned.
 const chunk = 64 << 10
 
-// Metadata is the beginning of a disk, read once.
+// Metadata holds the first MetadataSize bytes of a disk, read once, and the disk's size.
 type Metadata struct {
 	bytes []byte
 	size  int64
 }
 
-// Want holds the demands of the trusted state on the record.
+// Want holds the values that the trusted state expects in the record.
 type Want struct {
-	// Epoch is the epoch of a complete record. PendingEpoch, unless 0, is also accepted.
+	// Epoch is the expected epoch. PendingEpoch, unless 0, is also accepted.
 	Epoch, PendingEpoch uint64
-	// Payload is the size in bytes. PendingPayload, unless 0, is also accepted.
+	// Payload is the expected size in bytes. PendingPayload, unless 0, is also accepted.
 	Payload, PendingPayload int64
 }
 
-// cut reports whether a write may have been cut short, so that one copy may be torn or older.
+// cut reports whether a write of the record may have been interrupted. Then one copy of the record
+// may be torn or older.
 func (w Want) cut() bool { return w.PendingEpoch != 0 || w.PendingPayload != 0 }
 
-// Read reads the metadata of a disk in one read. A disk that is too small is Truncated.
+// Read reads the metadata of a disk in one read. It returns Truncated if the disk is too small.
 func Read(d blk.Disk) (*Metadata, error) {
 	size, err := d.Size()
 	if err != nil {
@@ -47,8 +48,8 @@ func Read(d blk.Disk) (*Metadata, error) {
 	return m, nil
 }
 
-// Verify returns the record of the disk if it authenticates for volume id and matches w, and the
-// rest of the metadata matches the record.
+// Verify returns the record of the disk. The record must authenticate for volume id and match w,
+// and the header must match the record. Otherwise Verify returns a *RefusedError.
 func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if keys.record.Len() == 0 {
 		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
@@ -85,10 +86,11 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	return r, nil
 }
 
-// Reread reads the disk again and refuses one that differs from m (Changed). It writes nothing.
+// Reread reads the metadata again, and returns Changed if it differs from m.
 func (m *Metadata) Reread(d blk.Disk) error { return compare(d, blk.Buffer(chunk), m.bytes) }
 
-// explain describes a disk that has no record of ours.
+// explain returns err, the error of decode. If the disk has no record, it describes the disk's
+// content instead.
 func (m *Metadata) explain(err error) error {
 	var e *RefusedError
 	if errors.As(err, &e) && (e.Kind == Blank || e.Kind == Foreign) {
@@ -102,7 +104,7 @@ func (m *Metadata) explain(err error) error {
 	return err
 }
 
-// Describe describes what was read, for people. It verifies nothing.
+// Describe returns a text for error messages that describes the metadata. It verifies nothing.
 func (m *Metadata) Describe() string {
 	if names, ok := m.Claims(); ok {
 		return "a record of " + names.String()
@@ -137,9 +139,9 @@ func (w Want) epochs() string {
 	return fmt.Sprintf("%d or %d", w.Epoch, w.PendingEpoch)
 }
 
-// Seal writes next, a successor of the record verified in m, and reads everything back. It writes
-// and flushes one copy, then the other. A disk that then differs from m with that record is refused
-// as Changed. After an error m must not be used again.
+// Seal writes next, a successor of the record verified in m. It writes and flushes one copy, then
+// the other. Then it reads the metadata again, and returns Changed if it is not m with the new
+// record. After an error m must not be used again.
 func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 	for _, at := range []int64{recordA, recordB} {
 		b := next.encode(keys, uint64(at))
@@ -154,7 +156,8 @@ func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 	return compare(d, blk.Buffer(chunk), m.bytes)
 }
 
-// compare reads the disk again in chunks into b, and compares.
+// compare reads the beginning of the disk in chunks into b, and returns Changed if it differs from
+// want.
 func compare(d blk.Disk, b, want []byte) error {
 	for at := 0; at < len(want); at += chunk {
 		p := b[:min(chunk, len(want)-at)]
@@ -182,7 +185,7 @@ func difference(p, q []byte) int {
 	return -1
 }
 
-// readFull reads len(p) bytes or returns an error.
+// readFull reads len(p) bytes at offset at, or returns an error.
 func readFull(d blk.Disk, p []byte, at int64) error {
 	n, err := d.ReadAt(p, at)
 	if n == len(p) {

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// MaxName is the longest cluster or volume id of a record, in bytes; CSI allows no longer volume
-// ids.
+// MaxName is the length of the longest cluster or volume id in a record, in bytes. CSI has the same
+// limit for volume ids.
 const MaxName = 128
 
 const (
@@ -23,30 +23,32 @@ const (
 	tagOffset     = recordSize - sha256.Size
 )
 
-// Record is the disk's description of itself, authenticated with a key that only its volume has.
+// Record is the sealed record of a disk. It describes the disk's volume, and is authenticated with
+// a key that only this volume has.
 type Record struct {
 	// Identity identifies the volume.
 	Identity
-	// Sequence grows with each write. Both copies have the same, except between the two writes.
+	// Sequence grows with each write. Both copies of the record have the same sequence, except
+	// between the two writes.
 	Sequence uint64
-	// Epoch must agree with the trusted state.
+	// Epoch is the volume's epoch, which must agree with the trusted state.
 	Epoch uint64
-	// Payload is the size of the volume, bytes.
+	// Payload is the size of the volume in bytes.
 	Payload int64
 	// HeaderDigest is the SHA-256 of the first HeaderSize bytes of the disk.
 	HeaderDigest [sha256.Size]byte
 
-	// The fields that have one value in this version: see newRecord.
+	// Each of these fields has the same value in all records of this version: see newRecord.
 	cipher            string
 	keySize, sector   uint32
 	ivOffset, offset  uint64
 	keyGen, integrity uint32
 }
 
-// Offset returns where the volume begins on the disk, bytes.
+// Offset returns the offset of the volume's data on the disk, in bytes.
 func (r Record) Offset() int64 { return int64(r.offset) }
 
-// newRecord returns the first record of a volume, without its header's digest.
+// newRecord returns the first record of a volume, without the header's digest.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {
 		if len(name) == 0 || len(name) > MaxName {
@@ -63,14 +65,14 @@ func newRecord(id Identity, payload int64) (Record, error) {
 	}, nil
 }
 
-// Next returns the record to write after r.
+// Next returns the record to write after r, with that epoch and payload.
 func (r Record) Next(epoch uint64, payload int64) Record {
 	r.Sequence++
 	r.Epoch, r.Payload = epoch, payload
 	return r
 }
 
-// encode writes r as the copy at position, with its tag.
+// encode returns the encoding of r, with its tag, for the copy at offset position on the disk.
 func (r *Record) encode(keys *Keys, position uint64) []byte {
 	b := make([]byte, 0, recordSize)
 	be := binary.BigEndian
@@ -99,7 +101,7 @@ func (r *Record) encode(keys *Keys, position uint64) []byte {
 	return b
 }
 
-// tag authenticates a record.
+// tag returns the authentication tag of an encoded record.
 func (k *Keys) tag(b []byte) []byte {
 	defer runtime.KeepAlive(k.record)
 	h := hmac.New(sha256.New, k.record.Bytes())
@@ -109,7 +111,7 @@ func (k *Keys) tag(b []byte) []byte {
 
 func fixed(s string, n int) []byte { return append([]byte(s), make([]byte, n-len(s))...) }
 
-// decode verifies one copy of the record, read at position, for the volume id.
+// decode verifies b, the copy of the record at position, for the volume id, and returns it.
 func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) {
 	what := fmt.Sprintf("sealed record at %d", position)
 	if string(b[:len(recordMagic)]) != recordMagic {
@@ -127,7 +129,7 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 			"version %d", version)
 	}
 
-	// Unverified claims: they only improve the message.
+	// These values are not verified yet. They only improve the message.
 	if r.Cluster != id.Cluster {
 		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster),
 			"one of cluster %q", r.Cluster)
@@ -137,11 +139,12 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 			"one of volume %q", r.Volume)
 	}
 	if !hmac.Equal(keys.tag(b[:tagOffset]), b[tagOffset:]) {
-		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(),
-			"one of that name that the key did not seal, epoch %d", r.Epoch)
+		return Record{}, refuse(Tampered, what, "a record sealed with the key of "+id.String(),
+			"a record of epoch %d sealed with another key", r.Epoch)
 	}
 
-	// The tag verifies, so a mismatch below is another version, another disk, or our defect.
+	// The tag is valid. So a mismatch below means another version, another disk, or a defect of
+	// this package.
 	if !bytes.Equal(r.encode(keys, position), b) {
 		return Record{}, refuse(Tampered, what, "the only encoding of its content",
 			"another encoding")
@@ -150,7 +153,7 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 	return r, r.check(id, what)
 }
 
-// check compares r with what this version allows.
+// check returns an error if r has another UUID than id, or values that this version does not allow.
 func (r *Record) check(id Identity, what string) error {
 	if r.UUID != id.UUID {
 		return refuse(OlderImage, what, "LUKS uuid "+id.UUID.String(),
@@ -167,7 +170,7 @@ func (r *Record) check(id Identity, what string) error {
 	return nil
 }
 
-// format describes the format that every record of a version shares.
+// format returns a text with the fields that are equal in all records of a version.
 func (r *Record) format() string {
 	return fmt.Sprintf("%s, key of %d bytes and generation %d, sectors of %d, IV from %d, data of "+
 		"%d bytes at %d, integrity %d",
@@ -191,7 +194,7 @@ func parse(b []byte) (r Record, version uint32) {
 	}
 	next(len(recordMagic))
 	version = be.Uint32(next(4))
-	next(4 + 8) // encode compares size and position.
+	next(4 + 8) // decode compares size and position.
 	r.Sequence = be.Uint64(next(8))
 	r.UUID = UUID(next(16))
 	r.Epoch = be.Uint64(next(8))
@@ -210,11 +213,11 @@ func parseName(b []byte) string {
 	return string(b[2:][:min(n, MaxName)])
 }
 
-// Claims are the names in the record of the disk, see the function.
+// Claims calls the function Claims with the metadata.
 func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
 
-// Claims returns the names in a disk's record without a key. They are unverified. ok is false when
-// the disk has no record.
+// Claims returns the cluster and volume that a disk's record names. It needs no key and verifies
+// nothing. ok is false if the disk has no record.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
 		if len(metadata) >= at+recordSize &&

@@ -15,30 +15,32 @@ type Kind string
 
 // The kinds.
 const (
-	// Blank: zeros where a volume should be.
+	// Blank means that the disk has zeros where a volume should be.
 	Blank Kind = "disk is blank"
-	// Foreign: something other than our volumes.
+	// Foreign means that the disk has other data than a volume of Kubeveil.
 	Foreign Kind = "disk holds something else"
-	// OtherCluster, OtherVolume: the record names another one.
+	// OtherCluster and OtherVolume mean that the record names another cluster or volume.
 	OtherCluster Kind = "disk is of another cluster"
 	OtherVolume  Kind = "disk is another volume"
-	// Tampered: record or header was changed.
+	// Tampered means that record or header was changed.
 	Tampered Kind = "disk was changed"
-	// OlderImage: authentic, and from before the volume was last opened, closed or expanded.
+	// OlderImage means that the record is authentic, but from before the volume was last opened,
+	// closed or expanded.
 	OlderImage Kind = "disk is an older image"
-	// NewerThanState: authentic, and ahead of the trusted state, which was restored from a backup.
+	// NewerThanState means that the record is authentic, but newer than the trusted state, for
+	// instance because the state was restored from a backup.
 	NewerThanState Kind = "disk is newer than the state of the volume"
-	// Truncated: the device is too small.
+	// Truncated means that the device is too small.
 	Truncated Kind = "disk is too small"
-	// Changed: the disk now returns other bytes than were just read or written.
+	// Changed means that the disk returned other bytes than were just read or written.
 	Changed Kind = "disk changed between two reads"
-	// Unsupported: authentic, in a format that this version does not support.
+	// Unsupported means that the record has a format that this version does not support.
 	Unsupported Kind = "disk has an unknown format"
-	// NotEmpty: there is data where a new volume was to be made.
+	// NotEmpty means that the disk for a new volume holds data.
 	NotEmpty Kind = "disk is not empty"
 )
 
-// nameByKind are the kinds as identifiers.
+// nameByKind holds the identifier of each kind.
 var nameByKind = map[Kind]string{
 	Blank: "Blank", Foreign: "Foreign", OtherCluster: "OtherCluster", OtherVolume: "OtherVolume",
 	Tampered:   "Tampered",
@@ -47,22 +49,22 @@ var nameByKind = map[Kind]string{
 	Unsupported: "Unsupported", NotEmpty: "NotEmpty",
 }
 
-// Kinds returns all kinds, in no order.
+// Kinds returns all kinds in no particular order.
 func Kinds() []Kind { return slices.Collect(maps.Keys(nameByKind)) }
 
 // Name returns the kind as an identifier, for metrics and events.
 func (k Kind) Name() string { return nameByKind[k] }
 
-// Error is the kind itself.
+// Error returns the kind as a text.
 func (k Kind) Error() string { return string(k) }
 
-// RefusedError describes a disk that is not as it should be. Nothing was written to it, except for
-// Changed: that is found when reading back.
+// RefusedError describes a disk that differs from the expected one. Nothing was written to the
+// disk, except perhaps for Changed, which is also found when written bytes are read again.
 type RefusedError struct {
 	Kind Kind
 	// What is the part of the disk that was checked.
 	What string
-	// Expected and Found are for people. Found may quote unverified claims of the disk.
+	// Expected and Found are texts for the message. Found may quote unverified data of the disk.
 	Expected, Found string
 }
 
@@ -70,7 +72,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s: %s: expected %s, found %s", e.Kind, e.What, e.Expected, e.Found)
 }
 
-// Is reports whether target is the kind.
+// Is reports whether target is the error's kind.
 func (e *RefusedError) Is(target error) bool { return e.Kind == target }
 
 func refuse(kind Kind, what, expected, found string, args ...any) error {
@@ -93,7 +95,8 @@ var signatures = []struct {
 	{510, "\x55\xaa", "a partition table"},
 }
 
-// Describe describes the beginning of a disk. It verifies and decides nothing.
+// Describe returns a text for error messages that describes b, the beginning of a disk. It verifies
+// nothing.
 func Describe(b []byte) string {
 	if isZero(b) {
 		return "zeros"

@@ -8,9 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Shred overwrites keyslot and records with zeros, so that even a copied key finds none. The record
-// must claim to be of b. A disk that holds zeros is Blank: only the caller can tell whether it was
-// shredded. Any other disk is refused and not written.
+// Shred overwrites keyslot and records with zeros, so that even a stolen key cannot open the disk.
+// The record must name the volume b. Shred returns Blank for a disk that holds zeros; only the
+// caller can decide whether it was shredded before. It refuses any other disk and does not write to
+// it.
 func Shred(d blk.Disk, b keyring.Binding) error {
 	m, err := Read(d)
 	if errors.Is(err, Truncated) {
@@ -32,8 +33,8 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 			"one of %s", claims)
 	}
 
-	// The copy that identifies the volume goes last, so that shredding can continue after it was
-	// cut short.
+	// Overwrite the first copy of the record last. It identifies the volume, so shredding can
+	// continue after an interruption.
 	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
 		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
 			return fmt.Errorf("shred %s: %w", b, err)
@@ -46,13 +47,14 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	return nil
 }
 
-// shredded reports whether all bytes are zero but for the tag of the record's first copy. The tag
-// goes last; after a power cut the names may be gone before it.
+// shredded reports whether all bytes are zero, except perhaps the tag of the record's first copy.
+// After a power cut in Shred, the names in that copy may be zero and the tag not.
 func (m *Metadata) shredded() bool {
 	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
 }
 
-// refuseZeros returns Blank for an all-zero disk that is too small for metadata, else nil.
+// refuseZeros returns Blank for a disk of zeros that is too small for metadata, and nil for any
+// other disk.
 func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	size, err := d.Size()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// payload is the size of the volume on a Disk, bytes.
+// payload is the size of the volume on a Disk in bytes.
 const payload = crypt.SectorSize
 
 // Disk is the disk of a volume, in memory. Use NewDisk.
@@ -20,7 +20,7 @@ type Disk struct {
 	epoch  uint64
 }
 
-// NewDisk returns a formatted disk of the volume u: its records have epoch 1.
+// NewDisk returns a formatted disk of the volume u. Its records have epoch 1.
 func NewDisk(t testing.TB, u crypt.UUID) *Disk {
 	t.Helper()
 	d := &Disk{disk: blktest.New(crypt.DeviceSize(payload)), epoch: 1, volume: crypt.Identity{
@@ -41,7 +41,7 @@ func NewDisk(t testing.TB, u crypt.UUID) *Disk {
 	return d
 }
 
-// Seal writes records of that epoch to the disk, as a node does that opens the volume.
+// Seal writes records of that epoch to the disk, like a node that opens the volume.
 func (d *Disk) Seal(t testing.TB, epoch uint64) {
 	t.Helper()
 	metadata, err := crypt.Read(d.disk)
@@ -58,5 +58,5 @@ func (d *Disk) Seal(t testing.TB, epoch uint64) {
 	d.epoch = epoch
 }
 
-// OpenBelow opens the disk for any number: see volume.Config.
+// OpenBelow returns the disk for any device number. It can be used as volume.Config.OpenBelow.
 func (d *Disk) OpenBelow(uint64) (blk.Reader, error) { return d.disk, nil }

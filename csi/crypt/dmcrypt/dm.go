@@ -68,19 +68,21 @@ type dmRequest struct {
 	command    uint
 	name, uuid string
 	flags      uint32
-	// targets are the table of dmTableLoad.
+	// targets is the table to load. Only dmTableLoad uses it.
 	targets []dmTarget
-	// udev makes udev leave the device alone. No semaphore is used, so no process waits for udev.
+	// udev sets flags that make udev ignore the device. The call uses no udev semaphore, so it does
+	// not wait for udev.
 	udev bool
 }
 
-// dmTarget is a line of a table, in sectors.
+// dmTarget is one line of a table. start and length are in sectors of 512 bytes.
 type dmTarget struct {
 	start, length uint64
 	kind, params  string
 }
 
-// dmReply is the kernel's answer. Its buffer may hold a table with a key, so the reader wipes it.
+// dmReply is the kernel's answer. data may hold a table with a key, so the code that reads it wipes
+// it.
 type dmReply struct {
 	open  int
 	flags uint32
@@ -91,7 +93,7 @@ type dmReply struct {
 	data  []byte
 }
 
-// call makes the request with all buffers marked as secret.
+// call sends the request. It sets the flag that makes the kernel wipe its buffers.
 func (q dmRequest) call() (*dmReply, error) {
 	f, err := os.OpenFile(dmControl, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -117,16 +119,17 @@ func (q dmRequest) call() (*dmReply, error) {
 		}
 
 		clear(b)
-		// Suspending waits for requests, and any signal interrupts the wait
-		// (dm_wait_for_completion), also a signal of the Go runtime or SIGCHLD. Nothing was
-		// suspended then.
+		// Retry after EINTR. Suspending waits for requests, and any signal interrupts the wait
+		// (dm_wait_for_completion), including SIGCHLD and signals of the Go runtime. An interrupted
+		// call has suspended nothing.
 		if errno != 0 && errno != unix.EINTR {
 			return nil, q.explain(errno)
 		}
 	}
 }
 
-// explain turns the kernel's errno into a sentinel that callers can test.
+// explain returns an error for the kernel's errno. Callers can test it for ErrNoMapping and
+// ErrExists.
 func (q dmRequest) explain(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENXIO:
@@ -143,7 +146,7 @@ func (q dmRequest) encode(b []byte) error {
 	}
 
 	ne := binary.NativeEndian
-	ne.PutUint32(b, 4) // Version 4.0.0: every kernel accepts it.
+	ne.PutUint32(b, 4) // Version 4.0.0, which every kernel accepts.
 	ne.PutUint32(b[offDataSize:], uint32(len(b)))
 	ne.PutUint32(b[offDataStart:], dmIoctlSize)
 	ne.PutUint32(b[offTargetCount:], uint32(len(q.targets)))
@@ -186,7 +189,7 @@ func parseReply(b []byte) *dmReply {
 	return r
 }
 
-// errReply matches a malformed answer of the kernel.
+// errReply means that the kernel's answer is malformed.
 var errReply = errors.New("device-mapper's answer cannot be read")
 
 // targets parses the table in an answer to dmTableStatus, without keys, and wipes the answer.
@@ -200,7 +203,7 @@ func (r *dmReply) targets() ([]Target, error) {
 		}
 		t := r.data[at:]
 		kind := cString(t[offTargetType : offTargetType+dmTargetTypeLen])
-		// A copy survives the wiping of the buffer.
+		// Clone the string, because the buffer is wiped.
 		params := redactParams(kind, strings.Clone(cString(t[dmTargetSize:])))
 		out = append(out, Target{int64(ne.Uint64(t)) << sectorBits,
 			int64(ne.Uint64(t[8:])) << sectorBits, kind, params})

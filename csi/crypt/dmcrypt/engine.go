@@ -16,30 +16,31 @@ import (
 
 // Errors of engines.
 var (
-	// ErrNoMapping matches when no mapping has that name.
+	// ErrNoMapping means that no mapping has that name.
 	ErrNoMapping = errors.New("no such mapping")
-	// ErrExists matches when there is a mapping of that name already.
+	// ErrExists means that a mapping of that name exists.
 	ErrExists = errors.New("mapping exists")
-	// ErrInUse matches when a mapping is open.
+	// ErrInUse means that the mapping is open.
 	ErrInUse = errors.New("mapping is in use")
-	// ErrNotSupported matches when this kernel, or the sandbox of the process, lacks something; the
-	// message names it.
+	// ErrNotSupported means that this kernel, or the sandbox of the process, lacks a feature. The
+	// message names the feature.
 	ErrNotSupported = errors.New("not supported here")
 )
 
-// Tuning is the kind of work that a mapping is tuned for.
+// Tuning is the workload for which a mapping is tuned.
 type Tuning string
 
 // The tunings.
 const (
 	// Throughput uses dm-crypt's queues and sends writes from the processors that encrypted them.
 	Throughput Tuning = "throughput"
-	// Latency encrypts on the requesting processor, without queues: for small requests on fast
+	// Latency encrypts on the requesting processor, without queues. It suits small requests on fast
 	// disks.
 	Latency Tuning = "latency"
 )
 
-// flags are the dm-crypt arguments of the tuning. A kernel that lacks one of them gets none.
+// flags returns the dm-crypt arguments of the tuning. If the kernel lacks one of them, none is
+// used.
 func (c Tuning) flags() []string {
 	switch c {
 	case Latency:
@@ -50,46 +51,49 @@ func (c Tuning) flags() []string {
 	return nil
 }
 
-// tuningFlags are the flags that change only how fast a mapping is.
+// tuningFlags are the flags that change only the speed of a mapping.
 var tuningFlags = append(Throughput.flags(), Latency.flags()...)
 
-// Engine makes mappings. Its methods may be called from several goroutines, for different names.
+// Engine makes and changes mappings. Its methods may be called from several goroutines for
+// different names.
 type Engine interface {
-	// Answer returns ErrNotSupported if there is no usable device-mapper. It waits for neither a
-	// disk nor another call.
+	// Answer returns ErrNotSupported if device-mapper cannot be used. It does not wait for a disk
+	// or for another call.
 	Answer(ctx context.Context) error
-	// Create makes the mapping of t with key, live, and returns it. After an error the mapping does
-	// not exist. The error is ErrExists if the name is taken.
+	// Create makes a live mapping with table t and key, and returns it. It returns ErrExists if the
+	// name is taken. After any other error the mapping does not exist.
 	Create(ctx context.Context, t MappingSpec, key *keyring.Secret) (Mapping, error)
-	// Lookup returns the mapping of that name, or ErrNoMapping if there is none.
+	// Lookup returns the mapping of that name, or ErrNoMapping.
 	Lookup(ctx context.Context, name string) (Mapping, error)
 	// List returns the names of all mappings that begin with prefix.
 	List(ctx context.Context, prefix string) ([]string, error)
-	// Probe reads the first sectors of the mapping from its disk.
+	// Probe reads the first sectors of the mapping from its disk. It returns an error if they
+	// cannot be read.
 	Probe(ctx context.Context, name string) error
 	// Resize replaces the table of t.Name by t, which differs only in size. After an error the
-	// mapping is live and unchanged. A process that dies in between leaves the old table, perhaps
-	// suspended, and perhaps a second one loaded.
+	// mapping is live and unchanged. If the process dies in between, the old table stays, perhaps
+	// suspended, perhaps with an inactive second table.
 	Resize(ctx context.Context, t MappingSpec, key *keyring.Secret) error
-	// Suspend waits for requests under way and holds back later ones; a file system on the mapping
-	// is flushed and frozen. suspended false resumes the mapping with its live table and drops a
-	// second one; it does nothing to a mapping that is live. The suspension outlives the process.
+	// Suspend suspends or resumes the mapping. With suspended true, it flushes and freezes the file
+	// system on the mapping, waits for requests under way and holds back later ones. The mapping
+	// stays suspended after the process ends. With suspended false, it drops an inactive second
+	// table and resumes the live one. It does not change a mapping that is live.
 	Suspend(ctx context.Context, name string, suspended bool) error
-	// Fence fails every request to the mapping, also those held back, and makes the kernel drop the
-	// key.
+	// Fence makes every request to the mapping fail, also requests that are held back, and makes
+	// the kernel drop the key.
 	Fence(ctx context.Context, name string) error
-	// Remove removes the mapping. It returns nil for a missing one. An open mapping is ErrInUse, or
-	// is removed on its last close if deferred is allowed.
+	// Remove removes the mapping. It returns nil if the mapping does not exist. If the mapping is
+	// open, Remove returns ErrInUse, or with deferred has the kernel remove it on its last close.
 	Remove(ctx context.Context, name string, deferred bool) error
 }
 
-// MappingSpec is the dm-crypt mapping that should exist.
+// MappingSpec describes a dm-crypt mapping that should exist.
 type MappingSpec struct {
 	// Name and UUID are its names in device-mapper.
 	Name, UUID string
-	// Device is the number of the block device below.
+	// Device is the number of the block device below the mapping.
 	Device uint64
-	// Payload is the size in bytes; Offset is its start on the device.
+	// Payload is the size of the mapping in bytes. Offset is its start on the device in bytes.
 	Payload, Offset int64
 	// Volume is the LUKS UUID, which names the key in the keyring.
 	Volume  crypt.UUID
@@ -104,22 +108,22 @@ const (
 	keyPrefix  = "kubeveil:"
 )
 
-// NamePrefixAll begins the names of all mappings of volumes.
+// NamePrefixAll is the prefix of the names of all mappings of volumes.
 const NamePrefixAll = namePrefix
 
-// NamePrefix returns what the names of all mappings of the volume begin with, of any epoch.
+// NamePrefix returns the prefix of the names of the volume's mappings, in all epochs.
 func NamePrefix(u crypt.UUID) string { return namePrefix + u.String() + "-" }
 
-// NewMappingSpec returns the table of a verified record on the device of that number.
+// NewMappingSpec returns the mapping for a verified record on the device of that number.
 func NewMappingSpec(r crypt.Record, device uint64, tuning Tuning, discard bool) MappingSpec {
 	t := Expected(r.UUID, r.Epoch, r.Payload, device, tuning, discard)
 	t.Offset = r.Offset()
 	return t
 }
 
-// Expected returns the table that the volume's mapping must have by the trusted state, to compare a
-// found mapping with. Each epoch has its own names, so an old mapping that is still open blocks no
-// new one.
+// Expected returns the properties that the volume's mapping must have by the trusted state.
+// Compare a found mapping with it. Each epoch has its own names, so an old mapping that is still
+// open does not block a new one.
 func Expected(u crypt.UUID, epoch uint64, payload int64, device uint64, tuning Tuning,
 	discard bool) MappingSpec {
 	n := strconv.FormatUint(epoch, 10)
@@ -130,7 +134,7 @@ func Expected(u crypt.UUID, epoch uint64, payload int64, device uint64, tuning T
 	}
 }
 
-// EpochOf returns the epoch in the name of the volume's mapping; ok is false for a name that
+// EpochOf returns the epoch in the name of the volume's mapping. ok is false for a name that
 // Expected does not make.
 func EpochOf(u crypt.UUID, name string) (epoch uint64, ok bool) {
 	n, ok := strings.CutPrefix(name, NamePrefix(u))
@@ -138,7 +142,7 @@ func EpochOf(u crypt.UUID, name string) (epoch uint64, ok bool) {
 	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
 }
 
-// VolumeOf returns the volume and epoch in the name of a mapping; ok is false for a name that
+// VolumeOf returns the volume and epoch in the name of a mapping. ok is false for a name that
 // Expected does not make.
 func VolumeOf(name string) (u crypt.UUID, epoch uint64, ok bool) {
 	rest, ok := strings.CutPrefix(name, namePrefix)
@@ -150,11 +154,11 @@ func VolumeOf(name string) (u crypt.UUID, epoch uint64, ok bool) {
 	return u, epoch, ok
 }
 
-// sectorBits: device-mapper counts in sectors of 512 bytes.
+// sectorBits is the binary logarithm of device-mapper's sector size, 512 bytes.
 const sectorBits = 9
 
-// params is the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst) with
-// those flags.
+// params returns the target's argument line (Documentation/admin-guide/device-mapper/dm-crypt.rst)
+// with those flags.
 func (t MappingSpec) params(flags []string) string {
 	args := append([]string{"sector_size:" + strconv.Itoa(crypt.SectorSize)}, flags...)
 	if t.Discard {
@@ -165,35 +169,35 @@ func (t MappingSpec) params(flags []string) string {
 		len(args), strings.Join(args, " "))
 }
 
-// keyField names the key: its size, type and description in the keyring.
+// keyField returns the reference to the key: its size, type and description in the keyring.
 func (t MappingSpec) keyField() string {
 	return fmt.Sprintf(":%d:logon:%s%s", crypt.KeySize, keyPrefix, t.Volume)
 }
 
-// Mapping is a mapping as the kernel shows it. It holds no key.
+// Mapping is a mapping as the kernel reports it. It does not contain the key.
 type Mapping struct {
 	Name, UUID string
-	// Number is its device number, Path its device node.
+	// Number is the device number, Path the path of the device.
 	Number uint64
 	Path   string
-	// Open counts how often it is open.
+	// Open is the number of times that the mapping is open.
 	Open int
-	// Suspended: requests are held back. Inactive: a second table is loaded.
+	// Suspended means that requests are held back. Inactive means that a second table is loaded.
 	Suspended, Inactive, ReadOnly bool
 	Targets                       []Target
 }
 
 // Target is one line of a table.
 type Target struct {
-	// Start and Length are bytes.
+	// Start and Length are in bytes.
 	Start, Length int64
 	Type          string
 	// params is the argument line, with any key redacted.
 	params string
 }
 
-// Differs returns how m differs from the live mapping of t, or an empty string. Flags that only
-// tune are not compared.
+// Differs returns a text that describes how m differs from the live mapping of t. It returns an
+// empty string if they are equal. It ignores tuning flags.
 func (t MappingSpec) Differs(m Mapping) string {
 	switch {
 	case m.UUID != t.UUID:
@@ -210,7 +214,7 @@ func (t MappingSpec) Differs(m Mapping) string {
 	return differs(strings.Fields(t.params(nil)), strings.Fields(m.Targets[0].params))
 }
 
-// argNames name the words of a crypt target, for messages.
+// argNames are the names of the first arguments of a crypt target, for messages.
 var argNames = []string{"cipher", "key", "IV offset", "device", "offset"}
 
 func differs(want, have []string) string {
@@ -240,14 +244,15 @@ func differs(want, have []string) string {
 	return ""
 }
 
-// Ours reports whether the mapping has names that Expected makes, so that a Kernel made it.
+// Ours reports whether the mapping's name and UUID are those of Expected, so that this package made
+// it.
 func (m Mapping) Ours() bool {
 	volume, ok := strings.CutPrefix(m.Name, namePrefix)
 	return ok && m.UUID == uuidPrefix+volume
 }
 
-// Below returns the number of the device below a mapping with one crypt target; ok is false for any
-// other.
+// Below returns the number of the device below a mapping with one crypt target. ok is false for any
+// other mapping.
 func (m Mapping) Below() (number uint64, ok bool) {
 	const device = 3 // crypt: cipher, key, IV offset, device, offset
 	if len(m.Targets) != 1 || m.Targets[0].Type != "crypt" {
@@ -264,8 +269,8 @@ func (m Mapping) Below() (number uint64, ok bool) {
 	return unix.Mkdev(major, minor), true
 }
 
-// Dead reports whether no request to the mapping can reach a disk: it was fenced, or never had a
-// table.
+// Dead reports whether no request to the mapping can reach a disk, because it was fenced or never
+// had a table.
 func (m Mapping) Dead() bool {
 	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })
 }
@@ -278,8 +283,8 @@ func (m Mapping) kinds() []string {
 	return kinds
 }
 
-// redactParams removes a key from the argument line of a crypt target. A reference to the keyring
-// does not contain the key and stays.
+// redactParams replaces a key in the argument line of a crypt target. It keeps a reference to the
+// keyring, which does not contain the key.
 func redactParams(targetType, params string) string {
 	f := strings.Fields(params)
 	if targetType != "crypt" || len(f) < 2 || strings.HasPrefix(f[1], ":") {
@@ -289,7 +294,8 @@ func redactParams(targetType, params string) string {
 	return strings.Join(f, " ")
 }
 
-// Mapping returns what the kernel shows of t once it is live, without number, path and open count.
+// Mapping returns the mapping that the kernel reports once t is live, without number, path and open
+// count.
 func (t MappingSpec) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID,
 		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Tuning.flags())}}}

@@ -15,13 +15,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs
+// Kernel is the Engine for this machine's device-mapper. The zero value is ready to use. It needs
 // CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt, and add_key(2) and keyctl(2), which most
 // seccomp profiles of containers deny. It starts no program and does not wait for udev.
 type Kernel struct {
 	// Inline lets the tuning Latency use dm-crypt's flags no_read_workqueue and no_write_workqueue.
-	// Set it only where LatencyIsSafe, or where the kernel is known to have the fix: others corrupt
-	// memory (CVE-2024-26718).
+	// Set it only if LatencyIsSafe, or if the kernel is known to have the fix. Other kernels
+	// corrupt memory (CVE-2024-26718).
 	Inline bool
 }
 
@@ -33,9 +33,9 @@ func (k Kernel) flags(c Tuning) []string {
 	return c.flags()
 }
 
-// LatencyIsSafe reports whether dm-crypt of that mainline release, in the form of uname(2),
-// decrypts without tasklets. Those wrote to freed memory (CVE-2024-26718, fixed in 6.8 and
-// backported since).
+// LatencyIsSafe reports whether dm-crypt of that mainline release decrypts without tasklets.
+// release has the form of uname(2). The tasklets wrote to freed memory (CVE-2024-26718, fixed in
+// 6.8 and backported since).
 func LatencyIsSafe(release string) bool {
 	const fixedMajor, fixedMinor = 6, 8
 	var major, minor int
@@ -45,8 +45,8 @@ func LatencyIsSafe(release string) bool {
 	return major > fixedMajor || major == fixedMajor && minor >= fixedMinor
 }
 
-// Answer implements Engine. The kernel handles only this request before it takes a lock (ctl_ioctl
-// in drivers/md/dm-ioctl.c).
+// Answer implements Engine. It requests the version, because the kernel answers only this request
+// without a lock (ctl_ioctl in drivers/md/dm-ioctl.c).
 func (Kernel) Answer(context.Context) error {
 	_, err := dmRequest{command: dmVersion}.call()
 	return err
@@ -81,12 +81,12 @@ func create(t MappingSpec, key *keyring.Secret, flags []string) (Mapping, error)
 	return m, nil
 }
 
-// load loads the table into the mapping. The key is in the keyring of a thread that ends with this
-// call.
+// load loads the table into the mapping. It passes the key in the keyring of a thread that ends
+// with this call.
 func load(t MappingSpec, key *keyring.Secret, flags []string) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine, and its keyring with it.
+		// Never unlock the thread, so that it ends with the goroutine, and its keyring with it.
 		runtime.LockOSThread()
 		done <- loadOnThread(t, key, flags)
 	}()
@@ -101,8 +101,8 @@ func loadOnThread(t MappingSpec, key *keyring.Secret, flags []string) error {
 	id, err := unix.AddKey("logon", keyPrefix+t.Volume.String(), key.Bytes(),
 		unix.KEY_SPEC_THREAD_KEYRING)
 	if err != nil {
-		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process "+
-			"must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
+		return fmt.Errorf("mapping %s: pass the key to the kernel: %w: add_key: %w; allow "+
+			"the process add_key and keyctl", t.Name, ErrNotSupported, err)
 	}
 	err = loadTuned(t, flags, dmRequest.call)
 	if _, gone := unix.KeyctlInt(unix.KEYCTL_REVOKE, id, 0, 0, 0); gone != nil {
@@ -113,7 +113,7 @@ func loadOnThread(t MappingSpec, key *keyring.Secret, flags []string) error {
 
 // loadTuned loads the table with these flags, or without them if the kernel lacks one. The kernel
 // returns EINVAL for everything that it does not support or accept (crypt_ctr_optional in
-// drivers/md/dm-crypt.c), so any other defect fails the second attempt, too.
+// drivers/md/dm-crypt.c). If the cause is not a flag, the second attempt fails, too.
 func loadTuned(t MappingSpec, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	err := loadTable(t, flags, call)
 	if errors.Is(err, unix.EINVAL) && len(flags) > 0 {
@@ -146,8 +146,8 @@ func lookup(name string) (Mapping, error) {
 	if err != nil {
 		return Mapping{}, fmt.Errorf("mapping %s: %w", name, err)
 	}
-	// The kernel packs device numbers as in stat(2): old_encode_dev has 8 bits of minor,
-	// huge_encode_dev the rest above.
+	// The kernel packs device numbers as in stat(2): 8 bits of minor, 12 bits of major, then the
+	// rest of minor (huge_encode_dev).
 	number := unix.Mkdev(uint32(r.dev>>8&0xfff), uint32(r.dev&0xff|r.dev>>12&0xfff00))
 	return Mapping{
 		Name: r.name, UUID: r.uuid, Number: number,
@@ -186,7 +186,8 @@ func (Kernel) Probe(_ context.Context, name string) error {
 	return probe(m.Path)
 }
 
-// probe reads past the page cache. The mapping may be mounted, so it is not opened exclusively.
+// probe reads from the disk, not from the page cache. It does not open the mapping exclusively,
+// because the mapping may be mounted.
 func probe(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -212,14 +213,14 @@ func (k Kernel) Resize(ctx context.Context, t MappingSpec, key *keyring.Secret) 
 	}
 	err := swapTables(t.Name, dmSkipLockFSFlag)
 	if err != nil {
-		// If the kernel cannot make a table live, as on a disk that shrank, the mapping stays
-		// suspended (do_resume in drivers/md/dm-ioctl.c).
+		// If the kernel cannot make the new table live, for example on a disk that shrank, the
+		// mapping stays suspended (do_resume in drivers/md/dm-ioctl.c).
 		err = errors.Join(err, k.Suspend(ctx, t.Name, false))
 	}
 	return err
 }
 
-// swapTables makes the second table the live one: suspend and resume.
+// swapTables suspends and resumes the mapping, which makes the inactive table live.
 func swapTables(name string, flags uint32) error {
 	if _, err := (dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag | flags}).
 		call(); err != nil {
@@ -231,8 +232,7 @@ func swapTables(name string, flags uint32) error {
 // Suspend implements Engine.
 func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	if !suspended {
-		// Resuming makes a second table live, and neither its owner nor its correctness is known
-		// any more.
+		// Drop an inactive second table first: resuming would make it live, and it may be wrong.
 		if _, err := (dmRequest{command: dmTableClear, name: name}).call(); err != nil {
 			return err
 		}
@@ -242,9 +242,8 @@ func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	return err
 }
 
-// Fence implements Engine. Requests held back in the device fail and are not written (noflush). It
-// waits for those that the disk already has, so a disk that neither completes nor fails them delays
-// it.
+// Fence implements Engine. Requests that are held back fail and are not written (noflush). Fence
+// waits for the requests that were already sent to the disk, so a disk that hangs delays it.
 func (Kernel) Fence(_ context.Context, name string) error {
 	m, err := lookup(name)
 	if err != nil {
@@ -255,7 +254,7 @@ func (Kernel) Fence(_ context.Context, name string) error {
 		size = max(size, t.Start+t.Length)
 	}
 	if size == 0 {
-		// No table is live, and resuming would make one live that was loaded and never resumed.
+		// No table is live. Do not resume: that would make an inactive table live.
 		return nil
 	}
 	q := dmRequest{command: dmTableLoad, name: name,

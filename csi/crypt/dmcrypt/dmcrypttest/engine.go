@@ -1,5 +1,5 @@
-// Package dmcrypttest has an Engine that keeps mappings in memory, for tests of what uses one. It
-// encrypts nothing. Imported by tests only.
+// Package dmcrypttest has a fake Engine that keeps mappings in memory. It encrypts nothing. Only
+// tests import it.
 package dmcrypttest
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Engine is the fake. Use New.
+// Engine is the fake. Use New. Its methods may be called from several goroutines.
 type Engine struct {
 	mu       sync.Mutex
 	mappings map[string]*mapping
 	created  int
 
-	// Hook, when set, is called before each method ("answer", "create", "lookup", "list", "probe",
-	// "load" and "resize", "suspend", "resume", "fence", "remove") with its name. The method
-	// returns an error of Hook as its own.
+	// Hook, unless nil, is called before each operation. op is "answer", "create", "lookup",
+	// "list", "probe", "load" and then "resize" (both in Resize), "suspend", "resume", "fence" or
+	// "remove". name is the mapping or the prefix. The operation returns the error of Hook.
 	Hook func(op, name string) error
 }
 
@@ -34,7 +34,7 @@ type mapping struct {
 	dead  bool
 }
 
-// New returns one without mappings.
+// New returns an Engine without mappings.
 func New() *Engine { return &Engine{mappings: map[string]*mapping{}} }
 
 // Clone returns an engine with the same mappings and no hook.
@@ -51,7 +51,8 @@ func (e *Engine) Clone() *Engine {
 	return c
 }
 
-// begin locks, calls the hook, and returns the mapping, which may be nil.
+// begin locks the engine, calls the hook, and returns the mapping or nil, and the function that
+// unlocks.
 func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	e.mu.Lock()
 	if e.Hook != nil {
@@ -63,7 +64,7 @@ func (e *Engine) begin(op, name string) (*mapping, func(), error) {
 	return e.mappings[name], e.mu.Unlock, nil
 }
 
-// need is begin for a mapping that must exist.
+// need calls begin, and returns dmcrypt.ErrNoMapping if the mapping does not exist.
 func (e *Engine) need(op, name string) (*mapping, func(), error) {
 	m, end, err := e.begin(op, name)
 	if err == nil && m == nil {
@@ -142,8 +143,8 @@ func (e *Engine) Probe(_ context.Context, name string) error {
 	return nil
 }
 
-// Resize implements dmcrypt.Engine, in two steps: the table is loaded as a second one, then made
-// the live one.
+// Resize implements dmcrypt.Engine in two steps. It loads t as the inactive table, then makes it
+// the live table.
 func (e *Engine) Resize(_ context.Context, t dmcrypt.MappingSpec, key *keyring.Secret) error {
 	m, end, err := e.need("load", t.Name)
 	if err != nil {
@@ -210,7 +211,8 @@ func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 
 func (m *mapping) fenced() bool { return len(m.Targets) == 1 && m.Targets[0].Type == "error" }
 
-// Edit changes the mapping of that name, if there is one: its state as another program left it.
+// Edit calls edit with the mapping of that name, if it exists. It simulates changes by other
+// programs.
 func (e *Engine) Edit(name string, edit func(m *dmcrypt.Mapping)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,15 +221,15 @@ func (e *Engine) Edit(name string, edit func(m *dmcrypt.Mapping)) {
 	}
 }
 
-// Kill makes reads of the mapping fail: its disk has died.
+// Kill makes reads of the mapping fail, as if its disk had died.
 func (e *Engine) Kill(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mappings[name].dead = true
 }
 
-// Live returns the names of mappings that have a key and whose disk lives; those that are
-// suspended, too.
+// Live returns the names of mappings that are not fenced and whose disk was not killed. Suspended
+// mappings count as live.
 func (e *Engine) Live() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -241,7 +243,7 @@ func (e *Engine) Live() []string {
 	return names
 }
 
-// Reboot forgets everything, as a machine does.
+// Reboot removes all mappings, as a reboot does.
 func (e *Engine) Reboot() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
