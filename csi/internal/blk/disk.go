@@ -11,31 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Align is the unit of offsets and lengths of reads and writes, bytes. Direct I/O of this unit
+// Align is the unit in bytes of offsets and lengths of reads and writes. Direct I/O of this unit
 // works on every disk.
 const Align = 4096
 
-// ErrUnaligned matches errors of reads and writes whose offset or length is not a multiple of
-// Align.
+// ErrUnaligned means that the offset or length of a read or write is not a multiple of Align.
 var ErrUnaligned = errors.New("not a multiple of 4096 bytes")
 
-// ErrOther matches when a path leads to another device than it did.
+// ErrOther means that a path leads to another device than expected.
 var ErrOther = errors.New("it is another device now")
 
 // Disk is a block device, or a file in its place. ReadAt and WriteAt need offsets and lengths that
-// are multiples of Align; their buffers may lie anywhere. They and Sync may be called from several
-// goroutines.
+// are multiples of Align. Their buffers need not be aligned. ReadAt, WriteAt and Sync may be called
+// from several goroutines.
 type Disk interface {
 	io.ReaderAt
 	io.WriterAt
-	// Sync returns when everything written before is on stable storage.
+	// Sync returns once all earlier writes are on stable storage.
 	Sync() error
-	// Size is the present size, bytes.
+	// Size returns the present size in bytes.
 	Size() (int64, error)
 	Close() error
 }
 
-// Buffer is n bytes of zeros that direct I/O can use without a copy. n is rounded up to Align.
+// Buffer returns n zero bytes that direct I/O can use without a copy. It rounds n up to a multiple
+// of Align.
 func Buffer(n int) []byte {
 	n = RoundUp(n)
 	b := make([]byte, n+Align)
@@ -50,7 +50,8 @@ func aligned(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(Align-1) == 0
 }
 
-// CheckAligned refuses an offset or a length that is not a multiple of Align (ErrUnaligned).
+// CheckAligned returns ErrUnaligned if offset or length is not a multiple of Align. what is the
+// verb of the error.
 func CheckAligned(what string, length int, offset int64) error {
 	if offset&(Align-1) != 0 || length&(Align-1) != 0 || offset < 0 {
 		return fmt.Errorf("%s %d bytes at %d: %w", what, length, offset, ErrUnaligned)
@@ -61,14 +62,14 @@ func CheckAligned(what string, length int, offset int64) error {
 // directDisk is a Disk on a file descriptor opened with O_DIRECT.
 type directDisk struct{ f *os.File }
 
-// Open opens the block device or regular file at path for direct reads and writes. A block device
-// is opened exclusively (O_EXCL): one that is mounted, mapped or a member of something is refused
-// with EBUSY. A file must not be a symbolic link; block devices are opened through links, as stable
-// ids are.
+// Open opens the block device or regular file at path for direct reads and writes. It opens a block
+// device exclusively (O_EXCL), and returns EBUSY if the device is mounted, mapped or in an array.
+// The path of a block device may be a symbolic link, because stable ids are links. The path of a
+// file must not be a link.
 func Open(path string) (Disk, error) { return open(path, unix.O_EXCL) }
 
-// OpenShared is Open for a device that is in use: what lies beside the data of a mapping is written
-// while it is live.
+// OpenShared is like Open, but also opens a device that is in use. It serves to write the record of
+// a volume while its mapping is live.
 func OpenShared(path string) (Disk, error) { return open(path, 0) }
 
 func open(path string, exclusive int) (Disk, error) {
@@ -93,7 +94,7 @@ func open(path string, exclusive int) (Disk, error) {
 	return &directDisk{os.NewFile(uintptr(fd), path)}, nil
 }
 
-// ReadAt reads len(p) bytes, or less with io.EOF at the end.
+// ReadAt reads len(p) bytes, or fewer with io.EOF at the end of the disk.
 func (d *directDisk) ReadAt(p []byte, off int64) (int, error) {
 	if err := CheckAligned("read", len(p), off); err != nil {
 		return 0, err
@@ -122,7 +123,7 @@ func (d *directDisk) WriteAt(p []byte, off int64) (int, error) {
 // Sync flushes the disk.
 func (d *directDisk) Sync() error { return d.f.Sync() }
 
-// Size seeks, which works for both devices and files.
+// Size seeks to the end, which works for devices and for files.
 func (d *directDisk) Size() (int64, error) {
 	n, err := unix.Seek(int(d.f.Fd()), 0, io.SeekEnd)
 	if err != nil {
@@ -134,9 +135,9 @@ func (d *directDisk) Size() (int64, error) {
 // Close closes the descriptor.
 func (d *directDisk) Close() error { return d.f.Close() }
 
-// CheckNumber refuses an open block device that has another number than that (ErrOther): its path
-// led elsewhere when it was opened. Regular files and disks not opened by Open have no number and
-// pass.
+// CheckNumber returns ErrOther if the open block device has another number, because its path led to
+// another device when it was opened. It accepts regular files, and disks that this package did not
+// open.
 func CheckNumber(d Disk, number uint64) error {
 	direct, ok := d.(*directDisk)
 	if !ok {
@@ -153,7 +154,7 @@ func CheckNumber(d Disk, number uint64) error {
 	return nil
 }
 
-// Number is the device number of the block device at path, as the kernel makes it (unix.Mkdev).
+// Number returns the device number of the block device at path, in the form of unix.Mkdev.
 func Number(path string) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

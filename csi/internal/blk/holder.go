@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holders returns the holders of the block device with that number, as far as sysfs lists them:
-// mappings and arrays above it, by the name that an administrator uses, and loop devices whose file
-// it is. Mounts and open files are not in sysfs. sys is the root of sysfs (Sys). Entries that
+// Holders returns the holders of the block device with that number, according to sysfs. They are
+// the mappings and arrays above it, with the name that an administrator uses, and the loop devices
+// on it. Mounts and open files are not in sysfs. sys is the root of sysfs (Sys). Entries that
 // cannot be read are left out.
 func Holders(sys fs.FS, number uint64) []string {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
@@ -37,7 +37,8 @@ func Holders(sys fs.FS, number uint64) []string {
 	return out
 }
 
-// devicePaths returns the paths of the device's nodes: the kernel's path, and the mapping's path.
+// devicePaths returns the paths of the device below /dev. They are the kernel's path, and for a
+// mapping the path below /dev/mapper.
 func devicePaths(sys fs.FS, dir string) (paths []string) {
 	event, _ := attribute(sys, dir+"/uevent")
 	for line := range strings.Lines(event) {

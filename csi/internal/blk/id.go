@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoID matches when a device has nothing that would identify it after a reboot.
+// ErrNoID means that a device has no identifier that survives a reboot.
 var ErrNoID = errors.New("device has no stable id")
 
-// PartitionMark is in the id of a partition, after the id of its disk.
+// PartitionMark follows the id of the disk in the id of a partition.
 const PartitionMark = "/part"
 
-// idAttributes are the places in sysfs of identifiers that stay with a disk, best first. They are
-// the World Wide Identifier of SCSI and NVMe, serial numbers of virtio and others, and the
+// idAttributes are the attributes in sysfs with stable identifiers of a disk, the best first. They
+// are the World Wide Identifier of SCSI and NVMe, serial numbers of virtio and others, and the
 // identifiers of device-mapper (LVM, multipath) and md for an array.
 var idAttributes = []string{"wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid"}
 
-// nameOf returns the beginning of an id by an attribute: "dm" and "md" for the last two, which have
-// one base name.
+// nameOf returns the prefix of an id from that attribute. It is the attribute's base name, except
+// for dm/uuid and md/uuid, which have the same base name: their prefixes are "dm" and "md".
 func nameOf(attribute string) string {
 	if dir := path.Dir(attribute); dir == "dm" || dir == "md" {
 		return dir
@@ -31,9 +31,9 @@ func nameOf(attribute string) string {
 	return path.Base(attribute)
 }
 
-// ID returns a name of the block device with that number. The name stays the same over reboots and
-// changes of other disks. It is an identifier of the hardware; for a partition, its number and
-// start follow. sys is the root of sysfs ("/sys"). The disk's owner chooses the identifier, so it
+// ID returns the stable id of the block device with that number. The id does not change with
+// reboots or with other disks. It is an identifier of the hardware. For a partition, its number and
+// start follow. sys is the root of sysfs (Sys). The disk's owner chooses the identifier, so it
 // protects against mistakes, not against the owner.
 func ID(sys fs.FS, number uint64) (string, error) {
 	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
@@ -49,8 +49,8 @@ func ID(sys fs.FS, number uint64) (string, error) {
 			return "", err
 		}
 		suffix = PartitionMark + part + "@" + start
-		// The entry is a symbolic link into the disk's folder: only its target determines the
-		// parent folder.
+		// The entry is a symbolic link into the disk's folder, so the parent folder depends on the
+		// link's target.
 		parent, err := parentOf(sys, dir)
 		if err != nil {
 			return "", err
@@ -80,8 +80,9 @@ func parentOf(sys fs.FS, dir string) (string, error) {
 	return path.Dir(path.Join(path.Dir(dir), target)), nil
 }
 
-// attribute returns the value of the attribute, or an empty string without a value: many devices
-// lack the attribute or have no value for it.
+// attribute returns the value of an attribute in sysfs. It returns an empty string if the attribute
+// cannot be read, because many devices lack it. It returns an error only if this process or machine
+// is out of files or memory.
 func attribute(sys fs.FS, name string) (string, error) {
 	b, err := fs.ReadFile(sys, name)
 	if exhausted(err) {
@@ -93,5 +94,5 @@ func attribute(sys fs.FS, name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Sys is this machine's sysfs.
+// Sys returns this machine's sysfs.
 func Sys() fs.FS { return os.DirFS("/sys") }

@@ -15,10 +15,10 @@ import (
 
 // Errors of loop devices.
 var (
-	// ErrNoLoop matches when the kernel has no further loop device, or no support for them.
+	// ErrNoLoop means that the kernel has no free loop device, or does not support loop devices.
 	ErrNoLoop = errors.New("no loop device is free")
-	// ErrNotDirect matches when direct I/O was requested and the kernel reports that it is not in
-	// use, because the file system below cannot.
+	// ErrNotDirect means that the kernel does not use the requested direct I/O, because the file
+	// system below does not support it.
 	ErrNotDirect = errors.New("loop device does no direct I/O")
 )
 
@@ -26,28 +26,29 @@ const (
 	loopMajor   = 7
 	loopControl = "/dev/loop-control"
 	blockDir    = "/sys/block"
-	// attempts bounds the race for a free device with programs that attach at the same time.
+	// attempts limits how often a free device is sought while other programs attach devices, too.
 	attempts = 32
 )
 
-// Loop is a loop device that is on a file.
+// Loop is a loop device that is attached to a file.
 type Loop struct {
-	// Path is the device node, Number its device number.
+	// Path is the path of the device, Number its device number.
 	Path   string
 	Number uint64
-	// device and inode identify the file. The device's number may belong to another file by the
-	// time of the next operation.
+	// device and inode identify the file, because the loop device may be attached to another file
+	// by the time of the next operation.
 	device, inode uint64
 }
 
-// is reports whether info is of the file that l is on.
+// is reports whether info names the file of l.
 func (l Loop) is(info *unix.LoopInfo64) bool {
 	return info.Device == l.device && info.Inode == l.inode
 }
 
-// AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or
-// returns the one it is already on. A device on that file with other settings (an offset, a limit,
-// buffered, read-only) is refused. Callers hold a lock on path if they may race for it.
+// AttachLoop attaches the file at path to a loop device with sectors of Align and direct I/O. If
+// the file already has a loop device, AttachLoop returns that one. It returns an error if that
+// device has other settings: an offset, a limit, buffered I/O or read-only. Callers that may attach
+// the same file concurrently must hold a lock.
 func AttachLoop(path string) (Loop, error) {
 	for range attempts {
 		loops, err := FindLoops(path)
@@ -57,7 +58,7 @@ func AttachLoop(path string) (Loop, error) {
 		case len(loops) == 0:
 			return attach(path)
 		case len(loops) > 1:
-			return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with "+
+			return Loop{}, fmt.Errorf("attach %s: it has %d loop devices: %v; detach all with "+
 				"losetup -d", path, len(loops), loops)
 		}
 		if err := loops[0].keep(); errors.Is(err, unix.ENXIO) {
@@ -67,11 +68,11 @@ func AttachLoop(path string) (Loop, error) {
 		}
 		return loops[0], loops[0].check(path)
 	}
-	return Loop{}, fmt.Errorf("attach %s: %w: its device comes and goes", path, ErrNoLoop)
+	return Loop{}, fmt.Errorf("attach %s: %w: its device keeps being detached", path, ErrNoLoop)
 }
 
-// keep undoes a Detach that waits for the last close: a process, such as udev, has the device open
-// just now.
+// keep cancels a Detach that waits for the last close, because a process such as udev has the
+// device open. It returns ENXIO if the device is no longer attached to the file.
 func (l Loop) keep() error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -89,7 +90,7 @@ func (l Loop) keep() error {
 	return unix.IoctlLoopSetStatus64(int(dev.Fd()), info)
 }
 
-// attach puts the file on a device of its own.
+// attach attaches the file to a free device.
 func attach(path string) (Loop, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EINVAL) {
@@ -115,7 +116,7 @@ func attach(path string) (Loop, error) {
 	return l, nil
 }
 
-// configure finds a free device and puts f on it.
+// configure finds a free device and attaches f to it.
 func configure(f *os.File) (Loop, error) {
 	control, err := os.OpenFile(loopControl, os.O_RDWR, 0)
 	if err != nil {
@@ -136,7 +137,7 @@ func configure(f *os.File) (Loop, error) {
 		l := Loop{Path: fmt.Sprintf("/dev/loop%d", n), Number: unix.Mkdev(loopMajor, uint32(n))}
 		dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
-			last = err // Another took it and is giving it back, or has removed it.
+			last = err // Another program used the device and is detaching or removing it.
 			continue
 		}
 
@@ -160,10 +161,10 @@ func configure(f *os.File) (Loop, error) {
 		}
 	}
 
-	return Loop{}, fmt.Errorf("%w: others took %d of them: %w", ErrNoLoop, attempts, last)
+	return Loop{}, fmt.Errorf("%w: other programs took %d devices: %w", ErrNoLoop, attempts, last)
 }
 
-// check compares the kernel's state of l with the request.
+// check returns an error if the kernel's settings of l differ from those of AttachLoop.
 func (l Loop) check(path string) error {
 	info, err := l.status()
 	if err != nil {
@@ -198,11 +199,12 @@ func (l Loop) status() (*unix.LoopInfo64, error) {
 	return unix.IoctlLoopGetStatus64(int(dev.Fd()))
 }
 
-// Resize makes l as large as its file is now. ENXIO matches when it is on that file no more.
+// Resize sets the size of l to the present size of its file. It returns ENXIO if l is no longer
+// attached to the file.
 func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
 
-// Detach takes the file off l; at the last close, when a process has it open. It leaves a device
-// that has no file, or another one by now, and returns nil.
+// Detach detaches l from its file. If a process has the device open, the kernel detaches it on the
+// last close. Detach does nothing and returns nil if the device is no longer attached to the file.
 func (l Loop) Detach() error {
 	err := l.ioctl("detach", unix.LOOP_CLR_FD)
 	if errors.Is(err, unix.ENXIO) {
@@ -211,8 +213,8 @@ func (l Loop) Detach() error {
 	return err
 }
 
-// ioctl sends an ioctl to the device while it is on the file of l: the device stays there for as
-// long as it is open here.
+// ioctl sends an ioctl to the device if it is attached to the file of l, and otherwise returns
+// ENXIO. The device stays attached while ioctl has it open.
 func (l Loop) ioctl(what string, request uint) error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -232,12 +234,13 @@ func (l Loop) ioctl(what string, request uint) error {
 	return nil
 }
 
-// FindLoops returns the loop devices that the file at path is on. It opens only devices whose file
-// has the same base name, and compares their inode and device: an open of any other could wait for
-// a server that is away. A file that does not exist is on none, unless a device still holds it by
-// its former name: those are returned, too. A device of that base name that cannot be examined is
-// an error, because the file may be on it. It is skipped when the file system of its own file fails
-// (EIO, ESTALE) and the file system of path does not.
+// FindLoops returns the loop devices that are attached to the file at path. It opens only devices
+// whose file has the same base name, and compares inode and device of the file. It does not open
+// other devices, because the file server of their files may be away. If the file was deleted,
+// FindLoops returns the devices that are still attached to it. A device of that base name that
+// cannot be examined is an error, because it may be attached to the file. But if the file system of
+// the device's file fails (EIO, ESTALE), FindLoops skips the device, because the file system of
+// path works.
 func FindLoops(path string) ([]Loop, error) {
 	var st unix.Stat_t
 	gone := unix.Stat(path, &st)
@@ -260,10 +263,10 @@ func FindLoops(path string) ([]Loop, error) {
 		attribute := filepath.Join(blockDir, d.Name(), "loop/backing_file")
 		backing, err := os.ReadFile(attribute)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue // On no file, or gone meanwhile.
+			continue // It has no file, or was removed meanwhile.
 		}
 		if err != nil {
-			return nil, fmt.Errorf("is %s on %s: %w", path, d.Name(), err)
+			return nil, fmt.Errorf("check whether %s is on %s: %w", path, d.Name(), err)
 		}
 		name, deleted := strings.CutSuffix(string(bytes.TrimSuffix(backing, []byte("\n"))),
 			deletedSuffix)
@@ -277,12 +280,12 @@ func FindLoops(path string) ([]Loop, error) {
 			continue // Detached meanwhile.
 		}
 		if gone == nil && (errors.Is(err, unix.EIO) || errors.Is(err, unix.ESTALE)) {
-			// The kernel queries the file's file system, which is dead or a server that is away.
-			// Our file system has just answered.
+			// The file system of the device's file does not work, for instance because its server
+			// is away. The file system of path has just answered, so it is another one.
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
+			return nil, fmt.Errorf("check whether %s is on %s: %w", path, l.Path, err)
 		}
 
 		l.device, l.inode = info.Device, info.Inode
@@ -294,8 +297,8 @@ func FindLoops(path string) ([]Loop, error) {
 	return found, nil
 }
 
-// BackingFile returns the path of the file that the loop device of that number is on, as the kernel
-// names it. For any other device it returns an empty string.
+// BackingFile returns the kernel's path of the file to which the loop device of that number is
+// attached. For any other device it returns an empty string.
 func BackingFile(number uint64) string {
 	if unix.Major(number) != loopMajor {
 		return ""
@@ -310,8 +313,8 @@ func BackingFile(number uint64) string {
 // deletedSuffix is the suffix that the kernel adds to the name of a deleted file.
 const deletedSuffix = " (deleted)"
 
-// exhausted reports whether err, from opening a file, is an error of this process or machine and
-// not of the file.
+// exhausted reports whether err, from opening a file, means that this process or machine is out of
+// files or memory.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader is a block device that is only read. ReadAt has the alignment of Disk.ReadAt.
+// Reader is a block device that is open for reading. ReadAt needs the same alignment as
+// Disk.ReadAt.
 type Reader interface {
 	io.ReaderAt
 	io.Closer
 }
 
-// OpenNumber opens the block device of that number for direct reads, also if other processes use
-// it. It is opened without the right to write, so that closing it starts no probe of udev.
+// OpenNumber opens the block device of that number for direct reads, even if other processes use
+// it. It does not open the device for writing, because udev would then probe it on close.
 func OpenNumber(number uint64) (Reader, error) {
 	major, minor := unix.Major(number), unix.Minor(number)
 	text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/uevent", major, minor))
@@ -47,5 +48,5 @@ func OpenNumber(number uint64) (Reader, error) {
 		return d, nil
 	}
 
-	return nil, fmt.Errorf("block device %d:%d: the kernel names no node of it", major, minor)
+	return nil, fmt.Errorf("block device %d:%d: sysfs has no name for it", major, minor)
 }

@@ -1,5 +1,5 @@
-// Package blktest has a disk in memory for tests. It lies on request: it fails, loses power, tears
-// writes, reads zeros, and shows another content the second time. Imported by tests only.
+// Package blktest has a disk in memory for tests. On request it fails, loses power, tears writes,
+// reads zeros, or returns other content on the second read. Only tests import it.
 package blktest
 
 import (
@@ -13,11 +13,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// sector is the unit in which power cuts tear writes, bytes.
+// sector is the unit in which power cuts tear writes, in bytes.
 const sector = 512
 
-// Disk is a sparse disk in memory. Its zero value has no size; see New. It may be used from several
-// goroutines.
+// Disk is a sparse disk in memory. Use New. Its methods may be called from several goroutines.
 type Disk struct {
 	mu      sync.Mutex
 	size    int64
@@ -25,15 +24,17 @@ type Disk struct {
 	pending []write
 	writes  int
 
-	// Hook, when set, is called before each operation ("read", "write", "sync"). The operation
-	// returns an error of Hook as its own.
+	// Hook, unless nil, is called before each operation: "read", "write" or "sync". The operation
+	// returns the error of Hook.
 	Hook func(op string, off int64, n int) error
-	// Tamper, when set, may change what is read at off; read counts the reads of this disk from 1.
+	// Tamper, unless nil, may change p, the bytes that a read at off returns. read is the number of
+	// this read of the disk, from 1.
 	Tamper func(read int, off int64, p []byte)
 	reads  int
 }
 
-// sectors are sectors by their number. One never changes, so clones of a disk share it.
+// sectors holds the content of sectors, keyed by their number. A sector is replaced, never changed,
+// so clones of a disk share it.
 type sectors map[int64]*[sector]byte
 
 type write struct {
@@ -44,7 +45,7 @@ type write struct {
 // New returns a disk of size bytes that reads as zero.
 func New(size int64) *Disk { return &Disk{size: size, stable: sectors{}} }
 
-// ReadAt sees what was written, flushed or not.
+// ReadAt returns written data, flushed or not.
 func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	if err := blk.CheckAligned("read", len(p), off); err != nil {
 		return 0, err
@@ -83,7 +84,7 @@ func (d *Disk) read(p []byte, off int64) {
 	}
 }
 
-// WriteAt keeps p until Sync, or until the power goes.
+// WriteAt keeps a copy of p in the disk's cache until Sync or a power cut.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	if err := blk.CheckAligned("write", len(p), off); err != nil {
 		return 0, err
@@ -104,7 +105,7 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// Sync makes what was written survive a power cut.
+// Sync makes written data survive a power cut.
 func (d *Disk) Sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,8 +130,8 @@ func (d *Disk) hook(op string, off int64, n int) error {
 	return d.Hook(op, off, n)
 }
 
-// PowerCut loses what was not flushed, except for a part of its sectors that r chooses: any of
-// them, in any order. A nil r loses all.
+// PowerCut drops the sectors that were not flushed, except for a random selection of r, which
+// reaches the disk in random order. A nil r drops all of them.
 func (d *Disk) PowerCut(r *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -144,14 +145,14 @@ func (d *Disk) PowerCut(r *rand.Rand) {
 	d.settle(r.IntN(len(d.pending) + 1))
 }
 
-// Size is the size.
+// Size returns the size in bytes.
 func (d *Disk) Size() (int64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.size, nil
 }
 
-// Resize changes the size; what is cut off is gone.
+// Resize changes the size to size bytes. Data beyond it is lost.
 func (d *Disk) Resize(size int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,17 +161,17 @@ func (d *Disk) Resize(size int64) {
 	d.size = size
 }
 
-// Close does nothing: the disk is opened again by using it.
+// Close does nothing. The disk may be used again.
 func (d *Disk) Close() error { return nil }
 
-// Writes is how many writes the disk took, in all its life.
+// Writes returns the number of all writes to the disk.
 func (d *Disk) Writes() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.writes
 }
 
-// Clone returns an image of the disk as it reads now: what the disk's owner can keep.
+// Clone returns an image of the disk as it reads now, such as the disk's owner can keep.
 func (d *Disk) Clone() *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,7 +183,7 @@ func (d *Disk) Clone() *Disk {
 	return c
 }
 
-// Become makes the disk show the content and size of another one.
+// Become replaces the content and size of the disk by those of other.
 func (d *Disk) Become(other *Disk) {
 	c := other.Clone()
 	d.mu.Lock()
@@ -190,7 +191,7 @@ func (d *Disk) Become(other *Disk) {
 	d.stable, d.size, d.pending = c.stable, c.size, nil
 }
 
-// Flip inverts bits of the byte at off.
+// Flip inverts the bits of mask in the byte at off.
 func (d *Disk) Flip(off int64, mask byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,7 +204,7 @@ func (d *Disk) Flip(off int64, mask byte) {
 	d.stable[off/sector] = &flipped
 }
 
-// Written returns the offsets of sectors that are not zero, in order, bytes.
+// Written returns the offsets in bytes of the sectors that are not zero, in order.
 func (d *Disk) Written() []int64 {
 	c := d.Clone()
 	var at []int64
