@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Chain is a Provider that wraps with its first provider and unwraps with each that can. It serves
-// while keys are re-wrapped. It must not be empty.
+// Chain is a Provider that wraps with its first provider and unwraps with any of its providers. It
+// is used while keys are rewrapped. It must not be empty.
 type Chain []Provider
 
 // Name returns the name of the first provider.
@@ -21,7 +21,7 @@ func (c Chain) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error
 	return c[0].Wrap(ctx, b, key)
 }
 
-// Unwrap calls each provider of that name in turn, and each chain.
+// Unwrap calls the providers whose name is in w, and nested chains, until one returns the key.
 func (c Chain) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
 	var errs []error
 	for _, p := range c {

@@ -9,9 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512
-// (RFC 5869, 2.3). Secrets with different info are independent. It leaves neither s nor what it
-// made on the heap or the stack; crypto/hkdf and crypto/hmac leave both on the heap.
+// Derive returns a Secret of n bytes that is derived from s, which must be 64 random bytes. It uses
+// HKDF-Expand with SHA-512 (RFC 5869, 2.3). Secrets with different info are independent. Derive
+// leaves neither secret on the heap or the stack, unlike crypto/hkdf and crypto/hmac.
 func (s *Secret) Derive(info string, n int) (*Secret, error) {
 	defer runtime.KeepAlive(s)
 	if s.Len() != sha512.Size {
@@ -35,7 +35,8 @@ func (s *Secret) Derive(info string, n int) (*Secret, error) {
 	return out, nil
 }
 
-// expand fills out. key has the length of a hash; work has room for a block and a hash.
+// expand fills out with HKDF-Expand of key and info. key has the length of a hash. work has room
+// for a block and a hash.
 func expand(out, key []byte, info string, work []byte) {
 	pad, sum := work[:sha512.BlockSize], work[sha512.BlockSize:]
 	inner, outer := sha512.New(), sha512.New()
@@ -58,8 +59,8 @@ func expand(out, key []byte, info string, work []byte) {
 	}
 }
 
-// begin is the first block of HMAC's inner or outer hash (RFC 2104). A hash reads a whole block
-// where it lies.
+// begin starts HMAC's inner or outer hash (RFC 2104): it writes key xor with to pad, and hashes pad
+// as the first block. h does not copy a whole block to its buffer.
 func begin(h hash.Hash, pad, key []byte, with byte) {
 	for i := range pad {
 		pad[i] = with
@@ -71,8 +72,8 @@ func begin(h hash.Hash, pad, key []byte, with byte) {
 	h.Write(pad)
 }
 
-// forget overwrites the state of a hash, its buffer, which has room for less than a block, and the
-// vector registers by which the runtime copies.
+// forget overwrites the state of a hash, its buffer, and the vector registers that the runtime uses
+// for copies. The buffer holds less than a block.
 func forget(h hash.Hash) {
 	h.Reset()
 	h.Write(make([]byte, sha512.BlockSize-1))

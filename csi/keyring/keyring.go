@@ -8,14 +8,14 @@ import (
 	"runtime"
 )
 
-// Errors of providers. They decide what callers retry.
+// Errors of providers. Callers retry only after ErrUnavailable.
 var (
-	// ErrUnavailable matches when the key service did not answer, or failed: try again.
+	// ErrUnavailable means that the key service did not answer, or failed. Try again.
 	ErrUnavailable = errors.New("key service unavailable")
-	// ErrWrongKey matches when the key was wrapped with another key-encryption key, or by another
+	// ErrWrongKey means that the key was wrapped with another key-encryption key, or by another
 	// provider.
 	ErrWrongKey = errors.New("wrapped by another key")
-	// ErrCorrupt matches when a wrapped key does not authenticate, or was not made by this package.
+	// ErrCorrupt means that a wrapped key does not authenticate, or was not made by this package.
 	ErrCorrupt = errors.New("wrapped key is damaged")
 )
 
@@ -40,15 +40,15 @@ func (e *BindingError) Error() string {
 		e.Found)
 }
 
-// Wrapped is a wrapped key; it may be stored where others can read it.
+// Wrapped is a wrapped key. It may be stored where others can read it.
 type Wrapped struct {
-	// Provider is the name of the provider that wrapped it.
+	// Provider is the name of the provider that wrapped the key.
 	Provider string `json:"provider"`
-	// KeyID names the key-encryption key, as the provider does.
+	// KeyID is the provider's name of the key-encryption key.
 	KeyID string `json:"keyID"`
 	// Blob is the ciphertext.
 	Blob []byte `json:"blob"`
-	// Annotations are data that a KMS plugin needs for unwrapping, by name.
+	// Annotations are data that a KMS plugin needs for unwrapping, keyed by name. They may be nil.
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
@@ -58,25 +58,25 @@ func (w Wrapped) IsZero() bool { return w.Provider == "" && len(w.Blob) == 0 }
 // Provider wraps keys with a key-encryption key that it holds or can reach. Its methods may be
 // called from several goroutines. The caller wipes returned secrets.
 type Provider interface {
-	// Name is the provider's name: kms, secret or file.
+	// Name returns the provider's name: kms, secret or file.
 	Name() string
 	// KeyID returns the name of the key-encryption key that Wrap uses now.
 	KeyID(ctx context.Context) (string, error)
 	// Wrap wraps key for b.
 	Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
-	// Unwrap returns the key that was wrapped for b; a *BindingError when it was wrapped for
-	// another binding.
+	// Unwrap returns the key that was wrapped for b. It returns a *BindingError if the key was
+	// wrapped for another binding.
 	Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 }
 
-// Wiper is a Provider that holds keys itself. Wipe overwrites them. It must not run beside other
-// calls; afterwards the provider wraps and unwraps nothing.
+// Wiper is a Provider that holds keys itself. Wipe overwrites them. Wipe must not run concurrently
+// with other calls. After it, the provider must not be used.
 type Wiper interface {
 	Provider
 	Wipe()
 }
 
-// WrapChecked wraps key with p and unwraps the result, so that a returned key is known to unwrap.
+// WrapChecked wraps key with p. It unwraps the result once to check that p can unwrap it.
 func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapped, error) {
 	w, err := p.Wrap(ctx, b, key)
 	if err != nil {
@@ -84,19 +84,19 @@ func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapp
 	}
 	again, err := p.Unwrap(ctx, b, w)
 	if err != nil {
-		return Wrapped{}, fmt.Errorf("unwrap what was just wrapped: %s: %w", b, err)
+		return Wrapped{}, fmt.Errorf("unwrap the key that was just wrapped: %s: %w", b, err)
 	}
 	defer again.Wipe()
 	if !again.Equal(key) {
-		return Wrapped{}, fmt.Errorf("%s: provider %s gave another key than it was given: %w", b,
+		return Wrapped{}, fmt.Errorf("%s: provider %s unwrapped another key than it wrapped: %w", b,
 			p.Name(), ErrCorrupt)
 	}
 	return w, nil
 }
 
-// Rewrap wraps with to the key in w, which from unwraps. If w already uses the present key of to,
-// Rewrap returns it and changed is false. w stays valid: the caller replaces it once the result is
-// stored.
+// Rewrap unwraps the key in w with from, and wraps it with to. If w already uses the present
+// key-encryption key of to, Rewrap returns w and changed is false. w stays valid until the caller
+// has stored the result in its place.
 func Rewrap(ctx context.Context, from, to Provider, b Binding,
 	w Wrapped) (out Wrapped, changed bool, err error) {
 	id, err := to.KeyID(ctx)
@@ -117,11 +117,11 @@ func Rewrap(ctx context.Context, from, to Provider, b Binding,
 	return out, true, nil
 }
 
-// envelopeMagic begins every envelope; its last byte is the version.
+// envelopeMagic is the prefix of every envelope. Its last byte is the version.
 const envelopeMagic = "KVK\x01"
 
-// seal returns the plaintext to wrap: magic, then cluster, volume and key, each after its length
-// (16 bits, big endian).
+// seal returns the envelope, the plaintext to wrap. It is envelopeMagic, then cluster, volume and
+// key, each after its length (16 bits, big endian).
 func seal(b Binding, key *Secret) (*Secret, error) {
 	defer runtime.KeepAlive(key)
 	if b.Cluster == "" || b.Volume == "" || key.Len() == 0 {
@@ -139,11 +139,11 @@ func seal(b Binding, key *Secret) (*Secret, error) {
 	return out, nil
 }
 
-// open parses an unwrapped envelope and compares its binding. It wipes p.
+// open parses the unwrapped envelope p, checks its binding and returns the key. It wipes p.
 func open(b Binding, p []byte) (*Secret, error) {
 	defer clear(p)
 	if len(p) < len(envelopeMagic) || string(p[:len(envelopeMagic)]) != envelopeMagic {
-		return nil, fmt.Errorf("%w: it does not begin as one of ours", ErrCorrupt)
+		return nil, fmt.Errorf("%w: it does not begin with the magic of a key", ErrCorrupt)
 	}
 
 	rest := p[len(envelopeMagic):]

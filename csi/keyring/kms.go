@@ -13,29 +13,29 @@ import (
 	kms "k8s.io/kms/apis/v2"
 )
 
-// Limits that the KMS v2 API sets (k8s.io/kms/apis/v2/api.proto), bytes.
+// Limits of the KMS v2 API (k8s.io/kms/apis/v2/api.proto), in bytes.
 const (
 	maxKeyID       = 1024
 	maxCiphertext  = 1024
 	maxAnnotations = 32 << 10
 )
 
-// KMSSocket is the plugin's socket on the nodes, as the manifests have it.
+// KMSSocket is the path of the plugin's socket on nodes in the manifests.
 const KMSSocket = "/run/kubeveil/kms/kms.sock"
 
-// kmsPatience bounds one call of a plugin.
+// kmsPatience limits how long one call of the plugin may take.
 const kmsPatience = 5 * time.Second
 
 // KMS is a Provider that uses a Kubernetes KMS v2 plugin on a unix socket, like the API server. It
-// connects on first use and reconnects after the plugin was away.
+// connects on first use, and connects again after the plugin was away.
 type KMS struct {
 	conn    *grpc.ClientConn
 	service kms.KeyManagementServiceClient
 	socket  string
 }
 
-// NewKMS prepares to use the plugin that listens on socket, a path. It does not connect; Close
-// releases it.
+// NewKMS returns a KMS for the plugin that listens on the path socket. It does not connect. The
+// caller calls Close.
 func NewKMS(socket string) (*KMS, error) {
 	conn, err := grpc.NewClient("unix:"+socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -48,11 +48,11 @@ func NewKMS(socket string) (*KMS, error) {
 // Close ends the connection.
 func (p *KMS) Close() error { return p.conn.Close() }
 
-// Name is kms.
+// Name returns NameKMS.
 func (p *KMS) Name() string { return NameKMS }
 
-// KeyID returns the current write key from the plugin's status; ErrUnavailable when the plugin is
-// not healthy.
+// KeyID returns the current key id from the plugin's status. It returns ErrUnavailable if the
+// plugin is not healthy.
 func (p *KMS) KeyID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
 	defer cancel()
@@ -105,14 +105,14 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	}
 
 	if size > maxAnnotations {
-		return Wrapped{}, fmt.Errorf("%w: kms plugin %s requires to keep %d bytes of annotations: "+
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s returned %d bytes of annotations: want "+
 			"at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
 	}
 
 	return Wrapped{NameKMS, r.KeyId, r.Ciphertext, maps.Clone(r.Annotations)}, nil
 }
 
-// Unwrap decrypts with the plugin and compares the binding.
+// Unwrap decrypts with the plugin and checks the binding.
 func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
 	if w.Provider != NameKMS {
 		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, NameKMS,
@@ -130,14 +130,14 @@ func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 
 func (p *KMS) checkKeyID(id string) error {
 	if id == "" || len(id) > maxKeyID {
-		return fmt.Errorf("%w: kms plugin %s names its key by %d bytes: want 1 to %d",
+		return fmt.Errorf("%w: kms plugin %s returned a key id of %d bytes: want 1 to %d",
 			ErrUnavailable, p.socket, len(id), maxKeyID)
 	}
 	return nil
 }
 
-// unavailable wraps the error of a call. The API has no codes that separate a refusal from a
-// failure.
+// unavailable returns ErrUnavailable for any error of a call, because the API has no codes that
+// distinguish a refusal from a failure.
 func (p *KMS) unavailable(call string, err error) error {
 	return fmt.Errorf("%w: kms plugin %s: %s: %w", ErrUnavailable, p.socket, call, err)
 }

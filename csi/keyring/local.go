@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// KEKSize is the size of a key-encryption key, bytes (AES-256).
+// KEKSize is the size of a key-encryption key in bytes (AES-256).
 const KEKSize = 32
 
 // Names of providers.
@@ -32,22 +32,21 @@ const (
 	NameFile   = "file"
 )
 
-// Entries of CSI node-stage secrets that FromSecrets accepts: the key-encryption key, and a
-// previous one that still unwraps. Each is base64 of 32 random bytes.
+// Entries of the CSI secret that FromSecrets accepts: the key-encryption key, and optionally a
+// previous one, which is used only for unwrapping. Each is base64 of 32 random bytes.
 const (
 	SecretKey         = "key"
 	SecretPreviousKey = "previousKey"
 )
 
-// ErrSecret matches invalid node-stage secrets and key files. Its message never quotes their
-// values.
+// ErrSecret means that a CSI secret or a key file is invalid. The message never quotes its values.
 var ErrSecret = errors.New("key-encryption key refused")
 
-// local is a Provider that holds the key-encryption key: AES-256-GCM with a random nonce before the
-// ciphertext.
+// local is a Provider that holds the key-encryption key. It wraps with AES-256-GCM, with a random
+// nonce before the ciphertext.
 type local struct {
 	name string
-	// keys unwrap; the first also wraps.
+	// keys are the keys for unwrapping. The first one also wraps.
 	keys []kek
 }
 
@@ -56,7 +55,7 @@ type kek struct {
 	key *Secret
 }
 
-// newKEK names key by a digest, which distinguishes keys and reveals nothing.
+// newKEK returns key with its id, a digest that identifies the key and reveals nothing about it.
 func newKEK(key *Secret) kek {
 	h := sha256.New()
 	h.Write([]byte("kubeveil key-encryption key id\x00"))
@@ -64,8 +63,8 @@ func newKEK(key *Secret) kek {
 	return kek{"sha256:" + hex.EncodeToString(h.Sum(nil)[:8]), key}
 }
 
-// FromSecrets returns a Provider with the key of a CSI request: Wipe it when the request ends. An
-// unknown entry is an error, because it is probably misspelt.
+// FromSecrets returns a Provider with the key of a CSI request. It is a Wiper: call Wipe when the
+// request ends. An unknown entry is an error, because it is probably misspelt.
 func FromSecrets(secrets map[string]string) (Provider, error) {
 	p := &local{name: NameSecret}
 	for name := range secrets {
@@ -89,14 +88,14 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 	return p, nil
 }
 
-// File returns a Provider with the key in a file. It protects nothing from the owner of that file's
-// disk. The file must be regular, of mode 0600, and owned by the user of this process; any other is
-// refused and not changed. File never makes it: see CreateFile.
+// File returns a Provider with the key in a file. The owner of that file's disk can decrypt all
+// volumes. The file must be regular, have mode 0600, and belong to the user of this process;
+// otherwise File returns ErrSecret. File does not create the file: see CreateFile.
 func File(path string) (Provider, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w; a new one opens no existing volume: make it only for a new "+
-			"installation", err)
+		return nil, fmt.Errorf("%w; a new key cannot open existing volumes: create it only for a "+
+			"new installation", err)
 	}
 
 	if err != nil {
@@ -125,8 +124,8 @@ func File(path string) (Provider, error) {
 	return &local{NameFile, []kek{newKEK(key)}}, nil
 }
 
-// CreateFile writes a random key-encryption key to a new file of mode 0600. An existing file is not
-// changed (fs.ErrExist).
+// CreateFile writes a random key-encryption key to a new file of mode 0600. It returns fs.ErrExist
+// if the file exists.
 func CreateFile(path string) error {
 	key, err := Generate(KEKSize)
 	if err != nil {
@@ -138,8 +137,8 @@ func CreateFile(path string) error {
 	return atomicfile.Create(path, text, 0o600)
 }
 
-// parseKEK decodes base64 of 32 bytes, with or without a final line break. It wipes text; its
-// errors quote nothing of it.
+// parseKEK decodes base64 of 32 bytes, with or without a final line break. It wipes text. Its
+// errors never quote text.
 func parseKEK(text []byte) (*Secret, error) {
 	defer clear(text)
 	if n := len(text); n > 0 && text[n-1] == '\n' {
@@ -147,7 +146,7 @@ func parseKEK(text []byte) (*Secret, error) {
 	}
 	b := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	defer clear(b)
-	// Decode skips line breaks inside.
+	// Check the length, too, because Decode skips line breaks.
 	n, err := base64.StdEncoding.Strict().Decode(b, text)
 	if err != nil || n != KEKSize || len(text) != base64.StdEncoding.EncodedLen(KEKSize) {
 		return nil, fmt.Errorf("is not base64 of %d bytes: make one with `head -c %d /dev/urandom "+
@@ -166,10 +165,10 @@ func (p *local) Wipe() {
 	}
 }
 
-// Name is secret or file.
+// Name returns NameSecret or NameFile.
 func (p *local) Name() string { return p.name }
 
-// KeyID is a digest of the key.
+// KeyID returns a digest of the key.
 func (p *local) KeyID(context.Context) (string, error) { return p.keys[0].id, nil }
 
 // Wrap encrypts locally.
@@ -200,7 +199,7 @@ func (p *local) Unwrap(_ context.Context, b Binding, w Wrapped) (*Secret, error)
 	}
 	i := slices.IndexFunc(p.keys, func(k kek) bool { return k.id == w.KeyID })
 	if i < 0 {
-		return nil, fmt.Errorf("%s: %w: it needs key %s, at hand are %s", b, ErrWrongKey, w.KeyID,
+		return nil, fmt.Errorf("%s: %w: it needs key %s, available are %s", b, ErrWrongKey, w.KeyID,
 			p.ids())
 	}
 	c, err := p.keys[i].aead()

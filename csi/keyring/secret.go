@@ -13,27 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redacted is every text form of a Secret.
+// redacted is the text form of every Secret.
 const redacted = "redacted"
 
 // MaxSize is the largest size of a Secret in bytes.
 const MaxSize = 512
 
-// ErrLocked matches when memory cannot be locked.
+// ErrLocked means that memory cannot be locked.
 var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK")
 
-// Secret is a key in locked memory. Nil means that there is no key. Its methods may be called from
-// several goroutines, except Wipe, after which it is empty. The garbage collector wipes a Secret
-// that was not wiped.
+// Secret is a key in locked memory. Nil means that there is no key. Its methods except Wipe may be
+// called from several goroutines. After Wipe it is empty. The garbage collector wipes a Secret that
+// was not wiped.
 type Secret struct {
-	// Functions hide the address, because fmt prints unexported fields of nested values by
-	// reflection.
+	// The fields are functions, so that fmt cannot print the key: it prints unexported fields of
+	// nested values by reflection.
 	bytes func() []byte
 	wipe  func()
 }
 
-// NewSecret moves b into a Secret: b is wiped, also on error. Empty, and longer than MaxSize, are
-// errors.
+// NewSecret moves b to a Secret. It wipes b, also on error. It returns an error if b is empty or
+// longer than MaxSize.
 func NewSecret(b []byte) (*Secret, error) {
 	defer clear(b)
 	s, err := allocate(len(b))
@@ -44,7 +44,7 @@ func NewSecret(b []byte) (*Secret, error) {
 	return s, nil
 }
 
-// Generate makes a random Secret of n bytes.
+// Generate returns a random Secret of n bytes.
 func Generate(n int) (*Secret, error) {
 	s, err := allocate(n)
 	if err != nil {
@@ -65,7 +65,7 @@ func allocate(n int) (*Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The closures hold the slot and not the Secret; otherwise it would never be collected.
+	// The closures refer to the slot and not to the Secret, so that the Secret can be collected.
 	held := slot[:n]
 	s := &Secret{bytes: func() []byte { return held }}
 	forgotten := runtime.AddCleanup(s, vault.give, slot)
@@ -77,8 +77,8 @@ func allocate(n int) (*Secret, error) {
 	return s, nil
 }
 
-// Bytes returns the secret itself, valid until Wipe. Do not change, copy or keep it. A wiped or nil
-// Secret returns none. Keep s alive (runtime.KeepAlive) while the slice is in use.
+// Bytes returns the secret's memory, which is valid until Wipe. Do not change, copy or keep it. For
+// a wiped or nil Secret it returns nil. Keep s alive (runtime.KeepAlive) while the slice is in use.
 func (s *Secret) Bytes() []byte {
 	if s == nil || s.bytes == nil {
 		return nil
@@ -86,19 +86,20 @@ func (s *Secret) Bytes() []byte {
 	return s.bytes()
 }
 
-// Len is the size, bytes; 0 once wiped.
+// Len returns the size in bytes. It is 0 after Wipe.
 func (s *Secret) Len() int { return len(s.Bytes()) }
 
-// Wipe overwrites the secret. It may be called again, and on nil.
+// Wipe overwrites the secret. It may be called again. s may be nil.
 func (s *Secret) Wipe() {
-	// Until the cleanup is stopped: otherwise the collector would release the same memory again.
+	// Keep s alive until its cleanup is stopped. Otherwise the collector would release the memory
+	// again.
 	defer runtime.KeepAlive(s)
 	if s != nil && s.wipe != nil {
 		s.wipe()
 	}
 }
 
-// Equal compares in constant time. An empty secret equals nothing.
+// Equal compares in constant time. An empty secret does not equal any other.
 func (s *Secret) Equal(other *Secret) bool {
 	defer runtime.KeepAlive(s)
 	defer runtime.KeepAlive(other)
@@ -108,13 +109,13 @@ func (s *Secret) Equal(other *Secret) bool {
 // Format prints "redacted" for every verb.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
-// String is "redacted".
+// String returns "redacted".
 func (s Secret) String() string { return redacted }
 
-// GoString is "redacted".
+// GoString returns "redacted".
 func (s Secret) GoString() string { return redacted }
 
-// LogValue is "redacted".
+// LogValue returns "redacted".
 func (s Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // MarshalText returns "redacted".
@@ -126,8 +127,8 @@ func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `
 // vault holds all secrets of the process.
 var vault locked
 
-// locked allocates slots of MaxSize bytes of locked memory. Its pages are never freed: few secrets
-// live at once.
+// locked allocates slots of MaxSize bytes of locked memory. It never frees its pages, because few
+// secrets exist at the same time.
 type locked struct {
 	mu   sync.Mutex
 	free [][]byte
@@ -174,13 +175,14 @@ func (l *locked) growLocked() error {
 }
 
 // Harden protects the memory of the process: it is not dumped, not readable by other processes of
-// the user, and not swapped. It sets PR_SET_DUMPABLE 0 and RLIMIT_CORE 0, and calls mlockall for
-// present and future pages, which locks each as it is touched. Call it before the first key exists.
+// the user, and not swapped. It sets PR_SET_DUMPABLE and RLIMIT_CORE to 0, and calls mlockall for
+// present and future pages, which locks each page when it is first used. Call it before the first
+// key exists.
 //
-// Harden needs CAP_IPC_LOCK for the life of the process. Without it the kernel counts every address
-// that Go reserves, more than a GiB, against RLIMIT_MEMLOCK. Reserved and unused addresses take no
-// memory, and the runtime still frees memory: madvise fails on locked pages, so it maps them again.
-// Child processes are not locked; they dump no core either.
+// Harden needs CAP_IPC_LOCK for the life of the process. Without that capability, the kernel counts
+// all addresses that Go reserves, more than a GiB, against RLIMIT_MEMLOCK. Unused addresses take no
+// memory. The runtime can still free memory: it maps pages again, because madvise fails on locked
+// pages. The memory of child processes is not locked, but they dump no core either.
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
