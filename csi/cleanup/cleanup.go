@@ -16,37 +16,39 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
-// Errors of Run. Nothing was changed.
+// Errors of Run. After each of them, Run has changed nothing.
 var (
-	// ErrRunning matches when a driver answers on this node.
-	ErrRunning = errors.New("veil-csi is running on this node: delete its DaemonSet first, it " +
-		"would put everything back")
-	// ErrOpen matches when volumes are open on this node.
+	// ErrRunning means that a driver listens on its socket on this node.
+	ErrRunning = errors.New("veil-csi is running on this node: delete its DaemonSet first, " +
+		"because it would create everything again")
+	// ErrOpen means that volumes are open on this node.
 	ErrOpen = errors.New("volumes are open on this node: end the pods that use them while " +
 		"veil-csi runs, so that it closes them")
-	// ErrLeft matches when there is ciphertext that the caller did not allow to destroy.
+	// ErrLeft means that ciphertext is left that the caller did not allow to destroy.
 	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while " +
-		"veil-csi runs, or allow that it is destroyed")
+		"veil-csi runs, or allow to destroy it")
 )
 
-// Paths are where things are.
+// Paths are the paths that Run reads and removes.
 type Paths struct {
-	// Endpoint is the driver's socket, Registration that in the kubelet's folder of registrations;
-	// empty: none.
+	// Endpoint is the driver's socket, Registration its socket in the kubelet's registration
+	// folder. Each may be empty.
 	Endpoint, Registration string
-	// Files has the ciphertext of volumes, Claims a file for each disk that is taken; empty: none.
+	// Files is the folder with the ciphertext of volumes, Claims the folder with a claim file per
+	// assigned disk. Each may be empty.
 	Files, Claims string
-	// Run is the folder of locks.
+	// Run is the folder of lock files.
 	Run string
-	// Blocks is sysfs's folder of block devices.
+	// Blocks is the folder of block devices in sysfs.
 	Blocks string
 }
 
-// dialPatience is how long a driver may take to be seen.
+// dialPatience is how long a driver may take to accept a connection.
 const dialPatience = time.Second
 
-// Run removes the driver's things from this node. With destroy, it also removes ciphertext. Disks
-// of volumes are released, and not written to. Run calls took for each thing that is gone.
+// Run removes the driver's files and folders from this node. With destroy, it also removes
+// ciphertext. It releases disks of volumes, but does not write to them. It calls took with a
+// description of each file or folder that it removed.
 func Run(p Paths, destroy bool, took func(what string)) error {
 	left, err := p.check(destroy)
 	if err != nil {
@@ -101,13 +103,14 @@ func (p Paths) folders() []string {
 		if dir == "" {
 			continue
 		}
-		// The folder around those, unless others have something there.
+		// remove keeps this parent folder if other programs have files in it.
 		dirs = append(dirs, filepath.Dir(dir))
 	}
 	return dirs
 }
 
-// check returns the ciphertext and claims that are left, or why nothing may be changed.
+// check returns the paths of ciphertext and claims that are left. It returns an error of Run if Run
+// must not change anything.
 func (p Paths) check(destroy bool) (left []string, err error) {
 	if p.Endpoint != "" {
 		if conn, err := net.DialTimeout("unix", p.Endpoint, dialPatience); err == nil {
@@ -135,7 +138,7 @@ func (p Paths) check(destroy bool) (left []string, err error) {
 	return left, nil
 }
 
-// open returns the names of the mappings of volumes.
+// open returns the names of all mappings of volumes, in order.
 func (p Paths) open() ([]string, error) {
 	devices, err := os.ReadDir(p.Blocks)
 	if err != nil {
@@ -158,7 +161,8 @@ func (p Paths) open() ([]string, error) {
 	return out, nil
 }
 
-// entries returns the paths of the entries of a folder, or none if the folder does not exist.
+// entries returns the paths of the entries of a folder. It returns nil if dir is empty or does not
+// exist.
 func entries(dir string) ([]string, error) {
 	if dir == "" {
 		return nil, nil
@@ -174,8 +178,8 @@ func entries(dir string) ([]string, error) {
 	return out, err
 }
 
-// removed removes a file or an empty folder and reports whether it did. A missing one is not an
-// error. A folder that has entries or a mount on it stays.
+// removed removes a file or an empty folder, and reports whether it did. It returns false without
+// an error if path is missing, not empty or a mount point.
 func removed(path string) (bool, error) {
 	switch err := os.Remove(path); {
 	case err == nil:
