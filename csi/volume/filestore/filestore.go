@@ -64,8 +64,8 @@ func parseStored(text []byte, name string) (stored, error) {
 		return stored{}, fmt.Errorf("volume %s: %w: %w", name, volume.ErrState, err)
 	}
 	if d.More() || s.State.Volume != name {
-		return stored{}, fmt.Errorf("volume %s: %w: the file has the state of volume %q, or several "+
-			"states", name, volume.ErrState, s.State.Volume)
+		return stored{}, fmt.Errorf("volume %s: %w: the file has the state of volume %q, or "+
+			"several states", name, volume.ErrState, s.State.Volume)
 	}
 	return s, s.State.Check()
 }
