@@ -10,9 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// holder is the node that has the volume now: the one where it is open, else the one with its disk.
-// Where a person lets another node take it from that one, it is the other: the first was declared
-// gone.
+// holder returns the node that has the volume now. That is the node where the volume is open, or
+// else the node with its disk. If the user requested that another node take the volume over from
+// that node, holder returns the other node.
 func holder(st volume.State, asked Asked) string {
 	now := st.Writer
 	if now == "" {
@@ -24,8 +24,8 @@ func holder(st volume.State, asked Asked) string {
 	return now
 }
 
-// RewrapDone removes a request that Cache.Rewraps returned. A request that another one replaced
-// meanwhile stays, and RewrapDone returns nil.
+// RewrapDone removes a request that Cache.Rewraps returned. If another request has replaced it,
+// RewrapDone changes nothing and returns nil.
 func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	o, err := s.get(ctx, name)
 	if err != nil {
@@ -46,9 +46,9 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakeOver returns the node from which this one may take the volume, or an empty string without
-// such a request. It fits volume.OpenOptions.TakeOver. A *volume.TakenError means that another node
-// may take it from this one.
+// TakeOver returns the node from which this node may take the volume over, or an empty string
+// without such a request. The result can be used as volume.OpenOptions.TakeOver. If another node
+// may take the volume over from this node, TakeOver returns a *volume.TakenError.
 func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {
 	o, err := s.get(ctx, name)
 	if err != nil {

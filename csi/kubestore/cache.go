@@ -20,15 +20,15 @@ import (
 )
 
 // Cache holds the last objects that the API server sent for the volumes of one node (spec.node). It
-// is a volume.Reader: it may be a moment old, so it informs and decides nothing. Use
-// Store.NewCache, then Run. Its methods may be called from several goroutines.
+// is a volume.Reader: its states may be stale. Use Store.NewCache, then Run. Its methods may be
+// called from several goroutines.
 type Cache struct {
 	store *Store
 	log   *slog.Logger
-	// whole is set once the API server has refused to select by spec.node: then all volumes are
-	// watched.
+	// whole is set once the API server has refused to select by spec.node. Then the cache watches
+	// all volumes.
 	whole atomic.Bool
-	// away reports whether the last request failed.
+	// away is set while requests to the API server fail.
 	away atomic.Bool
 
 	mu      sync.Mutex
@@ -48,15 +48,16 @@ func (s *Store) NewCache(log *slog.Logger) *Cache {
 	return &Cache{store: s, log: log, objects: map[string]Object{}, synced: make(chan struct{})}
 }
 
-// Run watches the volumes until ctx ends. While the API server is away the cache stays as it is.
-// After a restore of etcd all are read again.
+// Run watches the volumes until ctx ends. While the API server is away, the cache does not change.
+// After a restore of etcd it reads all volumes again.
 func (c *Cache) Run(ctx context.Context) {
 	r := reflector.Reflector{
 		Name: Resource, Object: &unstructured.Unstructured{}, Client: c.store.client,
 		List: c.list, Watch: c.watch, Head: c.head,
 		Report: func(err error) { c.report(ctx, err) },
 	}
-	// The reflector logs to klog, which is discarded; report logs what a person can act on.
+	// The reflector logs to klog, which is discarded here. report logs the changes that matter to
+	// an administrator.
 	r.Run(klog.NewContext(ctx, klog.Logger{}), mirror{c})
 }
 
@@ -80,8 +81,8 @@ func (c *Cache) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	return w, err
 }
 
-// head returns the revision that etcd has now. It selects no node: to find one volume of this node,
-// the API server might look through all.
+// head returns the present revision of etcd. It lists one volume of any node, because the API
+// server might have to read all volumes to find one of this node.
 func (c *Cache) head(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -92,7 +93,7 @@ func (c *Cache) head(ctx context.Context) (string, error) {
 	return list.GetResourceVersion(), nil
 }
 
-// report logs that the volumes can no longer be watched, or can again.
+// report logs when watching begins to fail (err) and when it works again (nil).
 func (c *Cache) report(ctx context.Context, err error) {
 	if ctx.Err() != nil || c.away.Swap(err != nil) == (err != nil) {
 		return
@@ -113,8 +114,8 @@ func (c *Cache) selector() string {
 	return "spec.node=" + c.store.node
 }
 
-// unselected reports whether err is the answer of an API server that cannot select by the field:
-// Kubernetes 1.30, or one whose definition of the resource was installed earlier.
+// unselected reports whether err means that the API server cannot select by spec.node, and sets
+// whole. Kubernetes 1.30 cannot, nor can a cluster with an older CustomResourceDefinition.
 func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
@@ -124,7 +125,7 @@ func (c *Cache) unselected(err error) bool {
 	return true
 }
 
-// mirror is the cache as the reflector writes it.
+// mirror is the store of the reflector. It writes to the cache.
 type mirror struct{ *Cache }
 
 func (m mirror) Add(obj any) error    { return m.put(obj) }
@@ -155,7 +156,7 @@ func (m mirror) Replace(all []any, _ string) error {
 	return errors.Join(errs...)
 }
 
-// put keeps an object of this node, and removes one that has moved to another node.
+// put stores an object of this node, and removes an object that has moved to another node.
 func (c *Cache) put(obj any) error {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -174,8 +175,8 @@ func (c *Cache) put(obj any) error {
 	return nil
 }
 
-// Get implements volume.Reader. A volume that is not in the cache is read from the API server: it
-// belongs to another node, it is gone, or it was made this moment.
+// Get implements volume.Reader. It reads a volume that is not in the cache from the API server,
+// because the volume may belong to another node, or may have just been made.
 func (c *Cache) Get(ctx context.Context, name string) (volume.State, volume.Revision, error) {
 	c.mu.Lock()
 	o, ok := c.objects[name]
@@ -186,7 +187,8 @@ func (c *Cache) Get(ctx context.Context, name string) (volume.State, volume.Revi
 	return o.State, "", o.Err
 }
 
-// List implements volume.Reader: the states of this node's volumes. It waits for the first list.
+// List implements volume.Reader. It returns the states of this node's volumes. It waits for the
+// first list from the API server.
 func (c *Cache) List(ctx context.Context) ([]volume.State, error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err
@@ -218,7 +220,7 @@ func (c *Cache) wait(ctx context.Context) error {
 }
 
 // Destroys returns the volumes that a user requested to destroy and that this node holds, in no
-// order. Objects that are refused are skipped.
+// particular order. It skips invalid objects.
 func (c *Cache) Destroys(ctx context.Context) (names []string, err error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err
@@ -233,9 +235,8 @@ func (c *Cache) Destroys(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-// Rewraps returns the volumes whose key a user requested to wrap again and that this node holds,
-// with the value of each request. Objects that are refused are skipped: List returns what is wrong
-// with them.
+// Rewraps returns the volumes whose key a user requested to rewrap and that this node holds, with
+// the value of each request. It skips invalid objects, whose errors List returns.
 func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {
 	if err := c.wait(ctx); err != nil {
 		return nil, err

@@ -7,9 +7,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may
-// decides by the object as it is read, and again if it changed meanwhile. Destroy returns nil if
-// the volume is DELETED already.
+// Destroy removes the wrapped key of a volume whose node cannot do that, and moves the volume to
+// DELETED. It first calls may with the object, and returns the error of may. If the object changes
+// meanwhile, Destroy starts again. It returns nil if the volume is already DELETED.
 func (s *Store) Destroy(ctx context.Context, name string, may func(Object) error) error {
 	var err error
 	for range tries {

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// maxMessage is the longest message of an event, bytes (core/v1 validation).
+// maxMessage is the length of the longest message of an event, in bytes (core/v1 validation).
 const maxMessage = 1024
 
-// Warn makes an event of type Warning at the claim of a volume, for the owners of the volume. It
-// returns nil for a volume without a claim, whose events would have no reader.
+// Warn creates an event of type Warning for the claim of a volume, where the volume's users see it.
+// For a volume without a claim it does nothing and returns nil.
 func (s *Store) Warn(ctx context.Context, volume, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

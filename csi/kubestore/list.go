@@ -12,17 +12,17 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Object is a VeilVolume as people look at it.
+// Object is a VeilVolume, valid or invalid, for display and for requests of users.
 type Object struct {
-	// State is the trusted state. Of a refused one only its Volume is known.
+	// State is the trusted state. For an invalid object only its Volume is set.
 	State volume.State
-	// Asked is the request of a person.
+	// Asked holds the requests of users.
 	Asked Asked
-	// Holder is the node that executes the request; empty means that there is none.
+	// Holder is the node that executes the requests. Empty means that there is none.
 	Holder string
-	// Created is when the object was made.
+	// Created is the creation time of the object.
 	Created time.Time
-	// Err is why it is refused, or nil.
+	// Err is the reason why the object is invalid, or nil.
 	Err error
 }
 
@@ -33,14 +33,15 @@ func newObject(o *unstructured.Unstructured) Object {
 		Created: o.GetCreationTimestamp().Time, Err: err}
 }
 
-// Objects are all VeilVolumes, those that are refused among them, in no order.
+// Objects returns all VeilVolumes, including invalid ones, in no particular order.
 func (s *Store) Objects(ctx context.Context) ([]Object, error) {
 	var out []Object
 	err := s.each(ctx, "", func(o *unstructured.Unstructured) { out = append(out, newObject(o)) })
 	return out, err
 }
 
-// Object returns one object, or volume.ErrNotFound. A refused state is not an error here.
+// Object returns one object, or volume.ErrNotFound. For an invalid object it returns no error, but
+// sets Object.Err.
 func (s *Store) Object(ctx context.Context, name string) (Object, error) {
 	o, err := s.get(ctx, name)
 	if err != nil {
@@ -49,23 +50,25 @@ func (s *Store) Object(ctx context.Context, name string) (Object, error) {
 	return newObject(o), nil
 }
 
-// ParseObject reads a VeilVolume that was saved as JSON.
+// ParseObject parses a VeilVolume that was saved as JSON.
 func ParseObject(text []byte) (volume.State, error) {
 	s, _, err := parseText(text)
 	return s, err
 }
 
-// tries is how often a request is written when another client changes the object at that moment.
+// tries is the maximum number of attempts to update an object that other clients change at the same
+// time.
 const tries = 5
 
-// AskRewrap requests that the volume's holder wrap its key by the present key-encryption key. Its
-// driver removes the request when that is done.
+// AskRewrap requests that the volume's holder rewrap its key with the present key-encryption key.
+// request distinguishes requests. The holder's driver removes the request once it is done.
 func (s *Store) AskRewrap(ctx context.Context, name, request string) error {
 	return s.ask(ctx, name, "rewrap", request)
 }
 
-// AskDestroy requests that the volume's holder destroy it. Its driver removes the VeilVolume when
-// that is done. It removes the request instead if the volume has an owner by then (CheckNoOwner).
+// AskDestroy requests that the volume's holder destroy the volume. The holder's driver removes the
+// VeilVolume once that is done. If the volume has an owner by then (CheckNoOwner), the driver
+// removes the request instead.
 func (s *Store) AskDestroy(ctx context.Context, name string) error {
 	return s.ask(ctx, name, "destroy", true)
 }
@@ -75,7 +78,7 @@ func (s *Store) WithdrawDestroy(ctx context.Context, name string) error {
 	return s.ask(ctx, name, "destroy", nil)
 }
 
-// ask sets a request in the volume's spec; nil removes it.
+// ask sets the field of a request in the volume's spec. A nil request removes the field.
 func (s *Store) ask(ctx context.Context, name, field string, request any) error {
 	var err error
 	for range tries {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Group, version, kind and resource of the custom resource; manifests/csi/crd has its schema.
+// Group, version, kind and resource of the custom resource. Its schema is in manifests/csi/crd.
 const (
 	Group    = "csi.kubeveil.io"
 	Version  = "v1alpha1"
@@ -20,7 +20,7 @@ const (
 	Resource = "veilvolumes"
 )
 
-// VeilVolumes is where they are served.
+// VeilVolumes is the resource of the API server that serves VeilVolumes.
 var VeilVolumes = schema.GroupVersionResource{Group: Group, Version: Version, Resource: Resource}
 
 // Spec is the specification of a VeilVolume.
@@ -31,25 +31,25 @@ type Spec struct {
 	Asked
 }
 
-// Asked is a person's request for a volume.
+// Asked holds the requests of users for a volume.
 type Asked struct {
-	// Rewrap, when not empty, requests to wrap the volume's key by the present key-encryption key.
-	// Its value distinguishes requests; the node removes it when that is done.
+	// Rewrap, unless empty, requests to rewrap the volume's key with the present key-encryption
+	// key. Its value distinguishes requests. The node removes it once the request is done.
 	Rewrap string `json:"rewrap,omitempty"`
-	// Destroy requests that the node that has the volume destroy it: the volume has no
-	// PersistentVolume or VolumeSnapshotContent whose deletion would.
+	// Destroy requests that the node that has the volume destroy it. It is for a volume without a
+	// PersistentVolume or VolumeSnapshotContent that a user could delete instead.
 	Destroy bool `json:"destroy,omitempty"`
-	// TakeOver, unless nil, lets another node take the volume.
+	// TakeOver, unless nil, allows another node to take the volume over.
 	TakeOver *TakeOver `json:"takeOver,omitempty"`
 }
 
-// TakeOver names a node that will not return, and the one that may open its volume.
+// TakeOver names a node that will not return (From), and the node that may open its volume (To).
 type TakeOver struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
-// object is a VeilVolume as it is sent.
+// object is the JSON form of a VeilVolume.
 type object struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -58,10 +58,11 @@ type object struct {
 	Status     map[string]any `json:"status,omitempty"`
 }
 
-// inSpec are the fields of a state that are the object's name and in its spec.
+// inSpec are the fields of a state that are not in the object's status, but are its name or in its
+// spec.
 var inSpec = []string{"volume", "cluster", "request"}
 
-// specOf and statusOf are the two halves of a state.
+// specOf and statusOf return the spec and the status of a state's VeilVolume.
 func specOf(s volume.State) *Spec { return &Spec{Cluster: s.Cluster, Request: s.Request} }
 
 func statusOf(s volume.State) (map[string]any, error) {
@@ -79,11 +80,12 @@ func statusOf(s volume.State) (map[string]any, error) {
 	return status, nil
 }
 
-// labels are on every object from its creation on.
+// labels are the labels of each created object.
 var labels = map[string]string{"app.kubernetes.io/name": "kubeveil",
 	"app.kubernetes.io/component": "veil-csi"}
 
-// encode makes the object to send. An empty revision means that the object is to be created.
+// encode returns the object to send to the API server. An empty revision means that the object will
+// be created.
 func encode(name string, r volume.Revision, spec *Spec,
 	status map[string]any) (*unstructured.Unstructured, error) {
 	o := object{APIVersion: Group + "/" + Version, Kind: Kind,
@@ -104,11 +106,11 @@ func encode(name string, r volume.Revision, spec *Spec,
 	return out, nil
 }
 
-// errNoStatus matches an object without status.
+// errNoStatus means that a VeilVolume has no status.
 var errNoStatus = fmt.Errorf("%w: the VeilVolume has no status: its creation was cut short, or it "+
 	"was restored without one", volume.ErrState)
 
-// parse returns what o says. The spec is given with errNoStatus, too.
+// parse returns the state and spec of o. With errNoStatus, it also returns the spec.
 func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
 	name := o.GetName()
 	text, err := o.MarshalJSON()
@@ -122,8 +124,8 @@ func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
 	return s, spec, nil
 }
 
-// parseText reads a VeilVolume. An unknown field of spec or status is refused: it would be lost at
-// the next update.
+// parseText parses a VeilVolume in JSON. It refuses unknown fields in spec and status, because the
+// next update would lose them.
 func parseText(text []byte) (volume.State, Spec, error) {
 	var o struct {
 		Metadata struct {
@@ -149,7 +151,7 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	}
 	if s.Volume != "" || s.Cluster != "" || !s.Request.Created.IsZero() ||
 		!same(s.Request, volume.Request{}) {
-		return volume.State{}, spec, fmt.Errorf("%w: status has what belongs into spec",
+		return volume.State{}, spec, fmt.Errorf("%w: status has fields that belong in spec",
 			volume.ErrState)
 	}
 
@@ -157,8 +159,8 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	return s, spec, s.Check()
 }
 
-// decode reads exactly one JSON value, whose fields must be known; numbers in maps keep their
-// digits.
+// decode parses exactly one JSON value into v. It refuses unknown fields. Numbers in maps keep
+// their digits.
 func decode(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

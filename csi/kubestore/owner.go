@@ -15,8 +15,8 @@ import (
 // DriverName is the driver's name in Kubernetes.
 const DriverName = "csi.kubeveil.io"
 
-// owners are the kinds of objects that stand for a volume or a snapshot, and where they name driver
-// and handle.
+// owners are the kinds of objects that own a volume or a snapshot, and the paths of their fields
+// with driver and handle.
 var owners = []struct {
 	resource schema.GroupVersionResource
 	kind     string
@@ -31,9 +31,9 @@ var owners = []struct {
 }
 
 // owner returns the PersistentVolume or VolumeSnapshotContent whose handle is the volume, as
-// kind/name, or an empty string. It lists all of them, so it is for requests of people. A cluster
-// without the definitions of snapshots has no contents. A driver without the component for
-// snapshots may not read them, and its request for a snapshot fails.
+// kind/name, or an empty string. It lists all these objects, so use it only for requests of users.
+// It ignores VolumeSnapshotContents if their definition is not installed. For a volume that is not
+// a snapshot, it also ignores them if this client may not read them.
 func (s *Store) owner(ctx context.Context, name string, snapshot bool) (string, error) {
 	for _, of := range owners {
 		for next := ""; ; {
@@ -72,7 +72,7 @@ func (s *Store) owners(ctx context.Context, of schema.GroupVersionResource,
 	return s.client.Resource(of).List(ctx, metav1.ListOptions{Limit: page, Continue: next})
 }
 
-// OwnedError means that a volume that should be destroyed has an owner.
+// OwnedError means that a volume cannot be destroyed because it has an owner.
 type OwnedError struct{ Volume, Owner string }
 
 func (e *OwnedError) Error() string {
@@ -93,9 +93,10 @@ func (s *Store) CheckNoOwner(ctx context.Context, name string) error {
 	return err
 }
 
-// DestroyUnowned executes a request of AskDestroy: destroy destroys the volume, unless it has an
-// owner. The request of a volume with an owner is removed, so that it is not in force when that
-// owner goes one day. Other errors leave it: call again.
+// DestroyUnowned executes a request of AskDestroy: it calls destroy, unless the volume has an
+// owner. If it has an owner, DestroyUnowned removes the request, which must not destroy the volume
+// after a later deletion of the owner, and returns an *OwnedError. After any other error the
+// request stays: call DestroyUnowned again.
 func (s *Store) DestroyUnowned(ctx context.Context, name string,
 	destroy func(context.Context, string) error) error {
 	err := s.CheckNoOwner(ctx, name)

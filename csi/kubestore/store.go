@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// patience bounds one request to the API server.
+	// patience is how long one request to the API server may take.
 	patience = 10 * time.Second
-	// page is how many objects are listed at once.
+	// page is the maximum number of objects per list request.
 	page = 500
 )
 
@@ -38,9 +38,9 @@ type Store struct {
 
 var _ volume.Store = (*Store)(nil)
 
-// New reads the credentials from a kubeconfig file, or from the pod's service account where that is
-// empty. node is the name of this node in Kubernetes: the API server lets a node's token change no
-// other's volumes. New does not yet talk to the API server.
+// New returns a Store with the credentials of a kubeconfig file. An empty path means the pod's
+// service account. node is the name of this node in Kubernetes. The API server does not let a
+// node's token change the volumes of other nodes. New does not connect to the API server.
 func New(kubeconfig, node string) (*Store, error) {
 	cfg, err := RESTConfig(kubeconfig)
 	if err != nil {
@@ -49,7 +49,7 @@ func New(kubeconfig, node string) (*Store, error) {
 	return NewForConfig(cfg, node)
 }
 
-// NewForConfig is New with credentials that were read already.
+// NewForConfig returns a Store with the credentials in cfg.
 func NewForConfig(cfg *rest.Config, node string) (*Store, error) {
 	cfg = rest.CopyConfig(cfg)
 	tokenfile.Renew(cfg)
@@ -63,12 +63,12 @@ func NewForConfig(cfg *rest.Config, node string) (*Store, error) {
 	return NewForClient(client, node), nil
 }
 
-// NewForClient is New with a client that was made already.
+// NewForClient returns a Store with an existing client.
 func NewForClient(client dynamic.Interface, node string) *Store {
 	return &Store{node: node, client: client, volumes: client.Resource(VeilVolumes)}
 }
 
-// RESTConfig reads a kubeconfig file; an empty path means the pod's service account.
+// RESTConfig reads a kubeconfig file. An empty path means the pod's service account.
 func RESTConfig(path string) (*rest.Config, error) {
 	if path == "" {
 		cfg, err := rest.InClusterConfig()
@@ -87,7 +87,7 @@ func RESTConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Cluster is the id of the cluster: the UID of the namespace kube-system.
+// Cluster returns the id of the cluster, which is the UID of the namespace kube-system.
 func (s *Store) Cluster(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -122,8 +122,7 @@ func (s *Store) get(ctx context.Context, name string) (*unstructured.Unstructure
 	return o, explain("read volume "+name, err)
 }
 
-// List implements volume.Store. Objects that are refused are left out of the states, and are in the
-// error.
+// List implements volume.Store. It leaves out invalid objects, and returns their errors.
 func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	var states []volume.State
 	var refused []error
@@ -137,7 +136,8 @@ func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 	return states, errors.Join(err, errors.Join(refused...))
 }
 
-// each calls do with every VeilVolume that the field selector selects, all when it is empty.
+// each calls do with every VeilVolume that the field selector selects. An empty selector selects
+// all.
 func (s *Store) each(ctx context.Context, selector string,
 	do func(*unstructured.Unstructured)) error {
 	next := ""
@@ -158,8 +158,8 @@ func (s *Store) each(ctx context.Context, selector string,
 	}
 }
 
-// Create implements volume.Store. A VeilVolume that a Create before left without status is
-// completed.
+// Create implements volume.Store. It completes a VeilVolume that an interrupted Create left without
+// status.
 func (s *Store) Create(ctx context.Context, st volume.State) error {
 	status, err := s.check(st)
 	if err != nil {
@@ -189,8 +189,8 @@ func (s *Store) create(ctx context.Context,
 	return made, explain("create volume "+o.GetName(), err)
 }
 
-// unfinished returns the object of that name and its request, when it has no status and its request
-// is the same; else exists.
+// unfinished returns the existing object of the volume and its request, if it has no status and the
+// same request. Otherwise it returns the error exists.
 func (s *Store) unfinished(ctx context.Context, st volume.State,
 	exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
@@ -205,14 +205,14 @@ func (s *Store) unfinished(ctx context.Context, st volume.State,
 	return o, spec.Request, nil
 }
 
-// same reports whether two requests are equal. Their time is not compared.
+// same reports whether two requests are equal except for Created.
 func same(a, b volume.Request) bool {
 	a.Created, b.Created = time.Time{}, time.Time{}
 	return a == b
 }
 
-// Update implements volume.Store. It does not change the request: the state must have the Request
-// that it was created with.
+// Update implements volume.Store. It does not change the request: st.Request must be the Request of
+// Create.
 func (s *Store) Update(ctx context.Context, st volume.State,
 	r volume.Revision) (volume.Revision, error) {
 	status, err := s.check(st)
@@ -225,7 +225,7 @@ func (s *Store) Update(ctx context.Context, st volume.State,
 	return s.putStatus(ctx, st, r, status)
 }
 
-// check refuses an invalid state, and returns the status of a valid one.
+// check returns the status of a state, or an error if the state is invalid.
 func (s *Store) check(st volume.State) (map[string]any, error) {
 	if err := st.Check(); err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (s *Store) Remove(ctx context.Context, name string, r volume.Revision) erro
 	return explain("forget volume "+name, err)
 }
 
-// checkName refuses volume ids that no object can have as its name.
+// checkName returns an error if name cannot be the name of a VeilVolume.
 func checkName(name string) error {
 	if why := validation.IsDNS1123Subdomain(name); len(why) > 0 {
 		return fmt.Errorf("volume %q: %w: as the name of a VeilVolume: %s", name, backend.ErrName,
@@ -279,7 +279,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// explain wraps err in the sentinel that callers test for; nil stays nil.
+// explain wraps err, an error of the API server, with the sentinel that callers test for. It
+// returns nil for nil. what describes the request.
 func explain(what string, err error) error {
 	var status apierrors.APIStatus
 	switch {

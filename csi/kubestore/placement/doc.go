@@ -1,12 +1,12 @@
-// Package placement selects the node of each claim that is to be a copy of a volume or a snapshot.
-// The scheduler cannot find that node: a local volume can be copied only where its source is.
+// Package placement selects the node of each claim that copies a volume or a snapshot. A local
+// volume can be copied only on the node of its source, which the scheduler does not know.
 //
 // It promises:
-//   - It writes one annotation of a claim, and only to the revision in which no node was selected.
-//     So several Placers may run at once.
-//   - Claims of other drivers are left alone.
-//   - The claims of one namespace do not delay the claims of another one: each namespace has
-//     maxWaiting places, and a claim that fails has growing delays of its own.
+//   - It writes one annotation of a claim, and only to the revision in which it saw that no node
+//     was selected. So several Placers may run at the same time.
+//   - It does not change claims of other drivers.
+//   - The claims of one namespace do not delay the claims of another: at most maxWaiting claims
+//     per namespace wait, and each claim that fails has its own growing delay.
 //
-// It holds no key and reads no VeilVolume. Start reading at Placer.
+// It has no keys and reads no VeilVolumes. Start reading at Placer.
 package placement

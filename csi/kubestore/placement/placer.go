@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/tokenfile"
 )
 
-// The objects that decide where a copy is.
+// The resources that determine the node of a copy.
 var (
 	core            = schema.GroupVersion{Version: "v1"}
 	snapshots       = schema.GroupVersion{Group: snapshotGroup, Version: "v1"}
@@ -37,56 +37,62 @@ var (
 
 const (
 	snapshotGroup = "snapshot.storage.k8s.io"
-	// selectedNode is the annotation by which the scheduler skips all other nodes.
+	// selectedNode is the annotation of a claim that names its node. The scheduler skips all other
+	// nodes.
 	selectedNode = "volume.kubernetes.io/selected-node"
 	// topologyKey is the label of a node in the affinity of a PersistentVolume of this driver.
 	topologyKey = "topology.csi.kubeveil.io/node"
-	// managedBy is the label by which the snapshot controller names the node of a content.
+	// managedBy is the label with the node of a VolumeSnapshotContent. The snapshot controller sets
+	// it.
 	managedBy = "snapshot.storage.kubernetes.io/managed-by"
-	// requestPatience bounds what is asked of the API server for one claim.
+	// requestPatience limits the time of all requests to the API server for one claim.
 	requestPatience = 10 * time.Second
-	// placeFirst and placeLast are the delays after attempts to place one claim.
+	// placeFirst and placeLast are the first and the longest delay between attempts to place a
+	// claim.
 	placeFirst, placeLast = time.Second, 5 * time.Minute
-	// maxWaiting is how many claims of one namespace wait at once. The others of that namespace are
-	// not seen before the next list, which is made each listAgain.
+	// maxWaiting is the maximum number of claims per namespace that wait. Further claims of the
+	// namespace are ignored until the next list, which follows within listAgain.
 	maxWaiting = 100
 	listAgain  = time.Minute
 )
 
-// Placer selects the node of each claim that is to be a copy: the node of its source, which the
-// scheduler cannot find. It writes one annotation, to the revision in which it saw that there is
-// none. So any number of Placers may run: of two, one writes. Use New, then Run.
+// Placer selects the node of each claim that copies a volume or a snapshot: the node of its source.
+// It writes one annotation, and only to the revision in which it saw no such annotation. So several
+// Placers may run: only one of them can write. Use New, then Run.
 type Placer struct {
 	client dynamic.Interface
 	log    *slog.Logger
 
 	mu sync.Mutex
-	// waiting are the claims of copies that are not bound yet.
+	// waiting holds the claims of copies that are not bound yet.
 	waiting map[types.NamespacedName]*waitingClaim
-	// count is how many of them there are, by namespace.
+	// count is the number of waiting claims, keyed by namespace.
 	count map[string]int
-	// dropped reports that a namespace had maxWaiting of them since the last list.
+	// dropped reports whether a claim was ignored since the last list, because its namespace had
+	// maxWaiting claims.
 	dropped bool
 }
 
-// waitingClaim holds the needed parts of a claim that is to be placed: claims may be large.
+// waitingClaim holds only the needed parts of a claim, because claims may be large. The next
+// attempt is due at next. delay is the delay after it.
 type waitingClaim struct {
 	copyOf
-	// selected reports whether a node is selected for it now.
+	// selected reports whether the claim has a selected node now.
 	selected bool
 	delay    time.Duration
 	next     time.Time
 }
 
-// copyOf is a claim that is to be a copy.
+// copyOf is a claim that copies a volume or a snapshot.
 type copyOf struct {
 	types.NamespacedName
 	revision, class string
-	// kind and source are the claim or the snapshot that is to be copied.
+	// kind and source are the kind and name of the claim or snapshot to copy.
 	kind, source string
 }
 
-// New returns a Placer with these credentials; an empty kubeconfig is the pod's account.
+// New returns a Placer with the credentials of a kubeconfig file. An empty path means the pod's
+// service account.
 func New(kubeconfig string, log *slog.Logger) (*Placer, error) {
 	cfg, err := kubestore.RESTConfig(kubeconfig)
 	if err != nil {
@@ -103,7 +109,7 @@ func New(kubeconfig string, log *slog.Logger) (*Placer, error) {
 	return NewForClient(client, log), nil
 }
 
-// NewForClient is New with a client that was made already.
+// NewForClient returns a Placer with an existing client.
 func NewForClient(client dynamic.Interface, log *slog.Logger) *Placer {
 	return &Placer{client: client, log: log,
 		waiting: map[types.NamespacedName]*waitingClaim{}, count: map[string]int{}}
@@ -154,14 +160,14 @@ func (p *Placer) Run(ctx context.Context) {
 	}
 }
 
-// overflowed reports whether a namespace had too many claims since the last list.
+// overflowed reports whether a claim was ignored since the last list.
 func (p *Placer) overflowed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.dropped
 }
 
-// forget removes a claim; the caller holds the lock.
+// forget removes a claim. The caller holds p.mu.
 func (p *Placer) forget(name types.NamespacedName) {
 	if _, ok := p.waiting[name]; !ok {
 		return
@@ -172,7 +178,7 @@ func (p *Placer) forget(name types.NamespacedName) {
 	}
 }
 
-// placing is the Placer as the reflector writes it.
+// placing is the store of the reflector. It writes to the Placer.
 type placing struct{ *Placer }
 
 func (p placing) Add(obj any) error    { return p.put(obj) }
@@ -215,7 +221,7 @@ func nameOf(o *unstructured.Unstructured) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// put keeps a claim that waits, without what is not needed, and forgets any other.
+// put stores the needed parts of a claim that waits, and forgets any other claim.
 func (p *Placer) put(obj any) error {
 	o, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -228,7 +234,8 @@ func (p *Placer) put(obj any) error {
 	had := p.waiting[name]
 
 	if !waits(o) {
-		// A node returns the claim if it has no room: the delay outlives that.
+		// The selected node returns the claim if it lacks space. Keep the entry, so that the delay
+		// keeps growing.
 		if had != nil && o.GetDeletionTimestamp() == nil && text(o, "spec", "volumeName") == "" {
 			had.selected = true
 			return nil
@@ -256,15 +263,15 @@ func (p *Placer) put(obj any) error {
 	return nil
 }
 
-// waits reports whether a claim is of a copy, and no node is selected for it yet.
+// waits reports whether a claim is for a copy and no node is selected for it yet.
 func waits(o *unstructured.Unstructured) bool {
 	kind, _ := source(o)
 	return kind != "" && text(o, "spec", "volumeName") == "" && o.GetDeletionTimestamp() == nil &&
 		o.GetAnnotations()[selectedNode] == ""
 }
 
-// source returns kind and name of the source of a claim: a claim or a snapshot in its own
-// namespace. Kind is empty for any other source.
+// source returns kind and name of the source of a claim, if the source is a claim or a snapshot in
+// the same namespace. For any other source it returns an empty kind.
 func source(o *unstructured.Unstructured) (kind, name string) {
 	for _, field := range []string{"dataSourceRef", "dataSource"} {
 		kind, group := text(o, "spec", field, "kind"), text(o, "spec", field, "apiGroup")
@@ -284,7 +291,7 @@ func text(o *unstructured.Unstructured, fields ...string) string {
 	return s
 }
 
-// placeDue places the claims whose turn it is.
+// placeDue tries to place the claims whose next attempt is due at now.
 func (p *Placer) placeDue(ctx context.Context, now time.Time) {
 	p.mu.Lock()
 	var due []copyOf
@@ -303,7 +310,7 @@ func (p *Placer) placeDue(ctx context.Context, now time.Time) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case apierrors.IsConflict(err): // What another client wrote meanwhile is watched.
+		case apierrors.IsConflict(err): // The watch delivers the change of the other client.
 		case err != nil:
 			p.log.Info("copy is not placed yet", "claim", name, "why", err)
 		case node != "":
@@ -312,8 +319,8 @@ func (p *Placer) placeDue(ctx context.Context, now time.Time) {
 	}
 }
 
-// place selects the node of the claim's source for it. It returns an empty node for a claim that is
-// not of this driver.
+// place selects the node of the claim's source for the claim, and returns it. It returns an empty
+// node for a claim of another driver.
 func (p *Placer) place(ctx context.Context, claim copyOf) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestPatience)
 	defer cancel()
@@ -326,7 +333,7 @@ func (p *Placer) place(ctx context.Context, claim copyOf) (string, error) {
 		return "", err
 	}
 
-	// With the revision, so that a change meanwhile is seen first.
+	// The patch has the revision, so that the API server refuses it if the claim has changed.
 	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
 		claim.revision, selectedNode, node)
 	_, err = p.client.Resource(claimResource).Namespace(claim.Namespace).Patch(ctx,

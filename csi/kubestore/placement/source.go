@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 )
 
-// nodeOfSource returns the node of the volume or snapshot that the claim is to be a copy of.
+// nodeOfSource returns the node of the volume or snapshot that the claim copies.
 func (p *Placer) nodeOfSource(ctx context.Context, claim copyOf) (string, error) {
 	name := claim.source
 	if claim.kind == "VolumeSnapshot" {
@@ -58,7 +58,7 @@ func (p *Placer) nodeOfSnapshot(ctx context.Context, namespace, name string) (st
 	return node, nil
 }
 
-// nodeOfVolume returns the one node in the affinity of a PersistentVolume.
+// nodeOfVolume returns the only node in the affinity of a PersistentVolume.
 func nodeOfVolume(pv *unstructured.Unstructured) (string, error) {
 	terms, _, _ := unstructured.NestedSlice(pv.Object, "spec", "nodeAffinity", "required",
 		"nodeSelectorTerms")
