@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users of confined programs: each has its own, so that none can signal or trace another. They
-// begin beyond the users of containers in systemd's table of users (524288 to 1879048191).
+// The uids of confined programs. Each program has its own uid, so that none can signal or trace
+// another. The uids begin above those of containers in systemd's table (524288 to 1879048191).
 const (
 	firstUser = 1879048192
 	manyUsers = 1 << 16
@@ -22,15 +22,17 @@ const (
 
 var startedUsers atomic.Uint32
 
-// inheritedDevice is how a program opens the device that it inherits: the first of ExtraFiles.
+// inheritedDevice is the path by which a program opens the device that it inherits, the first of
+// ExtraFiles.
 const inheritedDevice = "/proc/self/fd/3"
 
-// start starts cmd without capabilities other than keep, which it has only as root. Files that it
-// executes add none. With a device, cmd runs as a user of its own in an empty network namespace,
-// and inheritedDevice is the device. memory limits its address space in bytes; 0 means no limit.
+// start starts cmd with no capabilities except keep. Files that cmd executes add none. Without a
+// device, cmd runs as root. With a device, cmd runs without capabilities, with its own uid and in
+// an empty network namespace, and inheritedDevice is the device. memory limits its address space in
+// bytes. 0 means no limit.
 //
-// The bounding set and no_new_privs are per thread, inherited by fork, and cannot be restored. So a
-// thread starts one program and ends.
+// The bounding set and no_new_privs are per thread, inherited by fork, and cannot be restored. So
+// each program is started by a new thread, which then ends.
 func start(cmd *exec.Cmd, device string, memory uint64, keep []uintptr) error {
 	var user uint32
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -42,8 +44,9 @@ func start(cmd *exec.Cmd, device string, memory uint64, keep []uintptr) error {
 		}
 		defer node.Close()
 		cmd.ExtraFiles = []*os.File{node}
-		// This user owns no file. So a program that was taken over cannot open another disk or
-		// write to the host's files. Without a network it cannot send what it read.
+		// This user owns no files. So an attacker who controls the program cannot open another disk
+		// or write to the host's files. Without a network the program cannot send data that it
+		// reads.
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user, Gid: user}
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNET
 	}
@@ -62,19 +65,19 @@ func start(cmd *exec.Cmd, device string, memory uint64, keep []uintptr) error {
 	})
 }
 
-// onLastThread calls f on a thread that does nothing else and ends with it. Tests replace it where
-// the mounts belong to a thread that ends anyway.
+// onLastThread calls f on a new thread that ends after f. Tests replace it if their thread has its
+// own mount namespace and ends anyway.
 var onLastThread = func(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // Never unlocked.
+		runtime.LockOSThread() // It is never unlocked, so the thread ends.
 		done <- f()
 	}()
 	return <-done
 }
 
-// dropCapabilities bounds what programs have that this thread starts. The thread itself keeps its
-// capabilities: it has to become another user.
+// dropCapabilities limits the capabilities of programs that this thread starts to keep. The thread
+// itself keeps its capabilities, because it must become another user.
 func dropCapabilities(keep []uintptr) error {
 	for c := uintptr(0); ; c++ {
 		if slices.Contains(keep, c) {
@@ -82,14 +85,14 @@ func dropCapabilities(keep []uintptr) error {
 		}
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) && c > 0 {
-			break // The kernel has no more.
+			break // The kernel has no more capabilities.
 		}
 		if err != nil {
 			return fmt.Errorf("drop capability %d: %w", c, err)
 		}
 	}
 
-	// Ambient capabilities go with the inheritable ones.
+	// This also drops ambient capabilities, which must be inheritable.
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	if err := unix.Capget(&head, &sets[0]); err != nil {
@@ -105,10 +108,10 @@ func dropCapabilities(keep []uintptr) error {
 	return nil
 }
 
-// limit bounds the address space of a process of the user, just after its start, when no program
-// needs much. It does nothing to a process that ended. The kernel allows this to a thread whose
-// real user and group equal the process's real user and group; the effective ones, and so all
-// rights, stay.
+// limit limits the address space of the process pid, which user runs, to memory bytes. Call it just
+// after the start, before the program needs much memory. It does nothing if the process has ended.
+// The kernel requires that the thread has the process's real user and group, so limit sets them.
+// The thread keeps its effective user and group, and so its rights.
 func limit(pid int, user uint32, memory uint64) error {
 	const same = ^uintptr(0)
 	for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
@@ -123,10 +126,10 @@ func limit(pid int, user uint32, memory uint64) error {
 	return nil
 }
 
-// privateNode returns a node of the device that belongs to the user. It lies on a file system of
-// its own that is mounted nowhere, and is gone when the last descriptor is closed. The node in /dev
-// still belongs to root. A descriptor alone does not suffice, as programs open the device again by
-// its name.
+// privateNode returns a new device node for the device, owned by user. The node is on a tmpfs that
+// is not mounted, and vanishes when the last descriptor is closed. The node in /dev still belongs
+// to root. A descriptor of that node would not suffice, because programs open the device again by
+// its path.
 func privateNode(device string, user int) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {

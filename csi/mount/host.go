@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fiTrim is FITRIM of include/uapi/linux/fs.h, which x/sys does not have.
+// fiTrim is FITRIM of include/uapi/linux/fs.h. Package x/sys does not define it.
 const fiTrim = 0xc0185879
 
-// flags are the mount options that are flags of mount(2); all others go to the file system.
+// flags are the mount options that are flags of mount(2). All other options are passed to the file
+// system.
 var flags = map[string]uintptr{
 	"rw": 0, "defaults": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV,
 	"noexec": unix.MS_NOEXEC,
@@ -42,8 +43,8 @@ func (Host) List() ([]Mount, error) {
 		m := Mount{Target: i.Mountpoint, Root: i.Root == "/", ReadOnly: hasOption(i.Options, "ro")}
 		if !holdsNodes(i) {
 			m.FS, m.Device = FS(i.FSType), unix.Mkdev(uint32(i.Major), uint32(i.Minor))
-			// A writable mount of a read-only file system: it stopped after an error. Newer kernels
-			// report that in words of their own.
+			// A file system that is read-only below a writable mount has stopped after an error.
+			// Newer kernels have separate options for that.
 			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") ||
 				hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
 			out = append(out, m)
@@ -60,7 +61,8 @@ func (Host) List() ([]Mount, error) {
 	return out, nil
 }
 
-// holdsNodes reports whether the mount binds a file of a file system for device nodes.
+// holdsNodes reports whether the mount is a bind mount of a file in devtmpfs or tmpfs, which may be
+// a device node.
 func holdsNodes(i *mountinfo.Info) bool {
 	return (i.FSType == "devtmpfs" || i.FSType == "tmpfs") && i.Root != "/"
 }
@@ -154,7 +156,7 @@ func (Host) Bind(source, target string, readOnly bool) error {
 	return nil
 }
 
-// makeTarget makes a folder for a folder, and a file for anything else.
+// makeTarget makes a missing target: a folder if source is a folder, and otherwise a file.
 func makeTarget(source, target string) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -182,7 +184,7 @@ func (Host) Unmount(target string) error {
 		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
-			return nil // Not mounted, or not there.
+			return nil // It is not mounted, or does not exist.
 		case errors.Is(err, unix.EBUSY):
 			return fmt.Errorf("unmount %s: %w", target, ErrBusy)
 		case err != nil:
@@ -202,11 +204,11 @@ func (h Host) Unbind(target string) error {
 	return nil
 }
 
-// trimRange is struct fstrim_range.
+// trimRange is struct fstrim_range of include/uapi/linux/fs.h.
 type trimRange struct{ start, length, least uint64 }
 
-// Trim implements Filesystems. It trims one range of the file system at a time. When ctx ends it
-// stops and returns what was trimmed.
+// Trim implements Filesystems. It trims one range of the file system at a time. When ctx ends, it
+// stops and returns the bytes trimmed so far.
 func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {
@@ -227,7 +229,8 @@ func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	return done, nil
 }
 
-// trim trims the file system that holds a folder.
+// trim trims the range r of the file system of the folder path. The kernel sets r.length to the
+// number of trimmed bytes.
 func trim(path string, r *trimRange) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

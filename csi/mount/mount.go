@@ -10,16 +10,17 @@ import (
 
 // Errors of file systems and mounts.
 var (
-	// ErrBusy matches when a mount is in use.
+	// ErrBusy means that a mount is in use.
 	ErrBusy = errors.New("mount is in use")
-	// ErrDamaged matches when a file system was not repaired: an administrator decides.
+	// ErrDamaged means that a file system is damaged and could not be repaired automatically. An
+	// administrator must decide.
 	ErrDamaged = errors.New("file system is damaged")
-	// ErrOption matches mount options that are refused.
+	// ErrOption means that a mount option is not allowed.
 	ErrOption = errors.New("mount option refused")
-	// ErrPrivate matches when mounts at a path are not visible outside of this process's mount
+	// ErrPrivate means that mounts at a path are not visible outside of this process's mount
 	// namespace.
 	ErrPrivate = errors.New("mounts do not reach the host")
-	// ErrNoProgram matches when a program is not installed.
+	// ErrNoProgram means that a program is not installed.
 	ErrNoProgram = errors.New("program is not installed")
 )
 
@@ -35,7 +36,7 @@ const (
 // Kinds lists every kind.
 var Kinds = []FS{Ext4, XFS}
 
-// MinSize is the smallest size in bytes of a file system of the kind.
+// MinSize returns the smallest size in bytes of a file system of the kind.
 func (f FS) MinSize() int64 {
 	if f == XFS {
 		return 300 << 20 // mkfs.xfs(8), since xfsprogs 5.19.
@@ -45,9 +46,9 @@ func (f FS) MinSize() int64 {
 
 // Found is the apparent content of a device. Nothing of it is verified.
 type Found struct {
-	// FS is empty for anything other than Kinds.
+	// FS is the kind of file system. It is empty for any other content than Kinds.
 	FS FS
-	// Size is the file system's size in bytes. For a mounted one it may be outdated.
+	// Size is the file system's size in bytes. It may be outdated if the file system is mounted.
 	Size int64
 }
 
@@ -58,7 +59,7 @@ type Mount struct {
 	Device uint64
 	// Node reports whether Target is a device node.
 	Node bool
-	// Root reports whether the mount shows the whole file system; it is always true with Node.
+	// Root reports whether the mount shows the whole file system. It is always true with Node.
 	Root     bool
 	FS       FS
 	ReadOnly bool
@@ -66,11 +67,11 @@ type Mount struct {
 	Stopped bool
 }
 
-// Usage is how full a file system is. For a device only Total is set.
+// Usage is the space that a file system has and uses. For a device only Total is set.
 type Usage struct {
-	// Bytes.
+	// Sizes in bytes.
 	Total, Used, Free int64
-	// Files.
+	// Numbers of inodes.
 	Inodes, InodesUsed, InodesFree int64
 	// Node reports whether the path is a device.
 	Node bool
@@ -83,36 +84,39 @@ type Filesystems interface {
 	// Make makes a new file system on the device, regardless of its content. A device that is
 	// mounted or mapped is an error.
 	Make(ctx context.Context, device string, fs FS) error
-	// Check replays journals, and repairs what it can without loss, on a device that is not
-	// mounted. It returns ErrDamaged when that is not enough.
+	// Check replays the journal and repairs damage that can be repaired without loss. The device
+	// must not be mounted. It returns ErrDamaged if other damage remains.
 	Check(ctx context.Context, device string, fs FS) error
 	// Grow grows the file system on the device, mounted at target, to the size of the device.
 	Grow(ctx context.Context, device, target string, fs FS) error
-	// Trim reports the free blocks to the device below target, and returns their size in bytes.
+	// Trim discards the free blocks of the file system at target, and returns their size in bytes.
 	Trim(ctx context.Context, target string) (int64, error)
-	// Flush writes out what the file system at target holds in memory. Its users are not suspended.
+	// Flush writes the dirty pages of the file system at target to its device. Its users can write
+	// meanwhile.
 	Flush(target string) error
-	// Usage measures what is at path.
+	// Usage returns the usage of the file system or device at path.
 	Usage(path string) (Usage, error)
 }
 
 // Mounts reads and changes the mount table.
 type Mounts interface {
 	// List returns the mounts of block devices and of device nodes, in the order of the table. The
-	// last of one target hides the others.
+	// last mount at a target hides the others.
 	List() ([]Mount, error)
-	// CheckShared returns ErrPrivate for a path below which mounts stay in this mount namespace.
+	// CheckShared returns ErrPrivate if mounts below path do not propagate out of this mount
+	// namespace.
 	CheckShared(path string) error
-	// Mount mounts the device at the folder target; ErrDamaged when the kernel reports damage.
+	// Mount mounts the device at the folder target. It returns ErrDamaged if the kernel reports
+	// damage.
 	Mount(device, target string, fs FS, options []string) error
 	// Bind bind-mounts source at target. It makes a missing target: a folder for a folder, a file
 	// for a device node.
 	Bind(source, target string, readOnly bool) error
-	// Unmount removes all mounts at target. It returns nil if there is no mount; ErrBusy changes
-	// nothing.
+	// Unmount removes all mounts at target. It returns nil if there is no mount, and ErrBusy if a
+	// mount is in use.
 	Unmount(target string) error
-	// Unbind is Unmount, and then removes target. A missing target is accepted; a folder that is
-	// not empty is an error.
+	// Unbind calls Unmount and then removes target. It returns nil if target does not exist, and an
+	// error if target is a folder that is not empty.
 	Unbind(target string) error
 }
 
@@ -122,7 +126,7 @@ type System interface {
 	Mounts
 }
 
-// At returns the visible mount at target; ok reports whether there is one.
+// At returns the visible mount at target. ok reports whether there is one.
 func At(table []Mount, target string) (m Mount, ok bool) {
 	for _, each := range table {
 		if each.Target == target {
@@ -132,9 +136,10 @@ func At(table []Mount, target string) (m Mount, ok bool) {
 	return m, ok
 }
 
-// refused maps options that would circumvent a safeguard to what the user should write instead.
+// refused maps options that would circumvent a safeguard to the reason or the alternative for the
+// message.
 var refused = map[string]string{
-	"discard": "set the parameter discard of the StorageClass: it reports free blocks",
+	"discard": "use the parameter discard of the StorageClass instead",
 	"remount": "a volume is mounted once",
 	"bind":    "a volume is mounted once",
 	"rbind":   "a volume is mounted once",
@@ -146,7 +151,7 @@ var refused = map[string]string{
 	"rtdev":        elsewhere,
 }
 
-const elsewhere = "a volume is on its own device, all of it: what is on another is not encrypted"
+const elsewhere = "a volume is on its own device, because data on another device is not encrypted"
 
 // CheckOptions returns ErrOption for mount options that a user may not set.
 func CheckOptions(options []string) error {
@@ -156,18 +161,18 @@ func CheckOptions(options []string) error {
 			return fmt.Errorf("%w: %q: %s", ErrOption, o, why)
 		}
 		if o == "" || strings.ContainsAny(withoutContext(o), ",\x00") {
-			return fmt.Errorf("%w: %q: write one option an entry", ErrOption, o)
+			return fmt.Errorf("%w: %q: write one option per entry", ErrOption, o)
 		}
 	}
 	return nil
 }
 
-// contexts are SELinux's options whose value the kubelet quotes, because it has a comma between two
+// contexts are SELinux's options. The kubelet quotes their values, which have a comma between two
 // categories (selinux_sb_eat_lsm_opts in security/selinux/hooks.c).
 var contexts = []string{"context", "fscontext", "defcontext", "rootcontext"}
 
-// withoutContext returns an option without what stands in the quotes of an SELinux context. SELinux
-// takes that out before the file system sees the options.
+// withoutContext returns an option without the quoted value of an SELinux context. SELinux removes
+// the value before the file system parses the options.
 func withoutContext(option string) string {
 	name, value, ok := strings.Cut(option, "=")
 	if !ok || !slices.Contains(contexts, name) {
@@ -183,15 +188,17 @@ func withoutContext(option string) string {
 	return name
 }
 
-// Defaults are the options of every mount of a file system.
+// Defaults returns the options that every mount of a file system of the kind has.
 func (f FS) Defaults() []string {
 	if f == XFS {
-		// A restored snapshot has the uuid of its source and may be mounted beside it.
+		// A copy has the uuid of its source's file system, and both may be mounted at the same
+		// time.
 		return []string{"nouuid"}
 	}
-	// Bytes that the disk's owner changes decrypt to garbage: the file system then stops writing.
+	// Data that the disk's owner changed decrypts to garbage. On such an error the file system must
+	// stop writing.
 	return []string{"errors=remount-ro"}
 }
 
-// Known reports whether it is one of Kinds.
+// Known reports whether f is one of Kinds.
 func (f FS) Known() bool { return slices.Contains(Kinds, f) }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// superblocks is how much of a device is read to recognize its content, in bytes.
+// superblocks is the number of bytes that are read to recognize a device's content.
 const superblocks = 4096
 
 // Layout of ext4's superblock (fs/ext4/ext4.h), which begins at 1024, and of xfs's
@@ -25,8 +25,8 @@ const (
 	ext4Incompat    = ext4Super + 0x60
 	ext4BlocksHigh  = ext4Super + 0x150
 	ext4Incompat64  = 0x80
-	ext4Recover     = 0x4 // the journal is to be replayed
-	ext4Valid       = 1   // unmounted, and nothing more: no error was met
+	ext4Recover     = 0x4 // the journal must be replayed
+	ext4Valid       = 1   // cleanly unmounted, and no error was found
 	ext4MaxLogBlock = 6   // 64 KiB
 
 	xfsMagic     = "XFSB"
@@ -34,7 +34,7 @@ const (
 	xfsBlocks    = 0x8
 )
 
-// Probe implements Filesystems. It reads past the page cache, which may hold the device's former
+// Probe implements Filesystems. It first drops the device's page cache, which may hold former
 // content.
 func (Host) Probe(_ context.Context, device string) (Found, error) {
 	b, err := readSuper(device)
@@ -59,14 +59,14 @@ func readSuper(device string) ([]byte, error) {
 	return b[:n], nil
 }
 
-// cleanExt4 reports whether the superblock needs no check: unmounted, without errors, with an empty
-// journal.
+// cleanExt4 reports whether b is the superblock of an ext4 that needs no check, because it was
+// cleanly unmounted, without errors and with an empty journal.
 func cleanExt4(b []byte) bool {
 	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid &&
 		binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
 }
 
-// parseSuper parses the beginning of a device. Impossible sizes count as none.
+// parseSuper parses the beginning of a device. For an impossible size it returns size 0.
 func parseSuper(b []byte) Found {
 	if len(b) < superblocks {
 		return Found{}
@@ -89,7 +89,7 @@ func parseSuper(b []byte) Found {
 	return Found{Ext4, product(1024<<shift, blocks)}
 }
 
-// product returns 0 when the product does not fit.
+// product returns size*n, or 0 if the product overflows.
 func product(size int64, n uint64) int64 {
 	const most = 1 << 62
 	if size <= 0 || n > most/uint64(size) {

@@ -16,28 +16,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, the
-// capabilities by which programs get users and nodes of their own (SETPCAP, SETUID, SETGID, MKNOD,
-// CHOWN, KILL), and CAP_SYS_RESOURCE for ext4 to grow.
+// Host is the System of this machine. The zero value is ready to use. It needs CAP_SYS_ADMIN. To
+// run programs with their own uids and device nodes, it needs SETPCAP, SETUID, SETGID, MKNOD, CHOWN
+// and KILL. To grow ext4, it needs SYS_RESOURCE.
 type Host struct {
-	// CheckMemory bounds the memory of one e2fsck in bytes; 0 means no limit. An e2fsck that needs
-	// more fails. Without a limit it would end the whole container, if the kubelet kills containers
-	// as one (memory.oom.group).
+	// CheckMemory limits the memory of one e2fsck in bytes. 0 means no limit. An e2fsck that needs
+	// more fails. Without a limit, the kernel could kill the whole container, because the kubelet
+	// may set memory.oom.group.
 	CheckMemory uint64
-	// Programs bounds the memory of all programs that run at once. An e2fsck takes CheckMemory of
-	// it, or all of it without a limit. A larger limit is lowered to it. Nil means a Budget of
-	// DefaultMemory, which all such Hosts share.
+	// Programs limits the memory of all programs that run at the same time. An e2fsck takes
+	// CheckMemory of it, or all of it if CheckMemory is 0 or larger. Nil means a Budget of
+	// DefaultMemory, which all Hosts without a Budget share.
 	Programs *Budget
 }
 
 const (
-	// maxOutput is how much of a program's output an error quotes, in bytes.
+	// maxOutput is the maximum number of bytes of a program's output that an error quotes.
 	maxOutput = 1024
-	// patience is the time in which a program must end after its signal.
+	// patience is how long Wait waits for a program's output after ctx ended.
 	patience = 10 * time.Second
 )
 
-// folders are the folders in which programs are searched, regardless of the environment.
+// folders are the folders in which programs are searched. PATH is ignored.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // find returns the path of a program, or ErrNoProgram.
@@ -50,7 +50,7 @@ func find(name string) (string, error) {
 	return "", fmt.Errorf("%s: %w in %v", name, ErrNoProgram, folders)
 }
 
-// head keeps the beginning of what is written to it.
+// head is a writer that keeps the first maxOutput bytes.
 type head struct{ kept []byte }
 
 func (h *head) Write(p []byte) (int, error) {
@@ -58,24 +58,24 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// program is one run of a program.
+// program describes one run of a program.
 type program struct {
 	name string
 	args []string
-	// device is the device on which the program works: its last argument. The program can open no
-	// other device. With an empty device it runs as root, and has access to the files of root.
+	// device is the device on which the program works, and its last argument. The program cannot
+	// open other devices. With an empty device it runs as root, and has access to root's files.
 	device string
-	// memory bounds its memory in bytes; 0 means no limit.
+	// memory limits the program's memory in bytes. 0 means no limit.
 	memory uint64
-	// share is the part of the Budget that it takes in bytes; 0 means the share of a program that
-	// needs little.
+	// share is the part of the Budget that the program takes, in bytes. 0 means the share of a
+	// program that needs little memory.
 	share int64
-	// needs are its capabilities; without a device only.
+	// needs are the program's capabilities. They have an effect only without a device.
 	needs []uintptr
 }
 
-// run returns the exit code of a program; an error quotes its output. A program that outlives ctx
-// is killed.
+// run runs a program and returns its exit code. If the code is not 0, the error quotes the output.
+// When ctx ends, the program is killed.
 func (h Host) run(ctx context.Context, p program) (code int, err error) {
 	code, said, err := h.silent(ctx, p)
 	if code != 0 {
@@ -84,8 +84,8 @@ func (h Host) run(ctx context.Context, p program) (code int, err error) {
 	return code, err
 }
 
-// silent is run without the program's output in its error. The code is 0 unless the program ended
-// by itself with another.
+// silent runs a program like run, but returns the output in said and not in the error. code is 0 if
+// the program was not started or was killed because ctx ended.
 func (h Host) silent(ctx context.Context, p program) (code int, said []byte, err error) {
 	path, err := find(p.name)
 	if err != nil {
@@ -129,11 +129,12 @@ func (h Host) silent(ctx context.Context, p program) (code int, said []byte, err
 	return exit.ExitCode(), said, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
 }
 
-// spent returns the time that a process was on processors, as the kernel writes it, and an empty
-// string where it cannot be read.
+// spent returns the CPU time of a process as a text of the kernel, or an empty string if it cannot
+// be read.
 func spent(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// utime and stime are fields 14 and 15; a name with spaces is in parentheses (proc_pid_stat(5)).
+	// utime and stime are fields 14 and 15. A name with spaces is in parentheses
+	// (proc_pid_stat(5)).
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 13 {
 		return ""
@@ -141,20 +142,21 @@ func spent(pid int) string {
 	return string(bytes.Join(fields[11:13], []byte(" ")))
 }
 
-// Make implements Filesystems. Blocks are 4096 bytes, none are reserved for root, and nothing is
-// discarded: the device is new.
+// Make implements Filesystems. Blocks have 4096 bytes, and none are reserved for root. Nothing is
+// discarded, because the device is new.
 func (h Host) Make(ctx context.Context, device string, kind FS) error {
 	var err error
 	switch kind {
 	case Ext4:
 		// Inode tables and the journal are initialized on first use. The groups' checksums mark the
-		// ones in use, so former content does not matter.
+		// tables in use, so former content of the device does not matter.
 		_, err = h.run(ctx, program{name: "mkfs.ext4", device: device, args: []string{"-F", "-q",
 			"-b", "4096", "-m", "0", "-e", "remount-ro",
 			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"}})
 	case XFS:
-		// It sets the device's block size, which the kernel permits with SYS_ADMIN only
-		// (blkdev_bszset). It overwrites what the device holds, and does not parse it.
+		// mkfs.xfs runs as root, because it sets the device's block size, which needs SYS_ADMIN
+		// (blkdev_bszset). That is safe: it overwrites the content of the device and does not parse
+		// it.
 		_, err = h.run(ctx, program{name: "mkfs.xfs", args: []string{"-f", "-q", "-K", device},
 			needs: []uintptr{unix.CAP_SYS_ADMIN}})
 	default:
@@ -166,9 +168,9 @@ func (h Host) Make(ctx context.Context, device string, kind FS) error {
 // Bits of e2fsck's exit code (e2fsck(8)).
 const e2fsckCorrected = 1 | 2
 
-// Check implements Filesystems. It does not check a cleanly unmounted file system, as e2fsck -p
-// would also skip it. xfs replays its journal on mount, and only an administrator repairs it, so
-// Check does nothing.
+// Check implements Filesystems. It skips a cleanly unmounted file system, as e2fsck -p does. It
+// does nothing for xfs, which replays its journal on mount and is repaired only by an
+// administrator.
 func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil
@@ -177,7 +179,8 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 		return err
 	}
 
-	// Its output names files, and errors reach logs and events, which lie on disks in clear.
+	// Do not quote the output: it names files, and errors reach logs and events, which are stored
+	// in clear.
 	total := uint64(cmp.Or(h.Programs, defaultBudget).total)
 	code, _, err := h.silent(ctx, program{name: "e2fsck", args: []string{"-p"}, device: device,
 		memory: min(h.CheckMemory, total), share: int64(min(cmp.Or(h.CheckMemory, total), total))})
@@ -200,9 +203,10 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 		"docs/storage.md, Memory", err)
 }
 
-// Grow implements Filesystems. Its programs run as root: they open the folder of the mount, which
-// only root may. The kernel lets ext4 grow with SYS_RESOURCE (ext4_resize_begin) and xfs with
-// SYS_ADMIN (xfs_growfs_data), and has mounted what they parse.
+// Grow implements Filesystems. Its programs run as root, because only root may open the folder of
+// the mount. To grow, the kernel requires SYS_RESOURCE for ext4 (ext4_resize_begin) and SYS_ADMIN
+// for xfs (xfs_growfs_data). Running as root is safe, because the programs parse only a file system
+// that the kernel has mounted.
 func (h Host) Grow(ctx context.Context, device, target string, kind FS) error {
 	var err error
 	switch kind {

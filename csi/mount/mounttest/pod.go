@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold makes the mount at target busy, or lets it go.
+// Hold makes the mount at target busy, or not busy.
 func (s *System) Hold(target string, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -16,7 +16,7 @@ func (s *System) Hold(target string, busy bool) {
 	s.busy[target] = busy
 }
 
-// Write makes a file in what is mounted at target, as a pod does.
+// Write writes a file in the file system mounted at target, as a pod does.
 func (s *System) Write(target, name, text string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package mounttest has a mount.System in memory, for tests of what uses one. Targets are real
-// folders and files, so that callers can look whether they are there; nothing is mounted on them. A
-// file system is a page at the beginning of its device, so it goes where the device's bytes go.
-// Imported by tests only.
+// Package mounttest has a fake mount.System in memory. Targets are real folders and files, so that
+// tests can check whether they exist, but nothing is mounted on them. A file system is a page at
+// the beginning of its device, so a copy of the device has it, too. Only tests import the package.
 package mounttest
 
 import (
@@ -21,29 +20,29 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// page is the unit in which a file system stores files, bytes.
+// page is the size in bytes of the page that holds a file system.
 const page = 4096
 
-// Device is the device behind a path such as /dev/dm-1.
+// Device is the device of a path such as /dev/dm-1.
 type Device struct {
 	Number uint64
 	Size   int64
-	// Data is its content. Reads and writes are of 4096 bytes.
+	// Data is the content of the device. Reads and writes have 4096 bytes.
 	Data interface {
 		io.ReaderAt
 		io.WriterAt
 	}
 }
 
-// System is the fake. Open must be set; the rest may be.
+// System is the fake. Open must be set. The other fields are optional.
 type System struct {
 	// Open returns the device of a path, or fs.ErrNotExist.
 	Open func(path string) (Device, error)
-	// Hook is called before each method of System ("make", "mount", …) with the path of its call.
-	// The method returns an error of Hook as its own.
+	// Hook, unless nil, is called before each method of System with its name in lower case ("make",
+	// "mount", …) and path. The method returns the error of Hook.
 	Hook func(op, path string) error
 
-	// Private has CheckShared refuse every path.
+	// Private makes CheckShared return ErrPrivate for every path.
 	Private bool
 
 	mu     sync.Mutex
@@ -58,7 +57,7 @@ type mounted struct {
 	options []string
 }
 
-// super is the page, as JSON.
+// super is the content of the page, in JSON.
 type super struct {
 	FS      mount.FS          `json:"fs"`
 	Size    int64             `json:"size"`
@@ -77,7 +76,7 @@ func (s *System) begin(op, path string) (func(), error) {
 	return s.mu.Unlock, nil
 }
 
-// on does an operation that is about a device.
+// on calls the hook, opens the device, and calls do with it. s.mu is locked meanwhile.
 func (s *System) on(op, path, device string, do func(Device) error) error {
 	end, err := s.begin(op, path)
 	if err != nil {
@@ -115,7 +114,7 @@ func (d Device) write(sb super) error {
 	return err
 }
 
-// change reads the file system, and writes it as edit leaves it.
+// change reads the file system, calls edit with it, and writes it.
 func (d Device) change(edit func(*super)) error {
 	sb, err := d.read()
 	if err != nil {
@@ -148,15 +147,15 @@ func (s *System) Make(_ context.Context, device string, kind mount.FS) error {
 	})
 }
 
-// Made is how many file systems were made.
+// Made returns the number of calls that made a file system.
 func (s *System) Made() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.made
 }
 
-// Clone returns a system that counts the same file systems as made, and has no mount. Its Open and
-// Hook must be set.
+// Clone returns a System with the same Private and Made and no mounts. The caller sets Open and
+// Hook.
 func (s *System) Clone() *System {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +259,7 @@ func (s *System) List() ([]mount.Mount, error) {
 	return out, nil
 }
 
-// at returns what shows at a path.
+// at returns the visible mount at a path.
 func (s *System) at(path string) (m mounted, ok bool) {
 	for _, each := range s.mounts {
 		if each.Target == path {
@@ -270,7 +269,7 @@ func (s *System) at(path string) (m mounted, ok bool) {
 	return m, ok
 }
 
-// Options returns the options of what is mounted at target.
+// Options returns the options of the mount at target.
 func (s *System) Options(target string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
