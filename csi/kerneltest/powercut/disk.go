@@ -10,33 +10,34 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// block is the unit in which disks are kept, bytes. One that is in a disk is never changed, so that
-// disks can share it.
+// block is the unit in bytes in which a Disk keeps its content. A stored block is replaced, never
+// changed, so that disks can share it.
 const block = blk.Align
 
-// Disk is a disk, or a part of one, in memory. It reads as zero where nothing was written. It is
-// not for several goroutines.
+// Disk is a disk, or a part of a disk, in memory. Unwritten blocks read as zero. It must not be
+// used from several goroutines.
 type Disk struct {
 	under        *Disk
 	start, size  int64
 	blockByIndex map[int64][]byte
 }
 
-// NewDisk returns an empty disk.
+// NewDisk returns an empty disk of size bytes.
 func NewDisk(size int64) *Disk { return &Disk{size: size, blockByIndex: map[int64][]byte{}} }
 
-// Over returns a disk that shows d and keeps what is written to it for itself. d must not be
-// written to meanwhile.
+// Over returns a disk with the content of d. Writes to it do not change d. d must not be written
+// while the returned disk is in use.
 func (d *Disk) Over() *Disk {
 	return &Disk{under: d, size: d.size, blockByIndex: map[int64][]byte{}}
 }
 
-// Part returns the part of d from start on: a disk of its own on the same blocks.
+// Part returns a disk with the content of the size bytes of d at start. Writes to it do not change
+// d.
 func (d *Disk) Part(start, size int64) *Disk {
 	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
 }
 
-// block returns the content of a block; nil means zeros.
+// block returns the content of block i. Nil means zeros.
 func (d *Disk) block(i int64) []byte {
 	if b, ok := d.blockByIndex[i]; ok || d.under == nil {
 		return b
@@ -64,8 +65,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// WriteAt implements blk.Disk, and takes writes of whole sectors of 512 bytes, too, as logs have
-// them.
+// WriteAt implements blk.Disk. It also accepts writes of whole 512-byte sectors, as in logs.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	if off%minSector != 0 || len(p)%minSector != 0 || off < 0 || off+int64(len(p)) > d.size {
 		return 0, fmt.Errorf("write %d bytes at %d of %d", len(p), off, d.size)
@@ -82,13 +82,13 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// Sync implements blk.Disk: nothing is lost here.
+// Sync implements blk.Disk. It does nothing, because the disk is in memory.
 func (d *Disk) Sync() error { return nil }
 
 // Size implements blk.Disk.
 func (d *Disk) Size() (int64, error) { return d.size, nil }
 
-// Close implements blk.Disk; the disk is opened again by using it.
+// Close implements blk.Disk. It does nothing, and the disk may be used again.
 func (d *Disk) Close() error { return nil }
 
 // Written returns the numbers of all blocks that were written, in order.
@@ -105,20 +105,21 @@ func (d *Disk) Written() []int64 {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Replay makes a disk again as it was at moments of its log. Moment i is when the first i entries
-// were done. Moments must be requested in order.
+// Replay rebuilds a disk as it was at moments of its log. Moment i is the time after the first i
+// entries. Moments must be requested in order.
 type Replay struct {
 	log *Log
-	// flushed is the disk with the first done entries, up to which everything was flushed.
+	// flushed is the disk after the first done entries, all of which were flushed.
 	flushed *Disk
 	done    int
 }
 
-// NewReplay begins with an empty disk of size bytes.
+// NewReplay returns a Replay of log that begins with an empty disk of size bytes.
 func NewReplay(log *Log, size int64) *Replay { return &Replay{log: log, flushed: NewDisk(size)} }
 
-// At returns the disk at moment i, until the next call. A nil keep keeps all writes; otherwise each
-// write since the last flush is kept if keep returns true.
+// At returns the disk at moment i. The disk is valid until the next call. A nil keep keeps all
+// writes. Otherwise At drops each write since the last flush with a probability of one half, except
+// writes with FUA.
 func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	if i < r.done || i > len(r.log.Entries) {
 		return nil, fmt.Errorf("moment %d of %d after %d", i, len(r.log.Entries), r.done)
@@ -135,7 +136,7 @@ func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	}
 	d := r.flushed.Over()
 	for j := r.done; j < i; j++ {
-		// What is written with FUA is on the disk when it is done.
+		// A write with FUA is on the disk once it is done.
 		if keep != nil && r.log.Entries[j].Flags&FUA == 0 && keep.IntN(2) == 0 {
 			continue
 		}
@@ -146,7 +147,8 @@ func (r *Replay) At(i int, keep *rand.Rand) (*Disk, error) {
 	return d, nil
 }
 
-// apply does one entry. What is discarded may read as anything, so it stays.
+// apply applies entry i to d. It ignores a discard, because discarded blocks may read as any
+// content.
 func (r *Replay) apply(d *Disk, i int) error {
 	data, err := r.log.Data(r.log.Entries[i])
 	if err == nil && len(data) > 0 {

@@ -1,25 +1,25 @@
-// Package powercut proves that a volume survives a power cut at any moment. The emulator beneath a
-// machine logs everything that the machine writes to a disk, in its order. The disk is rebuilt as
-// it was at many of those moments.
+// Package powercut proves that a volume survives a power cut at any moment. The emulator of a
+// virtual machine logs all writes of the machine to a disk, in their order. The tests rebuild the
+// disk as it was at many moments, and check each.
 //
 //	virtual machine: TestWorkload            this machine: TestPowerCut
-//	  ext4 on dm-crypt on a partition          for each moment that is looked at:
+//	  ext4 on dm-crypt on a partition          for each moment that is checked:
 //	  marks on a partition beside it             the disk as it was, or as it was at the last flush with
 //	           │                                   some of what came after
 //	  virtio-blk ─ blklogwrites ─▶ log ────────▶ the trusted state as it was (the last mark)
-//	                     └──▶ disk               open, decrypt, fsck, look for what was flushed
+//	                     └──▶ disk               open, decrypt, fsck, check flushed files
 //
-// A mark is a write of its own, so it has its place in the order. It records which trusted state
-// was kept, and which files were flushed, before everything that follows it in the log.
+// A mark is a separate write, so the log has its position. It records the trusted state, and how
+// many files were flushed, at that position.
 //
-// It promises that a log is read without trusting it (Read), and that a moment is one that a real
-// disk may show after a power cut: everything before the last flush, and any part of the rest. It
-// refuses logs that are cut short or contradict themselves (ErrLog).
+// It promises that a log is read without trusting it (Read): a truncated or inconsistent log is
+// ErrLog. The disk at a moment is a disk that a power cut may leave, with all writes before the
+// last flush and any part of the later ones.
 //
-// The content at a moment is decrypted here, without device-mapper, so only recording needs a
-// machine: TestRecordOfPowerCut of package e2e/disk. Blocks that were never written read as zero
-// here, and as noise through dm-crypt. File systems must not depend on them, so the tests compare
-// neither.
+// The tests decrypt the content at a moment without device-mapper. So only the recording needs a
+// virtual machine: TestRecordOfPowerCut of package e2e/disk. Blocks that were never written read as
+// zero here, and as noise through dm-crypt. File systems must not depend on them, so the tests do
+// not compare them.
 //
-// Start reading at log.go, then disk.go; the tests have the rest.
+// Start reading at log.go, then disk.go, then the tests.
 package powercut

@@ -2,22 +2,24 @@ package powercut
 
 import "encoding/binary"
 
-// The disk whose writes are logged: two partitions, one for the volume and one for marks.
+// The layout, in bytes, of the disk whose writes are logged. It has one partition for the volume
+// and one for marks.
 const (
 	volumeStart = 1 << 20
 	volumeSize  = 256 << 20
 	marksStart  = volumeStart + volumeSize
 	marksSize   = 1 << 20
-	// DiskSize is the size of the disk, bytes.
+	// DiskSize is the size of the disk in bytes.
 	DiskSize = marksStart + marksSize
-	// DiskSerial is the serial number of the disk on the machine.
+	// DiskSerial is the serial number of the disk in the virtual machine.
 	DiskSerial = "powercut"
 )
 
-// WorkloadEnv turns on TestWorkload, which formats partitions of the disk with the serial.
+// WorkloadEnv is the environment variable that enables TestWorkload, which formats the partitions
+// of the disk with DiskSerial.
 const WorkloadEnv = "KUBEVEIL_POWERCUT"
 
-// PartitionTable is sector 0 of the disk.
+// PartitionTable returns sector 0 of the disk.
 func PartitionTable() []byte {
 	b := make([]byte, minSector)
 	for i, part := range [][2]uint32{{volumeStart, volumeSize}, {marksStart, marksSize}} {

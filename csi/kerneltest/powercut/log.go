@@ -7,12 +7,12 @@ import (
 	"io"
 )
 
-// ErrLog matches for bytes that are not a log, and for a log that contradicts itself.
+// ErrLog means that bytes are not a log, or that a log is inconsistent.
 var ErrLog = errors.New("not a log of writes")
 
 // The format of Linux' dm-log-writes (drivers/md/dm-log-writes.c), which QEMU's blklogwrites
-// writes: little endian, a super block in sector 0, then entries, each a sector with a header and
-// the sectors that were written.
+// writes. It is little endian. Sector 0 has a super block. Then follow entries, each a sector with
+// a header and the sectors that were written.
 const (
 	superMagic   = 0x6a736677736872
 	superVersion = 1
@@ -22,7 +22,7 @@ const (
 	maxSector    = 64 << 10
 )
 
-// Flags describe an entry beside a write.
+// Flags are the kind and options of an entry. A plain write has none.
 type Flags uint64
 
 // The flags.
@@ -32,28 +32,28 @@ const (
 	Discard
 	Mark
 
-	// metadata marks what file systems call so; it changes nothing.
+	// metadata marks writes that the file system calls metadata. It has no effect here.
 	metadata
 	known = Flush | FUA | Discard | Mark | metadata
 )
 
-// Entry is a request to the disk.
+// Entry is one request to the disk.
 type Entry struct {
-	// Offset and Length are bytes of the disk.
+	// Offset and Length are the range on the disk in bytes.
 	Offset, Length int64
 	Flags          Flags
-	// at is where the data begins in the log.
+	// at is the offset of the data in the log.
 	at int64
 }
 
-// Log is the writes to a disk, in the order in which they were done.
+// Log is a log of the requests to a disk, in the order in which they were done.
 type Log struct {
 	Entries []Entry
 	from    io.ReaderAt
 }
 
-// Read reads the entries of a log of size bytes; the data stay where they are. What follows the
-// last entry that the super block counts was not flushed, and is left out.
+// Read reads the headers of the entries in a log of size bytes. Data reads their data later. Read
+// leaves out entries beyond the count in the super block, because they were not flushed.
 func Read(from io.ReaderAt, size int64) (*Log, error) {
 	var super [superSize]byte
 	if _, err := from.ReadAt(super[:], 0); err != nil {
@@ -87,7 +87,7 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	return l, nil
 }
 
-// readEntry reads the entry at a place of the log, and returns the place of the next entry.
+// readEntry reads the entry at offset at of the log, and returns the offset of the next entry.
 func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, err error) {
 	var header [entrySize]byte
 	if _, err := from.ReadAt(header[:], at); err != nil {
@@ -95,7 +95,7 @@ func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, e
 	}
 	le := binary.LittleEndian
 	start, n, flags := le.Uint64(header[:]), le.Uint64(header[8:]), Flags(le.Uint64(header[16:]))
-	// What is beyond this is beyond every disk there is, and would overflow.
+	// No disk has more sectors, and larger numbers would overflow.
 	const most = 1 << 40
 	if start > most || n > most || flags&^known != 0 {
 		return e, 0, fmt.Errorf("%d sectors at %d, flags %#x", n, start, uint64(flags))
@@ -112,7 +112,7 @@ func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, e
 	return e, next, nil
 }
 
-// Data returns the bytes that the entry wrote, or none for an entry that discards.
+// Data returns the bytes that the entry wrote, or nil for a discard.
 func (l *Log) Data(e Entry) ([]byte, error) {
 	if e.Flags&Discard != 0 {
 		return nil, nil

@@ -11,19 +11,19 @@ import (
 
 const (
 	markMagic = "KVCUTMRK"
-	// markSize is the size of a mark, bytes, in one write.
+	// markSize is the size of a mark in bytes. A mark is one write.
 	markSize = block
 )
 
-// TrustedState is what was true outside the disk when a mark was written.
+// TrustedState is the state outside the disk at the time of a mark.
 type TrustedState struct {
 	// Volume is the trusted state.
 	Volume volume.State `json:"volume"`
-	// Files is how many files were flushed.
+	// Files is the number of files that were flushed.
 	Files int `json:"files"`
 }
 
-// encodeMark returns a mark as it is written.
+// encodeMark returns the bytes of a mark with state s.
 func encodeMark(s TrustedState) ([]byte, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -38,7 +38,7 @@ func encodeMark(s TrustedState) ([]byte, error) {
 	return b, nil
 }
 
-// parseMark reads what encodeMark gave.
+// parseMark parses the bytes of encodeMark.
 func parseMark(b []byte) (TrustedState, error) {
 	var s TrustedState
 	const header = len(markMagic) + 4
@@ -60,13 +60,13 @@ func parseMark(b []byte) (TrustedState, error) {
 	return s, nil
 }
 
-// Marked is a TrustedState, and the moment from which on it was so.
+// Marked is the TrustedState of a mark, and the moment from which it holds.
 type Marked struct {
 	TrustedState
 	Moment int
 }
 
-// Marks finds the marks that were written to a part of the disk, in order.
+// Marks returns the marks that were written to the size bytes at start of the disk, in order.
 func Marks(l *Log, start, size int64) ([]Marked, error) {
 	var out []Marked
 	for i, e := range l.Entries {
