@@ -12,35 +12,35 @@ import (
 )
 
 const cleanupUsage = `Remove what veil-csi left on this node, once its DaemonSet is deleted.
-While volumes are open or ciphertext is left, this refuses and changes nothing. It may be repeated.
+The command changes nothing while volumes are open or ciphertext is left. It may be repeated.
 
 Usage:
   veil-csi cleanup [flags]
 
 Examples:
   veil-csi cleanup
-  veil-csi cleanup --destroy        ciphertext, too: volumes that are left are lost
+  veil-csi cleanup --destroy        remove ciphertext, too: the remaining volumes are lost
 
 Flags:
 `
 
-// commandCleanup is the verb.
+// commandCleanup is the name of the subcommand.
 const commandCleanup = "cleanup"
 
-// runCleanup is the verb cleanup, with flags of its own.
+// runCleanup runs the subcommand cleanup with its flags args.
 func runCleanup(ctx context.Context, args []string) error {
 	p := cleanup.Paths{Blocks: "/sys/block"}
 	fs := commandline.New("veil-csi " + commandCleanup)
 	kubelet := fs.String("kubelet-dir", kubeletDir, "the kubelet's `folder`")
-	fs.StringVar(&p.Run, "run", runDir, "`folder` for locks")
+	fs.StringVar(&p.Run, "run", runDir, "`folder` with the lock files")
 	fs.StringVar(&p.Files, "files", filepath.Join(dataDir, "volumes"),
-		"`folder` for the files of volumes")
+		"`folder` with the files of volumes")
 	fs.StringVar(&p.Claims, "claims", filepath.Join(dataDir, "claims"),
-		"`folder` with the disk of each volume")
+		"`folder` that records which disk each volume has")
 
-	destroy := fs.Bool("destroy", false, "remove ciphertext, too: volumes that are left are lost")
+	destroy := fs.Bool("destroy", false, "remove ciphertext, too: the remaining volumes are lost")
 	wait := fs.Bool("wait", false,
-		"stay until SIGTERM when it is done, as a pod of a DaemonSet does")
+		"after the clean-up, wait for SIGTERM, as a pod of a DaemonSet must")
 	if err := commandline.ParseAll(fs, cleanupUsage, args, os.Stdout); err != nil {
 		return err
 	}

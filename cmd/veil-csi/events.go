@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// warnAgain is how long an event of a volume is not repeated. The kubelet repeats its call
-	// every two minutes.
+	// warnAgain is the minimum interval between two events of a volume with the same reason. The
+	// kubelet repeats a failed call every two minutes.
 	warnAgain = 10 * time.Minute
-	// warnRetry is the time between two attempts to make the events that wait.
+	// warnRetry is the interval of attempts to create the events that wait.
 	warnRetry = 30 * time.Second
-	// warnings bounds the events that wait. Further ones are only in the log.
+	// warnings is the maximum number of events that wait. Further notices get no event.
 	warnings = 16
 )
 
-// warner makes Kubernetes events at the claims of volumes. They are about refused disks, and about
-// changes of a volume that no CSI call reports, such as a fence.
+// warner creates Kubernetes events for the claims of volumes. The events are about refused disks,
+// and about changes of a volume that no CSI call reports, such as a fence. Use newWarner, then run.
 type warner struct {
 	warn    func(ctx context.Context, volume, reason, message string) error
 	log     *slog.Logger
@@ -34,7 +34,8 @@ func newWarner(warn func(ctx context.Context, volume, reason, message string) er
 	return &warner{warn: warn, log: log, notices: make(chan driver.Notice, warnings)}
 }
 
-// observe receives each CSI call that ended, and never blocks.
+// observe queues an event if the CSI call was refused a disk. Call it for each call that ended. It
+// never blocks.
 func (w *warner) observe(c driver.Call) {
 	var refused *crypt.RefusedError
 	if c.Volume == "" || !errors.As(c.Err, &refused) {
@@ -43,7 +44,7 @@ func (w *warner) observe(c driver.Call) {
 	w.notice(driver.Notice{Volume: c.Volume, Reason: refused.Kind.Name(), Message: c.Err.Error()})
 }
 
-// notice receives each notice, and never blocks.
+// notice queues an event for a notice. It never blocks: if the queue is full, it drops the notice.
 func (w *warner) notice(n driver.Notice) {
 	select {
 	case w.notices <- n:
@@ -51,9 +52,9 @@ func (w *warner) notice(n driver.Notice) {
 	}
 }
 
-// run makes events until ctx ends. It keeps the events that it cannot make while the API server is
-// unavailable, and makes them later. A node fences a volume without the API server too, by the
-// record on the disk, and the event must not be lost.
+// run creates events until ctx ends. While the API server is unavailable, it keeps the notices and
+// retries. So the event of a fence is not lost: a node also fences a volume without the API server,
+// because of the record on the disk.
 func (w *warner) run(ctx context.Context) {
 	type said struct{ volume, reason string }
 	last := map[said]time.Time{}
@@ -83,7 +84,7 @@ func (w *warner) run(ctx context.Context) {
 	}
 }
 
-// say makes the events of notices, and returns the notices whose events must be made later.
+// say creates the events of notices. It returns the notices whose events must be created later.
 func (w *warner) say(ctx context.Context, notices []driver.Notice) []driver.Notice {
 	for i, n := range notices {
 		err := w.warn(ctx, n.Volume, n.Reason, n.Message)

@@ -21,7 +21,9 @@ func (p *process) serveMetrics(ctx context.Context) error {
 		p.handler(p.registry, p.joined.Load, p.registration.Registered), p.log)
 }
 
-// handler serves HTTP. Until joined, the driver waits for the API server, which no restart ends.
+// handler returns the handler of the HTTP server. /healthz is ok while the driver waits for the API
+// server (joined is false), because a restart would not help. /readyz is ok once the kubelet has
+// registered the driver.
 func (o *options) handler(registry *prometheus.Registry,
 	joined, registered func() bool) http.Handler {
 	mux := http.NewServeMux()

@@ -1,8 +1,8 @@
 // Command veil-csi is Kubeveil's CSI driver: encrypted volumes on disks of the node. See
 // docs/storage.md for what it does.
 //
-// Classes with keys: file need --key-file and make-key. --store file: runs the driver without
-// Kubernetes: the trial in the help, and the tests of the whole process.
+// Classes with keys: file need --key-file and make-key. With --store file: the driver runs without
+// Kubernetes, for the trial in the help and for tests of the whole process.
 package main
 
 import (
@@ -22,31 +22,31 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const usage = `Serve pods volumes that are encrypted on this node, and verify what a disk returns
-before anything uses it.
+const usage = `Serve volumes to pods. Volumes are encrypted on this node, and their metadata
+on the disk is verified before use.
 
 Usage:
-  veil-csi --node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
-  veil-csi make-key FILE         make a key-encryption key for --key-file, in a new file
-  veil-csi place-copies          select the node of copies, for the cluster: see its -h
+  veil-csi --node NAME [flags]   serve CSI until SIGTERM; mounts stay
+  veil-csi make-key FILE         write a new key-encryption key for --key-file to a new file
+  veil-csi place-copies          select the nodes of copies, once per cluster: see its -h
   veil-csi cleanup [flags]       remove what veil-csi left on this node: see veil-csi cleanup -h
   veil-csi version
 
 Examples:
   veil-csi --node node-1 --kms-socket /run/kubeveil/kms/kms.sock
-                                states of volumes in Kubernetes, keys of a KMS v2 plugin
+                                states of volumes in Kubernetes, keys from a KMS v2 plugin
   veil-csi --node node-1 --disks /dev/disk/by-id/nvme-1,/dev/disk/by-id/nvme-2
-                                whole disks, too, for classes with backend: disk
+                                also use whole disks, for classes with backend: disk
   veil-csi make-key /root/kek && veil-csi --node here --registration "" --endpoint /run/csi.sock \
       --store file:/var/lib/veil-states --cluster lab --key-file /root/kek
-                                a trial without Kubernetes: the owner of that disk has the key
+                                a trial without Kubernetes; the owner of the disk has the key
 
 Flags:
 `
 
 func main() {
-	// Before anything else: no key is ever in memory that can be dumped or swapped, and the runtime
-	// leaves no copy of one on a stack that it moved.
+	// Do this before anything else. Then no key is ever in memory that can be dumped or swapped,
+	// and the runtime leaves no copy of a key on a stack that it moved.
 	if needsKeys(os.Args[1:]) {
 		err := secret.KeepStacks()
 		if err == nil {
@@ -65,7 +65,7 @@ func main() {
 	}
 }
 
-// needsKeys reports whether the process will have keys: help and version need none.
+// needsKeys reports whether the process will have keys in memory.
 func needsKeys(args []string) bool {
 	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, commandPlace, "-h",
 		"--help"}, args[0])
@@ -100,12 +100,12 @@ func run(ctx context.Context, args []string) error {
 	return o.serve(ctx)
 }
 
-// makeKey makes a key-encryption key if the file does not exist.
+// makeKey writes a new key-encryption key to path. It returns an error if the file exists.
 func makeKey(path string) error {
 	err := keyring.CreateFile(path)
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make key: %s exists, and is left alone: without it the volumes whose "+
-			"keys it wraps are lost", path)
+		return fmt.Errorf("make key: %s exists, and is left alone: volumes whose keys it wraps "+
+			"are lost without it", path)
 	}
 	return err
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const placeUsage = `Select the node for each claim that is to be a copy: the node of its source.
-Sources are volumes and snapshots of this driver. This runs once in the cluster, holds no key, and
-ends at SIGTERM.
+const placeUsage = `Select a node for each claim that copies a volume or snapshot of this driver: the node
+of the source. The command runs once per cluster, until SIGTERM, and has no keys.
 
 Usage:
   veil-csi place-copies [flags]
@@ -20,10 +19,10 @@ Usage:
 Flags:
 `
 
-// commandPlace is the verb.
+// commandPlace is the name of the subcommand.
 const commandPlace = "place-copies"
 
-// runPlace is the verb place-copies, with flags of its own.
+// runPlace runs the subcommand place-copies with its flags args.
 func runPlace(ctx context.Context, args []string) error {
 	fs := commandline.New("veil-csi " + commandPlace)
 	kubeconfig := fs.String("kubeconfig", "", "kubeconfig `file`; empty: the pod's service account")

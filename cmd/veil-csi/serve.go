@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// process is a driver and the work beside it. Use newProcess.
+// process is a driver and its background work. Use newProcess.
 type process struct {
 	*options
 	driver       *driver.Driver
@@ -30,7 +30,7 @@ type process struct {
 	metrics      *driver.Metrics
 	warner       *warner
 	log          *slog.Logger
-	// joined reports whether the API server answered and calls are served.
+	// joined reports whether the API server has answered, so that the driver serves calls.
 	joined atomic.Bool
 }
 
@@ -48,7 +48,7 @@ func newProcess(o *options, d *driver.Driver, s states, log *slog.Logger) *proce
 	return p
 }
 
-// warn makes an event at the claim of a volume, or of the volume of a mapping.
+// warn creates an event for the claim of a volume. name is the volume, or a mapping of the volume.
 func (p *process) warn(ctx context.Context, name, reason, message string) error {
 	id, err := p.driver.VolumeOf(ctx, name)
 	if err != nil {
@@ -57,9 +57,9 @@ func (p *process) warn(ctx context.Context, name, reason, message string) error 
 	return p.states.warn(ctx, id, reason, message)
 }
 
-// serve runs the driver until ctx ends. Pods may wait for a mapping that a process left suspended
-// when it died, and write to a disk that another node has. So the mappings are cared for first, and
-// need no API server.
+// serve runs the driver until ctx ends. It first resumes or fences mappings, without the API
+// server: an earlier process may have left a mapping suspended, and a pod may write to a disk that
+// another node has taken over.
 func (o *options) serve(ctx context.Context) error {
 	log, err := telemetry.NewLogger(os.Stderr, o.logLevel, o.logFormat)
 	if err != nil {
@@ -99,9 +99,9 @@ func (o *options) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// resume resumes the mappings that marks name, once, and returns the volumes that it fenced instead.
-// It needs neither keys nor a store, so it works where the rest of the start fails. What it meets is
-// tried again by alone.
+// resume tries once to resume the mappings that marks name, and returns the volumes that it fenced
+// instead. It needs neither keys nor a store, so it works even if the rest of the start fails.
+// alone retries after an error.
 func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string) {
 	happened := func(id string, h volume.Happening) {
 		if h == volume.Fenced {
@@ -115,7 +115,7 @@ func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string
 	return fenced
 }
 
-// join waits for the API server, then serves.
+// join waits for the API server, checks the machine and starts the servers.
 func (p *process) join(ctx context.Context, g *errgroup.Group) error {
 	cluster, err := p.states.clusterID(ctx, p.log)
 	if err != nil {
@@ -125,15 +125,15 @@ func (p *process) join(ctx context.Context, g *errgroup.Group) error {
 		set.Cluster = cluster
 	}
 
-	// A machine that can open no volume is not registered; all else that Recover meets is tried
-	// again while it serves.
+	// Do not register a machine that cannot open volumes. upkeep retries after any other error of
+	// Recover while the driver serves.
 	if err := p.driver.Recover(ctx); errors.Is(err, dmcrypt.ErrNotSupported) {
-		return fmt.Errorf("node %s can open no volume: %w", p.node, err)
+		return fmt.Errorf("node %s cannot open volumes: %w", p.node, err)
 	}
 
 	if p.options.registration != "" {
 		if err := p.driver.CheckMounts(filepath.Dir(p.options.registration)); err != nil {
-			return fmt.Errorf("node %s can give no volume to a pod: %w", p.node, err)
+			return fmt.Errorf("node %s cannot mount volumes for pods: %w", p.node, err)
 		}
 	}
 
@@ -142,7 +142,7 @@ func (p *process) join(ctx context.Context, g *errgroup.Group) error {
 	return p.servers(ctx, g)
 }
 
-// servers starts all there is, until ctx ends.
+// servers starts the CSI server, the registration, the events and the upkeep in g, until ctx ends.
 func (p *process) servers(ctx context.Context, g *errgroup.Group) error {
 	if err := os.MkdirAll(filepath.Dir(p.endpoint), 0o750); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (p *process) servers(ctx context.Context, g *errgroup.Group) error {
 	g.Go(func() error {
 		server := driver.NewServer(p.log, observe)
 		p.driver.Register(server)
-		// A suspended source resumes before the wait for calls, which may be in vain.
+		// Resume suspended sources before Serve waits for calls, which may never end.
 		defer context.AfterFunc(ctx, p.driver.End)()
 		defer p.log.Info("veil-csi ends; what is mounted stays")
 		return driver.Serve(ctx, server, l)

@@ -19,8 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// host holds what a driver uses from its machine. The zero value is this machine; tests replace
-// parts.
+// host holds the parts of the machine that tests replace. The zero value is this machine.
 type host struct {
 	// adjust changes the configuration of each Set. Nil changes nothing.
 	adjust func(*volume.Config)
@@ -28,7 +27,7 @@ type host struct {
 	mounts mount.System
 }
 
-// newSet returns a Set of this node.
+// newSet returns a volume.Set for this node, with configuration c.
 func (o *options) newSet(c volume.Config) *volume.Set {
 	c.Node, c.Locks = o.node, o.run
 	if o.adjust != nil {
@@ -47,7 +46,7 @@ func (o *options) mountSystem() mount.System {
 	return mount.Host{CheckMemory: check, Programs: mount.NewBudget(programs)}
 }
 
-// keys returns the providers by name.
+// keys returns the configured key providers, keyed by name.
 func (o *options) keys() (map[string]keyring.Provider, error) {
 	out := map[string]keyring.Provider{}
 	if o.kmsSocket != "" {
@@ -68,8 +67,8 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 			return nil, fmt.Errorf("%w, with veil-csi make-key %s", err, path)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("key file: %w; a new file in its place loses the volumes "+
-				"whose keys it wraps", err)
+			return nil, fmt.Errorf("key file: %w; do not replace the file: volumes whose "+
+				"keys it wraps would be lost", err)
 		}
 		chain = append(chain, p)
 	}
@@ -98,7 +97,8 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	return safe, nil
 }
 
-// sets returns the volumes of each backend. Their Cluster is not set yet.
+// sets returns a volume.Set per configured backend, keyed by backend. The caller sets their
+// Cluster.
 func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, error) {
 	out := map[string]*volume.Set{}
 	inline, err := o.inline(log)

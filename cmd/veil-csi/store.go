@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 )
 
-// states is a store, with the requests of people in it.
+// states is a store of states, with access to the requests of users in it.
 type states struct {
 	volume.Store
 	// cluster returns the id of the cluster.
@@ -21,18 +21,18 @@ type states struct {
 	// cache, done, destroy and warn are nil without an API server.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
-	// destroy calls do with a volume without an owner.
+	// destroy calls do with the volume if it has no owner.
 	destroy func(ctx context.Context, volume string, do func(context.Context, string) error) error
 	warn    func(ctx context.Context, volume, reason, message string) error
 }
 
-// statesIn returns the states of a store in Kubernetes.
+// statesIn returns the states that s keeps in Kubernetes.
 func statesIn(s *kubestore.Store, log *slog.Logger) states {
 	return states{s, s.Cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.DestroyUnowned,
 		s.Warn}
 }
 
-// reader returns the cache, or nil where there is none.
+// reader returns the cache, or nil without a cache.
 func (s states) reader() volume.Reader {
 	if s.cache == nil {
 		return nil
@@ -40,7 +40,7 @@ func (s states) reader() volume.Reader {
 	return s.cache
 }
 
-// open returns the store. It does not yet talk to an API server.
+// open returns the store that the flags select. It does not connect to the API server.
 func (o *options) open(log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
 		id := func(context.Context) (string, error) { return o.cluster, nil }
@@ -53,7 +53,7 @@ func (o *options) open(log *slog.Logger) (states, error) {
 	return statesIn(s, log), nil
 }
 
-// clusterID returns the id of the cluster. It waits for an API server that is away.
+// clusterID returns the id of the cluster. It retries until the API server answers or ctx ends.
 func (s states) clusterID(ctx context.Context, log *slog.Logger) (string, error) {
 	for {
 		id, err := s.cluster(ctx)

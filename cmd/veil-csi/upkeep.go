@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// again is the pause before the next request to an API server that is away.
+	// again is the delay before a failed request to the API server is retried.
 	again = 5 * time.Second
-	// yieldEvery is the interval of checks for volumes that other nodes took over from this one.
+	// yieldEvery is the interval of checks for volumes that other nodes took over from this node.
 	yieldEvery = time.Second
-	// recordsEvery is the interval of reads of the disks below mappings, which show whether another
-	// node has opened them.
+	// recordsEvery is the interval of reads of the records on mapped disks. The records show
+	// whether another node has opened the disk.
 	recordsEvery = 5 * time.Second
-	// wipeEvery is the interval of searches for disks of deleted volumes.
+	// wipeEvery is the interval of checks for disks of deleted volumes to overwrite.
 	wipeEvery = time.Minute
-	// unusedEvery is the interval of searches for volumes that no pod uses.
+	// unusedEvery is the interval of checks for open volumes that no pod uses.
 	unusedEvery = time.Minute
 )
 
-// every starts do, now and after each interval, until ctx ends.
+// every calls do in a goroutine of g, now and after each interval, until ctx ends. what describes
+// do in logs.
 func (p *process) every(ctx context.Context, g *errgroup.Group, interval time.Duration, what string,
 	do func(context.Context) error) {
 	g.Go(func() error {
@@ -35,7 +36,8 @@ func (p *process) every(ctx context.Context, g *errgroup.Group, interval time.Du
 	})
 }
 
-// until starts do, now and after each interval, until it returns no error or ctx ends.
+// until calls do in a goroutine of g, now and after each interval, until do returns nil or ctx
+// ends.
 func (p *process) until(ctx context.Context, g *errgroup.Group, interval time.Duration, what string,
 	do func(context.Context) error) {
 	g.Go(func() error {
@@ -44,8 +46,8 @@ func (p *process) until(ctx context.Context, g *errgroup.Group, interval time.Du
 	})
 }
 
-// alone starts the work that needs no API server, until ctx ends. It begins before the first answer
-// of the API server.
+// alone starts the work that does not need the API server, until ctx ends. Call it before the API
+// server has answered.
 func (p *process) alone(ctx context.Context, g *errgroup.Group) {
 	p.until(ctx, g, again, "resume what marks say that a process left suspended",
 		p.driver.ResumeMarked)
@@ -56,11 +58,10 @@ func (p *process) alone(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// upkeep starts the work beside serving that needs an API server, until ctx ends.
+// upkeep starts the background work that needs the API server, until ctx ends.
 func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	d, s := p.driver, p.states
-	// This runs beside serving, and again until it succeeds: possibly only a served call mends what
-	// it waits for.
+	// Recover repeats while the driver serves, because it may succeed only after a served call.
 	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
 	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
 		func(ctx context.Context) error { return p.metrics.FenceLost(ctx, d) })
@@ -96,7 +97,7 @@ func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// requests carries out requests of people. A request that fails stays, and is reported.
+// requests executes the requests of users. A request that fails stays, and its error is returned.
 func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
 	asked, err := s.cache.Rewraps(ctx)
 	errs := []error{err}
