@@ -45,7 +45,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 			"want kubernetes or file:DIR"},
 		"file store, no cluster": {[]string{"--node", "n", "--store", "file:/x"}, "--cluster ID"},
 		"file store, no folder": {[]string{"--node", "n", "--store", "file:", "--cluster", "c"},
-			"wants a folder"},
+			"needs a folder"},
 		"cluster with Kubernetes": {[]string{"--node", "n", "--cluster", "c"}, "kube-system"},
 		"no backend":              {[]string{"--node", "n", "--files", ""}, "--files or --disks"},
 		"previous key alone": {[]string{"--node", "n", "--previous-key-file", "/x"},

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const placeUsage = `Select a node for each claim that copies a volume or snapshot of this driver: the node
-of the source. The command runs once per cluster, until SIGTERM, and has no keys.
+const placeUsage = `Select the node of each claim that copies a volume or snapshot of this driver.
+It is the node of the source. The command runs once per cluster, until SIGTERM, and has no keys.
 
 Usage:
   veil-csi place-copies [flags]
