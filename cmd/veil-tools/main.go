@@ -27,7 +27,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], verbs())) }
 
-// verbs returns all verbs, by name.
+// verbs returns all verbs, keyed by name.
 func verbs() verb.Verbs {
 	all := verb.Verbs{}
 	for _, some := range []verb.Verbs{api.Verbs(), bench.Verbs(), lab.Verbs(), node.Verbs()} {

@@ -13,33 +13,32 @@ import (
 	"time"
 )
 
-// holdTimeout is how long a connection that is to be held may take to get its first answer. It is
-// opened before the test begins, on a machine that may just have started a kube-apiserver.
+// holdTimeout is how long a held connection may wait for its first answer. It is long, because the
+// machine may just have started a kube-apiserver.
 const holdTimeout = 30 * time.Second
 
-// apiResult is the final output of api. Times are milliseconds since 1970.
+// apiResult is the final output of tls-hold. Times are Unix times in milliseconds.
 type apiResult struct {
-	// Opened counts the held connections. Closed holds the times at which some of them ended.
+	// Opened counts the held connections. Closed holds the times at which held connections ended.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked counts the connections that were made besides. Failed holds the times at which those
-	// without an answer began.
+	// Asked counts the new connections. Failed holds the start times of new connections without an
+	// answer.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }
 
-// api holds idle TLS connections to the API servers. Each interval it opens a new one and sends a
-// request over it, until it gets SIGTERM or its time is over, and the last new ones have an
-// answer or failed. It prints "open" once the first are open, and "closed N" when the N-th of them
-// has ended.
+// api holds idle TLS connections to the API servers, and each interval sends a request over a new
+// connection. It ends after SIGTERM or --for, once the last requests have an answer or failed. It
+// prints "open" once the held connections are open, and "closed N" when the N-th of them ends.
 func api(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("tls-hold")
 	to := flags.To("the API servers' service")
-	ca := flags.String("ca", "", "file with the authority of their certificate")
-	count := flags.Int("hold", 16, "connections that are held")
-	interval := flags.Interval(50*time.Millisecond, "two new ones")
-	timeout := flags.Timeout(3*time.Second, "the answer over a new one")
-	length := flags.Duration("for", 0, "time after \"open\" until it ends by itself; with 0 it does not")
+	ca := flags.String("ca", "", "file with the CA of their certificate")
+	count := flags.Int("hold", 16, "number of connections to hold")
+	interval := flags.Interval(50*time.Millisecond, "two new connections")
+	timeout := flags.Timeout(3*time.Second, "the answer over a new connection")
+	length := flags.Duration("for", 0, "duration after \"open\"; 0: until SIGTERM")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func api(ctx context.Context, args []string) (any, error) {
 	return k.keep(ctx, *count, *interval)
 }
 
-// keep holds count connections, and makes new ones until ended is done.
+// keep holds count connections, and makes a new connection each interval until ended is done.
 func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duration) (any, error) {
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ended))
@@ -83,7 +82,7 @@ func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duratio
 	for {
 		select {
 		case <-ended.Done():
-			k.asks.Wait() // one that hangs is of no use, and its time limit may be longer than the rest
+			k.asks.Wait() // each ends at its time limit at the latest
 			return k.copy(), nil
 		case <-tick.C:
 			k.asks.Go(func() { k.ask(ctx) })
@@ -95,9 +94,9 @@ func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duratio
 type apiKeeper struct {
 	to      string
 	timeout time.Duration
-	length  time.Duration // after which it ends, if it is not 0
+	length  time.Duration // after "open"; 0 means no limit
 	config  *tls.Config
-	// wait is for those that are held, asks for the new ones.
+	// wait counts the goroutines of held connections, asks those of new ones.
 	wait, asks sync.WaitGroup
 
 	mu sync.Mutex
@@ -134,7 +133,7 @@ func (k *apiKeeper) dial(ctx context.Context, timeout time.Duration) (net.Conn, 
 	return c, nil
 }
 
-// hold opens a connection that stays, and records when it ends by itself.
+// hold opens a connection to hold. If the connection ends before ctx, it records the time.
 func (k *apiKeeper) hold(ctx context.Context) error {
 	c, err := k.dial(ctx, holdTimeout)
 	if err != nil {
@@ -161,7 +160,7 @@ func (k *apiKeeper) hold(ctx context.Context) error {
 	return nil
 }
 
-// ask makes a connection. If it gets no answer, ask records when it began.
+// ask makes a new connection. If the connection gets no answer, ask records its start time.
 func (k *apiKeeper) ask(ctx context.Context) {
 	began := time.Now()
 	c, err := k.dial(ctx, k.timeout)

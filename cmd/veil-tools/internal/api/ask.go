@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Files of a pod's account (kubernetes.io/docs/tasks/run-application/access-api-from-pod).
+// Files of a pod's service account (kubernetes.io/docs/tasks/run-application/access-api-from-pod).
 const (
 	accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	accountCA    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// ask fetches a page over TLS with the token of the pod's account, as programs in pods do with
-// the API server, and prints it.
+// ask fetches a URL over TLS with the token of the pod's service account, like a client of the API
+// server in a pod, and prints the body.
 func ask(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("https-get")
-	url := flags.String("url", "https://kubernetes.default.svc/version", "what to get")
-	timeout := flags.Timeout(10*time.Second, "the whole")
+	url := flags.String("url", "https://kubernetes.default.svc/version", "URL to fetch")
+	timeout := flags.Timeout(10*time.Second, "the request")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

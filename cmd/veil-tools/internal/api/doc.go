@@ -1,5 +1,5 @@
-// Package api has the verbs about API servers: clients of one, as programs in pods are, and a
-// server to which one passes requests on.
+// Package api has the verbs about API servers: clients of an API server, as in pods, and a server
+// to which an API server sends requests.
 //
 // Start reading at Verbs.
 package api

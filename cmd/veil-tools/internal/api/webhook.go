@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// Environment of webhook: its certificate and key in PEM.
+// Environment variables with the certificate and key of webhook, in PEM.
 const (
 	certEnv = "LAB_CERT"
 	keyEnv  = "LAB_KEY"
 )
 
-// reviewLimit bounds the bytes of a request.
+// reviewLimit is the maximum size of a request in bytes.
 const reviewLimit = 4 << 20
 
 // review is the part of an AdmissionReview (admission.k8s.io/v1) that webhook needs.
@@ -46,7 +46,8 @@ type reviewResponse struct {
 	Status  map[string]any `json:"status,omitempty"`
 }
 
-// judge refuses objects with the label "refuse"; the reason is its value and the canary.
+// judge returns the answer to an admission review. It refuses objects with the label "refuse". The
+// message has the label's value and the canary.
 func judge(body []byte) (review, error) {
 	var r review
 	if err := json.Unmarshal(body, &r); err != nil {
@@ -65,8 +66,7 @@ func judge(body []byte) (review, error) {
 	return r, nil
 }
 
-// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it
-// gets a signal to end.
+// webhook serves admission reviews and an aggregated API over TLS until it gets a signal to end.
 func webhook(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("webhook-serve")
 	listen := flags.Listen(":8443", "")
@@ -93,7 +93,7 @@ func webhook(ctx context.Context, args []string) (any, error) {
 	return nil, nil
 }
 
-// answers returns the handler of reviews and of requests that an API server passes on.
+// answers returns the handler for admission reviews and for requests to the aggregated API.
 func answers() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /", answerReview)
@@ -102,7 +102,7 @@ func answers() http.Handler {
 	return mux
 }
 
-// answerDiscovery answers with an empty list of kinds: an APIResourceList (meta/v1).
+// answerDiscovery answers with an APIResourceList (meta/v1) without resources.
 func answerDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{

@@ -21,13 +21,13 @@ import (
 )
 
 // The bare device has its own network namespace, with the node's ends of the pods' bare links.
-// There, neither the guard's programs nor kube-proxy's rules see its packets, so bare is WireGuard
-// and nothing else. Its encrypted datagrams still leave by the node's own link, for a device keeps
-// its socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net). The
-// namespace lives as long as the session, and all that is in it goes with it.
+// There, neither the guard's programs nor kube-proxy's rules see its packets, so bare measures only
+// WireGuard. Its encrypted datagrams still leave by the node's own link, because a device keeps its
+// socket in the namespace where it was made (drivers/net/wireguard/device.c, creating_net). The
+// namespace and everything in it are removed when the session ends.
 
-// tunnel makes the bare device again in a new namespace, as an administrator would by hand, and
-// returns its public key.
+// tunnel makes the bare device in a new namespace, as an administrator would by hand, and returns
+// its public key. It first removes an earlier bare device.
 func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 	if err := errors.Join(n.dropBare(), removeLink(session.BareDevice)); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 		return nil, fmt.Errorf("add WireGuard device %s: %w", attrs.Name, err)
 	}
 	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
-		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w",
+		return nil, errors.Join(fmt.Errorf("move WireGuard device %s to a new namespace: %w",
 			attrs.Name, err), removeLink(attrs.Name))
 	}
 
@@ -72,20 +72,20 @@ func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 // inBare runs fn in the bare device's namespace.
 func (n *node) inBare(fn func() error) error {
 	if n.bare == nil {
-		return errors.New("there is no bare device yet")
+		return errors.New("no bare device exists yet")
 	}
 	return netns.DoFd(int(n.bare.Fd()), "of the bare device", fn)
 }
 
-// dropBare removes the namespace and everything in it.
+// dropBare removes the bare device's namespace and everything in it.
 func (n *node) dropBare() error {
 	if n.bare == nil {
 		return nil
 	}
 	f := n.bare
 	n.bare = nil
-	// The kernel removes the rest some time later (net/core/net_namespace.c, cleanup_net); the port
-	// and the pod's end must be free at once.
+	// Remove the links now, because the port and the pod's end must be free at once. The kernel
+	// removes the rest of the namespace some time later (net/core/net_namespace.c, cleanup_net).
 	links := netns.DoFd(int(f.Fd()), "of the bare device", func() error {
 		return errors.Join(removeLink(session.BareDevice), removeLink(session.HostBareLink))
 	})
@@ -103,8 +103,8 @@ func configure(c wgtypes.Config) error {
 	return client.Close()
 }
 
-// kubeProxyRules are the numbers of rules that an established connection passes at each hook of
-// kube-proxy in mode nftables. Each rule checks whether the connection is new
+// kubeProxyRules has the number of rules that packets of an established connection pass at each
+// hook of kube-proxy in mode nftables. Each rule checks whether the connection is new
 // (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go, nftablesBaseChains and nftablesJumpChains).
 var kubeProxyRules = []struct {
 	name  string
@@ -118,9 +118,9 @@ var kubeProxyRules = []struct {
 }
 
 // forward enables forwarding in this namespace. It adds the rules that kube-proxy has on the node
-// for any network: one rule that translates the service to its endpoint, a chain for sources, and
+// for any network: a rule that translates the service to its endpoint, an empty chain for SNAT, and
 // the rules that check for each packet whether its connection is new. So connections are tracked on
-// both nodes, and the difference between ours and bare is the cost of Kubeveil.
+// both nodes, as with Kubeveil, and the difference between ours and bare is the cost of Kubeveil.
 func forward(service, endpoint netip.Addr) error {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err

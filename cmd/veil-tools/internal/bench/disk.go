@@ -12,16 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/disk"
 )
 
-// diskLoad fills a file, or reads or writes it at random places for a while, and prints a
-// disk.Result as JSON.
+// diskLoad fills a file, or reads or writes it at random offsets for --for. After reads or writes
+// it prints a disk.Result as JSON.
 func diskLoad(ctx context.Context, args []string) error {
 	var j disk.Job
 	flags := verb.Flags("disk-load")
 	flags.StringVar(&j.File, "file", "", "`file` on the volume")
-	flags.Int64Var(&j.Size, "size", 1<<30, "its size, `bytes`")
-	flags.Int64Var(&j.Block, "block", 4096, "size of a request, `bytes`")
-	flags.IntVar(&j.Depth, "depth", 1, "`requests` under way at once")
-	flags.DurationVar(&j.For, "for", 10*time.Second, "`time` that it takes")
+	flags.Int64Var(&j.Size, "size", 1<<30, "size of the file in `bytes`")
+	flags.Int64Var(&j.Block, "block", 4096, "size of a request in `bytes`")
+	flags.IntVar(&j.Depth, "depth", 1, "number of `requests` under way at the same time")
+	flags.DurationVar(&j.For, "for", 10*time.Second, "`duration` of reads or writes")
 	rw := flags.String("rw", "", "`work`: fill, randread or randwrite")
 	if err := Verbs().Parse(flags, "", args); err != nil {
 		return err

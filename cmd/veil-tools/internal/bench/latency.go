@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// serveRoundTrips echoes what each connection sends.
+// serveRoundTrips serves an echo server on session.RoundTripsPort until ctx ends.
 func serveRoundTrips(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", session.RoundTripsPort))
 	if err != nil {
@@ -28,7 +28,7 @@ func serveRoundTrips(ctx context.Context) error {
 		}
 		go func() {
 			defer c.Close()
-			// This is not io.Copy, which would splice: that is slow for small messages.
+			// Do not use io.Copy: it would splice, which is slow for small messages.
 			b := make([]byte, 1<<16)
 			for {
 				n, err := c.Read(b)
@@ -43,16 +43,16 @@ func serveRoundTrips(ctx context.Context) error {
 	}
 }
 
-// dialPatience bounds connecting.
+// dialPatience limits how long connecting, and each message, may take.
 const dialPatience = 5 * time.Second
 
-// warmUp is the number of first turns of a connection that are not counted.
+// warmUp is the number of turns at the beginning that are not counted.
 const warmUp = 20
 
 func roundTrips(ctx context.Context, a session.RoundTrips) (any, error) {
 	if a.Size < 1 || a.Count < 1 || a.Most <= 0 || len(a.To) == 0 {
-		return nil, fmt.Errorf("size %d, count %d, most %v, to %v: want more than nothing", a.Size,
-			a.Count, a.Most, a.To)
+		return nil, fmt.Errorf("size %d, count %d, most %v, to %v: none may be zero or empty",
+			a.Size, a.Count, a.Most, a.To)
 	}
 	ends := make([]*end, len(a.To))
 	for i, to := range a.To {
@@ -74,7 +74,7 @@ func roundTrips(ctx context.Context, a session.RoundTrips) (any, error) {
 	return all, nil
 }
 
-// message returns a.Size bytes of a request.
+// message returns a message of a.Size bytes, filled with a.Fill, or zeros if that is empty.
 func message(a session.RoundTrips) []byte {
 	out := make([]byte, a.Size)
 	for i := 0; a.Fill != "" && i < len(out); {
@@ -83,14 +83,15 @@ func message(a session.RoundTrips) []byte {
 	return out
 }
 
-// end is one of the connections that take turns.
+// end is one of the connections that take turns. took holds the time of each round trip.
 type end struct {
 	conn    net.Conn
 	out, in []byte
 	took    []time.Duration
 }
 
-// transact makes turns until there are enough.
+// transact makes turns until a requires no more. In each turn, each end makes one round trip, in
+// random order.
 func transact(ends []*end, a session.RoundTrips) error {
 	for began, turn := time.Now(), 1; ; turn++ {
 		for _, i := range rand.Perm(len(ends)) {
@@ -127,7 +128,7 @@ func (e *end) latency() session.Latency {
 	return session.Latency{Count: len(took), P50: at(0.5), P99: at(0.99)}
 }
 
-// await waits for a connection that sends the token, and answers it.
+// await waits for a connection that sends the token, and sends the token back.
 func await(ctx context.Context, a session.Await) (any, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", session.AwaitPort))
 	if err != nil {
@@ -157,17 +158,19 @@ func saysToken(c net.Conn, token string) bool {
 	return err == nil
 }
 
-// Pauses of first: short, because the time of success is measured.
+// The time limit of one attempt of first to connect, and the pause after it. Both are short,
+// because the time of success is measured.
 const (
 	firstTry   = 250 * time.Millisecond
 	firstPause = 10 * time.Millisecond
 )
 
-// first sends the token to the address until it is answered, and then waits to be ended.
+// first sends the token to the address repeatedly until it is answered. Then it waits until ctx
+// ends.
 func first(ctx context.Context, args []string) error {
 	flags := verb.Flags("tcp-first")
-	to := flags.String("to", "", "`host:port` of a session that awaits")
-	token := flags.String("token", "", "`text` that it awaits")
+	to := flags.String("to", "", "`host:port` of a session that runs await")
+	token := flags.String("token", "", "`text` that the session waits for")
 	if err := Verbs().Parse(flags, "", args); err != nil {
 		return err
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// node is the session's part that changes its node.
+// node is the part of a session that watches and changes its node.
 type node struct {
 	watching *leak.Oracle
-	// bare is the namespace of the bare device; nil if there is none.
+	// bare is the namespace of the bare device, or nil without one.
 	bare *os.File
 }
 
@@ -32,7 +32,7 @@ func (n *node) close() {
 	_ = n.dropBare()
 }
 
-// daemon is the name of Kubeveil's process.
+// daemon is the name of Kubeveil's network daemon.
 const daemon = "veild"
 
 func (n *node) count(context.Context, struct{}) (any, error) {
@@ -62,8 +62,8 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 	return c, nil
 }
 
-// sent adds what the links of this namespace have sent. The links of the bare device's namespace
-// have other names than the node's, except lo.
+// sent adds the bytes that each link of this namespace has sent to the entry of its name. Links of
+// the bare device's namespace have other names than the node's links, except lo.
 func sent(to map[string]uint64) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -77,7 +77,7 @@ func sent(to map[string]uint64) error {
 	return nil
 }
 
-// processNamed returns the longest-running process of a name, or 0 if there is none.
+// processNamed returns the lowest pid of the processes with that name, or 0 if there is none.
 func processNamed(name string) (int, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -97,10 +97,10 @@ func processNamed(name string) (int, error) {
 	return found, nil
 }
 
-// watch listens on a link of this node.
+// watch starts a leak oracle on a link of this node. See judge.
 func (n *node) watch(_ context.Context, w session.Watch) (any, error) {
 	if n.watching != nil {
-		return nil, errors.New("it is watched already")
+		return nil, errors.New("the node is already watched")
 	}
 	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes,
 		TunnelPort: abi.TunnelPort, Canary: []byte(w.Canary)})

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// clues are the kernel's hints about the machine below it.
+// clues are what the kernel reports about the machine below it.
 type clues struct {
 	// Flags are the flags in /proc/cpuinfo. Vendor and Product come from the firmware (DMI).
 	Flags           []string
@@ -31,19 +31,20 @@ type clues struct {
 	Log string
 }
 
-// confidentialDevices are the devices by which a guest requests an attestation report from its
+// confidentialDevices are the devices with which a guest requests an attestation report from its
 // firmware.
 var confidentialDevices = []string{"sev-guest", "tdx_guest"}
 
-// memoryEncryption is the kernel's line about the processor's memory encryption. A guest with
-// SEV-SNP names it there (arch/x86/mm/mem_encrypt.c).
+// memoryEncryption matches the kernel's line about the processor's memory encryption. In a guest
+// with SEV-SNP or TDX, the line names it (arch/x86/mm/mem_encrypt.c).
 var memoryEncryption = regexp.MustCompile(`Memory Encryption Features active: .*`)
 
-// isolation is the line of Hyper-V about a guest that a paravisor serves. The low four bits of
-// group B are the kind of isolation: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
+// isolation matches the kernel's line about the isolation of a Hyper-V guest with a paravisor. The
+// low four bits of group B are the kind of isolation: 2 means SEV-SNP, 3 means TDX
+// (arch/x86/kernel/cpu/mshyperv.c).
 var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group B 0x([0-9a-f]+)`)
 
-// judgeMachine returns the kind of a machine, and the evidence.
+// judgeMachine returns the kind of machine, one of pkg/bench's platforms, and the evidence for it.
 func judgeMachine(c clues) (name, why string) {
 	has := func(list []string, want string) bool {
 		for _, s := range list {
@@ -97,7 +98,7 @@ func (n *node) platform(_ context.Context, a session.Ask) (any, error) {
 		Log:     kernelLog(),
 	}
 	for _, name := range confidentialDevices {
-		// A privileged pod has the host's devices in /dev.
+		// This is a privileged pod, so it has the host's devices in /dev.
 		if _, err := os.Stat(filepath.Join("/dev", name)); err == nil {
 			c.Devices = append(c.Devices, name)
 		}
@@ -112,7 +113,7 @@ func (n *node) platform(_ context.Context, a session.Ask) (any, error) {
 	return p, describeLinks(&p, a)
 }
 
-// describeLinks fills in the node's underlay and tunnels.
+// describeLinks sets the underlay and tunnels of p. The underlay is the link with a.NodeAddr.
 func describeLinks(p *session.Platform, a session.Ask) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -164,7 +165,7 @@ func line(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// kernelLog returns the kernel's messages, or "" without the right to read them.
+// kernelLog returns the kernel's messages, or "" if this process may not read them.
 func kernelLog() string {
 	size, err := unix.Klogctl(unix.SYSLOG_ACTION_SIZE_BUFFER, nil)
 	if err != nil || size <= 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// programs counts for a while the runs of the node's BPF programs of some names, by the kernel's
-// own statistics (BPF_ENABLE_STATS, Linux 5.8).
+// programs returns the runs and run time, during w.For, of the node's BPF programs whose names
+// begin with w.Prefix. It uses the kernel's statistics (BPF_ENABLE_STATS, Linux 5.8).
 func (n *node) programs(ctx context.Context, w session.Programs) (any, error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -35,7 +35,8 @@ func (n *node) programs(ctx context.Context, w session.Programs) (any, error) {
 	return session.Ran{Runs: after.Runs - before.Runs, Took: after.Took - before.Took}, err
 }
 
-// ran returns the sum over all programs with the prefix. The count of an unloaded program is lost.
+// ran returns the sums of all loaded programs with the prefix. The counts of unloaded programs are
+// lost.
 func ran(prefix string) (all session.Ran, err error) {
 	for id := ebpf.ProgramID(0); ; {
 		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {

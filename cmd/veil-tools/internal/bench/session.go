@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// sessions returns the verbs of a session. Which of them work depends on the pod; the others return
-// the kernel's error.
+// sessions returns the verbs of a session. Some of them work only in a privileged pod. In others
+// they return the kernel's error.
 func sessions(n *node) map[string]session.Handler {
 	return map[string]session.Handler{
 		session.VerbIperf:      session.Handle(iperf),
@@ -45,7 +45,7 @@ func serve(ctx context.Context, args []string) error {
 	return session.Serve(ctx, os.Stdin, os.Stdout, sessions(n))
 }
 
-// iperf runs iperf3 until it ends or ctx does.
+// iperf runs iperf3 with a.Args and returns its output. ctx ends it early.
 func iperf(ctx context.Context, a session.Iperf) (any, error) {
 	cmd := exec.CommandContext(ctx, "iperf3", a.Args...)
 	var stdout, stderr bytes.Buffer
@@ -83,7 +83,8 @@ func inodeOf(path string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// agent waits until ctx ends. Links that a killed suite left behind disappear with the pod.
+// agent waits until ctx ends, then removes the links of the suite. So links that a killed suite
+// left disappear with the pod.
 func agent(ctx context.Context, args []string) error {
 	if err := Verbs().Parse(verb.Flags("node-wait"), "", args); err != nil {
 		return err
@@ -92,7 +93,7 @@ func agent(ctx context.Context, args []string) error {
 	return removeLinks()
 }
 
-// pod runs the servers of a pod that is measured.
+// pod runs the servers of a measured pod until ctx ends or one of them fails.
 func pod(ctx context.Context, args []string) error {
 	if err := Verbs().Parse(verb.Flags("pod-serve"), "", args); err != nil {
 		return err
@@ -108,7 +109,8 @@ func pod(ctx context.Context, args []string) error {
 	}
 }
 
-// serveIperf restarts iperf3 when it ends: some versions die with a client that is killed.
+// serveIperf runs an iperf3 server until ctx ends. It restarts the server when it ends, because
+// some versions die when a client is killed.
 func serveIperf(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "iperf3", "-s", "-p", fmt.Sprint(session.IperfPort))

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// address adds an address to a link of this namespace and sets it up.
+// address adds an address to a link of this namespace and sets the link up.
 func address(name string, addr netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -39,7 +39,8 @@ func up(name string) error {
 	return nil
 }
 
-// wire returns the pod its links and both namespaces the routes to them and to the other node's.
+// wire adds the links of a pod, and the routes to them and to the other node's pod, in the node's
+// namespace and in the bare device's namespace.
 func (n *node) wire(_ context.Context, w session.Wire) (any, error) {
 	ns, err := openNetNS(w.NetNS)
 	if err != nil {
@@ -68,11 +69,11 @@ func (n *node) wire(_ context.Context, w session.Wire) (any, error) {
 	return struct{}{}, nil
 }
 
-// routeProto marks the routes of the suite that do not go with a link of its own (rtnetlink(7):
-// numbers from 5 on are free).
+// routeProto is the protocol of the suite's routes on links that it did not make, so that
+// removeLinks finds them. In rtnetlink(7), numbers from 5 on are free.
 const routeProto = 219
 
-// nextHop returns how this node reaches the other: directly, or by a router, as in clouds.
+// nextHop returns a route without destination to node: directly, or through a router as in clouds.
 func nextHop(node netip.Addr) (netlink.Route, error) {
 	routes, err := netlink.RouteGet(node.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -86,7 +87,8 @@ func nextHop(node netip.Addr) (netlink.Route, error) {
 		Protocol: routeProto}, nil
 }
 
-// addVeth makes a veth into the pod with the routes of both ends, as the reference plugin ptp does.
+// addVeth makes a veth pair between this namespace and the pod, with addresses and routes at both
+// ends, as the reference plugin ptp does.
 func addVeth(ns *os.File, l session.Link) (err error) {
 	defer func() {
 		if err != nil {
@@ -150,8 +152,8 @@ func (n *node) unwire(context.Context, struct{}) (any, error) {
 	return struct{}{}, errors.Join(n.dropBare(), removeLinks())
 }
 
-// removeLinks removes the suite's links and routes from the node's own namespace, and with them
-// their other ends in pods.
+// removeLinks removes the suite's links and routes from the node's own namespace. The kernel then
+// removes the links' other ends in pods.
 func removeLinks() error {
 	var errs []error
 	for _, name := range []string{session.BareDevice, session.HostClearLink} {
@@ -185,7 +187,7 @@ func hostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// openNetNS finds the network namespace with this inode by the processes in it.
+// openNetNS opens the network namespace with that inode. It looks for a process in the namespace.
 func openNetNS(inode uint64) (*os.File, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {

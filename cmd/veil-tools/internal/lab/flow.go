@@ -14,41 +14,41 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// flowState is the state of one flow, counted since its start.
+// flowState is the state of one flow. Its counters begin at the flow's start.
 type flowState struct {
 	Proto string `json:"proto"`
 	To    string `json:"to"`
-	// Sent counts records, and Answered those that came back. The newest of UDP may be on their
-	// way.
+	// Sent counts the records that were sent, Answered those that came back. The newest UDP records
+	// may still be under way.
 	Sent     uint64 `json:"sent"`
 	Answered uint64 `json:"answered"`
-	// MaxGap is the longest time without an answer, including the present one, since a line first
-	// showed all flows answered. Until then it is the time since the flow's start: what flows wait
-	// while containers start is not a gap of flows that lived.
+	// MaxGap is the longest time without an answer, including the present time without one. It is
+	// reset when all flows have their first answer, so that the start of containers does not count
+	// as a gap.
 	MaxGap float64 `json:"maxGapMillis"`
-	// Lost are the runs of UDP records without an answer, the first maxRuns of them.
+	// Lost holds the first maxRuns runs of UDP records without an answer.
 	Lost []lostRun `json:"lost,omitempty"`
-	// Broken is the reason why a TCP connection ended. It is not opened again.
+	// Broken is the error with which a TCP connection ended. The connection is not opened again.
 	Broken string `json:"broken,omitempty"`
 }
 
-// lostRun is a run of records of which none was answered.
+// lostRun is a run of consecutive records without an answer.
 type lostRun struct {
-	// At is the time at which the first was sent, since the flow's start.
+	// At is the time since the flow's start at which the run's first record was sent.
 	At      float64 `json:"atMillis"`
 	Records uint64  `json:"records"`
 }
 
-// maxRuns bounds the runs that are reported for a flow.
+// maxRuns is the maximum number of runs that are reported per flow.
 const maxRuns = 16
 
-// carrier is one flow while it runs.
+// carrier is one running flow.
 type carrier struct {
 	mu    sync.Mutex
 	state flowState
 	start time.Time
 	last  time.Time
-	// records holds the time at which each record was sent, and whether it was answered.
+	// records holds all records that were sent, by sequence number.
 	records []record
 }
 
@@ -65,7 +65,7 @@ func (f *carrier) sent() uint64 {
 	return f.state.Sent - 1
 }
 
-// answered records an answer to a record. A second answer does not count.
+// answered counts an answer to record seq. A second answer to a record does not count.
 func (f *carrier) answered(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,8 +78,8 @@ func (f *carrier) answered(seq uint64) {
 	f.last = time.Now()
 }
 
-// lost returns the runs of records without an answer. The newest may be on its way and does not
-// count.
+// lost returns the runs of records without an answer. It ignores the newest record, which may be
+// under way.
 func (f *carrier) lost() (runs []lostRun) {
 	before := true
 	for _, r := range f.records[:max(0, len(f.records)-1)] {
@@ -116,15 +116,15 @@ func (f *carrier) now() flowState {
 	return s
 }
 
-// flow keeps a TCP connection and a UDP flow to each echo. Each --report it prints their state as a
-// line of JSON, until it gets a signal to end. So the log of a pod that runs it shows the state at
-// any time. A flow that cannot begin is an error; one that breaks later is reported, and the others
-// continue.
+// flow keeps a TCP connection and a UDP flow to each echo server until it gets a signal to end.
+// Each --report it prints their states as a line of JSON, so the log of its pod always shows the
+// present state. A flow that cannot begin is an error. If a flow breaks later, flow reports that,
+// and the other flows continue.
 func flow(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-flow")
-	to := flags.To("echos, commas between")
+	to := flags.To("echo servers, separated by commas")
 	interval := flags.Interval(20*time.Millisecond, "records of a flow")
-	report := flags.Duration("report", time.Second, "pause between lines")
+	report := flags.Duration("report", time.Second, "interval of reports")
 	size := flags.Size(200, "record")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func reporting(ctx context.Context, pause time.Duration, now func() any) (any, e
 	}
 }
 
-// begin counts gaps anew if all flows have been answered.
+// begin resets the gaps once all flows have an answer, and reports whether it did.
 func begin(flows []*carrier) bool {
 	for _, s := range states(flows) {
 		if s.Answered == 0 {
@@ -196,7 +196,7 @@ func states(flows []*carrier) []flowState {
 	return out
 }
 
-// carryTCP sends records, each answered before the next.
+// carryTCP sends records over TCP. It waits for the answer to a record before it sends the next.
 func (f *carrier) carryTCP(ctx context.Context, c net.Conn, interval time.Duration, size int) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -211,7 +211,7 @@ func (f *carrier) carryTCP(ctx context.Context, c net.Conn, interval time.Durati
 	}
 }
 
-// carryUDP sends records at a steady rate and counts what comes back, each once.
+// carryUDP sends records at a steady rate and counts the records that come back, each once.
 func (f *carrier) carryUDP(ctx context.Context, c net.Conn, interval time.Duration, size int) {
 	go func() {
 		b := make([]byte, 1<<16)

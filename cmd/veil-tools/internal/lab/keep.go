@@ -11,34 +11,33 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// keepResult is the final output of keep.
+// keepResult is the final output of name-keep.
 type keepResult struct {
 	Answered   uint64 `json:"answered"`
 	Unanswered uint64 `json:"unanswered"`
 	// Error is the error of the first request without an answer.
 	Error string `json:"error"`
-	// Aborted counts how often the kernel aborted a connected UDP socket, which was then made
-	// again.
+	// Aborted counts the connected UDP sockets that the kernel aborted. keep replaces each.
 	Aborted uint64 `json:"aborted"`
-	// Names are the servers that answered, in order; each change of the server adds one.
+	// Names are the servers that answered, in order. Each change of the server adds a name.
 	Names []string `json:"names"`
 	// MaxGap is the longest time between two answers.
 	MaxGap float64 `json:"maxGapMillis"`
 	last   time.Time
 }
 
-// keep sends requests to named servers over one socket, again and again, and prints "now NAME" when
-// the server changes, until it gets a signal to end. A TCP connection that ends is an error. A
-// connected UDP socket that is aborted or refused is made again, as a resolver does; an unconnected
-// one stays.
+// keep sends requests to name servers (name-serve) over one socket until it gets a signal to end.
+// It prints "now NAME" when another server answers. A TCP connection that ends is an error. keep
+// replaces a connected UDP socket that is aborted or refused, as a resolver does. It keeps an
+// unconnected one.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("name-keep")
 	proto := flags.Proto()
-	to := flags.To("named servers")
-	loose := flags.Bool("unconnected", false, "a UDP socket without a peer of its own")
+	to := flags.To("servers of name-serve")
+	loose := flags.Bool("unconnected", false, "use an unconnected UDP socket")
 	from := flags.FromPort()
-	interval := flags.Interval(20*time.Millisecond, "two")
-	timeout := flags.Timeout(500*time.Millisecond, "an answer of UDP")
+	interval := flags.Interval(20*time.Millisecond, "two requests")
+	timeout := flags.Timeout(500*time.Millisecond, "an answer over UDP")
 	canary := flags.Canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -107,14 +106,15 @@ func (r *keepResult) answered(name string) {
 	}
 }
 
-// gone reports whether a UDP socket is unusable because the kernel disconnected it (udp_abort in
-// net/ipv4/udp.c). Readers get the first of these errors, writers the second.
+// gone reports whether a UDP socket must be replaced, because it was refused or the kernel aborted
+// it (udp_abort in net/ipv4/udp.c). After an abort, readers get ECONNABORTED and writers
+// EDESTADDRREQ.
 func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) ||
 		errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// loose is a UDP socket that names its peer with each datagram.
+// loose is an unconnected UDP socket that sends all datagrams to one peer.
 type loose struct {
 	*net.UDPConn
 	to *net.UDPAddr
@@ -139,11 +139,11 @@ func newLoose(to string, from int) (net.Conn, error) {
 // Write sends to the peer.
 func (l *loose) Write(b []byte) (int, error) { return l.WriteTo(b, l.to) }
 
-// Read accepts packets from the peer; from any other address it is an error.
+// Read reads a datagram. A datagram from another address than the peer's is an error.
 func (l *loose) Read(b []byte) (int, error) {
 	n, from, err := l.ReadFromUDP(b)
 	if err == nil && (!from.IP.Equal(l.to.IP) || from.Port != l.to.Port) {
-		return 0, fmt.Errorf("an answer from %s, asked was %s", from, l.to)
+		return 0, fmt.Errorf("answer from %s, but the request was to %s", from, l.to)
 	}
 	return n, err
 }

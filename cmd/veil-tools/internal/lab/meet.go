@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// metResult is the result of meet for each echo, by protocol/host:port.
+// metResult is the result of echo-meet for one echo server. To is protocol/host:port.
 type metResult struct {
 	To     string  `json:"to"`
 	Tries  int     `json:"tries"`
@@ -21,13 +21,13 @@ type metResult struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// meet exchanges messages with many echos at once. It repeats each until all its messages have come
-// back or the time is over: proxies learn of services, and nodes of each other, at their own pace.
-// Its error names the echos that did not answer; its output lists all.
+// meet exchanges messages with many echo servers at the same time. It repeats the exchange with a
+// server until all messages come back or the time is over, because proxies and nodes need time to
+// configure services and peers. Its output lists all servers, its error those that did not answer.
 func meet(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-meet")
-	timeout := flags.Timeout(30*time.Second, "the whole")
-	count := flags.Count(3, "messages to each")
+	timeout := flags.Timeout(30*time.Second, "all exchanges")
+	count := flags.Count(3, "messages to each server")
 	size := flags.Size(400, "message")
 	canary := flags.Canary("fills the messages")
 	if err := flags.ParseWith("PROTOCOL/HOST:PORT...", args); err != nil {
@@ -66,13 +66,14 @@ func meet(ctx context.Context, args []string) (any, error) {
 // meetProtocols are the protocols of a target, as in net.Dial.
 var meetProtocols = []string{"tcp", "udp", "tcp4", "tcp6", "udp4", "udp6"}
 
-// meetOne tries protocol/host:port until ctx ends.
+// meetOne repeats the exchange with the server to, protocol/host:port, until it succeeds or ctx
+// ends.
 func meetOne(ctx context.Context, to string, count, size int) metResult {
 	r := metResult{To: to}
 	start := time.Now()
 	proto, addr, ok := strings.Cut(to, "/")
 	if !ok || !slices.Contains(meetProtocols, proto) {
-		r.Error = "write tcp/host:port or udp/host:port; tcp4, tcp6, udp4 and udp6 choose a family"
+		r.Error = "want tcp/host:port or udp/host:port; tcp4, tcp6, udp4 and udp6 select a family"
 		return r
 	}
 	for {
@@ -83,7 +84,8 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 			return r
 		}
 		if r.Error == "" || ctx.Err() == nil {
-			// The last attempt is cut short. Its error reports only that.
+			// Keep the earlier error: that of an attempt that the end of ctx interrupts is not the
+			// cause.
 			r.Error = err.Error()
 		}
 		select {
@@ -95,7 +97,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 	}
 }
 
-// onceLimit bounds one try.
+// onceLimit is the time limit of one attempt.
 const onceLimit = 5 * time.Second
 
 func meetOnce(ctx context.Context, proto, addr string, count, size int) error {

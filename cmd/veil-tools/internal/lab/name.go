@@ -14,22 +14,22 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// nameAnswer is a named server's answer to a line, itself a line.
+// nameAnswer is the answer of name-serve to a line, one line of JSON.
 type nameAnswer struct {
 	Name string `json:"name"`
-	// From is the client as the server sees it.
+	// From is the client's address as the server sees it.
 	From string `json:"from"`
 	// Said is the line that the client sent.
 	Said string `json:"said"`
 }
 
-// name answers each line over TCP and each datagram with its name, at a number of ports, until it
+// name answers each line over TCP and each datagram with its name, on one or more ports, until it
 // gets a signal to end.
 func name(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("name-serve")
-	called := flags.String("name", "", "what it answers")
-	first := flags.Int("port", 7010, "first port, of TCP and UDP both")
-	count := flags.Count(1, "how many ports; with more than one the answer is name:port")
+	called := flags.String("name", "", "name to answer with")
+	first := flags.Int("port", 7010, "first port, for both TCP and UDP")
+	count := flags.Count(1, "number of ports; with more than one the answer is name:port")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (a nameAnswer) line() []byte {
 
 func nameConnections(l net.Listener, called string) {
 	serveConnections(l, func(c net.Conn) {
-		// A connection that breaks is the caller's finding.
+		// Ignore the error: if a connection breaks, the client reports that.
 		_ = verb.AnswerLines(c, c, func(line string) (any, error) {
 			return nameAnswer{called, c.RemoteAddr().String(), line}, nil
 		})
@@ -74,13 +74,13 @@ func nameDatagrams(u net.PacketConn, called string) {
 	})
 }
 
-// censusResult is the output of census.
+// censusResult is the output of name-count.
 type censusResult struct {
-	// Names counts the answers by server, Sources by the address that the server saw.
+	// Names counts the answers by server name, Sources by the client address that the server saw.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
-	// Failed counts requests without an answer, and Refused those among them that were refused.
-	// Error is the first error.
+	// Failed counts the requests without an answer, Refused those of them that were refused. Error
+	// is the first error.
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
@@ -88,17 +88,17 @@ type censusResult struct {
 	Slowest float64 `json:"slowestMillis"`
 }
 
-// census sends requests to named servers by one address, with a new socket each time. It counts the
-// answers by server, until there are enough failures to call it broken.
+// census sends requests to servers of name-serve behind one address, each over a new socket. It
+// counts the answers by server. It stops early after --enough failures.
 func census(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("name-count")
 	proto := flags.Proto()
-	to := flags.To("named servers")
+	to := flags.To("servers of name-serve")
 	from := flags.FromPort()
-	count := flags.Count(30, "how often")
-	timeout := flags.Timeout(time.Second, "each")
-	enough := flags.Int("enough", 3, "failures after which it asks no more")
-	pause := flags.Duration("pause", 0, "between two")
+	count := flags.Count(30, "number of requests")
+	timeout := flags.Timeout(time.Second, "each request")
+	enough := flags.Int("enough", 3, "stop after this number of failures")
+	pause := flags.Duration("pause", 0, "pause between two requests")
 	canary := flags.Canary("is sent")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -154,11 +154,11 @@ func askOnce(ctx context.Context, proto, to string, from int, canary string,
 	return askName(c, canary, time.Now().Add(timeout), again)
 }
 
-// udpAgain is the pause after which a datagram without an answer is sent again.
+// udpAgain is the delay after which a datagram without an answer is sent again.
 const udpAgain = 300 * time.Millisecond
 
-// askName sends a request over a socket. A request without an answer is sent again after the pause
-// again, until the deadline.
+// askName sends a request over a socket and returns the answer. Without an answer it repeats the
+// request after each again, until the deadline.
 func askName(c net.Conn, canary string, deadline time.Time,
 	again time.Duration) (a nameAnswer, err error) {
 	b := make([]byte, 4096)
@@ -182,13 +182,13 @@ func askName(c net.Conn, canary string, deadline time.Time,
 	}
 }
 
-// parseName reads an answer to the line said.
+// parseName parses the answer b to the line said.
 func parseName(b []byte, said string) (a nameAnswer, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return a, fmt.Errorf("answer %q: %w", b, err)
 	}
 	if a.Name == "" || a.Said != said {
-		return a, fmt.Errorf("answer %q: not to what was sent", b)
+		return a, fmt.Errorf("answer %q: not an answer to the sent line", b)
 	}
 	return a, nil
 }

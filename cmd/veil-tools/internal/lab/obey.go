@@ -15,9 +15,9 @@ type obeyed struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// obey reads commands, one per line, words separated by spaces, runs them, and answers each with a
-// line of JSON. Starting a process in a pod takes seconds on emulated machines. It ends with its
-// standard input.
+// obey runs the commands on standard input, one per line with words separated by spaces. It answers
+// each with a line of JSON, and returns at the end of the input. One process serves many commands,
+// because starting a process in a pod takes seconds on emulated machines.
 func obey(ctx context.Context, args []string) (any, error) {
 	if err := flagsOf("stdin-run").Parse(args); err != nil {
 		return nil, err

@@ -15,19 +15,19 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// holdResult is the final output of hold.
+// holdResult is the final output of tcp-hold.
 type holdResult struct {
 	Records uint64  `json:"records"`
 	MaxGap  float64 `json:"maxGapMillis"`
 	Local   string  `json:"local"`
 }
 
-// hold keeps one TCP connection to an echo open until it gets a signal to end. It sends a numbered
-// record each interval, each answered before the next. It fails when the connection breaks, stalls
-// for longer than --stall, or a record is missing.
+// hold keeps one TCP connection to an echo server open until it gets a signal to end. Each interval
+// it sends a numbered record and waits for it to come back. It fails if the connection breaks or
+// stalls for longer than --stall, or if a record comes back changed.
 func hold(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("tcp-hold")
-	to := flags.To("an echo")
+	to := flags.To("an echo server")
 	interval := flags.Interval(10*time.Millisecond, "records")
 	stall := flags.Duration("stall", 30*time.Second, "longest wait for an answer")
 	size := flags.Size(200, "record")
@@ -61,16 +61,17 @@ func hold(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// sourceResult is the final output of source.
+// sourceResult is the final output of udp-send.
 type sourceResult struct {
 	Sent   uint64 `json:"sent"`
 	Failed uint64 `json:"failed"`
 }
 
-// source sends numbered UDP datagrams one way at a steady rate until it gets a signal to end.
+// source sends numbered UDP datagrams at a steady rate until it gets a signal to end. It expects no
+// answers.
 func source(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("udp-send")
-	to := flags.To("a sink")
+	to := flags.To("a server of udp-count")
 	interval := flags.Interval(5*time.Millisecond, "datagrams")
 	size := flags.Size(200, "datagram")
 	if err := flags.Parse(args); err != nil {
@@ -100,21 +101,21 @@ func source(ctx context.Context, args []string) (any, error) {
 	}
 }
 
-// sinkResult is the final output of sink.
+// sinkResult is the final output of udp-count.
 type sinkResult struct {
 	Received uint64 `json:"received"`
 	Highest  uint64 `json:"highest"`
-	// Missing counts sequence numbers below the highest that never came.
+	// Missing counts the sequence numbers below Highest that did not arrive.
 	Missing uint64  `json:"missing"`
 	MaxGap  float64 `json:"maxGapMillis"`
 }
 
-// said is the number of datagrams after which a sink reports its count: a tenth of a second of a
-// source.
+// said is the number of datagrams between two reports of sink. A source sends them in a tenth of a
+// second.
 const said = 20
 
-// sink counts a source's datagrams until it gets a signal to end, and reports the count after each
-// twenty.
+// sink counts the datagrams of udp-send until it gets a signal to end. It prints the count after
+// every 20 datagrams.
 func sink(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("udp-count")
 	listen := flags.Listen(":7001", "")
@@ -169,8 +170,8 @@ func sink(ctx context.Context, args []string) (any, error) {
 	return r, nil
 }
 
-// raw sends the frame that it reads from its standard input out of a link: what a
-// spoofing pod or a hostile neighbour would send.
+// raw reads an Ethernet frame from standard input and sends it on a link, as a spoofing pod or a
+// hostile neighbour would.
 func raw(_ context.Context, args []string) (any, error) {
 	flags := flagsOf("ethernet-send")
 	link := flags.String("link", "eth0", "link to send on")

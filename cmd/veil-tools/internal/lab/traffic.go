@@ -34,10 +34,10 @@ func payload(seq uint64, size int) []byte {
 	return b
 }
 
-// echo sends back what it receives over TCP and UDP, until it gets a signal to end.
+// echo serves an echo server over TCP and UDP until it gets a signal to end.
 func echo(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-serve")
-	listen := flags.Listen(":7000", ", of TCP and UDP both")
+	listen := flags.Listen(":7000", " for both TCP and UDP")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 	return nil, nil
 }
 
-// listenBoth listens at an address by TCP and UDP.
+// listenBoth listens at an address with TCP and UDP.
 func listenBoth(at string) (net.Listener, net.PacketConn, error) {
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -69,12 +69,13 @@ func listenBoth(at string) (net.Listener, net.PacketConn, error) {
 	return l, u, nil
 }
 
-// echoConnections echoes what connections send, until l is closed.
+// echoConnections echoes the data of connections until l is closed.
 func echoConnections(l net.Listener) {
 	serveConnections(l, func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
-// serveConnections calls serve with each connection, which it closes afterwards, until l is closed.
+// serveConnections calls serve with each connection of l and then closes the connection. It returns
+// when l is closed.
 func serveConnections(l net.Listener, serve func(net.Conn)) {
 	for {
 		c, err := l.Accept()
@@ -88,7 +89,7 @@ func serveConnections(l net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// answerDatagrams sends back what answer returns, until u is closed.
+// answerDatagrams answers each datagram with the result of answer until u is closed.
 func answerDatagrams(u net.PacketConn, answer func(b []byte, from net.Addr) []byte) {
 	b := make([]byte, 1<<16)
 	for {
@@ -102,7 +103,7 @@ func answerDatagrams(u net.PacketConn, answer func(b []byte, from net.Addr) []by
 	}
 }
 
-// sendResult is the output of send.
+// sendResult is the output of echo-send.
 type sendResult struct {
 	Sent     int     `json:"sent"`
 	Received int     `json:"received"`
@@ -111,15 +112,15 @@ type sendResult struct {
 	Local    string  `json:"local"`
 }
 
-// send sends messages to an echo, one after the other, and fails when one did
-// not come back unchanged. Over UDP a message is sent again after --again.
+// send sends messages to an echo server, one after the other. It fails if a message does not come
+// back unchanged. Over UDP it repeats a message after --again.
 func send(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-send")
 	proto := flags.Proto()
-	to := flags.To("an echo")
-	count := flags.Count(10, "messages")
+	to := flags.To("an echo server")
+	count := flags.Count(10, "number of messages")
 	size := flags.Size(200, "message")
-	timeout := flags.Timeout(5*time.Second, "the whole")
+	timeout := flags.Timeout(5*time.Second, "all messages")
 	again := flags.Duration("again", 300*time.Millisecond,
 		"pause before a UDP message is sent again")
 	canary := flags.Canary("fills the messages")
@@ -157,7 +158,7 @@ func send(ctx context.Context, args []string) (any, error) {
 	return r, nil
 }
 
-// exchange sends msg to an echo and waits for it to come back.
+// exchange sends msg to an echo server and waits until it comes back.
 func exchange(c net.Conn, proto string, msg []byte, deadline time.Time,
 	again time.Duration) error {
 	if strings.HasPrefix(proto, "udp") {
@@ -168,7 +169,7 @@ func exchange(c net.Conn, proto string, msg []byte, deadline time.Time,
 }
 
 func exchangeTCP(c net.Conn, msg []byte) error {
-	// Written beside the reading: a large message does not fit into the buffers.
+	// Write and read at the same time, because a large message does not fit into the buffers.
 	wrote := make(chan error, 1)
 	go func() {
 		_, err := c.Write(msg)
@@ -182,7 +183,7 @@ func exchangeTCP(c net.Conn, msg []byte) error {
 		return err
 	}
 	if !bytes.Equal(got, msg) {
-		return errors.New("came back changed")
+		return errors.New("the message came back changed")
 	}
 	return nil
 }
@@ -192,7 +193,7 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 	var last, write error
 	tries, began := 0, time.Now()
 	for ; time.Now().Before(deadline); tries++ {
-		// Errors are ICMP errors to earlier messages; the message is repeated.
+		// An error here is an ICMP error for an earlier message. The message is repeated anyway.
 		if _, err := c.Write(msg); err != nil {
 			write = err
 		}
@@ -218,13 +219,13 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 		time.Since(began).Round(time.Millisecond), errors.Join(last, write))
 }
 
-// knock sends a line with the canary over TCP to any server and waits for an answer. Most servers,
-// also TLS servers, answer a line that they do not understand.
+// knock sends a line with the canary to any TCP server and waits for an answer. Most servers,
+// including TLS servers, answer a line that they do not understand.
 func knock(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("tcp-knock")
-	to := flags.To("a server")
+	to := flags.To("a TCP server")
 	canary := flags.Canary("is sent")
-	timeout := flags.Timeout(5*time.Second, "the whole")
+	timeout := flags.Timeout(5*time.Second, "connecting and the answer")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -254,7 +255,8 @@ func knock(ctx context.Context, args []string) (any, error) {
 		Millis: verb.Millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }
 
-// dialerFrom returns a dialer that uses a local port, even if a connection that ended still has it.
+// dialerFrom returns a dialer that uses that local port, even if an ended connection still occupies
+// it. With port 0 the kernel chooses the port.
 func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
 	d := &net.Dialer{Timeout: timeout}
 	switch {

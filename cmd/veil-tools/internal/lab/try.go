@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// tryState counts the tries to reach one echo.
+// tryState counts the attempts to reach one echo server.
 type tryState struct {
 	Proto string `json:"proto"`
 	To    string `json:"to"`
-	// Tried counts the finished tries, and Answered those among them that were answered.
+	// Tried counts the finished attempts, Answered those of them that were answered.
 	Tried    uint64 `json:"tried"`
 	Answered uint64 `json:"answered"`
-	// Error is the error of the last try without an answer.
+	// Error is the error of the last failed attempt.
 	Error string `json:"error,omitempty"`
 }
 
-// trial holds the tries to reach one echo while they go on.
+// trial makes the attempts to reach one echo server.
 type trial struct {
 	mu    sync.Mutex
 	state tryState
 }
 
-// try exchanges a message with each echo again and again, over TCP and UDP, by a new socket each
-// time. Each --report it prints the counts as a line of JSON, until it gets a signal to end. An
-// echo that does not answer is not an error.
+// try repeatedly exchanges a message with each echo server, over TCP and UDP, with a new socket
+// each time, until it gets a signal to end. Each --report it prints the counts as a line of JSON. A
+// server that does not answer is not an error.
 func try(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("echo-try")
-	to := flags.To("echos, commas between")
-	interval := flags.Interval(200*time.Millisecond, "two tries")
-	timeout := flags.Timeout(time.Second, "a try")
-	report := flags.Duration("report", time.Second, "pause between lines")
+	to := flags.To("echo servers, separated by commas")
+	interval := flags.Interval(200*time.Millisecond, "two attempts")
+	timeout := flags.Timeout(time.Second, "an attempt")
+	report := flags.Duration("report", time.Second, "interval of reports")
 	size := flags.Size(200, "message")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func try(ctx context.Context, args []string) (any, error) {
 	})
 }
 
-// run tries until ctx ends. A try that the end cuts short is not counted.
+// run makes attempts until ctx ends. An attempt that the end of ctx interrupts does not count.
 func (t *trial) run(ctx context.Context, interval, timeout time.Duration, size int) {
 	for {
 		once, cancel := context.WithTimeout(ctx, timeout)

@@ -2,7 +2,7 @@ package lab
 
 import "github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 
-// Verbs returns the package's verbs, by name.
+// Verbs returns the package's verbs, keyed by name.
 func Verbs() verb.Verbs {
 	printing := verb.Printing
 	return verb.Verbs{

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// cniResult is the output of cni: the result of ADD, or a plugin's error with its code.
+// cniResult is the output of cni-call: the result of ADD, or a plugin's error with its code.
 type cniResult struct {
 	Network string          `json:"network,omitempty"`
 	Result  json.RawMessage `json:"result,omitempty"`
@@ -25,7 +25,7 @@ type cniResult struct {
 	Millis  float64         `json:"millis"`
 }
 
-// attachments reads the list of --valid.
+// attachments parses the value of --valid.
 func attachments(list string) []types.GCAttachment {
 	valid := []types.GCAttachment{}
 	for _, s := range strings.Split(list, ",") {
@@ -36,8 +36,8 @@ func attachments(list string) []types.GCAttachment {
 	return valid
 }
 
-// loadNetwork reads the first configuration of a directory in the order of
-// names, as container runtimes do.
+// loadNetwork reads the configuration of a directory whose file name is the first in order, as
+// container runtimes do.
 func loadNetwork(dir string) (*libcni.NetworkConfigList, error) {
 	files, err := libcni.ConfFiles(dir, []string{".conflist"})
 	if err != nil {
@@ -50,18 +50,18 @@ func loadNetwork(dir string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromFile(files[0])
 }
 
-// cni is the container runtime's side of CNI, by the runtime's own library.
+// cni calls CNI plugins as a container runtime does, with libcni.
 func cni(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("cni-call")
 	act := flags.String("verb", "", "add, del, check, gc or status")
 	conf := flags.String("conf", "/etc/cni/net.d", "directory of network configurations")
-	path := flags.String("path", "", "directories of plugins, colons between")
+	path := flags.String("path", "", "directories of plugins, separated by colons")
 	cache := flags.String("cache", "", "directory of cached results")
 	caps := flags.String("caps", "", "capability arguments, a JSON object")
 	valid := flags.String("valid", "",
-		"for gc: containerID/interface of what is wanted, commas between")
-	more := flags.String("args", "", "further CNI_ARGS, KEY=VALUE, semicolons between")
-	timeout := flags.Timeout(30*time.Second, "the whole")
+		"for gc: valid attachments as containerID/interface, separated by commas")
+	more := flags.String("args", "", "further CNI_ARGS as KEY=VALUE, separated by semicolons")
+	timeout := flags.Timeout(30*time.Second, "the call")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
 

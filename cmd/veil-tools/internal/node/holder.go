@@ -15,10 +15,10 @@ import (
 )
 
 // holder is the first process of a node. It starts in new network, mount, PID, UTS and IPC
-// namespaces and returns the mount namespace the node's own /etc, /run, /proc, /sys and
-// /sys/fs/bpf. It prints "ready" and reaps orphans until its standard input ends. It is the init of
-// its PID namespace. So its end, and the end of the process that holds the other side of that pipe,
-// ends every process in the node.
+// namespaces. It mounts the node's own /etc, /run, /proc, /sys and /sys/fs/bpf. Then it prints
+// "ready" and reaps orphans until its standard input ends. It is the init of its PID namespace, so
+// its end ends every process in the node. So does the end of the process that holds the other side
+// of the input's pipe.
 func holder(_ context.Context, args []string) (any, error) {
 	flags := flagsOf("node-hold")
 	etc := flags.String("etc", "", "directory that becomes /etc")
@@ -41,7 +41,7 @@ func holder(_ context.Context, args []string) (any, error) {
 	return nil, err
 }
 
-// mountNode replaces what a node must not share with the machine.
+// mountNode mounts the node's own file systems over those that it must not share with the machine.
 func mountNode(etc string) error {
 	grouped, err := enterGroup()
 	if err != nil {
@@ -67,14 +67,14 @@ func mountNode(etc string) error {
 			continue
 		}
 		if m.kind == "sysfs" {
-			_ = unix.Unmount("/sys", unix.MNT_DETACH) // with the machine's cgroups in it
+			_ = unix.Unmount("/sys", unix.MNT_DETACH) // and the machine's cgroups below it
 		}
 		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
 
-	// Where /var/run is not a link to /run, the nodes would share sockets.
+	// If /var/run is not a link to /run, nodes would share the sockets in it.
 	if real, err := filepath.EvalSymlinks("/var/run"); err == nil && real != "/run" {
 		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount /var/run: %w", err)
@@ -91,8 +91,8 @@ func mountNode(etc string) error {
 }
 
 // enterGroup makes this process's cgroup the root of the cgroup file systems that the calling
-// thread mounts from now on. grouped reports whether the process was started in a cgroup of its
-// own.
+// thread mounts from now on. grouped reports whether the process has a cgroup of its own; without
+// one, enterGroup changes nothing. It locks the goroutine to its thread.
 func enterGroup() (grouped bool, err error) {
 	runtime.LockOSThread()
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -113,7 +113,7 @@ func enterGroup() (grouped bool, err error) {
 	return true, nil
 }
 
-// reap collects the orphans that an init inherits.
+// reap waits for ended orphans, which an init inherits, so that no zombies stay.
 func reap() {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, unix.SIGCHLD)

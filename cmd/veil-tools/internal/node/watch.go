@@ -17,12 +17,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// watch reads the uplinks of this network namespace with the leak oracle, in parts. Each line that
-// it reads is the canary of a new part. It answers with the oracle's result of the previous part as
-// a line of JSON. The result of the first line is empty. watch ends with its standard input.
+// watch reads the uplinks of this network namespace with the leak oracle, in parts. Each line of
+// standard input is the canary of a new part. watch answers it with the oracle's result for the
+// previous part, as a line of JSON. The answer to the first line has an empty result. watch returns
+// at the end of the input.
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := flagsOf("link-watch")
-	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
+	nodes := flags.String("nodes", "", "addresses of the tunnels' endpoints, separated by commas")
 	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	return nil, err
 }
 
-// answerParts answers each line of in with the result of the part that it ends.
+// answerParts answers each line of in with the result of the part that the line ends.
 func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 	return verb.AnswerLines(in, out, func(line string) (any, error) {
 		result, err := o.Take()
@@ -69,15 +70,15 @@ func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 			return nil, err
 		}
 		o.Update(func(r *leak.Rules) { r.Canary = []byte(line) })
-		// The caller ignores findings that are not leaks.
+		// Send only examples of leaks, because the caller ignores others.
 		result.Examples = slices.DeleteFunc(result.Examples,
 			func(e leak.Example) bool { return !e.Kind.Leak() })
 		return result, nil
 	})
 }
 
-// uplinks are the links by which frames leave a node: those with a device beneath them, and those
-// with an address of nodes (a bridge, a bond; a link of a network namespace that plays a node).
+// uplinks returns the links by which frames leave a node. They have a hardware device, or an
+// address of nodes, such as a bridge, a bond, or the link of a network namespace that plays a node.
 func uplinks(nodes []netip.Addr) ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -100,7 +101,7 @@ func uplinks(nodes []netip.Addr) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("no link has a device beneath it or an address of --nodes")
+		return nil, errors.New("no link has a hardware device or an address of --nodes")
 	}
 	return names, nil
 }

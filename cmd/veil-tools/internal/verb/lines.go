@@ -12,7 +12,7 @@ import (
 // Command runs one verb until it is done or ctx ends. Its result is printed as one line of JSON.
 type Command func(ctx context.Context, args []string) (any, error)
 
-// Printing returns a verb that prints the result of c, also beside an error.
+// Printing returns a verb that runs c and prints its result, even if c also returns an error.
 func Printing(c Command, short string) Verb {
 	return Verb{Short: short, Run: func(ctx context.Context, args []string) error {
 		out, err := c(ctx, args)
@@ -23,7 +23,7 @@ func Printing(c Command, short string) Verb {
 	}}
 }
 
-// Millis returns a duration in milliseconds, as results have it.
+// Millis returns a duration in milliseconds, the unit of results.
 func Millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // AnswerLines answers each line of in with a line of JSON. It returns at the end of in, and at the

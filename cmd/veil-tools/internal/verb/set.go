@@ -7,23 +7,24 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CanaryEnv names the environment variable with the string that all payloads carry.
+// CanaryEnv is the environment variable with the canary, the text that all payloads contain.
 const CanaryEnv = "LAB_CANARY"
 
-// Set are the flags of a verb. Flags that several verbs share are methods, so that a name has one
-// meaning.
+// Set is the flag set of a verb. Methods add the flags that several verbs share, so that a flag has
+// the same meaning in all verbs.
 type Set struct {
 	*pflag.FlagSet
 	verbs Verbs
 }
 
-// NewSet returns the flags of the verb called name, one of verbs.
+// NewSet returns an empty flag set for the verb called name, one of verbs.
 func NewSet(name string, verbs Verbs) Set { return Set{Flags(name), verbs} }
 
-// Parse reads the command line of a verb without arguments.
+// Parse parses the command line of a verb that has no arguments.
 func (o Set) Parse(args []string) error { return o.verbs.Parse(o.FlagSet, "", args) }
 
-// ParseWith is Parse for a verb with the arguments that are described.
+// ParseWith parses the command line of a verb with arguments, which arguments describes for the
+// help.
 func (o Set) ParseWith(arguments string, args []string) error {
 	return o.verbs.Parse(o.FlagSet, arguments, args)
 }
@@ -36,7 +37,7 @@ func (o Set) Proto() *string { return o.String("proto", "tcp", "tcp or udp") }
 
 // FromPort adds the flag for the local port.
 func (o Set) FromPort() *int {
-	return o.Int("from-port", 0, "the port that it sends from; 0 lets the kernel choose")
+	return o.Int("from-port", 0, "local port; 0 lets the kernel choose")
 }
 
 // Listen adds the flag for the address to listen on.
@@ -47,20 +48,20 @@ func (o Set) Listen(usual, more string) *string {
 // Count adds the flag for a number.
 func (o Set) Count(usual int, of string) *int { return o.Int("count", usual, of) }
 
-// Size adds the flag for a size in bytes.
-func (o Set) Size(usual int, of string) *int { return o.Int("size", usual, "bytes of a "+of) }
+// Size adds the flag for the size of a message in bytes.
+func (o Set) Size(usual int, of string) *int { return o.Int("size", usual, "bytes per "+of) }
 
-// Interval adds the flag for a pause.
+// Interval adds the flag for the interval between two events.
 func (o Set) Interval(usual time.Duration, between string) *time.Duration {
-	return o.Duration("interval", usual, "pause between "+between)
+	return o.Duration("interval", usual, "interval between "+between)
 }
 
 // Timeout adds the flag for a time limit.
 func (o Set) Timeout(usual time.Duration, of string) *time.Duration {
-	return o.Duration("timeout", usual, "for "+of)
+	return o.Duration("timeout", usual, "time limit for "+of)
 }
 
-// Canary adds the flag for a string in all traffic, by which the leak oracle recognizes it.
+// Canary adds the flag for the canary, the text in all traffic by which the leak oracle finds it.
 func (o Set) Canary(does string) *string {
-	return o.String("canary", os.Getenv(CanaryEnv), "what "+does)
+	return o.String("canary", os.Getenv(CanaryEnv), "text that "+does)
 }

@@ -11,26 +11,27 @@ import (
 	"github.com/kubeveil/kubeveil/internal/commandline"
 )
 
-// program begins the name of a set of flags.
+// program is the prefix of the name of a verb's flag set.
 const program = "veil-tools "
 
 // Verb is one verb of veil-tools.
 type Verb struct {
-	// Short describes it in one line.
+	// Short describes the verb in one line.
 	Short string
-	// Run runs until it is done or ctx ends. pflag.ErrHelp means that it wrote its help.
+	// Run runs the verb until it is done or ctx ends. It returns pflag.ErrHelp after it wrote its
+	// help.
 	Run func(ctx context.Context, args []string) error
 }
 
-// Verbs are verbs by name. A name has the protocol, or the object, and the act: "tcp-hold".
+// Verbs maps names to verbs. A name consists of a protocol or object and an action: "tcp-hold".
 type Verbs map[string]Verb
 
-// Flags returns an empty set of flags for the verb called name.
+// Flags returns an empty flag set for the verb called name.
 func Flags(name string) *pflag.FlagSet { return commandline.New(program + name) }
 
-// Parse reads the command line of the verb whose Flags are flags, and writes its help to standard
-// output. arguments describes the arguments after the flags. Empty means that there are none, and
-// Parse refuses them.
+// Parse parses the command line args of a verb whose flag set is flags. It writes help to standard
+// output. arguments describes the arguments after the flags. If it is empty, arguments are an
+// error.
 func (v Verbs) Parse(flags *pflag.FlagSet, arguments string, args []string) error {
 	usage := v[strings.TrimPrefix(flags.Name(), program)].Short + ".\n\nUsage:\n  " + flags.Name()
 	if flags.HasFlags() {
