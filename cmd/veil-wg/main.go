@@ -1,4 +1,4 @@
-// Command veil-wg is userspace WireGuard for nodes whose kernel has none: a
+// Command veil-wg is userspace WireGuard for nodes whose kernel has no WireGuard. It is a
 // supervisor that runs a process for each device that veild requests.
 package main
 
@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker/supervisor"
 )
 
-const usage = `Serve userspace WireGuard devices for veild, on a node whose kernel has none.
+const usage = `Serve userspace WireGuard devices for veild, on a node whose kernel has no WireGuard.
 
 Usage:
   veil-wg [flags]                       serve the requests in --dir (the supervisor)
@@ -32,13 +32,13 @@ Usage:
   veil-wg ready                         report whether the veil-wg of --instance serves the devices
   veil-wg version
 
-veild asks for a device by writing <dir>/<device>.json and configures it through
-/var/run/wireguard/<device>.sock, which wg(8) understands too. Killed processes
-are started again; SIGTERM leaves the device and its routes.
+veild requests a device by writing <dir>/<device>.json. It configures the device through
+/var/run/wireguard/<device>.sock, which wg(8) can use, too. Killed processes
+are restarted; SIGTERM leaves the device and its routes.
 
 Examples:
   veil-wg                               as a service, beside veild
-  veil-wg --dir /run/other/wg           requests elsewhere (veild must agree)
+  veil-wg --dir /run/other/wg           requests in another directory (veild needs the same)
   echo '{"device":"veil7","mtu":1420}' > ` + abi.WorkerDir + `/veil7.json
                                         request a device by hand
   rm ` + abi.WorkerDir + `/veil7.json         and remove it again
@@ -46,12 +46,12 @@ Examples:
 Flags:
 `
 
-// passedFD is the descriptor of the lock that a device's process inherits, or of the pipe on which
-// it reports that it took the device over.
+// passedFD is the file descriptor that a device's process inherits. It is the device's lock, or the
+// pipe on which the process reports that it took the device over.
 const passedFD = 3
 
-// instanceEnv is the name of the instance where no flag gives it: a probe's command line has no
-// variables.
+// instanceEnv is the environment variable with the default of --instance. Probes need it, because
+// their command lines cannot contain variables.
 const instanceEnv = "KUBEVEIL_INSTANCE"
 
 type options struct {
@@ -67,7 +67,7 @@ type options struct {
 }
 
 func main() {
-	// A dead reader of the log must not end a device's process.
+	// A device's process must not end when the reader of its log ends.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -97,14 +97,14 @@ func run(ctx context.Context, args []string) error {
 		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "`level` debug, info, warn or error")
 	fs.TextVar(&o.format, "log-format", commandline.LogText, commandline.LogFormatUsage)
-	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
+	fs.IntVar(&o.mtu, "mtu", 0, "device only: MTU in `bytes` of a TUN that has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
 	fs.BoolVar(&o.takeOver, "takeover", false,
-		"device only: take it over from the process that serves it; file descriptor 3 is the pipe "+
-			"for the report")
+		"device only: take the device over from the process that serves it; file descriptor 3 "+
+			"is the pipe for the report")
 	fs.StringVar(&o.instance, "instance", os.Getenv(instanceEnv),
 		"`name` of this veil-wg and its restarts, such as a pod's UID (default $"+instanceEnv+
-			"): a newer one takes over, an older one waits")
+			"); a newer instance takes over, an older one waits")
 	if err := commandline.Parse(fs, usage, args, os.Stdout); err != nil {
 		return err
 	}
@@ -116,7 +116,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if verb == "device" {
-		// The supervisor starts devices with that environment; another starter may not.
+		// The supervisor starts this process with the needed environment, but another program may
+		// not.
 		if err := secret.KeepStacks(); err != nil {
 			return err
 		}
