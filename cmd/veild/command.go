@@ -24,10 +24,11 @@ func closeNode(flags *config.Flags) error {
 	return node.Close(cfg, log)
 }
 
-// check prints the notes of node.Notes to out, and returns the errors.
+// check checks configuration and machine. It prints the notes of node.Notes to out, and returns all
+// errors.
 func check(out io.Writer, flags *config.Flags) error {
 	cfg, err := flags.Load()
-	if err == nil { // otherwise the files may be the wrong ones
+	if err == nil { // with an invalid configuration, these may be the wrong files
 		err = node.CheckFiles(cfg)
 	}
 	err = errors.Join(err, node.Check(cfg))
@@ -45,7 +46,7 @@ func check(out io.Writer, flags *config.Flags) error {
 func cleanup(ctx context.Context, flags *config.Flags) error {
 	cfg, err := flags.Load()
 	if err != nil {
-		// Our objects have fixed names: a broken configuration does not stop their removal.
+		// Continue with an invalid configuration, because Kubeveil's objects have fixed names.
 		fmt.Fprintf(os.Stderr,
 			"veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
 		cfg = config.Default()
@@ -62,6 +63,6 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d things removed; nothing of Kubeveil's network is left on this node\n", n)
+	fmt.Printf("%d objects removed; nothing of Kubeveil's network is left on this node\n", n)
 	return nil
 }

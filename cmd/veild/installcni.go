@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 )
 
-// installCNI is `veild install-cni FROM TO`.
+// installCNI runs `veild install-cni FROM TO`.
 func installCNI(args []string) error {
 	if len(args) != 2 {
 		return errors.New("install-cni takes two directories: veild install-cni /opt/cni/bin " +

@@ -1,5 +1,5 @@
-// Command veild is Kubeveil's node daemon. See docs/concepts.md for what it does
-// and docs/reference/configuration.md for what may be set.
+// Command veild is Kubeveil's node daemon. docs/concepts.md describes what it does,
+// docs/reference/configuration.md its configuration.
 package main
 
 import (
@@ -20,15 +20,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const usage = `Keep a node's pods talking through WireGuard, and nothing of them in clear.
+const usage = `Connect this node's pods to other nodes' pods through WireGuard, never in clear.
 
 Usage:
   veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
-  veild close [flags]     guard and unreachable routes only, then end: for boot, before the network
+  veild close [flags]     install only guard and unreachable routes: for boot, before the network
   veild check [flags]     report what is wrong with configuration and machine, change nothing
   veild cleanup [flags]   remove Kubeveil's network from this node; storage stays
   veild install-cni FROM TO
-                          copy the CNI plugins of a directory to another; cleanup takes them away
+                          copy CNI plugins from a directory to another; cleanup removes them
   veild idle              do nothing until SIGTERM
   veild version
 
@@ -86,7 +86,8 @@ func run(ctx context.Context, args []string) error {
 }
 
 func serve(ctx context.Context, flags *config.Flags) error {
-	// The private key is in this process's memory: no core dump, no reading by others.
+	// The private key is in this process's memory. Forbid core dumps, and reading by other
+	// processes.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}

@@ -184,7 +184,7 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 		t.Errorf("not as before the installation:\n%s", strings.Join(left, "\n"))
 	}
 	out, err = cleanup(ctx, n)
-	if err != nil || worker && !strings.Contains(out, "0 things removed") {
+	if err != nil || worker && !strings.Contains(out, "0 objects removed") {
 		t.Errorf("cleanup once more: %v: %s", err, out)
 	}
 	if left := difference(before, inventory(ctx, t, n)); len(left) > 0 {
