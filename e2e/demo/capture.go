@@ -13,17 +13,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
-// shownFrames is how many frames of each network the report shows.
+// shownFrames is the number of frames of each network that the report shows.
 const shownFrames = 3
 
-// sniffer keeps the first frames on a link that a test wants to see.
+// sniffer captures frames on a link. Use sniff, then close.
 type sniffer struct {
 	fd     int
 	stop   chan struct{}
 	frames chan [][]byte
 }
 
-// sniff begins at once. want selects frames; at most limit are kept.
+// sniff begins to capture on link in the network namespace ns. It keeps the first limit frames for
+// which want returns true.
 func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error) {
 	s := &sniffer{stop: make(chan struct{}), frames: make(chan [][]byte, 1)}
 	err := netns.Do(ns, func() error {
@@ -36,7 +37,7 @@ func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error)
 			int(all)); err != nil {
 			return err
 		}
-		// A read that nothing comes for looks whether it is to end.
+		// With this time limit, read checks often enough whether to stop.
 		wake := unix.NsecToTimeval(int64(100 * time.Millisecond))
 		err = errors.Join(unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index}),
 			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wake))
@@ -69,7 +70,7 @@ func (s *sniffer) read(want func([]byte) bool, limit int) {
 	}
 }
 
-// close ends the capture and returns what was kept.
+// close ends the capture and returns the kept frames.
 func (s *sniffer) close() [][]byte {
 	close(s.stop)
 	frames := <-s.frames
@@ -83,14 +84,15 @@ const (
 	udp = 17
 )
 
-// packet holds the parts of a frame that a person looks for.
+// packet holds addresses, protocol and ports of a frame.
 type packet struct {
 	src, dst         netip.Addr
 	proto            uint8
 	srcPort, dstPort uint16
 }
 
-// parseFrame reads Ethernet, IPv4 or IPv6 without extension headers, and ports.
+// parseFrame parses Ethernet, IPv4 or IPv6 without extension headers, and ports. ok is false for
+// any other frame.
 func parseFrame(frame []byte) (p packet, ok bool) {
 	if len(frame) < 14 {
 		return p, false
@@ -131,7 +133,7 @@ func parseFrame(frame []byte) (p packet, ok bool) {
 	return p, true
 }
 
-// summary is a line for people.
+// summary returns a line for the report that describes a frame.
 func summary(frame []byte) string {
 	p, ok := parseFrame(frame)
 	if !ok {

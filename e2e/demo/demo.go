@@ -1,10 +1,10 @@
 // Package demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once
-// over the reference network in clear and once over Kubeveil, with a sniffer on the wire of both.
+// over a reference network in clear and once over Kubeveil, with a sniffer on the wire of both.
 // On request Kubeveil's nodes have a real API server, services and a NetworkPolicy.
 //
-// A gate is missed if anything of our network was seen in clear, or if the sniffer did not see the
-// plaintext of the other one (it would prove nothing). The report lists each forbidden attempt, and
-// whether it got through. Start reading at show.
+// A gate is missed if traffic of Kubeveil's network was seen in clear. A gate is also missed if the
+// sniffer saw no plaintext of the reference network, because then the sniffer proves nothing. The
+// report lists each forbidden attempt, and whether it was blocked. Start reading at show.
 package demo
 
 import (
@@ -19,25 +19,27 @@ import (
 
 // demo is one run.
 type demo struct {
-	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot
-	// files.
+	// api reports whether Kubeveil's nodes have an API server. Without an API server they read
+	// snapshot files.
 	api    bool
 	say    func(format string, args ...any)
 	result *bench.Result
 	report *report.Report
 	ours   *network
 	clear  *network
-	// beside is a cluster on wireguard-go, if userspace reports that tunnels are not in the kernel.
+	// beside is a cluster on wireguard-go for comparison. It is nil if the kernel serves the
+	// tunnels. userspace reports whether veil-wg serves the tunnels.
 	beside    *network
 	userspace bool
-	problem   error
+	// problem is the error of the sniffer, if it saw forbidden traffic.
+	problem error
 }
 
-// Run shows it and returns the report. The result names the commit of the tree in the folder root.
-// api reports whether Kubeveil's nodes have an API server; without one they read snapshot files.
-// progress receives a line per step. Run returns the report also beside the error of a sniffer that
-// saw what must not be there. It returns no report if a step failed. It needs root and the programs
-// of make build.
+// Run runs the demonstration and returns the report. If the sniffer saw forbidden traffic, it
+// returns both the report and an error. If a step failed, it returns no report. It needs root and
+// the programs of make build. root is the root of the repository, whose commit the result names.
+// api reports whether Kubeveil's nodes have an API server. Without an API server they read snapshot
+// files. progress prints a line per step.
 func Run(ctx context.Context, root string, api bool, progress func(format string, args ...any)) (
 	rep *report.Report, err error) {
 	d := &demo{api: api, say: progress}
@@ -56,7 +58,7 @@ func Run(ctx context.Context, root string, api bool, progress func(format string
 	return d.report, d.problem
 }
 
-// lead returns the first sentences of the page.
+// lead returns the first sentences of the report.
 func lead(api bool) string {
 	services := ""
 	if api {
@@ -68,7 +70,7 @@ func lead(api bool) string {
 		"A sniffer on the wire of both looks for what must not be there."
 }
 
-// show is the demonstration, step by step.
+// show runs the steps of the demonstration.
 func (d *demo) show(ctx context.Context) (err error) {
 	how := "Kubeveil, whose nodes read snapshot files"
 	if d.api {
@@ -102,7 +104,7 @@ func (d *demo) show(ctx context.Context) (err error) {
 	return d.measure(ctx)
 }
 
-// judge ends both oracles and compares what they saw.
+// judge stops both oracles and adds the gates about their results.
 func (d *demo) judge() error {
 	ours, err := d.ours.lab.Oracle.Stop()
 	if err != nil {
@@ -129,7 +131,7 @@ func (d *demo) judge() error {
 		bench.Exactly("our network, in clear", int(ours.Plaintext), 0, "frames"),
 		bench.Gate{Name: "our network, every frame", Want: allowed, Got: outcome,
 			OK: ours.Err() == nil},
-		bench.Gate{Name: "reference network, in clear (the sniffer can see)",
+		bench.Gate{Name: "reference network, in clear (shows that the sniffer works)",
 			Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext),
 			OK: control.Plaintext > 0})
 

@@ -20,20 +20,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// network is one of the two clusters with a pod on each node.
+// network is one of the clusters, with a pod on each node.
 type network struct {
 	title string
 	lab   *lab.Lab
 	pods  []*lab.Pod
-	// balanced and measured are the addresses of services, see serve; the reference network has
-	// none.
+	// balanced and measured are the addresses of two services (see serve). They are empty for the
+	// reference network.
 	balanced, measured []netip.Addr
 
 	capture report.Capture
 	server  *load.Server
 }
 
-// nodes is how many a cluster has.
+// nodes is the number of nodes per cluster.
 const nodes = 3
 
 func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, error) {
@@ -44,7 +44,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		opts.NoAPIServer, opts.Engine = !d.api, worker.EngineKubeveil
 	}
 	if kind == lab.Veil && d.api {
-		// The size of the table for a small cluster.
+		// Use the service table's size for a small cluster.
 		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "policy": "kubernetes",
 			"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16}}}
 	}
@@ -81,7 +81,8 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 	return n, nil
 }
 
-// addPod makes a pod. An API server gets the pod too, since policies are enforced.
+// addPod makes a pod on a node. With an API server, it also makes the Pod object, which policies
+// need.
 func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) {
 	if n.lab.Control == nil {
 		return node.AddPod(ctx, "demo", lab.PodOptions{})
@@ -89,7 +90,7 @@ func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) 
 	return node.RunPod(ctx, namespace, fmt.Sprintf("demo-%d", node.Number), nil)
 }
 
-// newBeside makes a cluster of two nodes with a pod on each, whose tunnels wireguard-go serves.
+// newBeside makes a cluster of two nodes with a pod on each. wireguard-go serves its tunnels.
 func (d *demo) newBeside(ctx context.Context) (*network, error) {
 	n := &network{title: "Kubeveil on wireguard-go"}
 	var err error
@@ -130,12 +131,12 @@ func (n *network) close() error {
 	return n.lab.Close()
 }
 
-// talk lets every pod exchange messages with every other, and keeps frames from the wire.
+// talk makes every pod exchange messages with every other pod, and keeps some frames from the wire.
 func (d *demo) talk(ctx context.Context, n *network) error {
 	want := func(frame []byte) bool { return strings.Contains(string(frame), n.lab.Canary) }
 	if !n.capture.Leaks {
-		// Data of the tunnel of about the messages' size: a handshake and a keepalive are shorter,
-		// the probes of the path's MTU longer.
+		// Select tunnel packets of about the messages' size. Handshakes and keepalives are shorter,
+		// probes of the path MTU are longer.
 		want = func(frame []byte) bool {
 			p, ok := parseFrame(frame)
 			return ok && p.proto == udp && (p.dstPort == abi.TunnelPort ||
@@ -180,7 +181,7 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 }
 
 // messages makes every pod exchange messages with every other pod, and the pod of the first node
-// exchange messages with the service. It returns how many were answered.
+// exchange messages with the service. It returns the numbers of answered messages.
 func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
 	for _, from := range n.pods {
 		for _, to := range n.pods {
@@ -198,7 +199,8 @@ func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err
 	return pods, service, err
 }
 
-// messagesTo exchanges messages with a server at each of its addresses, over UDP and TCP.
+// messagesTo exchanges messages with a server at each of its addresses, over UDP and TCP. It
+// returns the number of answered messages.
 func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (int, error) {
 	messages := 0
 	for _, addr := range to {
@@ -214,7 +216,8 @@ func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (
 	return messages, nil
 }
 
-// exchange tries again for a while: a node is ready before all others have its key.
+// exchange exchanges messages. It retries for up to 20 s, because a node is ready before all other
+// nodes have its key.
 func (d *demo) exchange(ctx context.Context, from *lab.Pod,
 	x traffic.Exchange) (got traffic.Sent, err error) {
 	err = lab.Until(ctx, 20*time.Second, func() error {
@@ -234,7 +237,7 @@ var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
 	caseService: "TCP, 1 stream, pod to service",
 	caseBeside:  "TCP, 1 stream, beside wireguard-go instead of our engine"}
 
-// notes returns what stands below the figures.
+// notes returns the notes below the figures of the report.
 func (d *demo) notes() []string {
 	notes := []string{
 		"Not tried here: what host processes of nodes send to each other, what pods send out of the " +
@@ -261,7 +264,7 @@ func (d *demo) notes() []string {
 	return notes
 }
 
-// noteTunnel states on the page which WireGuard was measured.
+// noteTunnel adds to the report which WireGuard was measured, and sets userspace.
 func (d *demo) noteTunnel(ctx context.Context) error {
 	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
 	if err != nil {
@@ -282,7 +285,7 @@ func (d *demo) noteTunnel(ctx context.Context) error {
 	return nil
 }
 
-// measure takes a few figures, the networks by turns.
+// measure measures the TCP throughput of the networks in interleaved rounds.
 func (d *demo) measure(ctx context.Context) (err error) {
 	networks := []*network{d.ours, d.clear}
 	if d.userspace {
@@ -300,7 +303,7 @@ func (d *demo) measure(ctx context.Context) (err error) {
 	side := func(name string, n *network, to netip.Addr) bench.Side {
 		f := load.Flow{To: to, Duration: 2 * time.Second,
 			Run: func(ctx context.Context, args ...string) ([]byte, error) {
-				// In the node's cgroup too, at which services are translated.
+				// Run it in the node's cgroup, too, because services are translated there.
 				return n.pods[0].Exec(ctx, "iperf3", args...)
 			}}
 		return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {

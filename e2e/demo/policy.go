@@ -21,15 +21,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// namespace is where the pods of the network with an API server are.
+// namespace is the Kubernetes namespace of the pods if there is an API server.
 const namespace = "demo"
 
-// isolated are three pods of our network: a NetworkPolicy lets allowed, and not forbidden, reach
-// server. Both are on one other node, so that their packets take the same path.
+// isolated has three pods of Kubeveil's network. A NetworkPolicy allows only allowed to reach
+// server, and not forbidden. allowed and forbidden are on the same node, so that their packets take
+// the same path.
 type isolated struct{ server, allowed, forbidden *lab.Pod }
 
-// policy tries what a NetworkPolicy forbids: with veild running on the receiver's node, and once
-// more after it was killed.
+// policy makes a forbidden pod send to an isolated pod, first while veild runs on the receiver's
+// node, then after veild was killed. It does nothing without an API server.
 func (d *demo) policy(ctx context.Context) error {
 	if !d.api {
 		return nil
@@ -55,7 +56,7 @@ func (d *demo) policy(ctx context.Context) error {
 	return errors.Join(err, policyInForce(ctx, node))
 }
 
-// isolate makes the policy, then the pods, and waits until the server's node enforces it.
+// isolate makes the policy, then the pods, and waits until the server's node enforces the policy.
 func (d *demo) isolate(ctx context.Context) (pods isolated, err error) {
 	labeled := func(name string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
@@ -106,19 +107,21 @@ func policyInForce(ctx context.Context, node *lab.Node) error {
 	return nil
 }
 
-// verdict is the result of an attempt, as the receiver and its node saw it.
+// verdict is the result of an attempt, measured at the receiver and its node.
 type verdict struct {
-	// forbidden and allowed are packets of the two pods that arrived on the receiver's link;
-	// connected are TCP connections of the first.
+	// forbidden and allowed count the packets of the two pods that arrived on the receiver's link.
+	// connected counts the TCP connections that the forbidden pod opened.
 	forbidden, allowed, connected int
-	// dropped is by how much the receiver's node counted policy_ingress up.
+	// dropped is the increase of the counter policy_ingress on the receiver's node.
 	dropped uint64
-	// answered are messages of the allowed pod, err is why it got no further answers.
+	// answered counts the answered messages of the allowed pod. err is the error that ended its
+	// messages, or nil.
 	answered int
 	err      error
 }
 
-// refusal returns the row of an attempt. An attempt of which nothing was counted proves nothing.
+// refusal returns the report's row of an attempt. The row is OK only if packets were dropped and
+// the allowed pod was answered, because otherwise the attempt proves nothing.
 func (v verdict) refusal(what string) report.Refusal {
 	r := report.Refusal{What: what, Want: "dropped by the receiver's node; the third is answered",
 		Got: fmt.Sprintf("%d packets arrived, policy_ingress +%d; %d messages of the third answered",
@@ -134,9 +137,9 @@ func (v verdict) refusal(what string) report.Refusal {
 	return r
 }
 
-// judged lets first the forbidden pod and then the allowed one send to the server, and counts on
-// the server's link. What the allowed pod sends takes the same way and comes later: once it is
-// answered, nothing of the forbidden pod is under way.
+// judged makes the forbidden pod and then the allowed pod send to the server, and counts packets on
+// the server's link. The allowed pod's packets take the same path later. So once they are answered,
+// no packet of the forbidden pod is still under way.
 func (d *demo) judged(ctx context.Context, pods isolated, what string) error {
 	node := pods.server.Node
 	before, err := ingressDrops(node)
@@ -182,16 +185,17 @@ func (d *demo) judged(ctx context.Context, pods isolated, what string) error {
 }
 
 const (
-	// countedFrames bounds what is kept of an attempt.
+	// countedFrames is the maximum number of frames that are kept per attempt.
 	countedFrames = 1 << 12
-	// knocks is how many datagrams go to each address.
+	// knocks is the number of datagrams to each address.
 	knocks = 10
-	// connecting bounds an attempt to connect by TCP. The SYN leaves at once.
+	// connecting is the time limit of a TCP connection attempt. It may be short, because the SYN
+	// leaves at once.
 	connecting = 300 * time.Millisecond
 )
 
-// knock sends datagrams to each address, then opens a TCP connection to each. It returns how many
-// connections came about, and an error if a datagram did not leave.
+// knock sends datagrams to each address, then tries to open a TCP connection to each. It returns
+// the number of open connections, and an error if a datagram could not be sent.
 func (d *demo) knock(from *lab.Pod, to []netip.Addr) (connected int, err error) {
 	payload := []byte(d.ours.lab.Canary)
 	for _, addr := range to {
@@ -216,8 +220,8 @@ func (d *demo) knock(from *lab.Pod, to []netip.Addr) (connected int, err error) 
 	return connected, nil
 }
 
-// ingressDrops returns how many packets a node's kernel dropped because no policy of their
-// destination allows them. It needs no veild.
+// ingressDrops returns the number of packets that a node's kernel dropped because no policy of
+// their destination allows them. It does not need veild.
 func ingressDrops(n *lab.Node) (count uint64, err error) {
 	err = n.Do(func() error {
 		drops, err := nftables.Drops()

@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// refused tries what must not work on our network, with the oracle watching.
+// refused runs the forbidden attempts on Kubeveil's network, while the oracle watches. It records
+// whether each was blocked.
 func (d *demo) refused(ctx context.Context) error {
 	pod, node := d.ours.pods[0], d.ours.lab.Nodes()[0]
 	other := d.ours.pods[1].Addr(false)
@@ -46,9 +47,9 @@ func (d *demo) refused(ctx context.Context) error {
 	}
 
 	if err := d.counted(ctx, node,
-		report.Refusal{What: "Somebody routes a pod's address past the " +
+		report.Refusal{What: "An administrator routes a pod's address past the " +
 			"tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
-			// More specific than the route into the tunnel.
+			// This route is more specific than the route into the tunnel.
 			route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
 			if err := node.IP(ctx, "route add "+route); err != nil {
 				return err
@@ -63,12 +64,13 @@ func (d *demo) refused(ctx context.Context) error {
 	if err := d.policy(ctx); err != nil {
 		return err
 	}
-	// Last: a veild that starts among forged nodes would have to judge them again.
+	// Run this last, because the forged nodes stay. policy restarts a veild, which would have to
+	// refuse them again.
 	return d.forged(ctx, node)
 }
 
-// forged announces nodes that claim addresses of the second node. It checks that the first node
-// refuses each, and reaches the second as before.
+// forged announces nodes that claim the key, the addresses or the pod prefixes of the second node.
+// It records whether the first node refuses each of them and still reaches the second node.
 func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	victim := d.ours.lab.Nodes()[1]
 	s, err := telemetry.Fetch(ctx, victim.Path(abi.AdminSocket))
@@ -118,7 +120,8 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	return ctx.Err()
 }
 
-// outcome waits until a node refuses what another claims, and lets pods talk then.
+// outcome waits until node refuses the claim of claimant. Then it checks that pods still exchange
+// messages. It returns the result for the report, and whether both succeeded.
 func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (got string, ok bool) {
 	err := lab.Until(ctx, 10*time.Second, func() error {
 		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))
@@ -141,9 +144,9 @@ func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (go
 	return got, true
 }
 
-// unknown connects to an address of the cluster that no node has. The node answers at once with a
-// reset (pkg/guard, refuse); its routes show that no other host did, which have no way there
-// for a pod.
+// unknown connects from the pod to an address of the cluster that no node has. The pod's own node
+// resets the connection at once (pkg/guard/chains). The node has no route to the address for pods,
+// so no other host can have sent the reset.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, traffic.EchoPort).String(),
@@ -167,13 +170,13 @@ func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to net
 	return ctx.Err()
 }
 
-// note adds what came of an attempt to the report.
+// note adds an attempt and its result to the report.
 func (d *demo) note(r report.Refusal) {
 	d.report.Refused = append(d.report.Refused, r)
 	d.say("%s: %s", r.What, r.Got)
 }
 
-// counted makes an attempt and checks that the guard counts it for a reason.
+// counted runs attempt and records whether the guard's drop counter named reason grows.
 func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reason string,
 	attempt func() error) error {
 	before, err := drops(ctx, n, reason)
@@ -199,7 +202,7 @@ func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reaso
 	return ctx.Err()
 }
 
-// drops is the guard's counter for a reason.
+// drops returns the guard's drop counter named reason on a node.
 func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
 	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
@@ -214,7 +217,8 @@ func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
 	return sum, nil
 }
 
-// send sends one datagram out of a namespace; a zero from lets the kernel choose.
+// send sends one datagram from the network namespace ns. With a zero from the kernel chooses the
+// source.
 func send(ns string, from, to netip.AddrPort, payload []byte) error {
 	return netns.Do(ns, func() error {
 		var local *net.UDPAddr

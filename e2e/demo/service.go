@@ -17,8 +17,9 @@ import (
 // iperfPort is the default port of iperf3, where the servers of package load listen.
 const iperfPort = 5201
 
-// serve makes two services for the pod of the first node. One has the pods of all other nodes
-// behind it, and one the pod of the second node, whose figure then has the same path as pod to pod.
+// serve makes two services for the pod of the first node. The backends of balanced are the pods of
+// all other nodes. The only backend of measured is the pod of the second node, so that its figure
+// has the same path as pod to pod.
 func (n *network) serve(ctx context.Context) (err error) {
 	if n.balanced, err = addService(ctx, n.lab, "balanced", traffic.EchoPort,
 		n.pods[1:]...); err != nil {
@@ -28,8 +29,8 @@ func (n *network) serve(ctx context.Context) (err error) {
 	return err
 }
 
-// addService makes a service over TCP and UDP at a port, which is also the port of the backends. It
-// makes its EndpointSlices as the endpoint controller would, and returns the service's addresses,
+// addService makes a service for TCP and UDP on port, which is also the port of the backends. It
+// makes the EndpointSlices as the endpoint controller would. It returns the service's addresses,
 // IPv4 first.
 func addService(ctx context.Context, l *lab.Lab, name string, port int32,
 	backends ...*lab.Pod) ([]netip.Addr, error) {
@@ -69,7 +70,7 @@ func addService(ctx context.Context, l *lab.Lab, name string, port int32,
 	return addrs, nil
 }
 
-// endpointSlice has the pods' addresses of one family, and no ports.
+// endpointSlice returns an EndpointSlice with the pods' addresses of one family, without ports.
 func endpointSlice(service string, six bool, pods []*lab.Pod) *discoveryv1.EndpointSlice {
 	family := discoveryv1.AddressTypeIPv4
 	if six {

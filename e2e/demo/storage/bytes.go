@@ -17,16 +17,16 @@ import (
 const (
 	diskSize   = 128 << 20
 	volumeSize = 96 << 20
-	// lines is how many the file has.
+	// lines is the number of lines of the file.
 	lines = 2000
-	// enough is how many must be found on the plain disk: where a file is in pieces, lines lie
-	// across two of them.
+	// enough is the number of lines that must be found on the plain disk. It is less than lines,
+	// because lines across two fragments of the file are not found.
 	enough = lines * 9 / 10
-	// shown is how much of a disk the report shows, bytes.
+	// shown is the number of bytes of a disk that the report shows.
 	shown = 176
 )
 
-// Names of the volumes, the folders where they are and the file on each.
+// Names of the volumes, the folders where they are mounted, and the name of the file on each.
 const (
 	firstVolume, secondVolume = "pvc-first", "pvc-second"
 	firstAt, secondAt         = "/mnt/first", "/mnt/second"
@@ -38,12 +38,12 @@ func (d *demo) disk(name string) disk.Disk {
 	return disk.Disk{Serial: name, Path: filepath.Join(d.dir, name+".img"), Size: diskSize}
 }
 
-// tool runs volumetool with the volumes' disks.
+// tool returns the arguments of volumetool with the volumes' disks and words.
 func (d *demo) tool(words ...string) []string {
 	return append([]string{"--disks", d.first.Device(0) + "," + d.second.Device(0)}, words...)
 }
 
-// write makes the volumes and the plain file system, and writes the file to each.
+// write makes the two volumes and the plain file system, and writes the file to each.
 func (d *demo) write(ctx context.Context) error {
 	random := make([]byte, 6)
 	if _, err := rand.Read(random); err != nil {
@@ -80,7 +80,7 @@ func (d *demo) write(ctx context.Context) error {
 	return nil
 }
 
-// look reads the disks as their owner does.
+// look reads the raw disks, as their owner can, and adds what it finds to the report.
 func (d *demo) look(ctx context.Context) error {
 	for _, side := range []struct {
 		disk           disk.Disk
@@ -120,7 +120,7 @@ func (d *demo) look(ctx context.Context) error {
 			searched>>20)
 		if disk == d.plain {
 			d.result.Gates = append(d.result.Gates, bench.Gate{
-				Name: "plain disk: lines of the file found (the search can find)",
+				Name: "plain disk: lines of the file found (shows that the search works)",
 				Want: fmt.Sprintf("at least %d", enough), Got: fmt.Sprint(found),
 				OK: found >= enough})
 			continue
@@ -132,7 +132,7 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// printable is bytes as text, a dot for each that has none.
+// printable returns b as text, with a dot for each unprintable byte.
 func printable(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -142,7 +142,7 @@ func printable(b []byte) string {
 	}, latin(b))
 }
 
-// latin takes each byte for a character.
+// latin returns b as text in Latin-1: each byte is a character.
 func latin(b []byte) string {
 	runes := make([]rune, len(b))
 	for i, c := range b {

@@ -1,12 +1,12 @@
 // Package storage shows what encrypted volumes are for: a virtual machine whose disks belong to
-// another company. The same file is written to a plain disk and to a volume, and the raw bytes of
-// both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an
-// older image and changes bytes, and each time the volume is refused; and a key is wrapped again
-// while fio writes.
+// another company. The same file is written to a plain disk and to a volume, and the report shows
+// the raw bytes of both, as the disks' owner sees them. A key is rewrapped while fio writes. Then
+// the owner swaps the disks, empties one, restores an older image and changes bytes, and each time
+// the driver refuses the volume.
 //
-// A gate is missed if something of the file was found on the volume's disk, or if it was not found
-// on the plain one (the search would prove nothing). The report lists each changed disk, and
-// whether it was opened. Start reading at show.
+// A gate is missed if a line of the file was found on the volume's disk. A gate is also missed if
+// the file was not found on the plain disk, because then the search proves nothing. The report
+// lists each change of a disk, and whether the volume was opened. Start reading at show.
 package storage
 
 import (
@@ -26,19 +26,20 @@ type demo struct {
 	dir     string
 	say     func(format string, args ...any)
 	machine *disk.Machine
-	// first and second have a volume each; plain has a file system in clear.
+	// first and second have one volume each. plain has a file system in clear.
 	first, second, plain disk.Disk
 	result               *bench.Result
 	report               *report.Report
-	// canary begins each line of the file.
+	// canary is the text at the beginning of each line of the file.
 	canary string
-	// digest is the digest of the file that the machine returned.
+	// digest is the SHA-256 of the file, as the machine computed it.
 	digest string
 }
 
-// Run shows it and returns the report. It returns none if a step failed. It needs root and the
-// image of the machine. dir is a folder for the disks and the machine, root the folder of the tree
-// whose commit the result names. log receives the machine's steps, progress a line per step.
+// Run runs the demonstration and returns the report. If a step failed, it returns no report. It
+// needs root and the image of the machine. dir is a folder for the disks and the machine. root is
+// the root of the repository, whose commit the result names. log receives the machine's steps.
+// progress prints a line per step of the demonstration.
 func Run(ctx context.Context, dir, root string, log *slog.Logger,
 	progress func(format string, args ...any)) (rep *report.Report, err error) {
 	d := &demo{dir: dir, say: progress}
@@ -63,7 +64,7 @@ func Run(ctx context.Context, dir, root string, log *slog.Logger,
 	return d.report, nil
 }
 
-// begin starts the result.
+// begin sets result and report to their first values.
 func (d *demo) begin(ctx context.Context, root string) (err error) {
 	if d.result, err = bench.New(d.machine.Platform(), root); err != nil {
 		return err
@@ -72,18 +73,18 @@ func (d *demo) begin(ctx context.Context, root string) (err error) {
 		return err
 	}
 	d.report = &report.Report{
-		Title: "A disk that belongs to somebody else",
+		Title: "A disk that belongs to another company",
 		Lead: "A virtual machine whose disks are files of its host. The same file was " +
-			"written to a plain disk and to a volume; then the disks' owner did what he could.",
+			"written to a plain disk and to a volume. Then the disks' owner tampered with them.",
 		Result:     d.result,
-		Labels:     map[string]string{caseRewrap: "Key wrapped anew while fio writes"},
+		Labels:     map[string]string{caseRewrap: "Key rewrapped while fio writes"},
 		SidesTitle: "What the disks' owner reads", RefusedWhat: "attempts of the disks' owner",
 		Notes: notes,
 	}
 	return nil
 }
 
-// show is the demonstration, step by step.
+// show runs the steps of the demonstration.
 func (d *demo) show(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{d.write, d.look, d.rewrap, d.attack} {
 		if err := step(ctx); err != nil {
@@ -98,8 +99,8 @@ var notes = []string{
 		"machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
 	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and " +
 		"records, then the block's place in the file system.",
-	"After each attempt the disk was compared with what it was before it: nothing was written. " +
-		"Then it was put back as it was, and the volume opened with its file unchanged.",
+	"After each attempt the disk was compared with its content before it: nothing was written. " +
+		"After all attempts the volume on the restored disk opened with its file unchanged.",
 	"The key-encryption keys are files on the machine, which is right for a " +
 		"demonstration and for " +
 		"nothing else: docs/storage.md.",

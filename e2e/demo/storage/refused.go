@@ -11,15 +11,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// attempt is something that the owner of the disks does.
+// attempt is a change of the disks by their owner.
 type attempt struct {
 	what string
-	// change returns what he puts on the first and the second disk.
+	// change returns the new content of the first and the second disk.
 	change func(first, second []byte) (newFirst, newSecond []byte)
 	want   crypt.Kind
 }
 
-// older is the content of the disk while it was mounted before.
+// attempts returns all attempts. older is an image of the first disk from before the last opening.
 func attempts(older []byte) []attempt {
 	return []attempt{
 		{"The two volumes' disks are swapped", func(a, b []byte) ([]byte, []byte) { return b, a },
@@ -38,14 +38,15 @@ func attempts(older []byte) []attempt {
 	}
 }
 
-// nullCipher is an image whose LUKS2 header has the null cipher, in both copies.
+// nullCipher returns a copy of image whose LUKS2 header names the null cipher, in both places.
 func nullCipher(image []byte) []byte {
 	const cipher, null = `"aes-xts-plain64"`, `"cipher_null-ecb"`
 	head := bytes.ReplaceAll(image[:crypt.MetadataSize], []byte(cipher), []byte(null))
 	return append(head, image[crypt.MetadataSize:]...)
 }
 
-// attack lets the owner of the disks do what he can while the volumes are closed.
+// attack closes the volumes, makes all attempts, and checks at the end that the first volume still
+// opens with its file.
 func (d *demo) attack(ctx context.Context) error {
 	older, err := d.first.Image()
 	if err != nil {
@@ -74,7 +75,8 @@ func (d *demo) attack(ctx context.Context) error {
 	return d.same(ctx, "after all attempts")
 }
 
-// reopen closes the first volume and opens it again, so that its former image is an older one.
+// reopen closes the first volume and opens it again, so that an earlier image of its disk is
+// outdated.
 func (d *demo) reopen(ctx context.Context) error {
 	for _, verb := range []string{"unstage", "stage"} {
 		if _, err := d.machine.Do(ctx, d.tool(verb, firstVolume, firstAt)...); err != nil {
@@ -84,7 +86,8 @@ func (d *demo) reopen(ctx context.Context) error {
 	return d.same(ctx, "after a new mount")
 }
 
-// same compares the file on the first volume with what was written.
+// same checks that the file on the first volume has the digest of the written file. when describes
+// the moment.
 func (d *demo) same(ctx context.Context, when string) error {
 	out, err := d.machine.Exec(ctx, fmt.Sprintf("sha256sum <%s/%s", firstAt, fileName))
 	if err != nil {
@@ -93,12 +96,12 @@ func (d *demo) same(ctx context.Context, when string) error {
 	if got := strings.TrimSpace(string(out)); got != d.digest {
 		return fmt.Errorf("the file %s: SHA-256 %s, want %s", when, got, d.digest)
 	}
-	d.say("%s the file is what was written", when)
+	d.say("%s the file is unchanged", when)
 	return nil
 }
 
-// try changes the disks and opens the first volume. It checks that the driver refuses the volume
-// and does not write to the disk, and restores the disks.
+// try changes the disks and tries to open the first volume. It records whether the driver refuses
+// the volume and does not write to the disk. Then it restores the disks.
 func (d *demo) try(ctx context.Context, a attempt) error {
 	first, err := d.first.Image()
 	if err != nil {
@@ -141,7 +144,7 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 	return d.put(first, second)
 }
 
-// put makes the disks what they are to be.
+// put writes the given content to both disks.
 func (d *demo) put(first, second []byte) error {
 	if err := d.first.WriteAt(0, first); err != nil {
 		return err
@@ -149,7 +152,8 @@ func (d *demo) put(first, second []byte) error {
 	return d.second.WriteAt(0, second)
 }
 
-// formerKey opens the volume by the first key-encryption key alone.
+// formerKey tries to open the first volume with only the first key-encryption key, which rewrap has
+// replaced.
 func (d *demo) formerKey(ctx context.Context) error {
 	got, err := d.machine.Tool(ctx, d.tool("--key", "1", "stage", firstVolume, firstAt)...)
 	if err != nil {
@@ -164,7 +168,7 @@ func (d *demo) formerKey(ctx context.Context) error {
 	return nil
 }
 
-// note adds what came of an attempt to the report.
+// note adds an attempt and its result to the report.
 func (d *demo) note(r report.Refusal) {
 	d.report.Refused = append(d.report.Refused, r)
 	d.say("%s: %s", r.What, r.Got)

@@ -12,13 +12,14 @@ import (
 
 const (
 	caseRewrap = "rewrap_while_fio_runs"
-	// rewraps is how often the key is wrapped again, pause apart; the load takes longer than that.
+	// rewraps is the number of rewraps, with a pause after each. loadTime must be longer than all
+	// of them.
 	rewraps  = 5
 	pause    = time.Second
 	loadTime = 20 * time.Second
 )
 
-// rewrap wraps the first volume's key by new key-encryption keys while fio reads and writes the
+// rewrap rewraps the first volume's key with new key-encryption keys while fio reads and writes the
 // volume.
 func (d *demo) rewrap(ctx context.Context) error {
 	job := fio.Job{
@@ -45,7 +46,7 @@ func (d *demo) rewrap(ctx context.Context) error {
 	var l load
 	select {
 	case l = <-done:
-		return fmt.Errorf("fio ended before the key was wrapped %d times: %w", rewraps, l.err)
+		return fmt.Errorf("fio ended before the key was rewrapped %d times: %w", rewraps, l.err)
 	default:
 	}
 
@@ -68,12 +69,12 @@ func (d *demo) judgeRewrap(wrapped answer.Answer, load fio.Measured) error {
 	stat := bench.Summarize(took)
 	d.result.Cases = append(d.result.Cases,
 		bench.Case{Name: caseRewrap, Unit: bench.Millisecond, Ours: stat})
-	d.say("the key was wrapped anew %d times while fio wrote %d and read %d blocks: median %.1f "+
+	d.say("the key was rewrapped %d times while fio wrote %d and read %d blocks: median %.1f "+
 		"ms, no error", stat.N, load.Write.Ops, load.Read.Ops, stat.Median)
 	d.result.Gates = append(d.result.Gates,
-		bench.Exactly("key wrapped anew while fio runs: errors of fio", load.Errors, 0, "errors"),
-		bench.Gate{Name: "key wrapped anew while fio runs: blocks that fio wrote",
+		bench.Exactly("key rewrapped while fio runs: errors of fio", load.Errors, 0, "errors"),
+		bench.Gate{Name: "key rewrapped while fio runs: blocks that fio wrote",
 			Want: "more than 0", Got: fmt.Sprint(load.Write.Ops), OK: load.Write.Ops > 0},
-		bench.Exactly("key wrapped anew", stat.N, rewraps, "times"))
+		bench.Exactly("key rewrapped", stat.N, rewraps, "times"))
 	return nil
 }
