@@ -11,27 +11,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// Disk is a disk of a machine: a raw file on this host, whose owner does with it what he likes.
+// Disk is a disk of a virtual machine. It is a raw file on this host, so tests can read and change
+// it while the machine runs, as the owner of the disk can.
 type Disk struct {
-	// Serial names it on the machine, where it is /dev/disk/by-id/virtio-SERIAL; Path is the file.
+	// Serial is its serial number: on the machine it is /dev/disk/by-id/virtio-SERIAL. Path is the
+	// file.
 	Serial, Path string
-	// Size is bytes.
+	// Size is in bytes.
 	Size int64
-	// IOPS and Bandwidth (bytes per second) limit it, reads and writes together; 0 does not.
+	// IOPS and Bandwidth (bytes per second) limit the sum of reads and writes. 0 means no limit.
 	IOPS, Bandwidth int64
-	// Parts divides it into that many partitions of one size, at most four; 0 leaves it whole.
+	// Parts is the number of partitions of equal size, at most four. 0 means no partition table.
 	Parts int
 }
 
 const (
 	sectorSize = 512
-	// partStart is where the first partition begins, bytes.
+	// partStart is the offset of the first partition in bytes.
 	partStart = 1 << 20
 	maxParts  = 4
 )
 
 // Device returns the path of the disk on the machine, or of one of its partitions. The first
-// partition is 1; 0 means the whole disk.
+// partition is 1. The value 0 means the whole disk.
 func (d Disk) Device(part int) string {
 	device := "/dev/disk/by-id/virtio-" + d.Serial
 	if part > 0 {
@@ -40,11 +42,11 @@ func (d Disk) Device(part int) string {
 	return device
 }
 
-// PartSize is the size of a partition, bytes, in whole MiB.
+// PartSize returns the size in bytes of a partition, a multiple of 1 MiB. Parts must not be 0.
 func (d Disk) PartSize() int64 { return (d.Size - partStart) / int64(d.Parts) &^ (1<<20 - 1) }
 
-// Make makes the file: sparse, and empty but for the table of partitions. One that is there is
-// refused.
+// Make creates the sparse file and, if Parts is set, writes the partition table. It returns an
+// error if the file exists.
 func (d Disk) Make() error {
 	if d.Parts < 0 || d.Parts > maxParts {
 		return fmt.Errorf("disk %s: %d partitions, want at most %d", d.Serial, d.Parts, maxParts)
@@ -60,7 +62,7 @@ func (d Disk) Make() error {
 	return errors.Join(err, f.Close())
 }
 
-// table is a master boot record with the partitions (UEFI specification, "Legacy MBR").
+// table returns a master boot record with the partitions (UEFI specification, "Legacy MBR").
 func (d Disk) table() []byte {
 	b := make([]byte, sectorSize)
 	copy(b[510:], "\x55\xaa")
@@ -73,8 +75,9 @@ func (d Disk) table() []byte {
 	return b
 }
 
-// Arguments returns qemu's arguments. qemu does not pass flushes of the machine on: the host does
-// not lose power, and its disk is not what is compared.
+// Arguments returns qemu's arguments for the disk. cache=unsafe makes qemu ignore the guest's
+// flushes. That is safe, because the tests never crash the host, and it keeps the host's disk out
+// of measurements.
 func (d Disk) Arguments() []string {
 	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,file=%s", d.Serial, d.Path)
 	if d.IOPS > 0 {
@@ -88,7 +91,7 @@ func (d Disk) Arguments() []string {
 			d.Serial)}
 }
 
-// ReadAt returns n bytes of the disk as its owner reads them.
+// ReadAt returns n bytes of the raw disk at offset at.
 func (d Disk) ReadAt(at int64, n int) ([]byte, error) {
 	f, err := os.Open(d.Path)
 	if err != nil {
@@ -102,7 +105,7 @@ func (d Disk) ReadAt(at int64, n int) ([]byte, error) {
 	return b, nil
 }
 
-// WriteAt changes the disk as its owner can.
+// WriteAt overwrites the raw disk at offset at.
 func (d Disk) WriteAt(at int64, b []byte) error {
 	f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
 	if err != nil {
@@ -112,10 +115,10 @@ func (d Disk) WriteAt(at int64, b []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Image is all that is on the disk.
+// Image returns the content of the disk.
 func (d Disk) Image() ([]byte, error) { return os.ReadFile(d.Path) }
 
-// Count returns how often text is on the disk, and the size of the searched part, bytes.
+// Count returns how often text occurs on the disk, and the number of searched bytes.
 func (d Disk) Count(text string) (found int, searched int64, err error) {
 	f, err := os.Open(d.Path)
 	if err != nil {
@@ -125,7 +128,8 @@ func (d Disk) Count(text string) (found int, searched int64, err error) {
 	return count(f, []byte(text), 1<<20)
 }
 
-// count reads r in pieces; what lies across two of them is found too.
+// count counts the occurrences of text in r. It reads r in pieces, and also finds text across two
+// pieces.
 func count(r io.Reader, text []byte, piece int) (found int, searched int64, err error) {
 	b := make([]byte, piece+len(text)-1)
 	kept := 0
@@ -143,8 +147,8 @@ func count(r io.Reader, text []byte, piece int) (found int, searched int64, err 
 	}
 }
 
-// Search fails if the canary is anywhere on the disk, or the control is there less than least
-// times: then the search could not have found a canary. what is for people.
+// Search returns an error if the canary is on the disk, or if the control occurs fewer than least
+// times. Too few controls mean that the search does not work. what names the search in the gates.
 func (d Disk) Search(canary, control string, least int, what string) ([]bench.Gate, error) {
 	leaked, _, err := d.Count(canary)
 	if err != nil {
@@ -157,7 +161,7 @@ func (d Disk) Search(canary, control string, least int, what string) ([]bench.Ga
 	found := []bench.Gate{
 		bench.Exactly(what+": canaries in clear", leaked, 0, "canaries"),
 		{
-			Name: what + ": the control in clear (the search can find)",
+			Name: what + ": the control in clear (shows that the search works)",
 			Want: fmt.Sprintf("at least %d times", least),
 			Got:  fmt.Sprintf("%d times in %d MiB", seen, searched>>20),
 			OK:   seen >= least,

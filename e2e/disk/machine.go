@@ -15,18 +15,18 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// MachineConfig lists the parts of a machine.
+// MachineConfig configures a machine.
 type MachineConfig struct {
-	// Disks are made again; their files go with the machine.
+	// Disks are the disks of the machine. Start creates their files, Close removes them.
 	Disks []Disk
-	// Dir is the folder for artefacts.
+	// Dir is the folder for logs and other artefacts.
 	Dir string
-	// Log receives the steps; nil discards them.
+	// Log receives the steps. Nil discards them.
 	Log *slog.Logger
 }
 
-// Machine is a machine without Kubernetes that has disks, dm-crypt and volumetool. Its methods may
-// be called from several goroutines, except Close.
+// Machine is a virtual machine without Kubernetes that has disks, dm-crypt and volumetool. Its
+// methods except Close may be called from several goroutines.
 type Machine struct {
 	*vm.Machine
 	cluster *vm.Cluster
@@ -34,13 +34,13 @@ type Machine struct {
 }
 
 const (
-	// tool is where the program is built, below the root of the repository; remote is where it is
-	// on the machine.
+	// tool is the path of volumetool below the root of the repository, remote its path on the
+	// machine.
 	tool   = "out/bin/volumetool"
 	remote = "/root/volumetool"
 )
 
-// Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs
+// Start makes the disks and starts the machine. After an error only artefacts are left. It needs
 // root.
 func Start(ctx context.Context, o MachineConfig) (*Machine, error) {
 	root, err := buildtree.Root()
@@ -80,17 +80,17 @@ func Start(ctx context.Context, o MachineConfig) (*Machine, error) {
 	return m, nil
 }
 
-// Platform returns the platform of the machine, see pkg/bench.
+// Platform returns the platform of the machine, one of pkg/bench's.
 func (m *Machine) Platform() string { return m.cluster.Platform() }
 
-// Kernel is its kernel's release.
+// Kernel returns the release of the machine's kernel.
 func (m *Machine) Kernel(ctx context.Context) (string, error) {
 	out, err := m.Exec(ctx, "uname -r")
 	return strings.TrimSpace(string(out)), err
 }
 
-// Tool runs volumetool with these words, none of which may need quoting. The error is of the
-// machine; what the program refused is in the answer.
+// Tool runs volumetool with words, which must need no quoting. It returns an error if the machine
+// cannot run volumetool. An error of volumetool itself, such as a refused disk, is in the answer.
 func (m *Machine) Tool(ctx context.Context, words ...string) (answer.Answer, error) {
 	out, err := m.Exec(ctx, remote+" "+strings.Join(words, " "))
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *Machine) Tool(ctx context.Context, words ...string) (answer.Answer, err
 	return answer.Parse(out)
 }
 
-// Do is Tool, where what the program refuses is an error too.
+// Do is like Tool, but also returns an error of volumetool as error.
 func (m *Machine) Do(ctx context.Context, words ...string) (answer.Answer, error) {
 	a, err := m.Tool(ctx, words...)
 	if err == nil {
@@ -111,7 +111,7 @@ func (m *Machine) Do(ctx context.Context, words ...string) (answer.Answer, error
 	return a, err
 }
 
-// Close takes the power from the machine and removes its disks.
+// Close powers the machine off, without shutting it down, and removes its disks.
 func (m *Machine) Close() error {
 	_, err := m.cluster.Close()
 	return errors.Join(err, m.removeDisks())

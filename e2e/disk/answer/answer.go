@@ -1,5 +1,5 @@
-// Package answer defines the output of volumetool, for volumetool and for programs that run it: one
-// JSON object, which Parse reads strictly.
+// Package answer defines the output of volumetool: one JSON object, which Parse reads strictly.
+// volumetool and the programs that run it share the package.
 package answer
 
 import (
@@ -10,28 +10,29 @@ import (
 	"time"
 )
 
-// Answer is the result of a verb of volumetool, as JSON. Fields that a verb does not have are zero.
+// Answer is the result of a verb of volumetool, as JSON. Fields that do not apply to the verb are
+// zero.
 type Answer struct {
-	// Path is the device with the plain text; Epoch the epoch that is now on the disk.
+	// Path is the path of the device with the plain text. Epoch is the epoch that is now on the
+	// disk.
 	Path  string `json:"path,omitempty"`
 	Epoch uint64 `json:"epoch,omitempty"`
-	// KeyID names the key-encryption key by which the volume's key is wrapped.
+	// KeyID is the id of the key-encryption key that wraps the volume's key.
 	KeyID string `json:"keyID,omitempty"`
-	// Took is how long it took, or each of several times.
+	// Took holds the duration of each operation of the verb.
 	Took []time.Duration `json:"took,omitempty"`
-	// Place is where the content of a file begins on its device, bytes.
+	// Place is the offset on its device of a file's content, in bytes.
 	Place int64 `json:"place,omitempty"`
-	// Kind is the reason why a disk was refused (crypt.Kind), or "wrong key"; Error is the whole
-	// message. Both are empty when it worked.
+	// Kind is the reason why a disk was refused (crypt.Kind), or WrongKey. Error is the whole
+	// message. Error is empty after success. Kind is empty for any other error, too.
 	Kind  string `json:"kind,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// WrongKey is the Kind of a volume whose key is wrapped by another key-encryption key than those at
-// hand.
+// WrongKey is the Kind if no available key-encryption key can unwrap the volume's key.
 const WrongKey = "wrong key"
 
-// Err returns the program's error, or nil when it worked.
+// Err returns volumetool's error, or nil if Error is empty.
 func (a Answer) Err() error {
 	if a.Error == "" {
 		return nil
@@ -39,7 +40,7 @@ func (a Answer) Err() error {
 	return fmt.Errorf("volumetool: %s", a.Error)
 }
 
-// Parse reads one Answer and nothing else.
+// Parse parses exactly one Answer.
 func Parse(b []byte) (Answer, error) {
 	var a Answer
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -48,7 +49,7 @@ func Parse(b []byte) (Answer, error) {
 		return Answer{}, fmt.Errorf("answer of volumetool %q: %w", b, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return Answer{}, fmt.Errorf("answer of volumetool %q: more than one", b)
+		return Answer{}, fmt.Errorf("answer of volumetool %q: more than one object", b)
 	}
 	if a.Kind != "" && a.Error == "" {
 		return Answer{}, fmt.Errorf("answer of volumetool %q: a kind and no error", b)

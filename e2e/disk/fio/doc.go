@@ -1,5 +1,5 @@
-// Package fio writes job files for fio(1) and reads its output as JSON. It runs nothing.
+// Package fio writes job files for fio(1) and parses fio's JSON output. It does not run fio.
 //
-// It promises that a figure which fio did not measure is 0 or an error, never another job's. It
-// refuses output without jobs and jobs that report an error. Start reading at Job.
+// A figure that fio did not measure is 0. Output without jobs, and a job that reports an error, are
+// errors. Start reading at Job.
 package fio

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Job is one section of a job file; asynchronous and past the page cache (libaio, direct). A zero
-// field is left to fio.
+// Job is one section of a job file. Its I/O is asynchronous and bypasses the page cache (libaio,
+// direct).
 type Job struct {
 	Name string
-	// File is the file that is read and written, from Offset on, Size bytes of it.
+	// File is the file that is read and written. Offset and Size are the used range in bytes.
 	File         string
 	Offset, Size int64
-	// Block is fio's bs, ReadWrite its rw, Depth how many requests are under way at once.
+	// Block is fio's bs, ReadWrite its rw, and Depth its iodepth.
 	Block, ReadWrite string
 	Depth            int
-	// Runtime is how long it runs, after Ramp that does not count.
+	// Runtime is the measured time. It begins after the time Ramp, which does not count.
 	Runtime, Ramp time.Duration
-	// Extra are more lines, such as gtod_reduce=1.
+	// Extra are further lines of the section, such as gtod_reduce=1.
 	Extra []string
 }
 
-// Text is the job file of the jobs, all of which run at once.
+// Text returns the job file of the jobs. fio runs all of them at the same time.
 func Text(jobs []Job) string {
 	var b strings.Builder
 	b.WriteString("[global]\nioengine=libaio\ndirect=1\nrandrepeat=0\nverify=0\ntime_based\n")
@@ -41,33 +41,34 @@ func Text(jobs []Job) string {
 	return b.String()
 }
 
-// seconds is a duration as fio counts it.
+// seconds returns a duration in whole seconds, as fio needs it.
 func seconds(d time.Duration) int { return int(d.Round(time.Second) / time.Second) }
 
-// Command is the line of shell that runs the jobs; what it prints is for Parse.
+// Command returns a shell command that runs the jobs. Parse parses its output.
 func Command(jobs []Job) string {
 	return "fio --output-format=json - <<'JOBS'\n" + Text(jobs) + "JOBS\n"
 }
 
-// Measured holds fio's figures of one job.
+// Measured holds the figures of one job.
 type Measured struct {
 	Name string
-	// Errors is how many requests failed.
+	// Errors is the number of failed requests.
 	Errors      int
 	Read, Write Direction
 }
 
 // Direction holds the figures of a job's reads, or of its writes.
 type Direction struct {
-	// Ops is the number of requests, Bytes their size together.
+	// Ops is the number of requests, Bytes their total size.
 	Ops, Bytes int64
-	// IOPS is requests per second; Rate bytes per second.
+	// IOPS is in requests per second, Rate in bytes per second.
 	IOPS, Rate float64
-	// P50 and P99 are times to completion; 0 where they were not measured.
+	// P50 and P99 are percentiles of the completion latency. 0 means not measured.
 	P50, P99 time.Duration
 }
 
-// Sum adds both directions of a job. The times belong to the direction that had more requests.
+// Sum returns the sum of both directions of a job. P50 and P99 are those of the direction with more
+// requests.
 func (m Measured) Sum() Direction {
 	more, less := m.Read, m.Write
 	if less.Ops > more.Ops {
@@ -80,7 +81,7 @@ func (m Measured) Sum() Direction {
 	return more
 }
 
-// output is fio's JSON, as far as it is read here (fio 3: HOWTO, "JSON output").
+// output is the part of fio's JSON that Parse needs (fio 3: HOWTO, "JSON output").
 type output struct {
 	Jobs []struct {
 		Name   string    `json:"jobname"`
@@ -109,7 +110,7 @@ func (d direction) direction() Direction {
 	}
 }
 
-// Parse reads the output of fio. fio may print a line before the JSON.
+// Parse parses the output of fio. It skips lines that fio prints before the JSON.
 func Parse(b []byte) ([]Measured, error) {
 	at := bytes.IndexByte(b, '{')
 	if at < 0 {

@@ -1,6 +1,6 @@
-// Kmsplugin is a KMS v2 plugin for machines of tests, on the server that Kubernetes offers to
+// Kmsplugin is a KMS v2 plugin for test machines. It uses the server that Kubernetes offers to
 // authors of plugins (k8s.io/kms/pkg/service). Its key-encryption keys are the lines of a file,
-// base64 of 32 bytes each; the last one wraps.
+// each base64 of 32 bytes. The last key wraps.
 //
 //	kmsplugin SOCKET FILE
 package main
@@ -23,7 +23,7 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// connectPatience bounds a client's first words.
+// connectPatience is the time limit for a client to connect.
 const connectPatience = 5 * time.Second
 
 func main() {
@@ -45,7 +45,7 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[1], err)
 	}
-	// The socket of a plugin that was killed.
+	// Remove the socket of a plugin that was killed.
 	if err := os.Remove(args[0]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -55,7 +55,7 @@ func run(args []string) error {
 	return service.NewGRPCService(args[0], connectPatience, keys).ListenAndServe()
 }
 
-// keys are key-encryption keys, the last of which wraps.
+// keys are the key-encryption keys. The last key wraps.
 type keys []kek
 
 type kek struct {

@@ -22,23 +22,23 @@ const usage = `Work with volumes on a machine, for demonstrations and benchmarks
 Usage: volumetool [flags] VERB [ARGUMENTS]
 
 Verbs:
-  provision NAME BYTES                     make a volume
-  stage NAME [FOLDER]                      open it and mount its file system at FOLDER; without
-                                           FOLDER it is a device
-  unstage NAME [FOLDER]
-  delete NAME
-  rewrap NAME TIMES PAUSE                  make a new key-encryption key and wrap the volume's key
-                                           by it, TIMES times
-  place FILE                               print where the file's content is on its device
-  reference device DEVICE                  open the same device by stock cryptsetup
-  reference new|existing DEVICE FOLDER     measure cryptsetup, mkfs.ext4 and mount for the same work
+  provision NAME BYTES                     provision a volume
+  stage NAME [FOLDER]                      open the volume and mount its file system at FOLDER;
+                                           without FOLDER leave it a raw device
+  unstage NAME [FOLDER]                    unmount and close the volume
+  delete NAME                              delete the volume
+  rewrap NAME TIMES PAUSE                  make a new key-encryption key and rewrap the volume's
+                                           key with it, TIMES times
+  place FILE                               print the offset of the file's content on its device
+  reference device DEVICE                  format and open the device with stock cryptsetup
+  reference new|existing DEVICE FOLDER     do the work of stage with stock programs, and measure it
 
-The output is one JSON object. Status 0: it holds the result, refusals included.
+The output is one JSON object. With exit status 0 it has the result, also of a refusal.
 
 Flags:
 `
 
-// limit bounds a run that hangs.
+// limit is the time limit of a run.
 const limit = 5 * time.Minute
 
 func main() {
@@ -58,11 +58,11 @@ func run(args []string) error {
 	flags.StringVar(&s.dir, "dir", "/var/lib/volumetool",
 		"`folder` for states, keys and files of volumes")
 	flags.StringVar(&s.disks, "disks", "",
-		"`devices` that volumes may have, with commas between; none: volumes are in files")
+		"`devices` for volumes, separated by commas; empty: keep volumes in files")
 	flags.StringVar(&s.tuning, "tuning", string(dmcrypt.Throughput),
-		"`class` of new volumes: throughput or latency")
-	flags.IntVar(&s.key, "key", 0, "`number` of the one key-encryption key at hand, the first "+
-		"being 1; 0: all, the newest wraps")
+		"`tuning` of new volumes: throughput or latency")
+	flags.IntVar(&s.key, "key", 0, "`number` of the only key-encryption key to use, counted "+
+		"from 1; 0: all, and the newest wraps")
 	if err := commandline.Parse(flags, usage, args, os.Stdout); err != nil {
 		return err
 	}

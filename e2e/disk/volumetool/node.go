@@ -30,7 +30,7 @@ type settings struct {
 	key                int
 }
 
-// node is this machine with the driver.
+// node is this machine with a driver and its keys.
 type node struct {
 	settings
 	keys   keyring.Chain
@@ -64,7 +64,7 @@ func newNode(s settings) (*node, error) {
 	}
 	kind := driver.BackendFile
 	if s.disks == "" {
-		// Sparse: the volumes are measured, and the disk below belongs to this machine alone.
+		// The files may be sparse, because only this machine uses the disk below them.
 		config.Backend = &backend.Files{Dir: dirs["files"], Sparse: true}
 	} else {
 		kind = driver.BackendDisk
@@ -86,8 +86,8 @@ func (n *node) keyPath(number int) string {
 	return filepath.Join(n.dir, "keys", strconv.Itoa(number))
 }
 
-// readKeys reads the key-encryption keys, the newest first, or the one that the flags name. It
-// makes the first if there is none.
+// readKeys reads the key-encryption keys, the newest first, or only the key of --key. It creates
+// the first key if it does not exist.
 func (n *node) readKeys() error {
 	if err := keyring.CreateFile(n.keyPath(1)); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -111,7 +111,7 @@ func (n *node) readKeys() error {
 	return nil
 }
 
-// do runs one verb.
+// do runs the verb words[0] with the other words as its arguments.
 func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 	verbs := map[string]struct {
 		least, most int
@@ -128,10 +128,10 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 	if rest := words[1:]; ok && len(rest) >= v.least && len(rest) <= v.most {
 		return v.run(ctx, rest)
 	}
-	return answer.Answer{}, fmt.Errorf("unknown verb or a wrong number of words: %q", words)
+	return answer.Answer{}, fmt.Errorf("unknown verb or wrong number of arguments: %q", words)
 }
 
-// how returns the capability of a file system at a folder, or of the device if folder is empty.
+// how returns the capability to mount a file system, or to use the raw device if folder is empty.
 func how(folder string) *csi.VolumeCapability {
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
 		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
@@ -144,7 +144,8 @@ func how(folder string) *csi.VolumeCapability {
 	return c
 }
 
-// where returns the folder in the arguments, and the staging path.
+// where returns the folder in the arguments or an empty string, and the staging path. It creates
+// the staging path.
 func (n *node) where(words []string) (folder, staging string, err error) {
 	if len(words) > 1 {
 		folder = words[1]
@@ -166,8 +167,7 @@ func (n *node) provision(ctx context.Context, words []string) (answer.Answer, er
 	return answer.Answer{}, err
 }
 
-// stage opens a volume for a kubelet's request. Took is the time from the request to the answer;
-// only the driver starts processes meanwhile.
+// stage calls NodeStageVolume like a kubelet. Took is the time of the call.
 func (n *node) stage(ctx context.Context, words []string) (answer.Answer, error) {
 	folder, staging, err := n.where(words)
 	if err != nil {

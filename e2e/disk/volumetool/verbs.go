@@ -19,8 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 )
 
-// rewrap wraps the key of a volume by a new key-encryption key, as often as the arguments require,
-// with a pause after each.
+// rewrap makes a new key-encryption key and rewraps the volume's key with it. It repeats that as
+// the arguments require, with a pause after each.
 func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err error) {
 	times, err := strconv.Atoi(words[1])
 	if err != nil {
@@ -42,7 +42,7 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 		began := time.Now()
 		changed, err := n.set.Rewrap(ctx, words[0], n.keys)
 		if err == nil && !changed {
-			err = fmt.Errorf("volume %s: a new key-encryption key changed nothing", words[0])
+			err = fmt.Errorf("volume %s: a new key-encryption key did not rewrap it", words[0])
 		}
 		if err != nil {
 			return a, err
@@ -61,11 +61,11 @@ func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err
 	return a, err
 }
 
-// fibmap is FIBMAP of linux/fs.h: the number of a file's block on its device.
+// fibmap is FIBMAP of linux/fs.h. This ioctl returns the number of a file's block on its device.
 const fibmap = 1
 
-// place returns the place of the first block of a file on the device of its file system. The file
-// is flushed first.
+// place returns the offset of a file's first block on the device of its file system. It flushes the
+// file first.
 func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	f, err := os.Open(words[0])
 	if err != nil {
@@ -82,23 +82,23 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	var block int32
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap,
 		uintptr(unsafe.Pointer(&block))); errno != 0 {
-		return a, fmt.Errorf("place of %s: %w", words[0], errno)
+		return a, fmt.Errorf("find the first block of %s: %w", words[0], errno)
 	}
 	a.Place = int64(block) * fs.Bsize
 	return a, nil
 }
 
-// passphrase is for throw-away data.
+// passphrase is the passphrase of reference devices, whose data is not secret.
 const passphrase = "reference"
 
-// perf are the arguments of cryptsetup that a class stands for.
+// perf holds cryptsetup's arguments for each tuning.
 var perf = map[dmcrypt.Tuning][]string{
 	dmcrypt.Throughput: {"--perf-submit_from_crypt_cpus"},
 	dmcrypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
 
-// formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same
-// cipher, key, sectors and offset, and the cheapest of its key derivations.
+// formatArgs returns the command line with which stock cryptsetup formats a device like csi/crypt:
+// with the same cipher, key size, sector size and offset, and the cheapest key derivation.
 func formatArgs(device string) []string {
 	return []string{
 		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size",
@@ -109,7 +109,7 @@ func formatArgs(device string) []string {
 	}
 }
 
-// reference does with stock programs what stage does, and leaves it open for a measurement:
+// reference does the work of stage with stock programs. The device stays open for measurements.
 // `umount FOLDER` and `cryptsetup close PATH` undo it.
 func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
 	what, device, folder := words[0], words[1], ""
