@@ -12,13 +12,13 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 )
 
-// Cases are all, in the order in which they are run: the reference network, the installation, what
-// disturbs nothing, what disturbs, and at last the uninstallation.
+// Cases returns all cases in the order in which they run: the reference network, the installation,
+// cases that do not disturb the cluster, cases that do, and the uninstallation.
 func Cases() []session.Case {
 	return slices.Concat(first(), traffic(), daemons(), machines(), last())
 }
 
-// lots are the needs of cases that change machines.
+// lots are the needs of cases that change machines or daemons.
 var lots = []session.Need{session.Machines, session.TwoWorkers}
 
 func first() []session.Case {
@@ -26,8 +26,8 @@ func first() []session.Case {
 		{Name: "reference-network", About: "the oracle sees the plaintext of a network that does " +
 			"not encrypt", Needs: []session.Need{session.Fresh, session.TwoWorkers},
 			Limit: 6 * time.Minute, Breaks: true, Run: nodes.ClearNetwork},
-		{Name: "install", About: "a half applied manifest, and then all of it, makes nodes Ready",
-			Needs: []session.Need{session.Fresh}, Limit: 10 * time.Minute,
+		{Name: "install", About: "nodes become Ready once the manifests are applied, first in " +
+			"part and then all", Needs: []session.Need{session.Fresh}, Limit: 10 * time.Minute,
 			Always: true, Breaks: true, Run: nodes.Install},
 	}
 }
@@ -57,8 +57,8 @@ func traffic() []session.Case {
 			Limit: 4 * time.Minute, Run: pods.Webhook},
 		{Name: "aggregated-api", About: "the API server calls a pod for an API that it serves",
 			Needs: two, Limit: 4 * time.Minute, Run: pods.Aggregated},
-		{Name: "idle-pods", About: "pods that do nothing do not count as spoofers, and nothing " +
-			"of them is blocked", Needs: two, Limit: 16 * time.Minute, Run: pods.PodsIdle,
+		{Name: "idle-pods", About: "idle pods do not count as spoofers, and none of their " +
+			"packets is blocked", Needs: two, Limit: 16 * time.Minute, Run: pods.PodsIdle,
 			Long: "it waits ten minutes", Beyond: "it waits ten minutes"},
 		{Name: "stolen-token", About: "a node's token writes no other node's VeilNode", Needs: two,
 			Limit: 2 * time.Minute, Run: pods.StolenToken},
@@ -70,19 +70,19 @@ func daemons() []session.Case {
 		{Name: "daemon-rolled", About: "veild is rolled under load and no flow is lost",
 			Needs: []session.Need{session.TwoWorkers}, Limit: 8 * time.Minute,
 			Run: nodes.DaemonRolled},
-		{Name: "policy-rolled", About: "veild is rolled with network policies in force; what they " +
-			"forbid is answered at no moment", Needs: lots, Limit: 16 * time.Minute,
+		{Name: "policy-rolled", About: "veild is rolled with network policies in force; " +
+			"forbidden connections are never answered", Needs: lots, Limit: 16 * time.Minute,
 			Beyond: "it rolls daemons three times", Run: pods.PolicyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
-			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: nodes.KeyReplaced},
-		{Name: "clock-set-back", About: "the clock of a node was ahead and is set right: its pods " +
+			Limit: 6 * time.Minute, Beyond: "it restarts daemons", Run: nodes.KeyReplaced},
+		{Name: "clock-set-back", About: "the clock of a node was ahead and is set back: its pods " +
 			"reach others", Needs: lots, Limit: 6 * time.Minute, Beyond: "it changes a node's clock",
 			Run: nodes.ClockSetBack},
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
-			Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew",
+			Needs: lots, Limit: 10 * time.Minute, Beyond: "it restarts daemons",
 			Run: nodes.MTUChanged},
 		{Name: "unguarded-link", About: "a link that Linux before 6.6 cannot guard at egress is " +
-			"named and closes its node to new pods", Needs: lots, Limit: 8 * time.Minute,
+			"reported, and its node takes no new pods", Needs: lots, Limit: 8 * time.Minute,
 			Beyond: "it waits for a kubelet that tries again", Run: nodes.UnguardedLink},
 	}
 }
@@ -101,8 +101,8 @@ func machines() []session.Case {
 			"talk, veil-wg is rolled and no flow is lost, and it leaves", Needs: lots,
 			Limit:  16 * time.Minute,
 			Beyond: "it waits for a machine", Run: nodes.JoinAndLeave},
-		{Name: "api-server-untranslated", About: "the control of the next case: where " +
-			"services.apiFrontends is not set, a node becomes NotReady", Needs: lots,
+		{Name: "api-server-untranslated", About: "the control of the next case: without " +
+			"services.apiFrontends, a node becomes NotReady", Needs: lots,
 			Limit: 16 * time.Minute, Run: servers.ServerLostUntranslated, Long: watchesNodes,
 			Beyond: watchesNodes},
 		{Name: "api-server-lost", About: "one of two API servers loses its power, or stops, " +
@@ -112,7 +112,7 @@ func machines() []session.Case {
 	}
 }
 
-// watchesNodes is why the cases of lost API servers are left to the full run.
+// watchesNodes is the reason why the cases of lost API servers are left to the full run.
 const watchesNodes = "it watches nodes for minutes"
 
 func last() []session.Case {
@@ -126,7 +126,7 @@ func last() []session.Case {
 	}
 }
 
-// List prints the cases with what they show.
+// List prints a line per case with its name and description.
 func List(w io.Writer) {
 	for _, c := range Cases() {
 		long := ""

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// clear is a class of one volume on the disk of the others, in clear.
+// clear has a StorageClass and its only volume, which is in clear on the disk of the encrypted
+// volumes.
 var clear = template.Must(template.New("clear").Parse(`apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: e2e-clear}
@@ -29,8 +30,8 @@ spec:
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [{{.Node}}]}]}]}}
 `))
 
-// measure has veilctl measure a class beside that in clear, as a person does on a cluster: a look,
-// whose figures are not judged.
+// measure runs `veilctl bench storage` to compare an encrypted class with clear, as a user does. It
+// checks that figures exist, but does not judge them.
 func (s *Session) measure(ctx context.Context) error {
 	const path = dataDir + "/clear"
 	if _, err := s.Node(ctx, "mkdir "+path); err != nil {
@@ -62,7 +63,7 @@ func (s *Session) measured(ctx context.Context) error {
 	for _, want := range []string{"randread_4k", "randwrite_1024k"} {
 		c := r.Find(want, 0)
 		if c == nil || c.Ours.Median <= 0 || c.Base == nil || c.Base.Median <= 0 {
-			return fmt.Errorf("veilctl measured no %s of both classes: %+v", want, c)
+			return fmt.Errorf("veilctl did not measure %s for both classes: %+v", want, c)
 		}
 	}
 	left, err := s.Kubectl(ctx, "get", "namespaces", "-o", "name")

@@ -27,15 +27,15 @@ var (
 )
 
 const (
-	// dataDir is where the driver keeps what is to last, images the folder of the volumes'
-	// ciphertext there.
+	// dataDir is the folder of the driver's persistent data. images is the folder below it with the
+	// volumes' ciphertext.
 	dataDir = "/var/lib/kubeveil/csi"
 	images  = dataDir + "/volumes"
-	// grown is the size to which files is expanded, MiB.
+	// grown is the size in MiB to which the claim files is expanded.
 	grown = 160
 )
 
-// installing is how many of the cases, the first ones, install the driver.
+// installing is the number of cases at the beginning that install the driver.
 const installing = 2
 
 func cases() []one {
@@ -43,12 +43,12 @@ func cases() []one {
 		{"disk", 3 * time.Minute, (*Session).disk},
 		{"install", 10 * time.Minute, (*Session).install},
 		{"file-system-ext4", 5 * time.Minute,
-			func(s *Session, ctx context.Context) error { return s.use(ctx, files) }},
+			func(s *Session, ctx context.Context) error { return s.writeCanary(ctx, files) }},
 		{"file-system-xfs", 5 * time.Minute,
-			func(s *Session, ctx context.Context) error { return s.use(ctx, filesXFS) }},
+			func(s *Session, ctx context.Context) error { return s.writeCanary(ctx, filesXFS) }},
 		{"raw-block", 5 * time.Minute, func(s *Session,
 			ctx context.Context) error {
-			return s.use(ctx, device)
+			return s.writeCanary(ctx, device)
 		}},
 		{"unknown-parameter", 2 * time.Minute, (*Session).unknownParameter},
 		{"key-service-away", 5 * time.Minute, (*Session).keyServiceAway},
@@ -87,8 +87,7 @@ func cases() []one {
 	}
 }
 
-// Prepare installs the driver with its classes on the cluster, as the cases do, and does nothing
-// else.
+// Prepare runs only the cases that install the driver and its classes on the cluster.
 func Prepare(ctx context.Context, s *Session) error {
 	for _, step := range cases()[:installing] {
 		limited, cancel := context.WithTimeoutCause(ctx, step.limit,
@@ -102,7 +101,7 @@ func Prepare(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// install applies the manifests as in docs/storage.md.
+// install applies the manifests as in docs/storage.md and waits for the driver.
 func (s *Session) install(ctx context.Context) error {
 	for _, words := range [][]string{
 		{"apply", "-k", filepath.Join(s.Manifests, "components/snapshots/crd")},
@@ -119,7 +118,7 @@ func (s *Session) install(ctx context.Context) error {
 	return s.SetUp(ctx)
 }
 
-// killed kills the driver: what is mounted goes on, and the next pod gets its volume.
+// killed kills the driver. Mounted volumes must still work, and the next pod must get its volume.
 func (s *Session) killed(ctx context.Context) error {
 	path, err := s.Path(ctx, files)
 	if err != nil {
@@ -134,11 +133,11 @@ func (s *Session) killed(ctx context.Context) error {
 	if err := s.Stop(ctx, files.Name); err != nil {
 		return err
 	}
-	return s.again(ctx, files, "third")
+	return s.checkExpanded(ctx, files, "third")
 }
 
-// busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let
-// go, and is closed then.
+// busy holds a file of the volume open after the pod's end. The volume must stay open until the
+// file is closed, and must be closed then.
 func (s *Session) busy(ctx context.Context) error {
 	volume, err := s.Volume(ctx, files)
 	if err != nil {
@@ -165,7 +164,7 @@ func (s *Session) busy(ctx context.Context) error {
 			out, err := s.Kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi",
 				"--tail=50")
 			if err == nil && !strings.Contains(out, "in use") {
-				err = errors.New("it does not")
+				err = errors.New("its log does not")
 			}
 			return err
 		})
@@ -178,14 +177,14 @@ func (s *Session) busy(ctx context.Context) error {
 		return errors.Join(err, end)
 	}
 
-	err = claims.Until(ctx, "the volume is closed when it is let go", func() error {
+	err = claims.Until(ctx, "the volume is closed once it is not in use", func() error {
 		_, err := s.Node(ctx, "! "+mounted)
 		return err
 	})
-	return errors.Join(err, s.again(ctx, files, "third"))
+	return errors.Join(err, s.checkExpanded(ctx, files, "third"))
 }
 
-// reboot takes the node's power: its pods come back with their volumes.
+// reboot cuts the node's power. Its pods must come back with their volumes.
 func (s *Session) reboot(ctx context.Context) error {
 	if _, err := s.Node(ctx, "sync"); err != nil {
 		return err
@@ -202,7 +201,7 @@ func (s *Session) reboot(ctx context.Context) error {
 		out, err := s.Kubectl(ctx, "get", "node", m.Name, "-o",
 			"jsonpath={.status.nodeInfo.bootID}")
 		if err == nil && out == before {
-			err = errors.New("it is still the boot before")
+			err = errors.New("it is still the earlier boot")
 		}
 		return err
 	})
@@ -210,10 +209,10 @@ func (s *Session) reboot(ctx context.Context) error {
 		return err
 	}
 	return claims.Until(ctx, "the pod has its volume again",
-		func() error { return s.again(ctx, files, "third") })
+		func() error { return s.checkExpanded(ctx, files, "third") })
 }
 
-// deleted deletes everything: nothing is left on the node.
+// deleted deletes all pods, snapshots and claims. Nothing of them may be left on the node.
 func (s *Session) deleted(ctx context.Context) error {
 	for _, words := range [][]string{{"delete", "pods", "--all"},
 		{"delete", "volumesnapshots", "--all"}, {"delete", "pvc", "--all"}} {
@@ -238,8 +237,8 @@ func (s *Session) deleted(ctx context.Context) error {
 // cleaner selects the pods of manifests/csi-uninstall.
 const cleaner = "--selector=app.kubernetes.io/component=csi-cleanup"
 
-// uninstall follows docs/storage.md: with ciphertext left the node is not touched; without it,
-// nothing of the driver remains.
+// uninstall removes the driver as in docs/storage.md. While ciphertext is left, the clean-up must
+// not change the node. Without ciphertext, nothing of the driver may remain.
 func (s *Session) uninstall(ctx context.Context) error {
 	const left = images + "/left.img"
 	if _, err := s.Node(ctx, "touch "+left); err != nil {
@@ -269,7 +268,7 @@ func (s *Session) uninstall(ctx context.Context) error {
 
 	if _, err := s.Node(ctx, "test -d /var/lib/kubelet/plugins/csi.kubeveil.io && rm "+
 		left); err != nil {
-		return fmt.Errorf("a node that was refused was touched: %w", err)
+		return fmt.Errorf("the clean-up refused, but changed the node: %w", err)
 	}
 
 	err = claims.Until(ctx, "the node is clean", func() error {
@@ -284,7 +283,7 @@ func (s *Session) uninstall(ctx context.Context) error {
 		return err
 	}
 
-	// The disk is mounted where the driver's folder was.
+	// The driver's data folder itself stays, because it is the mount point of the disk.
 	out, err := s.Node(ctx, "ls -d /var/lib/kubelet/plugins/csi.kubeveil.io "+
 		"/var/lib/kubelet/plugins_registry/csi.kubeveil.io-reg.sock /run/kubeveil/csi "+images+" "+
 		dataDir+"/claims 2>/dev/null; true")

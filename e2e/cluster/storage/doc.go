@@ -1,10 +1,9 @@
 // Package storage holds the end-to-end cases of the CSI driver on a cluster of virtual machines:
-// claims of each class, as a user makes them, and what is done to them.
+// claims of each class, as a user makes them, in normal use and during failures.
 //
-// It promises: cases run one after the other and build on one another, each with a limit of time;
-// one that failed is named with its reason, and those that need what it would have left are counted
-// as failed by themselves. What pods write is written and read on the node, through the mounts and
-// devices that their pods have, so that no image with a shell is needed.
+// Cases run one after the other, each with a time limit. They build on one another: if a case
+// fails, later cases that need its result fail, too. The cases write and read the data of pods on
+// the node, through the mounts and devices of the pods, so that no image with a shell is needed.
 //
 // It disturbs the cluster: the driver is killed, and the node loses its power.
 //

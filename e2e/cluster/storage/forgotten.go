@@ -9,12 +9,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
-// kubeletForgets takes a pod away as a kubelet does that dies between unpublishing the pod's volume
-// and unstaging it: the next kubelet finds no pod that the staged volume is of, and leaves it open
-// (kubernetes#121937). Deleting the claim deletes the volume all the same.
+// kubeletForgets removes a pod like a kubelet that dies after it unpublished the pod's volume and
+// before it unstages it. The next kubelet finds no pod of the staged volume, and leaves the volume
+// open (kubernetes#121937). Deleting the claim must still delete the volume.
 func (s *Session) kubeletForgets(ctx context.Context) error {
 	c := claims.Claim{Name: "forgotten", Kind: claims.Ext4, MiB: 64}
-	if err := s.use(ctx, c); err != nil {
+	if err := s.writeCanary(ctx, c); err != nil {
 		return err
 	}
 	volume, err := s.Volume(ctx, c)
@@ -38,11 +38,12 @@ func (s *Session) kubeletForgets(ctx context.Context) error {
 		return errors.Join(err, start)
 	}
 
-	// This kubelet has looked at what it found when it ends a pod and starts another.
+	// Once the kubelet has ended a pod and started another, it has examined the mounts that it
+	// found.
 	if err := s.Stop(ctx, files.Name); err != nil {
 		return err
 	}
-	if err := s.again(ctx, files, "third"); err != nil {
+	if err := s.checkExpanded(ctx, files, "third"); err != nil {
 		return err
 	}
 	if _, err := s.Node(ctx, "mountpoint -q "+staged); err != nil {
@@ -55,8 +56,8 @@ func (s *Session) kubeletForgets(ctx context.Context) error {
 	return s.Gone(ctx, volume, staged, mapping, images)
 }
 
-// forget is a script that stops the kubelet and takes from the node what a pod has there: its
-// processes that have the mapping mounted, its mounts and its folder.
+// forget returns a script that stops the kubelet and removes a pod from the node: the processes
+// that have the mapping mounted, the pod's mounts and its folder.
 func forget(uid, mapping string) string {
 	return `set -e
 systemctl stop kubelet
@@ -73,12 +74,12 @@ done
 rm -r --one-file-system $pod`
 }
 
-// objectLost deletes the VeilVolume of a volume that is in use, as a restore of the cluster's state
-// does that is older than the volume. Its pod goes on. When it ends, the volume is closed, and its
-// file stays.
+// objectLost deletes the VeilVolume of a volume in use, as a restore of an older state of the
+// cluster would. The pod must still work. After the pod's end the volume must be closed, and its
+// file must stay.
 func (s *Session) objectLost(ctx context.Context) error {
 	c := claims.Claim{Name: "lost-object", Kind: claims.Ext4, MiB: 64}
-	if err := s.use(ctx, c); err != nil {
+	if err := s.writeCanary(ctx, c); err != nil {
 		return err
 	}
 	path, err := s.Path(ctx, c)
@@ -117,7 +118,7 @@ func (s *Session) objectLost(ctx context.Context) error {
 		return fmt.Errorf("without the VeilVolume: %w", err)
 	}
 
-	// The claim first: otherwise its pod would be the next to use the volume.
+	// Delete the claim first, so that no new pod can use the volume.
 	if _, err := s.Kubectl(ctx, "delete", "pvc", c.Name, "--wait=false"); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (s *Session) objectLost(ctx context.Context) error {
 		return err
 	}
 
-	// As in docs/storage.md, when it is certainly useless.
+	// Remove the file, as docs/storage.md advises once it is certainly useless.
 	if _, err := s.Node(ctx, "rm "+file); err != nil {
 		return err
 	}

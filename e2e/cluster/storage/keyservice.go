@@ -14,16 +14,16 @@ import (
 const (
 	plugin     = "/root/kmsplugin"
 	pluginKeys = "/root/kms.keys"
-	// newKey adds a key, by which the plugin that is started next wraps.
+	// newKey adds a key to the file. A plugin that starts later wraps with it.
 	newKey = "head -c 32 /dev/urandom | base64 >>" + pluginKeys
-	// startPlugin and stopPlugin stand for a unit of the node.
+	// startPlugin and stopPlugin start and stop the plugin as a unit of systemd.
 	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + keyring.KMSSocket + " " +
 		pluginKeys
 	stopPlugin = "systemctl stop kmsplugin"
 )
 
 // keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node lacks.
-// The pod waits, an event names the reason, and nothing is formatted.
+// The pod must wait, an event must name the reason, and nothing may be formatted.
 func (s *Session) keyServiceAway(ctx context.Context) error {
 	if err := s.Create(ctx, waits); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Session) keyServiceAway(ctx context.Context) error {
 	return s.unformatted(ctx, waits)
 }
 
-// away requires an event of the pod that names the missing key service.
+// away waits for an event of the pod that names the missing key service.
 func (s *Session) away(ctx context.Context) error {
 	uid, err := s.Kubectl(ctx, "get", "pod", waits.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {
@@ -50,7 +50,8 @@ func (s *Session) away(ctx context.Context) error {
 	})
 }
 
-// unformatted requires that nothing was written yet, according to the state of the claim's volume.
+// unformatted returns an error unless the state of the claim's volume is New, so that nothing was
+// written.
 func (s *Session) unformatted(ctx context.Context, c claims.Claim) error {
 	volume, err := s.Volume(ctx, c)
 	if err != nil {
@@ -63,7 +64,7 @@ func (s *Session) unformatted(ctx context.Context, c claims.Claim) error {
 	return err
 }
 
-// keyServiceComes starts the node's plugin: the pod that waits gets its volume.
+// keyServiceComes starts the node's plugin. The waiting pod must get its volume.
 func (s *Session) keyServiceComes(ctx context.Context) error {
 	if err := s.Cluster.Machines[0].PutFile(ctx, plugin,
 		s.Cluster.Lab.Program("kmsplugin")); err != nil {
@@ -72,11 +73,11 @@ func (s *Session) keyServiceComes(ctx context.Context) error {
 	if _, err := s.Node(ctx, newKey+" && "+startPlugin); err != nil {
 		return err
 	}
-	return s.use(ctx, waits)
+	return s.writeCanary(ctx, waits)
 }
 
-// rewrap sets a new key in the plugin and uses veilctl as in docs/storage.md, while the volume is
-// open. The volume's key is then wrapped by the new one, and the former one is not needed any more.
+// rewrap adds a new key to the plugin and runs `veilctl volume rewrap` as in docs/storage.md, while
+// the volume is open. The new key must then wrap the volume's key. rewrap removes the former key.
 func (s *Session) rewrap(ctx context.Context) error {
 	before, err := s.wrappedBy(ctx, waits)
 	if err != nil {
@@ -101,7 +102,7 @@ func (s *Session) rewrap(ctx context.Context) error {
 	return err
 }
 
-// wrappedBy is the key-encryption key of the claim's volume.
+// wrappedBy returns the id of the key-encryption key that wraps the key of the claim's volume.
 func (s *Session) wrappedBy(ctx context.Context, c claims.Claim) (string, error) {
 	volume, err := s.Volume(ctx, c)
 	if err != nil {
@@ -114,8 +115,8 @@ func (s *Session) wrappedBy(ctx context.Context, c claims.Claim) (string, error)
 	return id, err
 }
 
-// keyServiceGoes stops the plugin: the volume that is open goes on; closed, it waits, and has its
-// data when the plugin is back.
+// keyServiceGoes stops the plugin. The open volume must still work. After it is closed, a new pod
+// must wait until the plugin is back, and then find its data.
 func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if _, err := s.Node(ctx, stopPlugin); err != nil {
 		return err
@@ -140,14 +141,14 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 	if _, err := s.Node(ctx, startPlugin); err != nil {
 		return err
 	}
-	if err := s.has(ctx, waits, "second"); err != nil {
+	if err := s.checkFile(ctx, waits, "second"); err != nil {
 		return err
 	}
 
 	out, err := s.Kubectl(ctx, "get", "events", "--field-selector=reason=Unsealed,"+
 		"involvedObject.name="+waits.Name, "-o", "name")
 	if err == nil && out != "" {
-		err = fmt.Errorf("the volume was closed without a seal: %s", out)
+		err = fmt.Errorf("the volume was closed unsealed: %s", out)
 	}
 	_, gone := s.Kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
 	return errors.Join(err, gone)

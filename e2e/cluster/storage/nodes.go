@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// filler takes processors of a node from the scheduler's account, so that other nodes are emptier.
+// filler is a pod that requests CPU and memory of a node, so that the scheduler prefers other
+// nodes.
 var filler = template.Must(template.New("filler").Parse(`apiVersion: v1
 kind: Pod
 metadata: {name: filler}
@@ -25,8 +26,8 @@ spec:
       resources: {requests: {cpu: 500m, memory: 256Mi}}
 `))
 
-// joined joins so many machines, waits until they have room for volumes of c's class, and returns
-// their names.
+// joined adds machines to the cluster, waits until the scheduler knows their capacity for c's
+// class, and returns their names. It returns the names even with an error.
 func (s *Session) joined(ctx context.Context, machines int, c claims.Claim) (names []string,
 	err error) {
 	for range machines {
@@ -43,11 +44,11 @@ func (s *Session) joined(ctx context.Context, machines int, c claims.Claim) (nam
 		if err := s.DriverReady(ctx, name); err != nil {
 			return names, err
 		}
-		err := claims.Until(ctx, "the scheduler hears of room on "+name, func() error {
+		err := claims.Until(ctx, "the scheduler knows the capacity of "+name, func() error {
 			out, err := s.Kubectl(ctx, "-n", "kube-system", "get", "csistoragecapacities", "-o",
 				`jsonpath={.items[?(@.storageClassName=="`+c.Class+`")].nodeTopology.matchLabels}`)
 			if err == nil && !strings.Contains(out, `"`+name+`"`) {
-				err = fmt.Errorf("it hears of %s", out)
+				err = fmt.Errorf("it knows %s", out)
 			}
 			return err
 		})
@@ -59,7 +60,7 @@ func (s *Session) joined(ctx context.Context, machines int, c claims.Claim) (nam
 	return names, nil
 }
 
-// leave makes machines leave. Later cases need one node.
+// leave removes machines from the cluster, because later cases need a single node.
 func (s *Session) leave(ctx context.Context, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -68,9 +69,9 @@ func (s *Session) leave(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// copyBesideEmptierNodes clones a volume of the fullest of three nodes, which the scheduler would
-// choose last. The clone is made on the node of its source, also where no one wrote that node into
-// the claim.
+// copyBesideEmptierNodes clones a volume on the fullest of three nodes, which the scheduler would
+// choose last. The clone must be made on the node of its source, even if the claim does not name
+// that node.
 func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 	full := s.Cluster.Machines[0].Name
 	source := claims.Claim{Name: "source", Kind: claims.Ext4, MiB: 64, Node: full}
@@ -116,8 +117,8 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claims.Cla
 	return err
 }
 
-// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by
-// the commands of the documentation.
+// nodeGone destroys the volume of a machine that has left, with the commands of the documentation.
+// The command must refuse while the node is Ready.
 func (s *Session) nodeGone(ctx context.Context) error {
 	lost := claims.Claim{Name: "lost", Kind: claims.Ext4, MiB: 64}
 	names, err := s.joined(ctx, 1, lost)
@@ -139,7 +140,7 @@ func (s *Session) nodeGone(ctx context.Context) error {
 		return fmt.Errorf("veilctl printed %q, want %q at its end", said, want)
 	}
 
-	// The pod that had it went with its node.
+	// The pod was removed with its node, so the claim can be deleted.
 	if _, err := s.Kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
 		return err
 	}
@@ -147,14 +148,14 @@ func (s *Session) nodeGone(ctx context.Context) error {
 	return claims.Until(ctx, "claim and volume go", func() error {
 		out, err := s.Kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
 		if err == nil && (strings.Contains(out, volume) || strings.Contains(out, "/"+lost.Name)) {
-			err = fmt.Errorf("there are %s", strings.Fields(out))
+			err = fmt.Errorf("left are %s", strings.Fields(out))
 		}
 		return err
 	})
 }
 
-// refusedWhileAlive starts the claim's pod on its node, checks that its volume is not destroyed,
-// and returns its name.
+// refusedWhileAlive starts the claim's pod on its node, checks that veilctl refuses to destroy the
+// volume, and returns the volume's name.
 func (s *Session) refusedWhileAlive(ctx context.Context, c claims.Claim) (volume string,
 	err error) {
 	if err := s.Start(ctx, c); err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
-// recover reads a volume without Kubeveil, as veilctl describes it for a lost cluster. It uses the
-// saved state and key, and stock cryptsetup on the node. Then its pod has the volume again.
+// recover reads a volume without Kubeveil, with the commands of `veilctl volume recover` for a lost
+// cluster. It uses the saved state and key, and stock cryptsetup on the node. Then the pod must get
+// the volume again.
 func (s *Session) recover(ctx context.Context) error {
 	volume, err := s.Volume(ctx, files)
 	if err != nil {
@@ -21,7 +22,7 @@ func (s *Session) recover(ctx context.Context) error {
 		return err
 	}
 
-	err = claims.Until(ctx, "the volume is open nowhere", func() error {
+	err = claims.Until(ctx, "the volume is not open", func() error {
 		out, err := s.Kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.writer}")
 		if err == nil && out != "" {
 			err = fmt.Errorf("it is open on %s", out)
@@ -47,14 +48,14 @@ func (s *Session) recover(ctx context.Context) error {
 	}
 	found, err := s.Node(ctx, script)
 	if err == nil && (found == "" || found == "0") {
-		err = errors.New("the canary is not in what was recovered")
+		err = errors.New("the recovered file has no canary")
 	}
 
-	return errors.Join(err, s.again(ctx, files, "third"))
+	return errors.Join(err, s.checkExpanded(ctx, files, "third"))
 }
 
-// recoverySteps are the commands that veilctl prints, with its key given to cryptsetup, and a look
-// at the mounted files.
+// recoverySteps returns a script with the commands that veilctl printed. It passes the recovery key
+// to cryptsetup, and runs look after the mount.
 func recoverySteps(said []byte, look string) (string, error) {
 	var r struct {
 		Steps       []string
@@ -71,7 +72,7 @@ func recoverySteps(said []byte, look string) (string, error) {
 			if !ok {
 				continue
 			}
-			// What is behind it is for people.
+			// The rest of the line is an explanation.
 			command, _, _ = strings.Cut(command, "      (")
 			if strings.HasPrefix(command, "cryptsetup open") {
 				command = "echo " + r.RecoveryKey + " | " + command

@@ -15,34 +15,33 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// Session is one run on a cluster whose first machine takes all pods.
+// Session is one run of the cases. The first machine of the cluster takes all pods.
 type Session struct {
 	claims.Client
-	// Disk is an empty disk of that machine. The ciphertext of all volumes is put there, and what
-	// its owner sees of it is searched.
+	// Disk is an empty disk of that machine. The cases store the ciphertext of all volumes there,
+	// and search the raw disk for plaintext.
 	Disk disk.Disk
 	// Manifests is the folder of the repository's manifests.
 	Manifests string
-	// Only selects cases by name; nil means all. The first two cases, which install the driver,
-	// always run.
+	// Only selects cases by name. Nil means all. The cases that install the driver always run.
 	Only *regexp.Regexp
-	// Out gets progress for people.
+	// Out receives the progress, a line per case.
 	Out io.Writer
-	// canary is in all that is written to volumes; control is in files beside their ciphertext and
-	// on the root disk, in clear.
+	// canary is the text that is written to volumes. control is the text of files in clear on the
+	// disk with the ciphertext and on the root disk.
 	canary, control string
 	gates           []bench.Gate
 }
 
-// one is a case. Its name consists of lower case words with - between them.
+// one is a case. Its name consists of lower-case words joined by hyphens.
 type one struct {
 	name  string
 	limit time.Duration
 	run   func(*Session, context.Context) error
 }
 
-// Run runs all cases and counts them in r, with the gates for clear text on the disk. A failed case
-// does not end the run; Run returns only the error of ctx.
+// Run runs the selected cases and adds their results to r, with the gates about plaintext on the
+// disks. A failed case does not end the run. Run returns only the error of ctx.
 func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
 	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
@@ -79,7 +78,7 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	return context.Cause(ctx)
 }
 
-// chosen are the cases that are run.
+// chosen returns the cases to run.
 func (s *Session) chosen() []one {
 	var out []one
 	for i, c := range cases() {
@@ -90,16 +89,16 @@ func (s *Session) chosen() []one {
 	return out
 }
 
-// controlLines is how often the control's text is written in clear, on each disk.
+// controlLines is how often the control is written in clear on each disk.
 const controlLines = 1000
 
-// rootControl is the control on the node's root disk, in a folder of the kubelet: there a volume's
-// mount that does not reach the host would land.
+// rootControl is the file with the control on the node's root disk. It is in a folder of the
+// kubelet, because a mount that does not reach the host would make pods write there.
 const rootControl = "/var/lib/kubelet/e2e-control"
 
-// disk puts the ciphertext on a file system of its own that shares blocks, as docs/storage.md
+// disk mounts a new file system that shares blocks for the ciphertext, as docs/storage.md
 // describes, for this boot and later ones. It writes the control to that disk and to the node's
-// root disk. A reader of the disks finds what is on them in clear.
+// root disk, to prove that the search finds text in clear.
 func (s *Session) disk(ctx context.Context) error {
 	_, err := s.Node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && "+
 		"echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
@@ -108,18 +107,18 @@ func (s *Session) disk(ctx context.Context) error {
 	return err
 }
 
-// nothingInClear reads the disk of the volumes, and the node's root disk, as their owner does,
-// while there are at least that many volumes. When is for people.
+// nothingInClear searches the raw disk of the volumes and the node's root disk for the canary. It
+// returns an error if there are fewer volumes than volumes. when is a text for the gates.
 func (s *Session) nothingInClear(ctx context.Context, when string, volumes int) error {
 	out, err := s.Node(ctx, "sync; ls "+images+"/*.img | wc -l")
 	if err != nil {
 		return err
 	}
 	if n, err := strconv.Atoi(out); err != nil || n < volumes {
-		return fmt.Errorf("there are %s volumes on the disk, want %d", out, volumes)
+		return fmt.Errorf("the disk has %s volumes, want %d", out, volumes)
 	}
-	// The file of the root disk is an overlay: it contains what was written since the machine's
-	// first boot.
+	// The file of the root disk is an overlay. It contains all writes since the machine's first
+	// boot.
 	root := disk.Disk{Serial: "root", Path: s.Cluster.Machines[0].RootDisk()}
 	var errs []error
 	for _, d := range []struct {

@@ -13,16 +13,16 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
-// document is the page for operators whose node is lost. Its commands move a volume to another
+// document is the page of the documentation for lost nodes. Its commands move a volume to another
 // node.
 const document = "how-to/a-node-that-is-gone.md"
 
-// takeOver moves a volume from the first node to a second machine, by the commands of the
-// document. The first node is not really off: its kubelet is stopped, while its pods and their
-// mounts go on. Once the kubelet is back, that node must close the volume and destroy nothing.
+// takeOver moves a volume from the first node to a second machine, by the commands of the document.
+// The first node is not really off: only its kubelet is stopped, and its pods still run. Once the
+// kubelet is back, that node must close the volume and must not destroy its file.
 func (s *Session) takeOver(ctx context.Context) error {
 	first := s.Cluster.Machines[0].Name
-	if err := s.use(ctx, data); err != nil {
+	if err := s.writeCanary(ctx, data); err != nil {
 		return err
 	}
 	volume, err := s.Volume(ctx, data)
@@ -60,13 +60,14 @@ func (s *Session) takeTo(ctx context.Context, volume, first, second string) erro
 	if err := s.letGo(ctx, first, file); err != nil {
 		return err
 	}
-	if err := s.has(ctx, data, "second"); err != nil {
+	if err := s.checkFile(ctx, data, "second"); err != nil {
 		return err
 	}
 	return s.deletedThere(ctx, volume, second, file)
 }
 
-// bring copies the volume's file to a machine while the file system of the volume is frozen.
+// bring copies the volume's file to the machine that joined last, while the volume's file system is
+// frozen.
 func (s *Session) bring(ctx context.Context, file, to string) error {
 	path, err := s.Path(ctx, data)
 	if err != nil {
@@ -87,8 +88,8 @@ func (s *Session) bring(ctx context.Context, file, to string) error {
 	return fmt.Errorf("%s is not the machine that joined last", to)
 }
 
-// taken runs the commands of the document. In between it checks that the pod is on the second node
-// and has the data of the first one, and it writes a second file.
+// taken runs the commands of the document. After the move it checks that the pod is on the second
+// node and has the data of the first node, and it writes a second file.
 func (s *Session) taken(ctx context.Context, volume, first, second string) error {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Manifests), "docs", document))
 	if err != nil {
@@ -101,7 +102,7 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if _, err := s.Shell(ctx, move); err != nil {
 		return err
 	}
-	if err := s.has(ctx, data, "first"); err != nil {
+	if err := s.checkFile(ctx, data, "first"); err != nil {
 		return err
 	}
 
@@ -125,8 +126,8 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	return err
 }
 
-// takeOverSteps returns the commands of the document, with the names of a volume and of two nodes.
-// move has the commands until a pod can use the volume, done those that follow.
+// takeOverSteps returns the commands in text, the document, for a volume and two nodes. move has
+// the commands until a pod can use the volume, done the commands that follow.
 func takeOverSteps(text, volume, first, second string) (move, done string, err error) {
 	_, text, _ = strings.Cut(text, "\n## Take a volume over\n")
 	_, text, _ = strings.Cut(text, "\n```sh\n")
@@ -143,18 +144,18 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	return names(move), names("# " + done), nil
 }
 
-// users returns how many loop devices of the first node have the file open. It compares the name
-// alone, because the kernel may return the path in the driver's container.
+// users returns the number of loop devices of the first node that have the file open. It compares
+// only the base name, because the kernel may return the path in the driver's container.
 func (s *Session) users(ctx context.Context, file string) (string, error) {
 	return s.Node(ctx, "losetup -nO BACK-FILE | grep -c /"+filepath.Base(file)+"; true")
 }
 
 // stillOpen returns an error unless the first node still has the volume's file open. Without its
-// kubelet the node can at most have fenced the volume.
+// kubelet the node cannot have closed it.
 func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	n, err := s.users(ctx, file)
 	if err == nil && n != "1" {
-		err = fmt.Errorf("before its kubelet is back %s has %s open %s times, want once", first,
+		err = fmt.Errorf("without a kubelet, %s has %s open %s times, want once", first,
 			file, n)
 	}
 	return err
@@ -181,7 +182,7 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 }
 
 // deletedThere deletes the claim, and waits until the VeilVolume and its file on the second node
-// are gone. The file on the first node must still be there; deletedThere removes it.
+// are gone. The file on the first node must still exist. deletedThere removes it.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
 	if _, err := s.Kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/storage/claims"
 )
 
-// use starts a claim's pod, writes the canary through its volume, and reads it back.
-func (s *Session) use(ctx context.Context, c claims.Claim) error {
+// writeCanary starts a claim's pod, and writes and reads canaries through its volume.
+func (s *Session) writeCanary(ctx context.Context, c claims.Claim) error {
 	if err := s.Start(ctx, c); err != nil {
 		return err
 	}
@@ -25,7 +25,8 @@ func (s *Session) use(ctx context.Context, c claims.Claim) error {
 	return s.write(ctx, path, c.Block)
 }
 
-// write writes a MiB of canaries and reads them back.
+// write writes a MiB of canaries to path and reads them again. device means that path is a raw
+// device.
 func (s *Session) write(ctx context.Context, path string, device bool) error {
 	flags := ""
 	if device {
@@ -39,12 +40,13 @@ func (s *Session) write(ctx context.Context, path string, device bool) error {
 		return err
 	}
 	if n, err := strconv.Atoi(out); err != nil || n < 1000 {
-		return fmt.Errorf("%s: the canary is read back %q times", path, out)
+		return fmt.Errorf("%s: read %q canaries, want at least 1000", path, out)
 	}
 	return nil
 }
 
-// unknownParameter checks that a class with one is refused, with the list of the known ones.
+// unknownParameter checks that a claim whose class has an unknown parameter is refused, with an
+// event that names the parameter.
 func (s *Session) unknownParameter(ctx context.Context) error {
 	err := s.Cluster.Apply(ctx, []byte(`apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -62,7 +64,7 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 		return err
 	}
 
-	// As the scheduler does for the first pod.
+	// Select a node, as the scheduler does for the first pod.
 	node := s.Cluster.Machines[0].Name
 	if _, err := s.Kubectl(ctx, "annotate", "pvc", "misspelt",
 		"volume.kubernetes.io/selected-node="+node); err != nil {
@@ -82,7 +84,8 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 	return errors.Join(err, gone)
 }
 
-// expand enlarges the claim while its pod has it mounted.
+// expand expands the claim files while its pod has it mounted, and waits until the file system has
+// grown.
 func (s *Session) expand(ctx context.Context) error {
 	size := fmt.Sprintf("%dMi", grown)
 	if _, err := s.Kubectl(ctx, "patch", "pvc", files.Name, "-p",
@@ -104,13 +107,15 @@ func (s *Session) expand(ctx context.Context) error {
 			return err
 		}
 		if n, err := strconv.Atoi(blocks); err != nil || n < grown*8/10 || said != size {
-			return fmt.Errorf("the claim has %q, the file system has %s MiB", said, blocks)
+			return fmt.Errorf("the claim's capacity is %q, the file system has %s MiB", said,
+				blocks)
 		}
 		return nil
 	})
 }
 
-// snapshot takes one, and writes a file that it does not have.
+// snapshot takes a snapshot of the claim files, and then writes a second file, which the snapshot
+// must not have.
 func (s *Session) snapshot(ctx context.Context) error {
 	err := s.Cluster.Apply(ctx, []byte(`apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
@@ -124,7 +129,7 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 		out, err := s.Kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
 			"jsonpath={.status.readyToUse} {.status.error.message}")
 		if err == nil && !strings.HasPrefix(out, "true") {
-			err = fmt.Errorf("it prints %q", out)
+			err = fmt.Errorf("its status is %q", out)
 		}
 		return err
 	})
@@ -138,7 +143,8 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 	return s.write(ctx, path+"/second", false)
 }
 
-// copied starts a copy's pod: the first file is there, the second only where the copy is newer.
+// copied starts the pod of a copy. It checks that the first file is equal to the source's, and that
+// the copy has the second file if and only if second is set.
 func (s *Session) copied(ctx context.Context, c claims.Claim, second bool) error {
 	if err := s.Start(ctx, c); err != nil {
 		return err
@@ -156,20 +162,20 @@ func (s *Session) copied(ctx context.Context, c claims.Claim, second bool) error
 		return err
 	}
 	if strings.Contains(out, "second") != second {
-		return fmt.Errorf("the copy has %q; the file written later: want %v", strings.Fields(out),
-			second)
+		return fmt.Errorf("the copy has the files %q; want the second file: %v",
+			strings.Fields(out), second)
 	}
 	return nil
 }
 
-// again is has for the claim that was expanded.
-func (s *Session) again(ctx context.Context, c claims.Claim, file string) error {
+// checkExpanded calls checkFile for the claim that was expanded.
+func (s *Session) checkExpanded(ctx context.Context, c claims.Claim, file string) error {
 	c.MiB = grown
-	return s.has(ctx, c, file)
+	return s.checkFile(ctx, c, file)
 }
 
-// has starts the pod of a claim that has been used, and checks the file.
-func (s *Session) has(ctx context.Context, c claims.Claim, file string) error {
+// checkFile starts the pod of an existing claim, and checks that the file has the canary.
+func (s *Session) checkFile(ctx context.Context, c claims.Claim, file string) error {
 	if err := s.Start(ctx, c); err != nil {
 		return err
 	}
@@ -183,7 +189,7 @@ func (s *Session) has(ctx context.Context, c claims.Claim, file string) error {
 	}
 	out, err := s.On(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
 	if err == nil && out == "0" {
-		err = fmt.Errorf("%s is not what was written", file)
+		err = fmt.Errorf("%s has no canary", file)
 	}
 	return err
 }

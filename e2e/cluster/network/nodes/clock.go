@@ -10,9 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// ClockSetBack sets a node's clock ahead by an hour, lets peers see a handshake of it, and sets it
-// right. The kernel's WireGuard at peers would refuse the node's handshakes for an hour. So the
-// node must make another key, and its pods must reach pods of other nodes.
+// ClockSetBack sets a node's clock ahead by an hour, makes the node handshake with a peer, and sets
+// the clock back. The peer's kernel WireGuard would now refuse the node's handshakes for an hour.
+// So the node must make another key, and its pods must reach pods of other nodes.
 func ClockSetBack(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func ClockSetBack(ctx context.Context, s *session.Session) error {
 		return err
 	}
 
-	// set changes the clock and ends the session, so that the next packet begins a handshake.
+	// set changes the clock and removes the peer, so that the next packet begins a handshake.
 	set := func(by string) error {
 		_, err := s.Lab.Exec(ctx, b.Node, fmt.Sprintf("date -s '%s' && wg set veil0 peer %s remove",
 			by, peer))
@@ -50,7 +50,7 @@ func ClockSetBack(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	if key != old {
-		return fmt.Errorf("%s has another key, and its clock was only set ahead", b.Node)
+		return fmt.Errorf("%s has another key, although its clock was only set ahead", b.Node)
 	}
 
 	if err := set("-1 hour"); err != nil {

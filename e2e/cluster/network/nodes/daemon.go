@@ -9,8 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 )
 
-// DaemonRolled restarts every veild as kubectl rollout restart does, under load. veil-wg, which
-// carries packets where the kernel has no WireGuard, must not be touched by it.
+// DaemonRolled restarts every veild under load, as kubectl rollout restart does. No flow may be
+// lost. The pods of veil-wg, which carries packets if the kernel has no WireGuard, must not be
+// replaced.
 func DaemonRolled(ctx context.Context, s *session.Session) error {
 	all, err := s.Load(ctx)
 	if err != nil {
@@ -31,7 +32,7 @@ func DaemonRolled(ctx context.Context, s *session.Session) error {
 	}
 
 	s.Note("%d pods of veild replaced in %s", len(old), time.Since(began).Round(time.Second))
-	errs := []error{s.Held(ctx, all, session.GapOfNothing)}
+	errs := []error{s.Held(ctx, all, session.GapUndisturbed)}
 	after, err := s.PodsOf(ctx, session.VeildSet)
 
 	errs = append(errs, err, session.Replaced(session.VeildSet, old, after))

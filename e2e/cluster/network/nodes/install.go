@@ -20,18 +20,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// ClearNetwork is the control run: pods over the reference network, whose plaintext must be seen.
+// ClearNetwork is the control run. Pods talk over the reference network, and the oracle must see
+// their plaintext.
 func ClearNetwork(ctx context.Context, s *session.Session) error {
 	return s.ControlRun(func() error { return talkInClear(ctx, s) })
 }
 
-// talkInClear installs the reference network, lets two pods talk and takes all of it away.
+// talkInClear installs the reference network, makes two pods talk, and removes pods and network.
 func talkInClear(ctx context.Context, s *session.Session) error {
 	nodes, err := s.LinuxNodes(ctx)
 	if err != nil {
 		return err
 	}
-	// Nothing but the pods of this case is to start on it.
+	// Only the pods of this case may start on the reference network.
 	if err := cordon(ctx, s, true); err != nil {
 		return err
 	}
@@ -48,13 +49,13 @@ func talkInClear(ctx context.Context, s *session.Session) error {
 	if err == nil {
 		err = seenInClear(ctx, s, a, b)
 	}
-	// The pods go before the plugin that has to remove their links.
+	// Remove the pods before the network: its plugin must remove their links.
 	return errors.Join(err, s.CloseOwn(ctx), s.Lab.Unclear(ctx), waitNotReady(ctx, s),
 		cordon(ctx, s, false))
 }
 
-// seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the
-// payload of each.
+// seenInClear makes pod a talk to pod b in each family. It returns an error unless the oracle sees
+// the payload in each family.
 func seenInClear(ctx context.Context, s *session.Session, a, b *remote.Pod) error {
 	if err := s.BothFamilies(b.Addrs); err != nil {
 		return err
@@ -69,19 +70,20 @@ func seenInClear(ctx context.Context, s *session.Session, a, b *remote.Pod) erro
 			return err
 		}
 		if seen.Kinds[leak.LeakCanary] == 0 {
-			return fmt.Errorf("the oracle saw no payload in clear to %s: it proves nothing", addr)
+			return fmt.Errorf("the oracle saw no payload in clear to %s, so its results "+
+				"prove nothing", addr)
 		}
 	}
 	return nil
 }
 
-// waitNotReady waits until every kubelet has noticed that it has no network.
+// waitNotReady waits until no node with a kubelet is Ready, because it has no network.
 func waitNotReady(ctx context.Context, s *session.Session) error {
 	return remote.Until(ctx, "nodes without a network are not Ready", session.Meeting,
 		func(ctx context.Context) error { return notReady(ctx, s) })
 }
 
-// notReady is an error that names a node with a kubelet that is Ready.
+// notReady returns an error if a node with a kubelet is Ready.
 func notReady(ctx context.Context, s *session.Session) error {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -106,8 +108,8 @@ func cordon(ctx context.Context, s *session.Session, yes bool) error {
 	return err
 }
 
-// Install applies what an apply that was cut off before the daemons would have, and then all of it.
-// Nodes become Ready by it, and not before.
+// Install applies the manifests without the daemons, like an interrupted apply, and then all
+// manifests. Nodes must become Ready after the second apply, and not before.
 func Install(ctx context.Context, s *session.Session) error {
 	var err error
 	if s.Before, err = s.Inventories(ctx); err != nil {
@@ -119,7 +121,7 @@ func Install(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	if err := notReady(ctx, s); err != nil {
-		return fmt.Errorf("before there are daemons: %w", err)
+		return fmt.Errorf("without daemons: %w", err)
 	}
 	if err := applyAll(ctx, s); err != nil || s.Lab == nil {
 		return err
@@ -127,10 +129,10 @@ func Install(ctx context.Context, s *session.Session) error {
 	return asPlanned(ctx, s)
 }
 
-// asPlanned returns an error unless the lab's nodes are of the kinds that its cases need. Kubelets
-// must have both generations of containerd and tunnels of the kernel's WireGuard. The control
-// plane's host must have a tunnel in userspace, and runs no pods. Each node has published its own
-// key.
+// asPlanned returns an error unless the lab's nodes are of the kinds that the cases need. The nodes
+// with kubelets must have both generations of containerd and tunnels of the kernel's WireGuard. The
+// control plane's host must have a tunnel in userspace, and a taint, because it runs no pods. Each
+// node must have published a key.
 func asPlanned(ctx context.Context, s *session.Session) error {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -175,20 +177,20 @@ func asPlanned(ctx context.Context, s *session.Session) error {
 }
 
 // tunnelOf returns an error unless a node's tunnel is of the wanted kind: the kernel's WireGuard
-// and in the flow table, or the worker's.
+// and in the flow table if kernel is set, otherwise veil-wg's.
 func tunnelOf(ctx context.Context, s *session.Session, node string, kernel bool) error {
 	link, err := s.Lab.Exec(ctx, node, "ip -d link show veil0")
 	if err != nil {
 		return err
 	}
 	if strings.Contains(string(link), "wireguard") != kernel {
-		return fmt.Errorf("%s: by the kernel's WireGuard was to be %t, but the tunnel is\n%s", node,
+		return fmt.Errorf("%s: want a tunnel of the kernel's WireGuard: %t, but it is\n%s", node,
 			kernel, link)
 	}
 	if !kernel {
 		return nil
 	}
-	// veild lets a link join as it hears of it.
+	// veild adds a link to the flow table when it notices the link, so wait.
 	if out, err := s.Lab.Exec(ctx, node,
 		"for i in $(seq 20); do nft list flowtables | grep -q veil0 && exit 0; sleep .5; done; "+
 			"nft list flowtables; exit 1"); err != nil {
@@ -214,7 +216,7 @@ func applyAll(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	s.Note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
-	// A node is Ready when its CNI configuration is there; the daemons of the others may still be
+	// A node is Ready once it has a CNI configuration. Daemons of other nodes may still be
 	// starting.
 	if err := s.Rollout(ctx, session.VeildSet); err != nil {
 		return err
@@ -222,7 +224,7 @@ func applyAll(ctx context.Context, s *session.Session) error {
 	return s.Rollout(ctx, "kube-proxy")
 }
 
-// applySome applies the objects of the manifests of some kinds, in their order.
+// applySome applies the objects of the manifests whose kind is wanted, in their order.
 func applySome(ctx context.Context, s *session.Session, wanted func(kind string) bool) error {
 	all, err := s.RunKubectl(ctx, "kustomize", s.Manifests)
 	if err != nil {

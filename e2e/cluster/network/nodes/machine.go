@@ -19,9 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Reboot takes the power of a node while its pods talk: they come back by themselves and talk
-// again, and nothing is seen in clear while it boots with a CNI configuration from before on its
-// disk.
+// Reboot cuts the power of a node while its pods talk. The pods must come back by themselves and
+// talk again. No traffic may be in clear while the node boots, although its disk still has the CNI
+// configuration.
 func Reboot(ctx context.Context, s *session.Session) error {
 	_, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func Reboot(ctx context.Context, s *session.Session) error {
 		return err
 	}
 
-	// What is sent to it while it is away and boots must not show either.
+	// Packets to the node while it is away or boots must not be in clear either.
 	if _, err := s.Load(ctx); err != nil {
 		return err
 	}
@@ -43,8 +43,8 @@ func Reboot(ctx context.Context, s *session.Session) error {
 	}
 
 	s.Note("%s answers after %.0f s", b.Node, time.Since(began).Seconds())
-	// The API server thinks that the node is Ready until it hears from it: what a new boot writes
-	// is waited for.
+	// The API server still shows the node as Ready, so wait for the key that the new boot
+	// publishes.
 	if _, err := newKey(ctx, s, b.Node, old, session.Returning); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func Reboot(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// keyOf is the newest public key that a node has published.
+// keyOf returns the newest public key that a node has published.
 func keyOf(ctx context.Context, s *session.Session, node string) (string, error) {
 	claims, err := s.Claims("")
 	if err != nil {
@@ -82,7 +82,7 @@ func keyOf(ctx context.Context, s *session.Session, node string) (string, error)
 	return publishedKey(o.Object)
 }
 
-// publishedKey finds the last of spec.keys in a VeilNode.
+// publishedKey returns the last key of spec.keys in a VeilNode.
 func publishedKey(object map[string]any) (string, error) {
 	spec, _ := object["spec"].(map[string]any)
 	keys, _ := spec["keys"].([]any)
@@ -97,12 +97,12 @@ func publishedKey(object map[string]any) (string, error) {
 	return key, nil
 }
 
-// newKey waits until a node has published another key.
+// newKey waits until a node has published another key than old, and returns it.
 func newKey(ctx context.Context, s *session.Session, node, old string,
 	patience time.Duration) (key string, err error) {
 	err = remote.Until(ctx, "another key of "+node, patience, func(ctx context.Context) error {
 		if key, err = keyOf(ctx, s, node); err == nil && key == old {
-			err = errors.New("it is the old one")
+			err = errors.New("it is still the old key")
 		}
 		return err
 	})
@@ -110,16 +110,16 @@ func newKey(ctx context.Context, s *session.Session, node, old string,
 }
 
 // gapOfKey is how long flows may be without an answer while a node's key is replaced: its veild
-// ends, starts, and is heard by the others.
+// ends and starts, and the other nodes learn its key.
 const gapOfKey = 30 * time.Second
 
-// lossOfKey is how long UDP records may be lost on usual machines while a node's key is replaced:
-// from when the node takes its new key until its peer has heard of it. veild's end and start lose
-// nothing.
+// lossOfKey is how long UDP records may be lost on usual machines while a node's key is replaced.
+// Records are lost after the node uses its new key and before its peer knows it, but not while
+// veild restarts.
 const lossOfKey = 10 * time.Second
 
-// KeyReplaced follows docs/operations.md: the key file is removed and veild restarted. Peers take
-// the new key, and connections go on.
+// KeyReplaced replaces a node's key as in docs/operations.md: it removes the key file and restarts
+// veild. Peers must use the new key, and connections must survive.
 func KeyReplaced(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -175,12 +175,12 @@ func KeyReplaced(ctx context.Context, s *session.Session) error {
 	return errors.Join(errs...)
 }
 
-// youngSession is an age that no session reaches at which WireGuard renews it (Rekey-After-Time is
-// 120 s).
+// youngSession is an age at which WireGuard does not renew a session yet (Rekey-After-Time is 120
+// s).
 const youngSession = 110 * time.Second
 
-// workerRolled replaces the pods of veil-wg, one of which is the tunnel of c's node, under flows from
-// there to a and back. The flows go on, and in the session that there was.
+// workerRolled replaces the pods of veil-wg, which serves the tunnel of c's node, during flows
+// between c's and a's nodes. The flows must survive, in the same WireGuard session.
 func workerRolled(ctx context.Context, s *session.Session, a, c *remote.Pod) error {
 	old, err := s.PodsOf(ctx, session.WorkerSet)
 	if err != nil {
@@ -216,7 +216,7 @@ func workerRolled(ctx context.Context, s *session.Session, a, c *remote.Pod) err
 	s.Note("%d pods of veil-wg replaced in %s", len(old), took.Round(time.Second))
 
 	after, err := s.PodsOf(ctx, session.WorkerSet)
-	errs := []error{s.Held(ctx, all, session.GapOfNothing), err,
+	errs := []error{s.Held(ctx, all, session.GapUndisturbed), err,
 		session.Replaced(session.WorkerSet, old, after),
 		tookOver(ctx, s, c.Node)}
 	now, _, err := handshake(ctx, s, a.Node, key)
@@ -226,7 +226,7 @@ func workerRolled(ctx context.Context, s *session.Session, a, c *remote.Pod) err
 	case now == before:
 		s.Note("the session of %s went on", c.Node)
 	case age+took < youngSession:
-		errs = append(errs, fmt.Errorf("%s began a session anew %s after the last", c.Node,
+		errs = append(errs, fmt.Errorf("%s began a new session %s after the last", c.Node,
 			age+took))
 	default:
 		s.Note("the session of %s was due: it was renewed", c.Node)
@@ -235,7 +235,7 @@ func workerRolled(ctx context.Context, s *session.Session, a, c *remote.Pod) err
 }
 
 // tookOver returns an error unless the pod of veil-wg on a node logged that it took the device over
-// from the pod before. It notes for how long the device stood still.
+// from the earlier pod. It notes for how long the device stopped.
 func tookOver(ctx context.Context, s *session.Session, node string) error {
 	pod, err := s.Daemon(ctx, session.WorkerSet, node)
 	if err != nil {
@@ -258,8 +258,8 @@ func tookOver(ctx context.Context, s *session.Session, node string) error {
 	return nil
 }
 
-// handshake returns when a node's kernel last shook hands with a peer, and how long ago that is by
-// the node's clock.
+// handshake returns the time of the last handshake of a node's kernel with a peer, and its age,
+// both by the node's clock.
 func handshake(ctx context.Context, s *session.Session, node, key string) (at string,
 	age time.Duration, err error) {
 	out, err := s.Lab.Exec(ctx, node, "wg show veil0 latest-handshakes; date +%s")
@@ -283,8 +283,8 @@ func handshake(ctx context.Context, s *session.Session, node, key string) (at st
 	return at, time.Duration(now-then) * time.Second, nil
 }
 
-// JoinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing
-// stays at the others.
+// JoinAndLeave adds a node, checks that its pods talk with others, and removes the node. Nothing of
+// it may be left on other nodes.
 func JoinAndLeave(ctx context.Context, s *session.Session) error {
 	a, _, err := s.TwoPods(ctx)
 	if err != nil {
@@ -338,8 +338,8 @@ func JoinAndLeave(ctx context.Context, s *session.Session) error {
 		})
 }
 
-// forgotten returns nil when a node that left has neither a claim nor a peer on another node, and
-// its pod has no route.
+// forgotten returns an error if a node that left still has a VeilNode, or if the node at still has
+// it as a peer or has a route to its pod.
 func forgotten(ctx context.Context, s *session.Session, at, name, key string,
 	pod *remote.Pod) error {
 	if _, err := keyOf(ctx, s, name); !apierrors.IsNotFound(err) {
@@ -352,7 +352,7 @@ func forgotten(ctx context.Context, s *session.Session, at, name, key string,
 	if slices.Contains(strings.Fields(string(out)), key) {
 		return fmt.Errorf("%s still has it as a peer", at)
 	}
-	// A range of the cluster without an owner is unreachable.
+	// Prefixes of the cluster without a node are unreachable, so ip route get must fail.
 	if out, err := s.Lab.Exec(ctx, at, "ip route get "+pod.Addrs[0].String()); err == nil {
 		return fmt.Errorf("%s routes its pod: %s", at, out)
 	}

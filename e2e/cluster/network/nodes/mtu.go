@@ -14,18 +14,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// narrower is the MTU of the underlay that is configured for a while, bytes.
+// narrower is the underlay MTU, in bytes, that the case configures temporarily. Tunnels are
+// smaller.
 const narrower = 1400
 
-// followPatience bounds the time until a changed configuration has reached every node: the kubelet
-// brings it within some 90 s.
+// followPatience is the time limit until every node uses a changed configuration. Kubelets refresh
+// a mounted ConfigMap within some 90 s.
 const followPatience = 3 * time.Minute
 
-// mtusOf prints the MTU of the tunnel and of each pod's link on a node.
+// mtusOf is a shell script that prints the MTU of the tunnel and of each pod's link on a node.
 const mtusOf = `cat /sys/class/net/veil0/mtu; for n in $(ip netns list | cut -d' ' -f1); do ip netns exec $n cat /sys/class/net/eth0/mtu 2>/dev/null; done; true`
 
-// MTUChanged writes another MTU into the ConfigMap while flows run, and takes it back. Devices and
-// the links of running pods follow, both ways.
+// MTUChanged writes another MTU to the ConfigMap while flows run, and then restores it. Devices and
+// the links of running pods must follow both changes.
 func MTUChanged(ctx context.Context, s *session.Session) error {
 	all, err := s.Load(ctx)
 	if err != nil {
@@ -77,11 +78,11 @@ func MTUChanged(ctx context.Context, s *session.Session) error {
 		return err
 	}
 
-	return s.Held(ctx, all, session.GapOfNothing)
+	return s.Held(ctx, all, session.GapUndisturbed)
 }
 
-// nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they
-// would do within some 90 s.
+// nudge annotates the daemons' pods. The kubelets then refresh the mounted ConfigMap now, and not
+// within some 90 s.
 func nudge(ctx context.Context, s *session.Session) error {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: session.ComponentLabel + "=" + session.VeildSet})
@@ -99,7 +100,7 @@ func nudge(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// followMTU waits until the tunnel and all pods of every worker have one of the wanted MTUs.
+// followMTU waits until the tunnel and all pods of every worker have a wanted MTU.
 func followMTU(ctx context.Context, s *session.Session, wanted func(mtu int) bool) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
@@ -122,7 +123,7 @@ func followMTU(ctx context.Context, s *session.Session, wanted func(mtu int) boo
 		})
 }
 
-// readMTUs returns the MTU of a node's tunnel and of each of its pods, bytes.
+// readMTUs returns the MTU in bytes of a node's tunnel, and then of each of its pods.
 func readMTUs(ctx context.Context, s *session.Session, node string) ([]int, error) {
 	out, err := s.Lab.Exec(ctx, node, mtusOf)
 	if err != nil {

@@ -14,15 +14,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// tcxSince is the first Linux on which the guard attaches by tcx, which no qdisc can displace.
+// tcxSince is the first Linux on which the guard attaches by tcx. There a qdisc cannot displace it.
 var tcxSince = [2]int{6, 6}
 
-// oddLink is a link without a place for filters at egress: the qdisc ingress is in the place of
-// clsact.
+// oddLink is a link that cannot have filters at egress, because its qdisc ingress takes the place
+// of clsact.
 const oddLink = "kv-odd0"
 
-// UnguardedLink adds a link to a node that cannot be guarded at egress. The node names the link and
-// starts no pod; its pods go on talking. Without the link the pod that waited starts.
+// UnguardedLink adds a link to a node that cannot be guarded at egress. The node must report the
+// link and start no new pod, while its running pods still talk. After the link is removed, the
+// waiting pod must start.
 func UnguardedLink(ctx context.Context, s *session.Session) (err error) {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -50,7 +51,8 @@ func UnguardedLink(ctx context.Context, s *session.Session) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx))) }()
-	// The guard leaves links of pods alone, so that there is time for the qdisc.
+	// Create the link as a pod's link, which the guard ignores, so that there is time to add the
+	// qdisc.
 	if _, err := s.Lab.Exec(ctx, b.Node, fmt.Sprintf("ip link add %[1]s group %[2]d type dummy && "+
 		"tc qdisc add dev %[1]s ingress && ip link set %[1]s group 0 up", oddLink,
 		abi.PodGroup)); err != nil {
@@ -76,14 +78,14 @@ func hasTCX(release string) (bool, error) {
 	return major > tcxSince[0] || major == tcxSince[0] && minor >= tcxSince[1], nil
 }
 
-// namedProblem waits until the status of a node names a link that has no guard.
+// namedProblem waits until the status of a node reports that a link has no guard.
 func namedProblem(ctx context.Context, s *session.Session, node, link string) error {
 	pod, err := s.Daemon(ctx, session.VeildSet, node)
 	if err != nil {
 		return err
 	}
 	return remote.Until(ctx, "the problem with "+link, time.Minute, func(ctx context.Context) error {
-		// The exit status of a node that is not well is not 0.
+		// veilctl exits with 1 if the node has a problem, so parse its output first.
 		out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status")
 		if named := "link " + link + " has no guard of its own"; !strings.Contains(string(out),
 			named) {
@@ -94,7 +96,8 @@ func namedProblem(ctx context.Context, s *session.Session, node, link string) er
 	})
 }
 
-// lineWith returns the line of a text that holds a word, without blanks around it.
+// lineWith returns the first line of a text that contains word, without blanks around it, or an
+// empty string.
 func lineWith(text, word string) string {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, word) {

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Uninstall removes Kubeveil as in docs/how-to/uninstall.md, pods first. Nodes must be as before it
-// was installed.
+// Uninstall removes Kubeveil as in docs/how-to/uninstall.md, after it has removed pods. Nodes must
+// be as they were before the installation.
 func Uninstall(ctx context.Context, s *session.Session) error {
 	if s.Before == nil {
 		return session.Skip("the nodes were not looked at before the installation")
@@ -63,8 +63,8 @@ func Uninstall(ctx context.Context, s *session.Session) error {
 		})
 }
 
-// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it:
-// then they would not show what it leaves either.
+// sees returns an error if the inventories of nodes do not show the installed Kubeveil. Such
+// inventories could not show what Kubeveil leaves either.
 func sees(ctx context.Context, s *session.Session) error {
 	now, err := s.Inventories(ctx)
 	if err != nil {
@@ -78,15 +78,15 @@ func sees(ctx context.Context, s *session.Session) error {
 	for node, before := range s.Before {
 		if missing := session.Traces(session.Difference(before, now[node]),
 			slices.Contains(linux, node)); len(missing) > 0 {
-			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no "+
-				"line %q more than before", node, missing))
+			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, but the inventory has no "+
+				"new line %q", node, missing))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to
-// one, a probe or the API server, would do so in clear once the guard is gone.
+// drain removes all pods with an address of the cluster. Otherwise processes of nodes, such as
+// probes or the API server, would send to them in clear after the guard is removed.
 func drain(ctx context.Context, s *session.Session) error {
 	if err := cordon(ctx, s, true); err != nil {
 		return err
@@ -115,11 +115,11 @@ func drain(ctx context.Context, s *session.Session) error {
 		})
 }
 
-// deletion bounds the end of pods.
+// deletion is the time limit for the end of all pods.
 const deletion = 3 * time.Minute
 
-// Reinstall applies the daemons first and their rights later: they must wait, closed, and go on
-// when they may.
+// Reinstall applies the daemons first and their RBAC rights later. The daemons must wait with the
+// guard closed, and continue once they have the rights.
 func Reinstall(ctx context.Context, s *session.Session) error {
 	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
 	if err := applySome(ctx, s, func(kind string) bool {
@@ -128,7 +128,7 @@ func Reinstall(ctx context.Context, s *session.Session) error {
 		return err
 	}
 
-	// Until they run and are refused.
+	// Wait until the daemons run, so that the API server has refused them.
 	err := remote.Until(ctx, "daemons without rights run", session.Installing,
 		func(ctx context.Context) error {
 			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,

@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// apiServices is the resource of objects that register APIs which pods serve. One such object does
-// not justify their library.
+// apiServices is the path of APIService objects, which register APIs that pods serve. The case
+// needs only one such object, so it does not use their client library.
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// Aggregated reads an object of an API that a pod serves through the API server. The object
+// Aggregated reads an object through the API server from an API that a pod serves. The object
 // contains the canary.
 func Aggregated(ctx context.Context, s *session.Session) error {
 	n, err := s.OwnNamespace(ctx)
@@ -56,12 +56,12 @@ func Aggregated(ctx context.Context, s *session.Session) error {
 			got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept",
 				"application/json").DoRaw(ctx)
 			if err == nil && !strings.Contains(string(got), s.Canary) {
-				err = fmt.Errorf("the API server gives %q: want the pod's answer", got)
+				err = fmt.Errorf("the API server returns %q: want the pod's answer", got)
 			}
 			return err
 		})
 
-	// Before its pod goes: no namespace is removed while an API does not answer.
+	// Delete the API before its pod ends: no namespace can be removed while an API does not answer.
 	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+
 		group).Do(context.WithoutCancel(ctx)).Error())
 }

@@ -1,5 +1,5 @@
-// Package pods has the cases of traffic between pods, services, nodes and the outside, and of the
-// policies and rights that stand in its way.
+// Package pods has the cases of traffic between pods, services, nodes and the outside, and of
+// policies and rights that forbid it.
 //
 // Start reading at PodToPod.
 package pods

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// idlePods is how many pods idle on each of two nodes, for idleFor.
+	// idlePods is the number of idle pods on each of two nodes. They are idle for idleFor.
 	idlePods = 10
 	idleFor  = 10 * time.Minute
 )
 
-// PodsIdle runs pods that nothing talks to on two nodes. What their kernels send by themselves,
-// such as router solicitations, is counted apart: no source is spoofed, no packet blocked, and no
-// node has a problem that it did not have before. Pods have the families of the cluster, which the
-// case notes. Pods with IPv4 alone are idle in e2e/node/network.TestIdlePodsAreNotSpoofers.
+// PodsIdle runs idle pods on two nodes. The packets that their kernels send by themselves, such as
+// router solicitations, must be counted as harmless: no source counts as spoofed, no packet as
+// blocked, and no node has a new problem. The pods have the families of the cluster, which the case
+// notes. For pods with only IPv4, see e2e/node/network.TestIdlePodsAreNotSpoofers.
 func PodsIdle(ctx context.Context, s *session.Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func PodsIdle(ctx context.Context, s *session.Session) error {
 	var pods []*remote.Pod
 	for i, w := range workers {
 		for j := range idlePods {
-			// With arguments it is not probed.
+			// A pod with Args has no probe, so it is idle.
 			pods = append(pods, &remote.Pod{Name: fmt.Sprintf("idle-%d-%d", i, j), Node: w.Name,
 				Args: []string{"echo-serve"}})
 		}
@@ -76,8 +76,9 @@ func PodsIdle(ctx context.Context, s *session.Session) error {
 	return errors.Join(errs...)
 }
 
-// quiet is an error if a node with so many more pods than before dropped a packet of a pod
-// meanwhile, harmless ones aside, or has a problem now that it did not have before.
+// quiet compares the states of a node before and after pods were added. It returns an error if the
+// node has fewer than pods new pods, has dropped packets that are not harmless, or has a new
+// problem.
 func quiet(before, after telemetry.Status, pods int) error {
 	var errs []error
 	if after.Pods < before.Pods+pods {
@@ -90,7 +91,7 @@ func quiet(before, after telemetry.Status, pods int) error {
 		had[d.Name] = d.Packets
 	}
 	for _, d := range after.Guard.Drops {
-		// Datagrams of others on the underlay belong to no pod.
+		// Datagrams of other hosts on the underlay do not come from pods.
 		if d.Harmless || d.Name == chains.TunnelUnknownSource {
 			continue
 		}
@@ -108,7 +109,7 @@ func quiet(before, after telemetry.Status, pods int) error {
 	return errors.Join(errs...)
 }
 
-// harmless returns how many packets were dropped that every pod sends.
+// harmless returns the number of dropped packets of kinds that every pod sends.
 func harmless(s telemetry.Status) (packets uint64) {
 	for _, d := range s.Guard.Drops {
 		if d.Harmless {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// PodToPod lets two pods on two nodes talk, both ways.
+// PodToPod makes two pods on two nodes talk, in both directions.
 func PodToPod(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func PodToPod(ctx context.Context, s *session.Session) error {
 		session.TalkBoth(ctx, a, b))
 }
 
-// PodToService lets a pod talk to a service.
+// PodToService makes a pod talk to a service.
 func PodToService(ctx context.Context, s *session.Session) error {
 	a, _, err := s.TwoPods(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func PodToService(ctx context.Context, s *session.Session) error {
 	return session.Talk(ctx, a, service.Port, service.Addrs...)
 }
 
-// Names are resolved by the cluster's DNS, from both nodes: from at least one of them it is over
-// the tunnel.
+// Names resolves names with the cluster's DNS from pods on two nodes. At least one of the pods
+// reaches the DNS through the tunnel.
 func Names(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -87,8 +87,8 @@ func Names(ctx context.Context, s *session.Session) error {
 	)
 }
 
-// familiesOf are the ends of the names of protocols that choose the families of addresses: "4",
-// "6".
+// familiesOf returns "4" or "6" for each address, which selects its family if appended to a
+// protocol.
 func familiesOf(addrs []netip.Addr) (out []string) {
 	for _, a := range addrs {
 		out = append(out, map[bool]string{true: "4", false: "6"}[a.Is4()])
@@ -96,12 +96,12 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 	return out
 }
 
-// dashed is an address as it is written in the name of a pod.
+// dashed returns an address in the form of pods' DNS names.
 func dashed(a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
 }
 
-// PodToHostPort lets a pod talk to a host port of another node.
+// PodToHostPort makes a pod talk to a host port of another node.
 func PodToHostPort(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func PodToHostPort(ctx context.Context, s *session.Session) error {
 	return session.Talk(ctx, a, session.HostPort, addrs...)
 }
 
-// nodeAddrs are the addresses of a node, one of each family that pods have.
+// nodeAddrs returns the addresses of a node, one per family of the cluster.
 func nodeAddrs(ctx context.Context, s *session.Session, name string) ([]netip.Addr, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -125,12 +125,12 @@ func nodeAddrs(ctx context.Context, s *session.Session, name string) ([]netip.Ad
 			return n.Addrs, s.BothFamilies(n.Addrs)
 		}
 	}
-	return nil, fmt.Errorf("node %s is gone", name)
+	return nil, fmt.Errorf("no node %s", name)
 }
 
-// NodePort is reached from a pod at each node, from a process of a node at its own, and from
-// outside at each. From one node to another's it would be host to host, which is not in the tunnel
-// (docs/security.md).
+// NodePort talks to a node port at each node from a pod and from outside, and from a process of a
+// node at its own node. Traffic from a node to another node's port would be between hosts, which is
+// not in the tunnel (docs/security.md).
 func NodePort(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func NodePort(ctx context.Context, s *session.Session) error {
 	return err
 }
 
-// nodePorts returns targets of meet for a service's ports at addresses of nodes.
+// nodePorts returns targets of session.Meet for a service's node ports at addresses of nodes.
 func nodePorts(service *remote.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
@@ -190,6 +190,7 @@ func nodePorts(service *remote.Service, at []netip.Addr) []string {
 	return targets
 }
 
+// NodeToPod makes a process of a node and a pod of another node talk, in both directions.
 func NodeToPod(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -217,6 +218,7 @@ func NodeToPod(ctx context.Context, s *session.Session) error {
 	return session.AtOnce(all...)
 }
 
+// KubernetesService makes a pod send a request to the API server through the service kubernetes.
 func KubernetesService(ctx context.Context, s *session.Session) error {
 	n, err := s.OwnNamespace(ctx)
 	if err != nil {
@@ -242,8 +244,8 @@ func KubernetesService(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// Egress goes to a host outside, whose answers come back; that it had its node's address is seen on
-// the wire, where a pod's would be a leak.
+// Egress makes pods talk to a host outside of the cluster. The oracle on the wire checks that the
+// packets have their node's address: a pod's address there is a leak.
 func Egress(ctx context.Context, s *session.Session) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -260,7 +262,7 @@ func Egress(ctx context.Context, s *session.Session) error {
 	)
 }
 
-// waitDNS waits until the pods of the cluster's DNS are there and Ready.
+// waitDNS waits until the pods of the cluster's DNS exist and are Ready.
 func waitDNS(ctx context.Context, s *session.Session) error {
 	return remote.Until(ctx, "pods of the cluster's DNS", remote.PodPatience,
 		func(ctx context.Context) error {
@@ -279,7 +281,7 @@ func waitDNS(ctx context.Context, s *session.Session) error {
 				}
 			}
 			if len(pods.Items) == 0 {
-				return errors.New("there is none")
+				return errors.New("no pod exists")
 			}
 			return nil
 		})

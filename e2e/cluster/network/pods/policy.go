@@ -19,9 +19,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// PolicyRolled restarts every veild while policies let one client reach a server. A forbidden
-// connection must never succeed, and most allowed ones must. Before and after it veilctl reports
-// that all nodes enforce them. Policies are enforced for the case only.
+// PolicyRolled restarts every veild while policies allow one client to reach a server and forbid
+// another. Forbidden attempts must never succeed, and most allowed ones must. Before and after the
+// restart, veilctl must report that all nodes enforce the policies. The case enables policies and
+// disables them at its end.
 func PolicyRolled(ctx context.Context, s *session.Session) (err error) {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -58,7 +59,7 @@ func PolicyRolled(ctx context.Context, s *session.Session) (err error) {
 	}
 	s.Note("%d pods of veild replaced in %s", len(old), time.Since(began).Round(time.Second))
 
-	// Tries during the rollout, and some after it.
+	// Read the attempts during the rollout, and some after it.
 	var reached, refused []tries
 	err = session.AtOnce(
 		func() (err error) { reached, err = goesOn(ctx, allowed); return err },
@@ -76,9 +77,9 @@ func PolicyRolled(ctx context.Context, s *session.Session) (err error) {
 		neverAnswered(refused), enforcedEverywhere(ctx, s))
 }
 
-// startTries makes the policies, then an echo server on one node and two clients on another that
-// try to reach it: the policies allow the first and forbid the second. It returns when the first
-// is answered and the second has tried.
+// startTries makes the policies, then an echo server on the node server and two clients on the node
+// clients. The clients repeatedly try to reach the server: the policies allow the first and forbid
+// the second. startTries returns once the first client is answered and the second has tried.
 func startTries(ctx context.Context, s *session.Session, clients, server string) (allowed,
 	forbidden *remote.Pod, err error) {
 	n, err := s.OwnNamespace(ctx)
@@ -104,7 +105,7 @@ func startTries(ctx context.Context, s *session.Session, clients, server string)
 		return &remote.Pod{Name: name, Node: clients,
 			Args: []string{"echo-try", "--interval", session.FlowInterval.String(),
 				"--to", strings.Join(to, ",")},
-			// The counts begin again with the container.
+			// Do not restart the container, because its counts would begin again.
 			Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}
 	}
 	allowed, forbidden = client("allowed"), client("forbidden")
@@ -127,8 +128,8 @@ func startTries(ctx context.Context, s *session.Session, clients, server string)
 	return allowed, forbidden, err
 }
 
-// policies deny all that is sent to the pods of their namespace but for what the pod allowed sends
-// to the pod server.
+// policies returns policies that deny all traffic to the pods of their namespace, except from the
+// pod allowed to the pod server.
 func policies() []*networkingv1.NetworkPolicy {
 	pod := func(name string) metav1.LabelSelector {
 		return metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
@@ -154,7 +155,7 @@ type tries struct {
 	Error    string `json:"error"`
 }
 
-// String is for people.
+// String returns the counts for notes and errors.
 func (t tries) String() string {
 	return fmt.Sprintf("%s to %s: %d of %d answered", t.Proto, t.To, t.Answered, t.Tried)
 }
@@ -164,12 +165,12 @@ func readTries(ctx context.Context, pod *remote.Pod) (now []tries, err error) {
 		return nil, err
 	}
 	if len(now) == 0 {
-		return nil, fmt.Errorf("pod %s tries nothing", pod.Name)
+		return nil, fmt.Errorf("pod %s printed no attempts", pod.Name)
 	}
 	return now, nil
 }
 
-// goesOn waits until a pod has tried each server more often than now, and returns its tries then.
+// goesOn waits until a pod has made a further attempt to reach each server, and returns the counts.
 func goesOn(ctx context.Context, pod *remote.Pod) (after []tries, err error) {
 	var before []tries
 	err = remote.Until(ctx, "tries of "+pod.Name, session.Meeting, func(ctx context.Context) error {
@@ -182,7 +183,7 @@ func goesOn(ctx context.Context, pod *remote.Pod) (after []tries, err error) {
 		}
 		for i, t := range now {
 			if t.Tried == before[i].Tried {
-				return fmt.Errorf("%v, none since", t)
+				return fmt.Errorf("%v, no further attempt", t)
 			}
 		}
 		after = now
@@ -191,7 +192,7 @@ func goesOn(ctx context.Context, pod *remote.Pod) (after []tries, err error) {
 	return after, err
 }
 
-// since returns what was tried after before.
+// since returns the counts of after less those of before.
 func since(before, after []tries) []tries {
 	out := slices.Clone(after)
 	for i := range out {
@@ -201,7 +202,7 @@ func since(before, after []tries) []tries {
 	return out
 }
 
-// eachTried is an error that names the tries of which good does not hold.
+// eachTried returns an error that lists the tries for which good returns false.
 func eachTried(all []tries, good func(tries) bool) error {
 	var errs []error
 	for _, t := range all {
@@ -212,27 +213,27 @@ func eachTried(all []tries, good func(tries) bool) error {
 	return errors.Join(errs...)
 }
 
-// neverAnswered is an error if there was an answer, or nothing that could have been answered.
+// neverAnswered returns an error if an attempt was answered, or if a server was not tried at all.
 func neverAnswered(all []tries) error {
 	if err := eachTried(all, func(t tries) bool { return t.Tried > 0 && t.Answered == 0 }); err !=
 		nil {
-		return fmt.Errorf("what the policies forbid: %w", err)
+		return fmt.Errorf("forbidden attempts: %w", err)
 	}
 	return nil
 }
 
-// mostlyAnswered is an error unless three of four tries were answered: an emulated node that
-// starts a container is slow to answer.
+// mostlyAnswered returns an error unless three of four attempts were answered. Some may fail,
+// because an emulated node that starts a container answers slowly.
 func mostlyAnswered(all []tries) error {
 	if err := eachTried(all, func(t tries) bool {
 		return t.Answered > 0 && 4*t.Answered >= 3*t.Tried
 	}); err != nil {
-		return fmt.Errorf("what the policies allow: %w", err)
+		return fmt.Errorf("allowed attempts: %w", err)
 	}
 	return nil
 }
 
-// enforcePolicies adds the component policy to the installation, as in docs/how-to/policies.md.
+// enforcePolicies applies the manifests with the component policy, as in docs/how-to/policies.md.
 func enforcePolicies(ctx context.Context, s *session.Session) error {
 	dir := filepath.Join(s.Dir, "with-policy")
 	if err := apiobject.WriteOverlay(dir, s.Manifests, []string{"policy"}); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// veilctl runs veilctl with the cluster's kubeconfig, as an administrator does, and returns what it
-// printed, also with an error.
+// veilctl runs veilctl with the cluster's kubeconfig, as an administrator does. It returns the
+// output, even with an error.
 func veilctl(ctx context.Context, s *session.Session, words ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, s.Veilctl, append(words, "--kubeconfig", s.Kubeconfig)...)
 	var stderr bytes.Buffer
@@ -28,8 +28,8 @@ func veilctl(ctx context.Context, s *session.Session, words ...string) (string, 
 	return string(out), nil
 }
 
-// enforcedNowhere requires that veilctl reports, for a cluster without policies, that no node
-// enforces them. It is the control of enforcedEverywhere.
+// enforcedNowhere returns an error unless veilctl reports, for a cluster without enforcement, that
+// no node enforces policies. It is the control of enforcedEverywhere.
 func enforcedNowhere(ctx context.Context, s *session.Session) error {
 	nodes, err := s.PodsOf(ctx, session.VeildSet)
 	if err != nil {
@@ -45,8 +45,8 @@ func enforcedNowhere(ctx context.Context, s *session.Session) error {
 		"after 20s.", len(nodes)))
 }
 
-// enforcedEverywhere requires that `veilctl policy wait` ends once every node enforces the policies
-// of the API server, and that `veilctl status` shows one revision for all.
+// enforcedEverywhere returns an error unless `veilctl policy wait` reports that every node enforces
+// the policies of the API server, and `veilctl status` shows the same revision on all nodes.
 func enforcedEverywhere(ctx context.Context, s *session.Session) error {
 	nodes, err := s.PodsOf(ctx, session.VeildSet)
 	if err != nil {
@@ -65,10 +65,10 @@ func enforcedEverywhere(ctx context.Context, s *session.Session) error {
 	s.Note("veilctl policy wait: %s after %s", strings.TrimSpace(out),
 		time.Since(began).Round(time.Second))
 
-	// A node may be slow to answer just then.
+	// Retry, because a node may answer slowly now.
 	return remote.Until(ctx, "one revision of policies", time.Minute,
 		func(ctx context.Context) error {
-			// The exit status of a cluster that is not well is not 0.
+			// veilctl exits with 1 if a node has a problem, so parse its output first.
 			out, err := veilctl(ctx, s, "status", "--cluster", "-o", "json")
 			revision, wrong := oneRevision([]byte(out), len(nodes))
 			if wrong != nil {
@@ -79,17 +79,18 @@ func enforcedEverywhere(ctx context.Context, s *session.Session) error {
 		})
 }
 
-// lastSays returns an error unless the last line of a text is want.
+// lastSays returns an error unless want is the last line of text.
 func lastSays(text, want string) error {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	if last := lines[len(lines)-1]; last != want {
-		return fmt.Errorf("veilctl prints %q at last, want %q\n%s", last, want, text)
+		return fmt.Errorf("the last line of veilctl is %q, want %q\n%s", last, want, text)
 	}
 	return nil
 }
 
-// oneRevision returns the revision of policies that so many nodes enforce, by the output of
-// `veilctl status -o json`. It is an error if another number of nodes answered, or two differ.
+// oneRevision returns the revision of policies that want nodes enforce, according to status, the
+// output of `veilctl status -o json`. It returns an error if another number of nodes answered, or
+// if the revisions differ.
 func oneRevision(status []byte, want int) (revision string, err error) {
 	var cluster struct {
 		Nodes []struct {

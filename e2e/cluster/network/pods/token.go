@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cluster/network/session"
 )
 
-// StolenToken takes what a thief on the second worker finds, the token bound to its veild's pod,
-// and tries what it should not do. Allowed operations with the same token show that the policy
-// refuses the others, not missing rights.
+// StolenToken creates a token that a thief on the second worker could steal, bound to its veild's
+// pod, and tries forbidden operations with it. Allowed operations with the same token show that the
+// admission policy refuses the forbidden ones, and not a lack of RBAC rights.
 func StolenToken(ctx context.Context, s *session.Session) error {
 	workers, err := s.Workers(ctx)
 	if err != nil {
@@ -65,8 +65,8 @@ func StolenToken(ctx context.Context, s *session.Session) error {
 	return errors.Join(errs...)
 }
 
-// tryOthers tries to create, change and delete another's claim; each must be refused by the policy,
-// or, where RBAC does without the verb, by that.
+// tryOthers tries to create, change and delete another node's VeilNode. The admission policy must
+// refuse each operation, or RBAC if it does not grant the verb.
 func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstructured.Unstructured,
 	own string) error {
 	changed := other.DeepCopy()
@@ -100,7 +100,7 @@ func refused(verb string, err error, because string) error {
 		because, errors.Join(err, errors.New("no such refusal")))
 }
 
-// tryOwn reads and writes the token's own claim; the deletion is not kept.
+// tryOwn reads, and in a dry run updates and deletes, the VeilNode of the token's own node.
 func tryOwn(ctx context.Context, c dynamic.ResourceInterface, own string) error {
 	o, err := c.Get(ctx, own, metav1.GetOptions{})
 	if err != nil {

@@ -22,8 +22,8 @@ const webhookPort = 8443
 // askedLabel marks the objects that the API server sends to the webhook.
 const askedLabel = "ask-the-hook"
 
-// Webhook makes the API server send objects to a pod. Its answer, which carries the canary, must
-// come, and be both yes and no.
+// Webhook makes the API server send admission reviews to a pod. The pod must be able to refuse an
+// object, with a message that contains the canary, and to allow one.
 func Webhook(ctx context.Context, s *session.Session) error {
 	n, err := s.OwnNamespace(ctx)
 	if err != nil {
@@ -60,14 +60,14 @@ func Webhook(ctx context.Context, s *session.Session) error {
 		return err
 	}
 
-	// The API server reads the new configuration when it likes: the refusal is waited for first.
+	// The API server uses the new configuration after some time, so first wait for a refusal.
 	err = remote.Until(ctx, "a refusal by the webhook", session.Meeting,
 		func(context.Context) error {
 			err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()),
 				map[string]string{"refuse": "as-asked"})
 			if err == nil || !strings.Contains(err.Error(), "refused by a pod: as-asked") ||
 				!strings.Contains(err.Error(), s.Canary) {
-				return fmt.Errorf("creating what is refused: %w",
+				return fmt.Errorf("create a refused object: %w",
 					errors.Join(err, errors.New("want the webhook's reason")))
 			}
 			return nil

@@ -14,38 +14,40 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// How long the API server is away, in the short case and in the long one.
+// How long the API server is away in the short and in the long case.
 const (
 	apiAwayShort = 20 * time.Second
 	apiAwayLong  = 5 * time.Minute
 )
 
-// sandboxOf prints the sandbox of a pod, by the runtime's own client.
+// sandboxOf is a shell command that prints the sandbox of the pod with a uid, with containerd's
+// client.
 const sandboxOf = `ctr -n k8s.io containers list -q 'labels."io.kubernetes.pod.uid"==%s,labels."io.cri-containerd.kind"==sandbox'`
 
-// addressesOf prints the addresses of all pods of a node.
+// addressesOf is a shell command that prints the addresses of all pods of a node.
 const addressesOf = `for n in $(ip netns list | cut -d' ' -f1); do ip -n $n -o address show dev eth0 scope global 2>/dev/null; done | awk '{sub("/.*", "", $4); print $4}'`
 
-// APIAway takes the API server away for a moment, under pods that are killed and come back.
+// APIAway stops the API server for a short time. Meanwhile pods are killed and come back.
 func APIAway(ctx context.Context, s *session.Session) error {
 	return takeAway(ctx, s,
 		apiAwayShort)
 }
 
-// APIAwayForLong is APIAway for minutes.
+// APIAwayForLong is APIAway for five minutes.
 func APIAwayForLong(ctx context.Context, s *session.Session) error {
 	return takeAway(ctx, s, apiAwayLong)
 }
 
-// victim is a pod that is killed while the API server is away, in the state of its node.
+// victim is a pod with the ids by which its node can kill it or run commands in it without the API
+// server.
 type victim struct {
 	*remote.Pod
 	uid, container string
 }
 
-// takeAway takes the API server away for some time. Meanwhile a container is killed and comes back,
-// a whole pod is killed and comes back with another address, which pods of another node reach; and
-// flows that were there go on.
+// takeAway stops the API server for the time away. Meanwhile it kills a container, which must come
+// back, and a pod's sandbox, which must come back with another address that pods of another node
+// reach. Existing flows must survive.
 func takeAway(ctx context.Context, s *session.Session, away time.Duration) error {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -86,14 +88,14 @@ func takeAway(ctx context.Context, s *session.Session, away time.Duration) error
 	}
 
 	err = killAndReach(ctx, s, client, again, anew)
-	// What is long about the outage is that leases end, watches break and retries are far apart.
+	// A long outage differs from a short one: leases end, watches break and retries are far apart.
 	err = errors.Join(err, waitUntil(ctx, began.Add(away)))
 	s.Note("away for %.0f s", time.Since(began).Seconds())
 	if startErr := s.Lab.StartAPI(context.WithoutCancel(ctx)); startErr != nil {
 		return errors.Join(err, startErr)
 	}
 	err = errors.Join(err, s.WaitNodesReady(ctx, session.Returning),
-		s.Held(ctx, all, session.GapOfNothing))
+		s.Held(ctx, all, session.GapUndisturbed))
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,7 @@ func takeAway(ctx context.Context, s *session.Session, away time.Duration) error
 				return err
 			}
 			if anew.Addrs[0] == old[0] {
-				return fmt.Errorf("it is still %s", old[0])
+				return fmt.Errorf("its address is still %s", old[0])
 			}
 			return again.WaitReady(ctx, remote.PodPatience)
 		})
@@ -116,8 +118,8 @@ func takeAway(ctx context.Context, s *session.Session, away time.Duration) error
 	return session.Talk(ctx, a, remote.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
-// killAndReach kills the container of one pod and the sandbox of another, and reaches both from a
-// third, all by the nodes' own means.
+// killAndReach kills the container of again and the sandbox of anew, and then talks to both from
+// the pod from. It uses only commands on the nodes, because the API server is away.
 func killAndReach(ctx context.Context, s *session.Session, from, again, anew *victim) error {
 	node := again.Node
 	before, err := s.Lab.Exec(ctx, node, addressesOf)
@@ -142,7 +144,7 @@ func killAndReach(ctx context.Context, s *session.Session, from, again, anew *vi
 			}
 			fresh := added(string(before), string(after))
 			if len(fresh) < len(anew.Addrs) {
-				return fmt.Errorf("%d of %d are there", len(fresh), len(anew.Addrs))
+				return fmt.Errorf("%d of %d new addresses exist", len(fresh), len(anew.Addrs))
 			}
 			for _, addr := range fresh {
 				targets = append(targets, session.Both(netip.AddrPortFrom(addr,
@@ -165,7 +167,7 @@ func killAndReach(ctx context.Context, s *session.Session, from, again, anew *vi
 	return nil
 }
 
-// added returns the addresses that are in one list and not in the other.
+// added returns the addresses in after that are not in before.
 func added(before, after string) []netip.Addr {
 	old := map[string]bool{}
 	for _, word := range strings.Fields(before) {
@@ -180,7 +182,7 @@ func added(before, after string) []netip.Addr {
 	return out
 }
 
-// waitUntil waits until a time, or for the end of ctx.
+// waitUntil waits until the time t. It returns an error if ctx ends first.
 func waitUntil(ctx context.Context, t time.Time) error {
 	select {
 	case <-ctx.Done():

@@ -19,41 +19,44 @@ import (
 
 // Limits for clients of an API server that is lost, on usual machines.
 const (
-	// newWithin is until new connections are of use again, heldWithin until those that were
-	// established are closed.
+	// newWithin is the limit until new connections work again. heldWithin is the limit until
+	// established connections to the lost server are closed.
 	newWithin  = time.Second
 	heldWithin = 6 * time.Second
 )
 
 const (
-	// heldClients is how many connections a client holds: all to one of two servers once in 32,768
-	// times.
+	// heldClients is the number of connections that a client holds. The chance that all of them
+	// lead to the same of two servers is 1 in 32,768.
 	heldClients = 16
-	// clientInterval is between two new connections, clientTimeout the time for an answer over one.
-	// On emulated machines handshakes of two clients each 250 ms keep the remaining API server so
-	// busy that nothing has an answer in 3 s.
+	// clientInterval is the interval of new connections, clientTimeout the time limit for an answer
+	// over one. On emulated machines, a shorter interval such as 250 ms for two clients would
+	// overload the remaining API server with TLS handshakes.
 	clientInterval = time.Second
 	clientTimeout  = 10 * time.Second
-	// clientLength is how long a client runs: API servers close what is idle for 90 s.
+	// clientLength is how long a client runs. It is less than 90 s, after which API servers close
+	// idle connections.
 	clientLength = 45 * time.Second
-	// accountCA is where pods have the authority of the API servers.
+	// accountCA is the path in pods of the API servers' CA.
 	accountCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// apiClients is the output of veil-tools tls-hold. Times are milliseconds since 1970 by the node's
-// clock, which differs from this machine's, so they are counted from the first sign of a loss.
+// apiClients is the output of veil-tools tls-hold. Times are Unix times in milliseconds by the
+// node's clock. That clock differs from this machine's clock, so spans counts from the first sign
+// of the loss.
 type apiClients struct {
-	// Opened is how many connections were held, Closed when those ended that did.
+	// Opened is the number of held connections. Closed holds the times at which held connections
+	// ended.
 	Opened int     `json:"opened"`
 	Closed []int64 `json:"closed"`
-	// Asked is the number of new connections beside them, Failed the times at which failing ones
-	// began.
+	// Asked is the number of new connections. Failed holds the start times of new connections that
+	// failed.
 	Asked  int     `json:"asked"`
 	Failed []int64 `json:"failed"`
 }
 
-// spans returns for how long new connections were of no use, and held ones were not closed, from
-// the first sign of the loss.
+// spans returns for how long new connections failed, and how long it took until the last held
+// connection was closed, both from the first sign of the loss.
 func (c apiClients) spans() (fresh, held time.Duration) {
 	all := slices.Concat(c.Closed, c.Failed)
 	if len(all) == 0 {
@@ -69,8 +72,8 @@ func (c apiClients) spans() (fresh, held time.Duration) {
 	return after(c.Failed), after(c.Closed)
 }
 
-// judge is an error unless the held connections to one of two servers were closed within held, no
-// others were, and new ones were of use after fresh.
+// judge returns an error unless the held connections to one of two servers, and no others, were
+// closed within held, and new connections worked after fresh.
 func (c apiClients) judge(fresh, held time.Duration) error {
 	var errs []error
 	if c.Opened != heldClients || len(c.Closed) == 0 || len(c.Closed) == c.Opened {
@@ -83,7 +86,7 @@ func (c apiClients) judge(fresh, held time.Duration) error {
 
 	tookNew, tookHeld := c.spans()
 	if tookNew > fresh {
-		errs = append(errs, fmt.Errorf("a new connection that began after %s was of no use, at "+
+		errs = append(errs, fmt.Errorf("a new connection that began after %s failed, at "+
 			"most %s allowed", session.Seconds(tookNew), session.Seconds(fresh)))
 	}
 	if tookHeld > held {
@@ -93,26 +96,27 @@ func (c apiClients) judge(fresh, held time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// String is for people.
+// String returns the results for notes.
 func (c apiClients) String() string {
 	fresh, held := c.spans()
-	return fmt.Sprintf("%d of %d held closed within %s, %d of %d new of no use within %s",
+	return fmt.Sprintf("%d of %d held closed within %s, %d of %d new failed within %s",
 		len(c.Closed), c.Opened, session.Seconds(held), len(c.Failed), c.Asked,
 		session.Seconds(fresh))
 }
 
-// apiClient is veil-tools tls-hold in a pod.
+// apiClient is a run of veil-tools tls-hold in a pod.
 type apiClient struct {
 	name string
-	// open is closed once all connections are held, done when it has ended.
+	// open is closed once all connections are held, done once the run has ended. got and err are
+	// valid then.
 	open, done chan struct{}
 	got        apiClients
 	err        error
 }
 
-// startClients starts a client in a pod, which uses the service kubernetes, and one among the
-// processes of its node, which uses the address of kubelets. It returns when both hold their
-// connections.
+// startClients starts two clients on a node. The client in a pod uses the service kubernetes. The
+// client on the host network uses server, the address that kubelets use. It returns once both hold
+// their connections.
 func startClients(ctx context.Context, s *session.Session, name string, server netip.AddrPort) (pod,
 	host *apiClient, err error) {
 	n, err := s.OwnNamespace(ctx)
@@ -142,7 +146,7 @@ func startClients(ctx context.Context, s *session.Session, name string, server n
 	return pod, host, errors.Join(pod.waitOpen(), host.waitOpen())
 }
 
-// startClient starts veil-tools tls-hold in a pod until ctx ends or its time is over.
+// startClient starts veil-tools tls-hold in a pod. It ends after clientLength or with ctx.
 func startClient(ctx context.Context, in *remote.Pod, to netip.AddrPort) *apiClient {
 	c := &apiClient{name: in.Name, open: make(chan struct{}), done: make(chan struct{})}
 	r, w := io.Pipe()
@@ -156,7 +160,7 @@ func startClient(ctx context.Context, in *remote.Pod, to netip.AddrPort) *apiCli
 	return c
 }
 
-// read takes what the program prints, its result last.
+// read reads the output of tls-hold, whose last line is the result.
 func (c *apiClient) read(r io.Reader) {
 	defer close(c.done)
 	last, lines := "", bufio.NewScanner(r)
@@ -173,17 +177,18 @@ func (c *apiClient) read(r io.Reader) {
 	}
 }
 
-// waitOpen returns when all connections are held.
+// waitOpen waits until all connections are held.
 func (c *apiClient) waitOpen() error {
 	select {
 	case <-c.open:
 		return nil
 	case <-c.done:
-		return errors.Join(fmt.Errorf("pod %s: it ended and held no connections", c.name), c.err)
+		return errors.Join(fmt.Errorf("pod %s: tls-hold ended before it held all "+
+			"connections", c.name), c.err)
 	}
 }
 
-// result returns what came of it once it has ended.
+// result waits until the client has ended and returns its result.
 func (c *apiClient) result() apiClients {
 	<-c.done
 	return c.got

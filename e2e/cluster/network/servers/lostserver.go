@@ -20,36 +20,36 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// kubeletTries bounds the starts of a kubelet until it uses the server that will be lost: each
-// start chooses one of two.
+// kubeletTries is the maximum number of starts of a kubelet until it uses the server that will be
+// lost. Each start chooses one of two servers.
 const kubeletTries = 12
 
-// fault is how an API server is lost; its name is of lower case words with - between them.
+// fault is a way to lose an API server. Its name consists of lower-case words joined by hyphens.
 type fault struct {
 	name       string
 	begin, end func(context.Context, session.APIServer) error
 }
 
-// powerLost is the fault of both cases: no packet comes back, ARP included.
+// powerLost is the loss of power: no packet comes back, not even ARP.
 var powerLost = fault{"power-lost",
 	func(ctx context.Context, a session.APIServer) error { return a.Unplug(ctx, true) },
 	func(ctx context.Context, a session.APIServer) error { return a.Unplug(ctx, false) }}
 
-// stopped is a server whose kernel acknowledges, and which answers nothing.
+// stopped is a server that does not answer, although its kernel acknowledges packets.
 var stopped = fault{"stopped",
 	func(_ context.Context, a session.APIServer) error { return a.Freeze(true) },
 	func(_ context.Context, a session.APIServer) error { return a.Freeze(false) }}
 
 // ServerLost makes kubelets use a second API server by its own address. services.apiFrontends makes
-// that address a frontend of both servers. The case then stops that server while kubelets are
-// connected to it, and reads everything from the other one.
+// that address a frontend of both servers. The case then makes that server fail while kubelets are
+// connected to it, and reads the cluster's state from the other one.
 //
 //	kubelets ─► 198.18.0.3 (frontend) ─┬─► 198.18.0.3: control-2, which is lost
 //	pods ─────► kubernetes ────────────┴─► 198.18.0.2: control, which stays
 func ServerLost(ctx context.Context, s *session.Session) error {
 	return withSecond(ctx, s, true, func(second session.APIServer) error {
 		var errs []error
-		// The one that needs no time to come back from first.
+		// Begin with the fault from which the server recovers at once.
 		for _, f := range []fault{stopped, powerLost} {
 			if err := leadToBoth(ctx, s, second); err != nil {
 				return errors.Join(append(errs, err)...)
@@ -66,8 +66,8 @@ func ServerLost(ctx context.Context, s *session.Session) error {
 	})
 }
 
-// ServerLostUntranslated is serverLost without that one key: it is an error unless a node becomes
-// NotReady. It shows that the other case would see it.
+// ServerLostUntranslated is like ServerLost, but without services.apiFrontends. It fails unless a
+// node becomes NotReady, which proves that ServerLost would detect such a node.
 func ServerLostUntranslated(ctx context.Context, s *session.Session) error {
 	return withSecond(ctx, s, false, func(second session.APIServer) error {
 		seen, err := lose(ctx, s, powerLost, second)
@@ -83,9 +83,10 @@ func ServerLostUntranslated(ctx context.Context, s *session.Session) error {
 	})
 }
 
-// withSecond runs a function while there is a second API server and veild leads connections to
-// both, beside kube-proxy. If translated is set, veild leads connections to the second one's own
-// address, too. Then withSecond restores all of it, the kubelets' kubeconfigs included.
+// withSecond calls do while the cluster has a second API server and veild sends connections of the
+// service kubernetes to both servers, in place of kube-proxy. With translated, veild also sends
+// connections to the second server's own address to both. Then withSecond restores everything,
+// including the kubelets' kubeconfigs.
 func withSecond(ctx context.Context, s *session.Session, translated bool,
 	do func(session.APIServer) error) (err error) {
 	a, b, err := s.TwoPods(ctx)
@@ -97,7 +98,7 @@ func withSecond(ctx context.Context, s *session.Session, translated bool,
 		return err
 	}
 
-	urls := map[string]string{} // by node, those that kubelets had
+	urls := map[string]string{} // the kubelets' original URLs, keyed by node
 	defer func() {
 		err = errors.Join(err, restoreServers(context.WithoutCancel(ctx), s, second, urls))
 	}()
@@ -113,7 +114,7 @@ func withSecond(ctx context.Context, s *session.Session, translated bool,
 	return do(second)
 }
 
-// restoreServers undoes withSecond, as much of it as can be undone.
+// restoreServers undoes withSecond. It continues after an error.
 func restoreServers(ctx context.Context, s *session.Session, second session.APIServer,
 	urls map[string]string) error {
 	var errs []error
@@ -126,8 +127,8 @@ func restoreServers(ctx context.Context, s *session.Session, second session.APIS
 	return errors.Join(append(errs, s.WaitNodesReady(ctx, session.Returning))...)
 }
 
-// translateServers adds the component api-path to what is installed, with both API servers, and the
-// second one's address as a frontend if translated is set.
+// translateServers applies the manifests with the component api-path and both API servers. With
+// translated, the second server's address is a frontend.
 func translateServers(ctx context.Context, s *session.Session, second session.APIServer,
 	translated bool) error {
 	first := netip.AddrPortFrom(s.Lab.ControlAddrs()[0], second.Addr().Port())
@@ -152,7 +153,8 @@ func translateServers(ctx context.Context, s *session.Session, second session.AP
 	return s.ApplyDaemons(ctx, dir)
 }
 
-// leadToBoth waits until connections of nodes to the second API server's address lead to both.
+// leadToBoth waits until connections of the nodes to the second API server's address lead to both
+// servers.
 func leadToBoth(ctx context.Context, s *session.Session, second session.APIServer) error {
 	line := fmt.Sprintf(connectOften, second.Addr().Addr(), second.Addr().Port())
 	for _, pod := range s.Pair {
@@ -171,11 +173,11 @@ func leadToBoth(ctx context.Context, s *session.Session, second session.APIServe
 	return nil
 }
 
-// serversPatch returns a patch of veild's ConfigMap that adds the API servers to its text, and the
-// address of the second as a frontend if translated is set.
+// serversPatch returns veild's ConfigMap with the API servers added to text, its configuration.
+// With translated, it adds the second server's address as a frontend.
 func serversPatch(text string, first, second netip.AddrPort, translated bool) ([]byte, error) {
 	if strings.Contains(text, "\nservices:") {
-		return nil, errors.New("the configuration has a part services already")
+		return nil, errors.New("the configuration already has the key services")
 	}
 	text = fmt.Sprintf("%s\nservices:\n  apiServers: [%q, %q]\n", strings.TrimRight(text, "\n"),
 		first, second)
@@ -191,22 +193,25 @@ func serversPatch(text string, first, second netip.AddrPort, translated bool) ([
 
 const (
 	kubeletConf = "/etc/kubernetes/kubelet.conf"
-	// printURL prints the URL of the API server in the kubelet's kubeconfig.
+	// printURL is a shell command that prints the URL of the API server in the kubelet's
+	// kubeconfig.
 	printURL = `sed -n 's#^ *server: *##p' ` + kubeletConf
-	// setURL writes another one and starts the kubelet with it. systemd counts quick starts.
+	// setURL writes another URL and restarts the kubelet. It resets systemd's count of quick
+	// restarts.
 	setURL = `sed -i 's#^\( *server: *\).*#\1%s#' ` + kubeletConf +
 		` && systemctl reset-failed kubelet; systemctl restart kubelet`
-	// kubeletPeers prints the servers that the kubelet is connected to, by their own addresses.
+	// kubeletPeers prints the servers to which the kubelet is connected, with their translated
+	// addresses.
 	kubeletPeers = `ss -Htnp state established '( dport = :6443 )' | ` +
 		`awk '/"kubelet"/ {print $(NF-1)}'`
-	// connectOften opens ten connections to a host and port, and prints the servers that they lead
-	// to: ten lead to one of two servers once in 512 times.
+	// connectOften opens ten connections to a host and port, and prints the servers to which they
+	// lead. The chance that all ten lead to the same of two servers is 1 in 512.
 	connectOften = `bash -c 'for i in 10 11 12 13 14 15 16 17 18 19; do ` +
 		`eval "exec $i<>/dev/tcp/%s/%d" || exit 1; done; ` +
 		`ss -Htnp state established | grep "pid=$$," | awk "{print \$(NF-1)}"'`
 )
 
-// kubeletURL returns the URL that a node's kubelet uses.
+// kubeletURL returns the API server's URL that a node's kubelet uses.
 func kubeletURL(ctx context.Context, s *session.Session, node string) (string, error) {
 	out, err := s.Lab.Exec(ctx, node, printURL)
 	if err != nil {
@@ -219,14 +224,14 @@ func kubeletURL(ctx context.Context, s *session.Session, node string) (string, e
 	return url, nil
 }
 
-// startKubelet starts a node's kubelet with a URL of the API server.
+// startKubelet restarts a node's kubelet with that URL of the API server.
 func startKubelet(ctx context.Context, s *session.Session, node, url string) error {
 	_, err := s.Lab.Exec(ctx, node, fmt.Sprintf(setURL, url))
 	return err
 }
 
-// connectKubelet starts a node's kubelet with a server's address, until it is connected to the
-// server itself and has renewed its lease.
+// connectKubelet restarts a node's kubelet with a server's address until it is connected to that
+// server, and not to the other one, and has renewed its lease.
 func connectKubelet(ctx context.Context, s *session.Session, node string,
 	server netip.AddrPort) error {
 	var peers []netip.AddrPort
@@ -249,9 +254,9 @@ func connectKubelet(ctx context.Context, s *session.Session, node string,
 				case err != nil:
 					return err
 				case now[node].renewed.Equal(before[node].renewed):
-					return fmt.Errorf("it has not renewed its lease, and is connected to %v", peers)
+					return fmt.Errorf("it has not renewed its lease; it is connected to %v", peers)
 				case len(peers) == 0 || !slices.Equal(peers, last):
-					return fmt.Errorf("it is connected to %v, a moment before to %v", peers, last)
+					return fmt.Errorf("it is connected to %v, before to %v", peers, last)
 				}
 				return nil
 			})
@@ -263,12 +268,12 @@ func connectKubelet(ctx context.Context, s *session.Session, node string,
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: the kubelet was started %d times and never connected to %s: it is to %v",
+	return fmt.Errorf("%s: the kubelet was started %d times and never connected to %s, but to %v",
 		node, kubeletTries, server, peers)
 }
 
-// peersOf runs a line of shell on a node that prints peers of connections, and returns each once,
-// in order.
+// peersOf runs a shell command on a node that prints peers of connections. It returns the distinct
+// peers, in order.
 func peersOf(ctx context.Context, s *session.Session, node, line string) ([]netip.AddrPort, error) {
 	out, err := s.Lab.Exec(ctx, node, line)
 	if err != nil {
@@ -290,16 +295,16 @@ func parsePeers(out string) ([]netip.AddrPort, error) {
 	return slices.Compact(peers), nil
 }
 
-// serversSeen is an error with what a node shows of the API servers and the way to them, for
-// people.
+// serversSeen returns an error whose text is serverState of a node.
 func serversSeen(ctx context.Context, s *session.Session, node string) error {
 	return fmt.Errorf("%s shows:\n%s", node, serverState(ctx, s, node))
 }
 
-// lookLimit bounds a look at a node: its kubelet may wait for an API server that is lost.
+// lookLimit is the time limit of serverState. Its requests may wait for the lost API server.
 const lookLimit = 20 * time.Second
 
-// serverState returns what a node shows of the API servers and the way to them.
+// serverState returns a text with a node's view of the API servers: veild's status, connections,
+// neighbours and the kubelet's log.
 func serverState(ctx context.Context, s *session.Session, node string) string {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()

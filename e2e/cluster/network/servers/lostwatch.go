@@ -20,23 +20,24 @@ import (
 
 const (
 	// lostFor is how long nodes are watched after an API server was lost. The controller manager
-	// makes a node NotReady whose kubelet was silent for 50 s (node-monitor-grace-period), and
-	// looks every 5 s.
+	// checks every 5 s, and makes a node NotReady if its kubelet was silent for 50 s
+	// (node-monitor-grace-period).
 	lostFor = 75 * time.Second
-	// leaseWithin is the longest time between two renewals of a kubelet's lease, which is renewed
-	// every 10 s.
+	// leaseWithin is the longest allowed time between two renewals of a kubelet's lease. A kubelet
+	// renews it every 10 s.
 	leaseWithin = 25 * time.Second
 )
 
-// lost holds the observations while an API server was lost.
+// lost holds the observations of one lost API server.
 type lost struct {
 	fault string
 	nodes *nodeWatch
-	// pod uses the service kubernetes, host the address of kubelets.
+	// pod is the result of the client that used the service kubernetes, host of the client that
+	// used the address of kubelets.
 	pod, host apiClients
 }
 
-// clients is an error unless clients were served again within the limits.
+// clients returns an error unless both clients were served again within the limits.
 func (l *lost) clients(ctx context.Context) error {
 	fresh, held := remote.Patience(ctx, newWithin), remote.Patience(ctx, heldWithin)
 	var errs []error
@@ -48,7 +49,8 @@ func (l *lost) clients(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lose takes the second API server away for a while, under kubelets that are connected to it.
+// lose connects kubelets and clients to the second API server, makes the server fail with fault f,
+// observes the nodes, and ends the fault.
 func lose(ctx context.Context, s *session.Session, f fault, second session.APIServer) (seen *lost,
 	err error) {
 	var workers []string
@@ -89,15 +91,15 @@ func lose(ctx context.Context, s *session.Session, f fault, second session.APISe
 	return seen, errors.Join(line.write(), pod.err, host.err)
 }
 
-// nodeView is the state of a node that an API server shows.
+// nodeView is the state of a node according to an API server.
 type nodeView struct {
 	ready bool
-	// since is the time at which its condition Ready last changed, renewed the last renewal of its
-	// lease, both by clocks of the cluster.
+	// since is the time at which the condition Ready last changed. renewed is the time of the last
+	// renewal of the lease. Both are by clocks of the cluster.
 	since, renewed time.Time
 }
 
-// nodeViews returns what the first API server shows of all nodes, by name.
+// nodeViews returns the states of all nodes according to the first API server, keyed by name.
 func nodeViews(ctx context.Context, s *session.Session) (map[string]nodeView, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -128,17 +130,17 @@ func nodeViews(ctx context.Context, s *session.Session) (map[string]nodeView, er
 	return views, nil
 }
 
-// nodeWatch follows nodes after an API server was lost.
+// nodeWatch observes nodes after an API server was lost.
 type nodeWatch struct {
 	began time.Time
 	names []string
-	// before and last are views, by name.
+	// before and last are the first and the newest views, keyed by name.
 	before, last map[string]nodeView
-	// renewed is when a new renewal was last seen by this machine's clock, gap the longest time
-	// between two, both by name.
+	// renewed holds the time, by this machine's clock, at which the last renewal was seen. gap
+	// holds the longest time between two renewals. Both are keyed by name.
 	renewed map[string]time.Time
 	gap     map[string]time.Duration
-	// lost lists which nodes were not Ready, and when.
+	// lost has a line for each change of a node's condition Ready.
 	lost []string
 }
 
@@ -151,7 +153,7 @@ func newNodeWatch(began time.Time, views map[string]nodeView, names []string) *n
 	return w
 }
 
-// see takes what is shown now.
+// see updates the watch with the views at the time now.
 func (w *nodeWatch) see(now time.Time, views map[string]nodeView) {
 	for _, name := range w.names {
 		v := views[name]
@@ -168,7 +170,8 @@ func (w *nodeWatch) see(now time.Time, views map[string]nodeView) {
 	w.last = views
 }
 
-// err returns nil if all nodes were Ready at every moment, and their kubelets renewed their leases.
+// err returns an error unless all nodes were Ready all the time, and their kubelets renewed their
+// leases.
 func (w *nodeWatch) err() error {
 	var errs []error
 	for _, l := range w.lost {
@@ -186,7 +189,7 @@ func (w *nodeWatch) err() error {
 	return errors.Join(errs...)
 }
 
-// String is for people.
+// String returns the state of the nodes for notes.
 func (w *nodeWatch) String() string {
 	var words []string
 	for _, name := range w.names {
@@ -196,11 +199,11 @@ func (w *nodeWatch) String() string {
 	return strings.Join(words, "; ")
 }
 
-// looks are when nodes are looked at more closely after a loss, for people.
+// looks are the times after a loss at which the timeline gets the serverState of the nodes.
 var looks = []time.Duration{2 * time.Second, 12 * time.Second, 40 * time.Second}
 
-// watchLost follows the nodes for lostFor, or until one is not Ready. It writes its observations
-// and the states of the nodes to the timeline.
+// watchLost observes the nodes for lostFor, or until one is not Ready. It adds its observations to
+// the timeline.
 func watchLost(ctx context.Context, s *session.Session, w *nodeWatch, line *timeline) error {
 	var looking sync.WaitGroup
 	defer looking.Wait()
@@ -236,7 +239,7 @@ func watchLost(ctx context.Context, s *session.Session, w *nodeWatch, line *time
 	return nil
 }
 
-// timeline is a file of the artefacts: what was seen after a loss, line by line.
+// timeline collects the observations after a loss, line by line, and writes them to an artefact.
 type timeline struct {
 	path  string
 	began time.Time

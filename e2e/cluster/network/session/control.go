@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// ControlRun runs do as the control run: in a part of the run of its own, whose plaintext must be
-// seen by the same oracle on the same wire.
+// ControlRun calls do as the control run. The oracle's results during do are kept apart, because
+// the oracle must see plaintext there.
 func (s *Session) ControlRun(do func() error) error {
 	wire := s.Lab.Oracle()
 	before, err := wire.Take()
@@ -18,7 +18,8 @@ func (s *Session) ControlRun(do func() error) error {
 	s.control = true
 	defer func() { s.control = false }()
 	err = do()
-	// Also after an error: later frames must not count for the reference network.
+	// Take the results even after an error, so that later frames do not count for the reference
+	// network.
 	after, takeErr := wire.Take()
 	s.AddControl(after)
 	s.Note("%d of %d frames are plaintext: %v", s.parts.control.Plaintext, s.parts.control.Frames,
@@ -26,5 +27,5 @@ func (s *Session) ControlRun(do func() error) error {
 	return errors.Join(err, takeErr)
 }
 
-// AddControl counts what the oracle saw during the control run and was taken from it.
+// AddControl adds results that a case took from the oracle during the control run.
 func (s *Session) AddControl(seen leak.Result) { s.parts.control = s.parts.control.Plus(seen) }

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Names of the manifests.
+// Names of objects in the manifests.
 const (
 	VeildSet       = "veild"
 	WorkerSet      = "veil-wg"
@@ -26,11 +26,11 @@ const (
 	ComponentLabel = "app.kubernetes.io/component"
 )
 
-// veilNodes is the resource of claims.
+// veilNodes is the resource of VeilNodes.
 var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
 	Resource: "veilnodes"}
 
-// Claims returns a client for VeilNodes with a token; an empty token means the administrator's
+// Claims returns a client for VeilNodes with a token. An empty token means the administrator's
 // rights.
 func (s *Session) Claims(token string) (dynamic.ResourceInterface, error) {
 	config := s.Config
@@ -45,7 +45,7 @@ func (s *Session) Claims(token string) (dynamic.ResourceInterface, error) {
 	return client.Resource(veilNodes), nil
 }
 
-// Daemon is the pod of a DaemonSet of ours on a node.
+// Daemon returns the pod of one of Kubeveil's DaemonSets on a node.
 func (s *Session) Daemon(ctx context.Context, set, node string) (*corev1.Pod, error) {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set,
@@ -61,10 +61,11 @@ func (s *Session) Daemon(ctx context.Context, set, node string) (*corev1.Pod, er
 	return nil, fmt.Errorf("no pod of %s on %s", set, node)
 }
 
-// Rolling bounds the rollout of a DaemonSet.
+// Rolling is the time limit of the rollout of a DaemonSet.
 const Rolling = 4 * time.Minute
 
-// Replaced is an error that names the nodes whose pod of a DaemonSet is an old one.
+// Replaced compares two results of PodsOf. It returns an error that names the nodes whose pod was
+// not replaced.
 func Replaced(set string, old, after map[string]string) error {
 	var errs []error
 	for node, uid := range after {
@@ -75,8 +76,7 @@ func Replaced(set string, old, after map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// PodsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its
-// container.
+// PodsOf returns the uid and number of restarts of the DaemonSet's pod on each node, keyed by node.
 func (s *Session) PodsOf(ctx context.Context, set string) (map[string]string, error) {
 	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: ComponentLabel + "=" + set})
@@ -99,7 +99,7 @@ func (s *Session) PodsOf(ctx context.Context, set string) (map[string]string, er
 	return out, nil
 }
 
-// Restart replaces every pod of a DaemonSet and waits until the new ones are Ready.
+// Restart replaces every pod of a DaemonSet and waits until the new pods are Ready.
 func (s *Session) Restart(ctx context.Context, set string) error {
 	patch := fmt.Appendf(nil,
 		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
@@ -117,7 +117,7 @@ func (s *Session) Restart(ctx context.Context, set string) error {
 	})
 }
 
-// rolledOut returns nil when all pods of a DaemonSet have its newest template and are Ready.
+// rolledOut returns an error unless all pods of a DaemonSet have its newest template and are Ready.
 func rolledOut(set *appsv1.DaemonSet) error {
 	st := set.Status
 	if st.ObservedGeneration < set.Generation ||
@@ -129,11 +129,11 @@ func rolledOut(set *appsv1.DaemonSet) error {
 	return nil
 }
 
-// Installing bounds the time from apply until all nodes are Ready: an emulated machine starts
-// containers slowly.
+// Installing is the time limit from apply until all nodes are Ready. It is long, because emulated
+// machines start containers slowly.
 const Installing = 6 * time.Minute
 
-// LinuxNodes are the names of all nodes that have a kubelet.
+// LinuxNodes returns the names of all nodes that have a kubelet.
 func (s *Session) LinuxNodes(ctx context.Context) ([]string, error) {
 	nodes, err := s.Nodes(ctx)
 	var names []string
@@ -145,14 +145,14 @@ func (s *Session) LinuxNodes(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// Rollout waits until all pods of a DaemonSet are of its newest template and Ready.
+// Rollout waits until all pods of a DaemonSet have its newest template and are Ready.
 func (s *Session) Rollout(ctx context.Context, set string) error {
 	_, err := s.RunKubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+set,
 		"--timeout="+remote.Patience(ctx, Installing).String())
 	return err
 }
 
-// ApplyDaemons applies a folder of manifests and waits until every veild is of it.
+// ApplyDaemons applies a folder of manifests and waits for the rollout of veild.
 func (s *Session) ApplyDaemons(ctx context.Context, dir string) error {
 	if _, err := s.RunKubectl(ctx, "apply", "-k", dir); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (s *Session) NodeStatus(ctx context.Context, node string) (st telemetry.Sta
 	if err != nil {
 		return st, err
 	}
-	// The exit status of a node that is not well is not 0.
+	// veilctl exits with 1 if the node has a problem, so parse its output first.
 	out, err := s.Exec(ctx, pod.Name, "veild", "/usr/local/bin/veilctl", "status", "-o", "json")
 	if wrong := json.Unmarshal(out, &st); wrong != nil {
 		return st, errors.Join(fmt.Errorf("status of %s: %w", node, wrong), err)

@@ -13,16 +13,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// logLines bounds what is kept of each container's log.
+// logLines is the maximum number of lines that are kept of each container's log.
 const logLines = 2000
 
-// nodeState shows a node's network; it prints no key of a device, since wg(8) hides them.
+// nodeState is a shell command that prints a node's network. It prints no keys, because wg(8) hides
+// them.
 const nodeState = `ip -d address; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft -s list ruleset; wg show; ` +
 	`ls -l /run/kubeveil /etc/cni/net.d; journalctl --no-pager -n 200 -u kubelet -u containerd; dmesg | tail -n 50`
 
-// describe writes what helps to understand a failure into a folder, as far as it can be read:
-// nodes, the pods of the suite and of kube-system with events and logs, and with machines the
-// network of each node.
+// describe writes information about a failure to the folder dir: nodes, the pods of the suite and
+// of kube-system with events and logs, and with a Lab the network of each node. It skips what it
+// cannot read.
 func (s *Session) describe(ctx context.Context, dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		s.Log.Warn("no artefacts", "err", err)

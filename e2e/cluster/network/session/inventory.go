@@ -9,10 +9,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Inventory lists all that a program could have left on a node, a line each.
+// Inventory lists everything that a program could have left on a node, one line per object.
 type Inventory []string
 
-// inventoryScript prints it.
+// inventoryScript is the shell script that prints an inventory.
 const inventoryScript = `
 for program in ip nft tc find awk sed; do command -v $program >/dev/null || { echo "$program is missing: nothing is proven without it" >&2; exit 1; }; done
 for f in -4 -6; do
@@ -29,8 +29,9 @@ grep -s . /proc/sys/net/ipv[46]/fwmark_reflect /proc/sys/net/ipv[46]/conf/*/rp_f
 true
 `
 
-// Inventories looks at every node, the control plane's host included. That host shares its kernel
-// with other tests, so BPF programs, which have no network namespace, are listed on machines only.
+// Inventories returns the inventory of every node, including the control plane's host, keyed by
+// node. It leaves out BPF programs of that host, because it shares its kernel with other tests and
+// BPF programs belong to no network namespace.
 func (s *Session) Inventories(ctx context.Context) (map[string]Inventory, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
@@ -52,7 +53,7 @@ func (s *Session) Inventories(ctx context.Context) (map[string]Inventory, error)
 			out[n.Name] = slices.DeleteFunc(out[n.Name], isProgram)
 		}
 		if len(out[n.Name]) == 0 {
-			return nil, fmt.Errorf("inventory of %s: nothing was listed", n.Name)
+			return nil, fmt.Errorf("inventory of %s: it is empty", n.Name)
 		}
 	}
 	return out, nil
@@ -75,19 +76,19 @@ func newInventory(text string) Inventory {
 	return lines
 }
 
-// ruleset goes through what nft lists and leaves out what others change at any time: kube-proxy's
-// tables, those called nat, which belong to iptables' users (portmap among them, whose chains
-// stay), and the chains of the kubelet, which begin with KUBE-, with the tables of iptables that
-// hold nothing else.
+// ruleset filters the output of nft, line by line. It leaves out what other programs may change at
+// any time: kube-proxy's tables, the tables called nat, which belong to users of iptables such as
+// portmap, the kubelet's chains, which begin with KUBE-, and tables of iptables that have only such
+// chains.
 type ruleset struct {
 	table   string
 	depth   int
 	printed bool
-	// hidden is the depth at which what is left out began, or 0.
+	// hidden is the depth of the block that is being left out, or 0.
 	hidden int
 }
 
-// next returns what to list after one more line.
+// next returns the lines to list for the next line of the output.
 func (r *ruleset) next(line string) (out []string) {
 	opens, closes := strings.HasSuffix(line, "{"), line == "}"
 	if opens {
@@ -127,9 +128,9 @@ func (r *ruleset) next(line string) (out []string) {
 	return out
 }
 
-// changing reports whether a line comes and goes by itself, or stays by intention
-// (docs/how-to/uninstall.md). Such lines are forwarding and the empty qdisc clsact, which other
-// programs may rely on by now, empty directories of other programs, and systemd's BPF programs.
+// changing reports whether a line may change by itself, or may stay after uninstallation
+// (docs/how-to/uninstall.md). Such lines are forwarding and the empty qdisc clsact, on which other
+// programs may now rely, empty directories of other programs, and systemd's BPF programs.
 func changing(line string) bool {
 	switch {
 	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),
@@ -142,9 +143,9 @@ func changing(line string) bool {
 	return false
 }
 
-// Traces returns what a difference of before and after an installation should show and does not.
-// tc does not list programs attached by tcx, so the programs themselves are looked for. They are
-// expected on machines, which have a kernel of their own.
+// Traces returns the beginnings of lines that the difference of an installation should have and
+// lacks. tc does not list programs attached by tcx, so Traces expects the BPF programs themselves,
+// but only on machines, which have their own kernel.
 func Traces(lines []string, machine bool) (missing []string) {
 	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + abi.NFTGuardTable,
 		"nft table inet " + abi.NFTPodTable, "file " + abi.BPFDir + "/"}
@@ -161,7 +162,8 @@ func Traces(lines []string, machine bool) (missing []string) {
 	return missing
 }
 
-// Difference lists what is in one inventory only, or more often there.
+// Difference returns the lines that after has more often than before, with a +, and the lines that
+// it has less often, with a -.
 func Difference(before, after Inventory) (out []string) {
 	count := map[string]int{}
 	for _, line := range after {

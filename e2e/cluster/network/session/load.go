@@ -11,11 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// GapOfNothing is how long a flow may be without an answer while nothing is done to the data path:
-// processors are shared, in emulated machines with a container that starts.
-const GapOfNothing = 10 * time.Second
+// GapUndisturbed is how long a flow may be without an answer although the data path is not
+// disturbed. Flows share processors with other work, in emulated machines with containers that
+// start.
+const GapUndisturbed = 10 * time.Second
 
-// Load is flows from pods on both nodes to the shared pods on the other, by address and by service.
+// Load starts flows from pods on both nodes to the shared pod on the other node, by its addresses
+// and in one direction also by a service.
 func (s *Session) Load(ctx context.Context) ([]*Flows, error) {
 	a, b, err := s.TwoPods(ctx)
 	if err != nil {
@@ -35,12 +37,12 @@ func (s *Session) Load(ctx context.Context) ([]*Flows, error) {
 		return out
 	}
 
-	// A name is learned by proxies when they like.
+	// Wait until the service works: proxies configure it after some time.
 	if err := Talk(ctx, a, service.Port, service.Addrs...); err != nil {
 		return nil, err
 	}
 
-	// Made before, since two at once would make two.
+	// Make the namespace now, because two concurrent calls would make two.
 	if _, err := s.OwnNamespace(ctx); err != nil {
 		return nil, err
 	}
@@ -60,7 +62,8 @@ func (s *Session) Load(ctx context.Context) ([]*Flows, error) {
 	return []*Flows{there, back}, err
 }
 
-// Held returns an error unless all connections lived.
+// Held returns an error if a connection ended, a flow is no longer answered, or a flow was without
+// an answer for longer than gap.
 func (s *Session) Held(ctx context.Context, all []*Flows, gap time.Duration) error {
 	var errs []error
 	for _, f := range all {
@@ -69,5 +72,5 @@ func (s *Session) Held(ctx context.Context, all []*Flows, gap time.Duration) err
 	return errors.Join(errs...)
 }
 
-// Returning bounds the time until a node that was rebooted or has joined takes pods.
+// Returning is the time limit until a node that was rebooted or has joined takes pods.
 const Returning = 5 * time.Minute

@@ -11,13 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Outcome is the result of a case: passed unless Err or Skipped is set.
+// Outcome is the result of a case. The case passed unless Err or Skipped is set.
 type Outcome struct {
 	Name string
 	Err  error
-	// Skipped is why it was not run.
+	// Skipped is the reason why the case was skipped, or empty.
 	Skipped string
-	// Notes are measurements and observations for people.
+	// Notes are measurements and observations, one per line of the report.
 	Notes []string
 	Took  time.Duration
 	// Artefacts is the folder that describes a failure.
@@ -42,8 +42,8 @@ func (o Outcome) print(w io.Writer) {
 	}
 }
 
-// parts are the frames that the oracle saw before and during the control run; later frames are the
-// rest.
+// parts holds the oracle's results before and during the control run. Judge receives the results
+// after it, or of the whole run if there was no control run.
 type parts struct {
 	before, control leak.Result
 	// ran reports whether there was a control run.
@@ -55,9 +55,9 @@ type Report struct {
 	Outcomes []Outcome
 	// Leaks is set by Judge.
 	Leaks *bench.Leaks
-	// Kernel is the release of the workers' Linux, all of them where they differ.
+	// Kernel lists the distinct kernel releases of the workers.
 	Kernel string
-	// Pace is by how much longer than usual the run waited, at its end.
+	// Pace is the factor by which waits were extended for slow machines, at the end of the run.
 	Pace float64
 
 	parts parts
@@ -69,9 +69,9 @@ const (
 	controlCase = "oracle-sees"
 )
 
-// Judge adds the verdict over the wire. rest is what the oracle saw until its end, or since the
-// control run. One outcome states that all traffic of Kubeveil was encrypted. The other states that
-// the oracle would have seen clear traffic.
+// Judge adds two outcomes about the traffic on the wire. rest holds the oracle's results after the
+// control run, or of the whole run if there was none. One outcome is whether all traffic of
+// Kubeveil was encrypted. The other is whether the oracle detects plaintext.
 func (r *Report) Judge(rest leak.Result) {
 	ours := r.parts.before.Plus(rest)
 	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
@@ -85,10 +85,11 @@ func (r *Report) Judge(rest leak.Result) {
 	control := Outcome{Name: controlCase}
 	switch {
 	case !r.parts.ran:
-		control.Skipped = "the reference network was not run, so nothing shows that the oracle sees"
+		control.Skipped = "the reference network did not run, so it is not proven that the " +
+			"oracle detects plaintext"
 	case r.parts.control.Plaintext == 0:
-		control.Err = errors.New("the oracle saw no plaintext of the reference network: it " +
-			"proves nothing")
+		control.Err = errors.New("the oracle saw no plaintext on the reference network, so a " +
+			"clean result proves nothing")
 	default:
 		control.Notes = []string{fmt.Sprintf("%d frames of plaintext of the reference network",
 			r.parts.control.Plaintext)}
@@ -96,7 +97,8 @@ func (r *Report) Judge(rest leak.Result) {
 	r.Outcomes = append(r.Outcomes, wire, control)
 }
 
-// Print prints the outcomes that Judge added and those that were skipped, with their reasons.
+// Print prints the outcomes that Judge added, and the skipped ones with their reasons. Run has
+// already printed the others.
 func (r *Report) Print(w io.Writer) {
 	for _, o := range r.Outcomes {
 		judged := o.Name == wireCase || o.Name == controlCase
@@ -127,7 +129,7 @@ func (r *Report) Tests() bench.Tests {
 	return t
 }
 
-// Summary is the closing line.
+// Summary returns the closing line.
 func (r *Report) Summary() string {
 	t := r.Tests()
 	line := fmt.Sprintf("%d passed, %d failed, %d skipped", t.Passed, t.Failed, len(t.Skipped))

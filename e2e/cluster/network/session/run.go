@@ -16,31 +16,31 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Setup chooses the cases and the cluster of a run.
+// Setup configures a run.
 type Setup struct {
 	Cluster *remote.Cluster
-	// Lab made the cluster for this run; nil means that the cluster existed before.
+	// Lab made the cluster for this run. Nil means that the cluster existed before.
 	Lab Lab
-	// Core leaves out the cases that are Beyond it; Full runs the long ones too.
+	// Core leaves out the cases with a reason Beyond. Full also runs the cases with a reason Long.
 	Core bool
 	Full bool
-	// Match selects cases by name; nil means all.
+	// Match selects cases by name. Nil means all.
 	Match *regexp.Regexp
-	// Dir gets artefacts; Manifests is the folder of the kustomization that is installed.
+	// Dir receives artefacts. Manifests is the folder of the kustomization to install.
 	Dir, Manifests string
 	// Kubectl is the command line of kubectl, with its kubeconfig.
 	Kubectl []string
-	// Veilctl is the program veilctl, and Kubeconfig the file that it uses.
+	// Veilctl is the path of veilctl, Kubeconfig the path of the kubeconfig that it uses.
 	Veilctl, Kubeconfig string
-	// Out gets progress for people.
+	// Out receives the progress, a line per case.
 	Out io.Writer
 }
 
-// closing bounds what is done after a case: describing what it left and removing it.
+// closing is the time limit to describe and remove what a case or the run left.
 const closing = 3 * time.Minute
 
-// Run runs the cases and returns what came of them; it ends early, with the rest counted as
-// skipped, when ctx does. The error is of the run itself.
+// Run runs the cases and returns their outcomes. When ctx ends, the remaining cases count as
+// skipped. It returns an error only if the run itself fails, not for failed cases.
 func Run(ctx context.Context, cases []Case, o Setup) (*Report, error) {
 	s := newSession(o)
 	nodes, err := o.Cluster.Nodes(ctx)
@@ -79,10 +79,10 @@ func Run(ctx context.Context, cases []Case, o Setup) (*Report, error) {
 	return r, s.close(after)
 }
 
-// Ended is why a case was not run to its end when ctx is over.
+// Ended returns the reason why a case was skipped after ctx ended.
 func Ended(ctx context.Context) string { return "the run was ended: " + context.Cause(ctx).Error() }
 
-// reasonToSkip is "" for a case that is to be run.
+// reasonToSkip returns the reason why a case is skipped, or an empty string if it runs.
 func (s *Session) reasonToSkip(c Case, have []Need) string {
 	if s.Match != nil && !s.Match.MatchString(c.Name) && !c.Always {
 		return "not selected"
@@ -96,16 +96,16 @@ func (s *Session) reasonToSkip(c Case, have []Need) string {
 		return "case " + s.broken + " failed"
 	}
 	if c.Beyond != "" && s.Core && s.Match == nil {
-		return "not of the core: " + c.Beyond
+		return "not part of the core run: " + c.Beyond
 	}
-	// A long case runs if it is named.
+	// A long case also runs if Match selects it.
 	if c.Long != "" && !s.Full && s.Match == nil {
 		return "left to the full run: " + c.Long
 	}
 	return ""
 }
 
-// kernels returns the releases of Linux of the nodes with a kubelet, each once.
+// kernels returns the distinct Linux releases of the nodes with a kubelet, separated by commas.
 func kernels(nodes []remote.Node) string {
 	var releases []string
 	for _, n := range nodes {
@@ -117,7 +117,7 @@ func kernels(nodes []remote.Node) string {
 	return strings.Join(releases, ", ")
 }
 
-// have lists what this run has.
+// have returns the needs that this run meets.
 func (s *Session) have(nodes []remote.Node) []Need {
 	var have []Need
 	if s.Lab != nil {
@@ -136,7 +136,7 @@ func (s *Session) have(nodes []remote.Node) []Need {
 	return have
 }
 
-// one runs a case, looks at the wire, and describes and removes what it made.
+// one runs a case, checks the oracle, describes what a failed case left, and begins to remove it.
 func (s *Session) one(ctx context.Context, c Case) Outcome {
 	outcome := Outcome{Name: c.Name}
 	began := time.Now()

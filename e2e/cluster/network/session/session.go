@@ -22,17 +22,17 @@ type Session struct {
 	Setup
 	*remote.Cluster
 
-	// Shared is the namespace of Pair and of host, which is a process of the node of Pair's first
-	// pod. own is the namespace of the case that runs, or nil.
+	// Shared is the namespace of Pair and host. own is the namespace of the running case, or nil.
 	Shared, own *remote.Namespace
 	Pair        []*remote.Pod
 	host        *remote.Pod
-	// leaving are namespaces on their way out, with what came of it.
+	// leaving counts the namespaces that are being removed. departed joins the errors of their
+	// removal.
 	leaving  sync.WaitGroup
 	mu       sync.Mutex
 	departed error
 
-	// served counts the services of the shared pods.
+	// served counts the services that Serve made.
 	served int
 
 	notes  []string
@@ -40,18 +40,19 @@ type Session struct {
 	// control reports whether plaintext is expected now.
 	control bool
 	parts   parts
-	// Before is how nodes were before the first installation, by name.
+	// Before holds the inventories of nodes before the first installation, keyed by name.
 	Before map[string]Inventory
 }
 
 func newSession(o Setup) *Session { return &Session{Setup: o, Cluster: o.Cluster} }
 
-// Note adds a line to the outcome of the case that runs.
+// Note adds a line to the outcome of the running case.
 func (s *Session) Note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
-// leaks is how many frames of plaintext the oracle has seen until now, 0 without one.
+// leaks returns the number of frames with plaintext that the oracle has seen. It is 0 without a
+// Lab.
 func (s *Session) leaks() uint64 {
 	if s.Lab == nil {
 		return 0
@@ -59,7 +60,7 @@ func (s *Session) leaks() uint64 {
 	return s.Lab.Oracle().Seen().Plaintext
 }
 
-// OwnNamespace returns the case's own namespace, a privileged one, made at the first call.
+// OwnNamespace returns the privileged namespace of the running case. The first call makes it.
 func (s *Session) OwnNamespace(ctx context.Context) (*remote.Namespace, error) {
 	if s.own == nil {
 		n, err := s.Namespace(ctx, "e2e", remote.Privileged)
@@ -71,7 +72,7 @@ func (s *Session) OwnNamespace(ctx context.Context) (*remote.Namespace, error) {
 	return s.own, nil
 }
 
-// CloseOwn removes the case's namespace and waits for that.
+// CloseOwn removes the namespace of the running case and waits until it is gone.
 func (s *Session) CloseOwn(ctx context.Context) error {
 	n := s.own
 	s.own = nil
@@ -81,7 +82,7 @@ func (s *Session) CloseOwn(ctx context.Context) error {
 	return n.Close(ctx)
 }
 
-// leave removes the case's namespace while others go on.
+// leave removes the namespace of the case in the background.
 func (s *Session) leave(ctx context.Context) {
 	if s.own == nil {
 		return
@@ -96,10 +97,10 @@ func (s *Session) leave(ctx context.Context) {
 	})
 }
 
-// WaitLeft waits until no namespace is on its way out.
+// WaitLeft waits until leave has removed all namespaces.
 func (s *Session) WaitLeft() { s.leaving.Wait() }
 
-// settle waits until no namespace is on its way out.
+// settle waits like WaitLeft and returns the errors of the removals.
 func (s *Session) settle() error {
 	s.leaving.Wait()
 	s.mu.Lock()
@@ -107,7 +108,8 @@ func (s *Session) settle() error {
 	return s.departed
 }
 
-// close removes what is left, but not from a cluster that goes itself.
+// close removes the shared pods and waits for removals. It does nothing with a Lab, whose cluster
+// is removed as a whole.
 func (s *Session) close(ctx context.Context) error {
 	if s.Lab != nil {
 		return nil
@@ -126,11 +128,12 @@ func (s *Session) DropPair(ctx context.Context) error {
 	return n.Close(ctx)
 }
 
-// HostPort is open on the node of the second pod of the pair.
+// HostPort is the host port of the pair's second pod.
 const HostPort = 17000
 
-// TwoPods returns the shared pods, echo servers on two nodes, Ready and with the addresses that
-// they have now; it makes them where they are not. The second has hostPort on its node.
+// TwoPods returns the shared pods, which are echo servers on two nodes. It creates missing pods,
+// waits until both are Ready, and reads their present addresses. The second has HostPort on its
+// node.
 func (s *Session) TwoPods(ctx context.Context) (a, b *remote.Pod, err error) {
 	if s.Shared == nil {
 		if s.Shared, err = s.Namespace(ctx, "e2e-pair", remote.Privileged); err != nil {
@@ -155,7 +158,7 @@ func (s *Session) TwoPods(ctx context.Context) (a, b *remote.Pod, err error) {
 	return s.Pair[0], s.Pair[1], errors.Join(<-errs, <-errs)
 }
 
-// keep waits for a pod, or runs it if it does not exist.
+// keep waits until a pod is Ready. It runs a pod that does not exist, and replaces a failed one.
 func (s *Session) keep(ctx context.Context, n *remote.Namespace, p *remote.Pod) error {
 	got, err := s.Client.CoreV1().Pods(n.Name).Get(ctx, p.Name, metav1.GetOptions{})
 	switch {
@@ -164,7 +167,7 @@ func (s *Session) keep(ctx context.Context, n *remote.Namespace, p *remote.Pod) 
 	case err != nil:
 		return err
 	case got.DeletionTimestamp != nil || got.Status.Phase == corev1.PodFailed:
-		// Taken from a node that was away for long.
+		// The node was away for so long that the pod was evicted.
 		p.Namespace = n
 		if err := p.Delete(ctx); err != nil {
 			return err
@@ -188,8 +191,8 @@ func (s *Session) RunKubectl(ctx context.Context, args ...string) (string, error
 	return string(out), nil
 }
 
-// BothFamilies is an error unless these are an IPv4 and an IPv6 address; clusters of one family are
-// for others than the lab.
+// BothFamilies returns an error unless addrs are an IPv4 and an IPv6 address. It checks only
+// clusters of a Lab, because other clusters may have one family.
 func (s *Session) BothFamilies(addrs []netip.Addr) error {
 	if s.Lab != nil && (len(addrs) != 2 || addrs[0].Is4() == addrs[1].Is4()) {
 		return fmt.Errorf("addresses %v, want one of each family", addrs)
@@ -197,8 +200,8 @@ func (s *Session) BothFamilies(addrs []netip.Addr) error {
 	return nil
 }
 
-// Serve makes a service of the shared pods of that name, in their namespace. It has a name of its
-// own: a service of a name that was just deleted takes over endpoint slices that the garbage
+// Serve makes a service of that type for the shared pod of that name. Each service has a new name.
+// Otherwise it could take over the endpoint slices of a just deleted service, which the garbage
 // collector then deletes.
 func (s *Session) Serve(ctx context.Context, pod string,
 	kind corev1.ServiceType) (*remote.Service, error) {
@@ -211,7 +214,8 @@ func (s *Session) Serve(ctx context.Context, pod string,
 	return service, s.BothFamilies(service.Addrs)
 }
 
-// By returns targets of meet for the echo server of a name by one family, or by any ("").
+// By returns targets of Meet for the echo server at a DNS name. family is "4", "6" or empty for
+// any.
 func By(family, name string) (targets []string) {
 	for _, proto := range Protocols {
 		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name,
@@ -220,8 +224,8 @@ func By(family, name string) (targets []string) {
 	return targets
 }
 
-// OnNode returns an echo server among the processes of the node of the pair's first pod. It makes
-// the server if there is none.
+// OnNode returns an echo server on the host network of the node of the pair's first pod. It creates
+// a missing server.
 func (s *Session) OnNode(ctx context.Context) (*remote.Pod, error) {
 	if s.host == nil {
 		s.host = &remote.Pod{Name: "host", Node: s.Pair[0].Node, HostNetwork: true,

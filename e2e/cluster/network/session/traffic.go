@@ -18,20 +18,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Protocols of all traffic.
+// Protocols are the protocols of all traffic.
 var Protocols = []string{"tcp", "udp"}
 
-// Meeting bounds the wait until two that have just come can talk: proxies learn of services, peers
-// of nodes.
+// Meeting is the time limit until new pods, services and nodes can talk. Proxies and peers need
+// time to configure them.
 const Meeting = time.Minute
 
-// Talk sends messages from a pod to echo servers, in both protocols, until each has answered; the
-// error names those that have not.
+// Talk sends messages from a pod to echo servers, in both protocols, until each has answered. The
+// error names the servers that have not.
 func Talk(ctx context.Context, from *remote.Pod, port int, to ...netip.Addr) error {
 	return Meet(ctx, from, Echoes(port, to)...)
 }
 
-// Echoes returns targets of meet for a port at addresses, in both protocols.
+// Echoes returns targets of Meet for a port at addresses, in both protocols.
 func Echoes(port int, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
@@ -40,21 +40,22 @@ func Echoes(port int, at []netip.Addr) []string {
 	return targets
 }
 
-// Both returns targets of meet for a host:port.
+// Both returns targets of Meet for a host:port, in both protocols.
 func Both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
-// Meet is talk to protocol/host:port, all at once; flags of veil-tools echo-meet may come first.
-// One command does it all, because starting one takes an emulated node long.
+// Meet sends messages from a pod to the echo servers targets, protocol/host:port, at the same time.
+// Flags of veil-tools echo-meet may come first. It runs one command for all targets, because
+// starting a command takes long on an emulated node.
 func Meet(ctx context.Context, from *remote.Pod, targets ...string) error {
 	if len(targets) == 0 {
-		return fmt.Errorf("from %s: nothing to talk to", from.Name)
+		return fmt.Errorf("from %s: no targets", from.Name)
 	}
 	_, err := from.Exec(ctx, append([]string{"veil-tools", "echo-meet", "--timeout",
 		remote.Patience(ctx, Meeting).String()}, targets...)...)
 	return err
 }
 
-// TalkBoth is talk in both directions between two pods; flags are flags of veil-tools echo-meet.
+// TalkBoth makes two pods talk in both directions. flags are flags of veil-tools echo-meet.
 func TalkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
 	return AtOnce(
 		func() error {
@@ -68,7 +69,7 @@ func TalkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
 	)
 }
 
-// AtOnce runs all at once and joins their errors.
+// AtOnce calls all functions concurrently and joins their errors.
 func AtOnce(all ...func() error) error {
 	errs := make([]error, len(all))
 	var running sync.WaitGroup
@@ -92,14 +93,14 @@ type Flow struct {
 	interval time.Duration // between records
 }
 
-// lostRun is a run of UDP records of which none was answered.
+// lostRun is a run of consecutive UDP records without an answer.
 type lostRun struct {
 	At      float64 `json:"atMillis"`
 	Records uint64  `json:"records"`
 }
 
-// lostAtOnce returns an error unless the records that a UDP flow lost were sent within limit, but
-// for strayRuns: what is done to the data path once costs records once.
+// lostAtOnce returns an error unless all lost runs of a UDP flow, except strayRuns, are within
+// limit of the longest run. A single disturbance of the data path loses records only once.
 func (f Flow) lostAtOnce(limit time.Duration) error {
 	if len(f.Lost) <= strayRuns {
 		return nil
@@ -120,8 +121,8 @@ func (f Flow) lostAtOnce(limit time.Duration) error {
 	return nil
 }
 
-// LostAtMost returns an error if a UDP flow lost more records than it sends in window, except for
-// strayRuns. Late answers leave gaps too, so a gap is not a count of losses.
+// LostAtMost returns an error if a UDP flow lost more records than it sends in window, plus
+// strayRuns. It does not judge gaps, because late answers also cause gaps.
 func (f Flow) LostAtMost(window time.Duration) error {
 	most := uint64(window/f.interval) + strayRuns
 	if lost := f.Sent - f.Answered; f.Proto == "udp" && lost > most {
@@ -138,20 +139,21 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 
 func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
 
-// Flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last
-// looked at.
+// Flows are the TCP and UDP flows that a pod keeps to echo servers. last is their state at the last
+// check.
 type Flows struct {
 	pod      *remote.Pod
 	interval time.Duration
 	last     []Flow
 }
 
-// FlowInterval is the pause between the records of a flow on usual machines: what it resolves, and
-// what an emulated node can encrypt beside its work. A slower node gets fewer. Otherwise its echo
-// server falls behind while containers start, and its socket drops what the network delivered.
+// FlowInterval is the interval of the records of a flow on usual machines. It is short enough to
+// detect gaps, and long enough for emulated nodes. Slower machines get a longer interval. Otherwise
+// the echo server would fall behind while containers start, and its socket would drop delivered
+// records.
 const FlowInterval = 250 * time.Millisecond
 
-// StartFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is
+// StartFlows runs a pod on a node that keeps flows to echo servers, and waits until every flow is
 // answered.
 func (s *Session) StartFlows(ctx context.Context, name, node string,
 	to ...netip.AddrPort) (*Flows, error) {
@@ -167,7 +169,7 @@ func (s *Session) StartFlows(ctx context.Context, name, node string,
 	f := &Flows{interval: interval, pod: &remote.Pod{Name: name, Node: node,
 		Args: []string{"echo-flow", "--interval", interval.String(),
 			"--to", strings.Join(addrs, ",")},
-		// One that ends must be seen to have ended.
+		// Do not restart the container, so that its end is noticed.
 		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
 	if err := n.Run(ctx, f.pod); err != nil {
 		return nil, err
@@ -175,10 +177,10 @@ func (s *Session) StartFlows(ctx context.Context, name, node string,
 	return f, f.live(ctx)
 }
 
-// Last returns the flows as they were when last looked at.
+// Last returns the flows at the last check.
 func (f *Flows) Last() []Flow { return f.last }
 
-// read returns how the flows are now.
+// read returns the present state of the flows.
 func (f *Flows) read(ctx context.Context) (now []Flow, err error) {
 	err = LastLine(ctx, f.pod, &now)
 	for i := range now {
@@ -187,7 +189,7 @@ func (f *Flows) read(ctx context.Context) (now []Flow, err error) {
 	return now, err
 }
 
-// LastLine decodes the newest line that a pod wrote.
+// LastLine decodes the last line of a pod's log, JSON, to into.
 func LastLine(ctx context.Context, pod *remote.Pod, into any) error {
 	line, err := pod.Logs(ctx, 1)
 	if err != nil {
@@ -199,8 +201,8 @@ func LastLine(ctx context.Context, pod *remote.Pod, into any) error {
 	return nil
 }
 
-// live waits until each flow has been answered since it was last looked at; a TCP connection that
-// has broken is an error.
+// live waits until each flow has an answer since the last check. It returns an error if a TCP
+// connection has broken.
 func (f *Flows) live(ctx context.Context) error {
 	return remote.Until(ctx, "flows of "+f.pod.Name, Meeting, func(ctx context.Context) error {
 		now, err := f.read(ctx)
@@ -222,8 +224,8 @@ func (f *Flows) live(ctx context.Context) error {
 	})
 }
 
-// Held is live, and no flow was without an answer for longer than limit. It notes the longest gap
-// and what UDP lost.
+// held calls live, and returns an error if a flow was without an answer for longer than limit, or
+// lost records at several times. It notes the longest gap and the lost UDP records.
 func (f *Flows) held(ctx context.Context, s *Session, limit time.Duration) error {
 	if err := f.live(ctx); err != nil {
 		return err
@@ -261,7 +263,8 @@ func (f *Flows) held(ctx context.Context, s *Session, limit time.Duration) error
 	return errors.Join(errs...)
 }
 
-// HostEchoPort is where that one listens.
+// HostEchoPort is the port of the echo server of OnNode.
 const HostEchoPort = 17001
 
+// Seconds returns a duration in seconds with one decimal, for notes and errors.
 func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

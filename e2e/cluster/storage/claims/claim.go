@@ -12,8 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 )
 
-// Kind is a class of the run: like the shipped one of that name, with keys that are wrapped by a
-// Secret.
+// Kind is a StorageClass of the run. It is like a shipped class, but a Secret wraps its keys.
 type Kind struct {
 	Class string
 	Block bool
@@ -26,7 +25,7 @@ var (
 	Block = Kind{Class: "e2e-block", Block: true}
 )
 
-// setup is the Secret, the right of the side-cars to read it, and the classes.
+// setup has the Secret, the side-cars' right to read it, and the classes.
 var setup = template.Must(template.New("setup").Parse(`apiVersion: v1
 kind: Secret
 metadata: {name: e2e-kek, namespace: kube-system}
@@ -69,7 +68,7 @@ parameters:
   csi.storage.k8s.io/snapshotter-secret-namespace: kube-system
 `))
 
-// SetUp applies setup with a new key.
+// SetUp applies setup with a new random key.
 func (s Client) SetUp(ctx context.Context) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -83,7 +82,7 @@ func (s Client) SetUp(ctx context.Context) error {
 	})
 }
 
-// Apply applies what a template makes of data.
+// Apply executes a template with data and applies the result.
 func (s Client) Apply(ctx context.Context, t *template.Template, data any) error {
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
@@ -92,15 +91,16 @@ func (s Client) Apply(ctx context.Context, t *template.Template, data any) error
 	return s.Cluster.Apply(ctx, b.Bytes())
 }
 
-// Claim is a PersistentVolumeClaim with a pod of the same name that has it.
+// Claim is a PersistentVolumeClaim with a pod of the same name that uses it.
 type Claim struct {
 	Name string
 	Kind
-	// MiB is its size.
+	// MiB is the size in MiB.
 	MiB int
-	// SourceKind and Source name the object that it is a copy of, if any.
+	// SourceKind and Source are the kind and name of the object that the claim copies. Both may be
+	// empty.
 	SourceKind, Source string
-	// Node is where its volume is to be made; empty leaves it to the scheduler.
+	// Node is the node on which the volume is made. Empty leaves the choice to the scheduler.
 	Node string
 }
 
@@ -129,7 +129,7 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: {{.Name}}}}]
 `))
 
-// Create makes the claim and its pod, or the pod alone where the claim is there.
+// Create makes the claim and its pod, or only the pod if the claim exists.
 func (s Client) Create(ctx context.Context, c Claim) error {
 	return s.Apply(ctx, claimAndPod, map[string]any{
 		"Name": c.Name, "Class": c.Class, "Block": c.Block, "MiB": c.MiB,
@@ -138,7 +138,7 @@ func (s Client) Create(ctx context.Context, c Claim) error {
 	})
 }
 
-// Start is create, and waits until the pod is Ready.
+// Start calls Create, and waits until the pod is Ready.
 func (s Client) Start(ctx context.Context, c Claim) error {
 	if err := s.Create(ctx, c); err != nil {
 		return err
@@ -164,8 +164,8 @@ func (s Client) Stop(ctx context.Context, pod string) error {
 	return err
 }
 
-// Path returns where on the node the pod's container has its volume from: the folder of the file
-// system, or the device.
+// Path returns the path on the node of the volume that the pod's container has: the folder of the
+// file system, or the device.
 func (s Client) Path(ctx context.Context, c Claim) (string, error) {
 	uid, err := s.Kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.metadata.uid}")
 	if err != nil {

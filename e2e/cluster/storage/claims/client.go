@@ -15,16 +15,16 @@ import (
 	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
-// Client works on a cluster as its users do: with kubectl, and with lines of shell on nodes.
+// Client works on a cluster as its users do: with kubectl, and with shell commands on nodes.
 type Client struct {
 	// Cluster is the cluster. Its first machine takes all pods.
 	Cluster *vm.Cluster
 }
 
-// describePatience bounds the queries after a failure.
+// describePatience is the time limit of the queries after a failure.
 const describePatience = time.Minute
 
-// Describe writes what a failed case left.
+// Describe writes the state of the cluster after a failed case to out.
 func (s Client) Describe(ctx context.Context, out io.Writer) {
 	ctx, cancel := context.WithTimeout(ctx, describePatience)
 	defer cancel()
@@ -39,19 +39,20 @@ func (s Client) Describe(ctx context.Context, out io.Writer) {
 	}
 }
 
-// Node is On for the machine that takes all pods.
+// Node calls On for the machine that takes all pods.
 func (s Client) Node(ctx context.Context, line string) (string, error) {
 	return s.On(ctx, s.Cluster.Machines[0].Name, line)
 }
 
-// On runs a line of shell on a node and returns what it printed, without white space around it.
+// On runs a shell command on a node and returns its standard output, without surrounding white
+// space.
 func (s Client) On(ctx context.Context, node, line string) (string, error) {
 	out, err := s.Cluster.Exec(ctx, node, line)
 	return strings.TrimSpace(string(out)), err
 }
 
-// Shell runs what a person types on a machine of his own, with kubectl, veilctl and the
-// administrator's kubeconfig, and returns what it printed. The first command that fails ends it.
+// Shell runs a shell script on this host, with kubectl, veilctl and the administrator's kubeconfig,
+// and returns its output. It ends at the first command that fails.
 func (s Client) Shell(ctx context.Context, script string) (string, error) {
 	dir, err := os.MkdirTemp("", "e2e-storage-")
 	if err != nil {
@@ -69,16 +70,17 @@ func (s Client) Shell(ctx context.Context, script string) (string, error) {
 	return string(out), err
 }
 
-// Kubectl returns what kubectl printed.
+// Kubectl runs kubectl and returns its output, without surrounding white space.
 func (s Client) Kubectl(ctx context.Context, words ...string) (string, error) {
 	out, err := s.Cluster.Kubectl(ctx, words...)
 	return strings.TrimSpace(string(out)), err
 }
 
-// lookEach is the pause between two looks: they take time from the machine that they wait for.
+// lookEach is the pause between two checks of Until. Checks take CPU time from the machine for
+// which they wait.
 const lookEach = time.Second
 
-// Until waits for a condition, as long as ctx lasts.
+// Until calls fn repeatedly until it returns nil or ctx ends. what describes the condition.
 func Until(ctx context.Context, what string, fn func() error) error {
 	if err := poll.Until(ctx, lookEach, lookEach, fn); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -86,13 +88,13 @@ func Until(ctx context.Context, what string, fn func() error) error {
 	return nil
 }
 
-// Gone waits until nothing of a volume is left, in the cluster and on the node, where images is the
-// folder of ciphertext.
+// Gone waits until nothing of a volume is left in the cluster and on the node: neither objects, nor
+// the mount staged, the mapping, or a file in images.
 func (s Client) Gone(ctx context.Context, volume, staged, mapping, images string) error {
 	return Until(ctx, "the volume is closed and deleted", func() error {
 		left, err := s.Kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
 		if err == nil && strings.Contains(left, volume) {
-			err = fmt.Errorf("there are %s", strings.Fields(left))
+			err = fmt.Errorf("left are %s", strings.Fields(left))
 		}
 		if err != nil {
 			return err
@@ -101,13 +103,14 @@ func (s Client) Gone(ctx context.Context, volume, staged, mapping, images string
 			"dmsetup info -c --noheadings -o name %s 2>/dev/null; ls %s | grep %s; true", staged,
 			mapping, images, volume))
 		if err == nil && out != "" {
-			err = fmt.Errorf("on the node there is %q", out)
+			err = fmt.Errorf("left on the node: %q", out)
 		}
 		return err
 	})
 }
 
-// Open returns where on the node the kubelet has a volume staged, and its mapping's name.
+// Open returns the path on the node at which the kubelet has a volume staged, and the name of its
+// mapping.
 func (s Client) Open(ctx context.Context, volume string) (staged, mapping string, err error) {
 	staged, err = s.Node(ctx, "findmnt -rno TARGET | grep "+
 		"'^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while "+
@@ -117,7 +120,7 @@ func (s Client) Open(ctx context.Context, volume string) (staged, mapping string
 		err = errors.New("no such mount")
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("where volume %s is staged: %w", volume, err)
+		return "", "", fmt.Errorf("find the staging path of volume %s: %w", volume, err)
 	}
 
 	mapping, err = s.Node(ctx, "cat /sys/dev/block/$(findmnt -rno MAJ:MIN --mountpoint "+staged+
@@ -125,8 +128,9 @@ func (s Client) Open(ctx context.Context, volume string) (staged, mapping string
 	return staged, mapping, err
 }
 
-// DriverReady waits for the driver on a node. Not for the rollout: the control plane's host is a
-// node without a kubelet, where the driver's pod never starts.
+// DriverReady waits until the driver on a node is Ready. A wait for the rollout would never end,
+// because the control plane's host is a node without a kubelet, where the driver's pod never
+// starts.
 func (s Client) DriverReady(ctx context.Context, node string) error {
 	return Until(ctx, "the driver on "+node, func() error {
 		out, err := s.Driver(ctx, node, `{.items[*].status.conditions[?(@.type=="Ready")].status}`)
@@ -137,7 +141,7 @@ func (s Client) DriverReady(ctx context.Context, node string) error {
 	})
 }
 
-// Driver returns a value of the driver's pod on a node, by a path of kubectl.
+// Driver returns the value at a jsonpath of kubectl in the driver's pods on a node.
 func (s Client) Driver(ctx context.Context, node, path string) (string, error) {
 	return s.Kubectl(ctx, "-n", "kube-system", "get", "pods",
 		"--selector=app.kubernetes.io/component=veil-csi",

@@ -1,5 +1,4 @@
-// Package claims makes the claims and pods of storage cases, and reads the state of both as its
-// users do.
+// Package claims makes the claims and pods of storage cases, and reads their state as users do.
 //
 // Start reading at Client, then Claim.
 package claims
