@@ -11,17 +11,17 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// Accel is how a machine's processor is made.
+// Accel selects how qemu runs a machine's processor.
 type Accel string
 
-// KVM uses the hardware's virtualisation; TCG emulates.
+// KVM uses the hardware's virtualisation. TCG emulates the processor.
 const (
 	KVM Accel = "kvm"
 	TCG Accel = "tcg"
 )
 
-// accelerator returns qemu's arguments. In TCG, AVX is emulated slowly, and a processor without it
-// makes the guest's network and WireGuard twice as fast.
+// accelerator returns qemu's arguments. With TCG the processor has no AVX. TCG emulates AVX slowly,
+// and without it the guest's network and WireGuard are twice as fast.
 func accelerator(a Accel) []string {
 	if a == KVM {
 		return []string{"-machine", "q35,accel=kvm", "-cpu", "host"}
@@ -30,19 +30,20 @@ func accelerator(a Accel) []string {
 		"Nehalem,+aes,+pclmulqdq"}
 }
 
-// probePatience is the time that a kernel has to print its first lines. With KVM that really works
-// it takes one second.
+// probePatience is the time that a kernel has to print its first lines. A KVM that works needs one
+// second.
 const probePatience = 15 * time.Second
 
-// probeAccel boots the kernel without a disk, in KVM, and believes it only when the kernel gets as
-// far as looking for its root: /dev/kvm that opens proves nothing where only patched guests run.
+// probeAccel returns KVM if the kernel, booted in KVM without a disk, gets as far as starting its
+// init process. Otherwise it returns TCG. That /dev/kvm can be opened proves nothing: some hosts
+// only run patched guests.
 func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	if c.opts.Accel != "" {
 		return c.opts.Accel, nil
 	}
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 	if err != nil {
-		return TCG, nil //nolint:nilerr // No KVM is an answer, not an error.
+		return TCG, nil //nolint:nilerr // A machine without KVM is not an error.
 	}
 
 	f.Close()

@@ -18,7 +18,7 @@ import (
 
 const (
 	etcdPort = 2379
-	// etcdLocal is how the first API server reaches etcd.
+	// etcdLocal is the URL at which the first API server reaches etcd.
 	etcdLocal = "http://127.0.0.1:2379"
 
 	// secondHost is the host of the second API server, and secondByte the last byte of its
@@ -27,8 +27,8 @@ const (
 	secondByte byte = lab.ControlByte + 1
 )
 
-// startEtcd starts etcd. API servers on other hosts reach it by TLS, with kubeadm's certificates:
-// objects hold the canary, which must not be seen on the underlay.
+// startEtcd starts etcd. API servers on other hosts reach it by TLS, with kubeadm's certificates,
+// because objects contain the canary, which must not be seen on the underlay.
 func (c *Cluster) startEtcd(ctx context.Context) error {
 	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
 		"--listen-client-urls="+etcdLocal+","+c.etcdRemote(), "--advertise-client-urls="+etcdLocal,
@@ -38,13 +38,13 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	return err
 }
 
-// etcdRemote is how API servers on other hosts reach etcd.
+// etcdRemote returns the URL at which API servers on other hosts reach etcd.
 func (c *Cluster) etcdRemote() string {
 	return "https://" + netip.AddrPortFrom(c.apiAddr(), etcdPort).String()
 }
 
-// serverArguments returns the arguments of an API server that advertises an address: the arguments
-// of kubeadm, and more.
+// serverArguments returns the arguments of an API server that advertises addr: the arguments that
+// kubeadm uses, followed by more.
 func (c *Cluster) serverArguments(addr netip.Addr, more ...string) []string {
 	return append([]string{
 		"--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
@@ -87,10 +87,10 @@ func (c *Cluster) waitAPI(ctx context.Context) error {
 	return nil
 }
 
-// StopAPI ends the API server at once; its data stay.
+// StopAPI kills the API server. Its data are kept.
 func (c *Cluster) StopAPI(ctx context.Context) error { return c.api.Kill(ctx) }
 
-// StartAPI starts the API server again and returns when it is ready.
+// StartAPI starts the API server after StopAPI and waits until it is ready.
 func (c *Cluster) StartAPI(ctx context.Context) error {
 	p, err := c.api.Restart(ctx)
 	if err != nil {
@@ -100,17 +100,17 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	return c.waitAPI(ctx)
 }
 
-// APIServer is the second API server, on a host of its own that is not a node. It runs as on
-// another control plane node of kubeadm, but uses the etcd of the first one.
+// APIServer is the second API server, on a host of its own that is not a node. It runs as it would
+// on another control plane node of kubeadm, but uses the etcd of the first API server.
 type APIServer struct {
 	cluster *Cluster
 	host    *lab.Host
 	process *lab.Process
 }
 
-// SecondAPI starts another API server, with the certificates of the first and its etcd. It returns
-// when the server is ready and the service kubernetes has it. Calls must not overlap; the one after
-// End starts it again.
+// SecondAPI starts the second API server, with the certificates and the etcd of the first. It
+// returns when the server is ready and is an endpoint of the service kubernetes. Calls must not
+// overlap. After End, a call starts the server again.
 func (c *Cluster) SecondAPI(ctx context.Context) (*APIServer, error) {
 	if c.second == nil {
 		s, err := c.newSecond(ctx)
@@ -141,7 +141,8 @@ func (c *Cluster) newSecond(ctx context.Context) (*APIServer, error) {
 		return nil, err
 	}
 
-	// What kubeadm's documentation copies by hand to another control plane node, and etcd's client.
+	// The certificates that kubeadm's documentation copies by hand to another control plane node,
+	// and the certificate of etcd's client.
 	from := filepath.Join(c.Control.Disk(), pki)
 	to := filepath.Join(host.Disk(), filepath.Dir(filepath.Clean(pki)))
 	for _, words := range [][]string{{"mkdir", "-p", to}, {"cp", "-a", from, to}} {
@@ -161,8 +162,8 @@ func (c *Cluster) secondAddrs() []netip.Addr {
 	return addrs
 }
 
-// secondNames are the addresses of the second API server as a list of YAML: each server's
-// certificate names them.
+// secondNames returns the addresses of the second API server as the elements of a YAML list. The
+// certificate that both API servers use names these addresses.
 func (c *Cluster) secondNames() string {
 	var names []string
 	for _, a := range c.secondAddrs() {
@@ -171,7 +172,8 @@ func (c *Cluster) secondNames() string {
 	return strings.Join(names, ", ")
 }
 
-// start starts the process if it does not run, and waits until clients may use it.
+// start starts the process if it does not run. It waits until the server is ready and is an
+// endpoint of the service kubernetes.
 func (s *APIServer) start(ctx context.Context) (err error) {
 	c := s.cluster
 	if s.process == nil || !s.process.Running() {
@@ -203,21 +205,21 @@ func (s *APIServer) start(ctx context.Context) (err error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the service kubernetes has %q without it", out)
+		return fmt.Errorf("the service kubernetes only has the endpoints %q", out)
 	})
 }
 
-// Addr is its address, which the certificates of both API servers name.
+// Addr returns the server's address and port. The certificate of the API servers names the address.
 func (s *APIServer) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(s.cluster.secondAddrs()[0], lab.APIPort)
 }
 
-// Unplug cuts the host off the network if out is set, as if it had lost its power. Otherwise it
-// connects the host again.
+// Unplug disconnects the host from the network if out is set, as a loss of power would. Otherwise
+// it reconnects the host.
 func (s *APIServer) Unplug(ctx context.Context, out bool) error { return s.host.Unplug(ctx, out) }
 
-// Freeze stops the process if stop is set, while the host's kernel still acknowledges. Otherwise it
-// lets the process go on.
+// Freeze suspends the process if stop is set. The host's kernel still acknowledges TCP segments.
+// Otherwise it resumes the process.
 func (s *APIServer) Freeze(stop bool) error {
 	if stop {
 		return s.process.Signal(syscall.SIGSTOP)
@@ -225,13 +227,13 @@ func (s *APIServer) Freeze(stop bool) error {
 	return s.process.Signal(syscall.SIGCONT)
 }
 
-// End ends the API server in any state, by SIGTERM first, as a kubelet would. So the server removes
-// itself from the service kubernetes before it ends.
+// End ends the API server, which may be unplugged or frozen. It sends SIGTERM first, as a kubelet
+// would, so that the server removes itself from the service kubernetes.
 func (s *APIServer) End(ctx context.Context) error {
 	err := errors.Join(s.Unplug(ctx, false), s.Freeze(false), s.process.Signal(syscall.SIGTERM))
 	bounded, cancel := context.WithTimeout(ctx, hostnode.TermPatience)
 	defer cancel()
-	// Its exit status does not matter, only that it has ended.
+	// The exit status does not matter.
 	_ = s.process.Wait(bounded)
 	return errors.Join(err, s.process.Kill(ctx))
 }

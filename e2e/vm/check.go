@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// check returns an error if an option has a value that it cannot have.
+// check returns an error if the value of an option is invalid.
 func (o ClusterConfig) check() error {
 	if err := CheckServiceProxy(o.ServiceProxy); err != nil {
 		return fmt.Errorf("services by %q: %w", o.ServiceProxy, err)
@@ -25,15 +25,16 @@ func (o ClusterConfig) check() error {
 	return nil
 }
 
-// The functions below return an error that names what to write instead. An empty value means the
-// default.
+// The functions below return an error that names the valid values or the setting to change. An
+// empty value means the default.
 
 // CheckServiceProxy returns an error if kind is not a service proxy.
 func CheckServiceProxy(kind string) error {
 	return oneOf(kind, config.ServiceProxyNone, config.ServiceProxyEBPF)
 }
 
-// CheckProxyMode returns an error if kube-proxy has no such mode, or if proxy leaves no kube-proxy.
+// CheckProxyMode returns an error if mode is not a mode of kube-proxy, or if a mode is set although
+// the service proxy leaves the cluster without a kube-proxy.
 func CheckProxyMode(mode, proxy string) error {
 	if err := oneOf(mode, ProxyModes...); err != nil {
 		return err
@@ -44,8 +45,8 @@ func CheckProxyMode(mode, proxy string) error {
 	return nil
 }
 
-// CheckHostRouting returns an error if kind is not a host routing, or needs another service proxy
-// than proxy.
+// CheckHostRouting returns an error if kind is not a host routing, or does not work with the
+// service proxy.
 func CheckHostRouting(kind, proxy string) error {
 	if err := oneOf(kind, config.HostRoutingKernel, config.HostRoutingEBPF); err != nil {
 		return err
@@ -56,12 +57,12 @@ func CheckHostRouting(kind, proxy string) error {
 	return nil
 }
 
-// CheckPolicy returns an error if kind is not a kind of policies.
+// CheckPolicy returns an error if kind is not a valid value of ClusterConfig.Policy.
 func CheckPolicy(kind string) error {
 	return oneOf(kind, config.PolicyNone, config.PolicyKubernetes)
 }
 
-// oneOf returns an error that lists the values, unless value is empty or one of them.
+// oneOf returns an error that lists the valid values, unless value is empty or among them.
 func oneOf(value string, values ...string) error {
 	if value == "" || slices.Contains(values, value) {
 		return nil

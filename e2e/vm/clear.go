@@ -14,14 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// clearConflist is the CNI configuration of the reference network, clearPlugins what it calls.
+// clearConflist is the path of the CNI configuration of the reference network. clearPlugins are the
+// programs that the configuration needs.
 const clearConflist = abi.CNIConfDir + "/10-clear.conflist"
 
 var clearPlugins = []string{"ptp", "host-local", "loopback"}
 
 // InstallClear installs on every node the reference network instead of Kubeveil: ptp and host-local
 // with plain routes between the nodes, in the families that the nodes' pods have. It encrypts
-// nothing; the oracle must see that.
+// nothing, and the oracle must detect that.
 func (c *Cluster) InstallClear(ctx context.Context) error {
 	for _, m := range c.Machines {
 		for _, plugin := range clearPlugins {
@@ -42,8 +43,8 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 			return err
 		}
 
-		// The control plane's host is a node without pods: it needs routes, and a file that makes
-		// it Ready.
+		// The control plane's host is a node without pods. It only needs the routes, and the
+		// configuration, which makes it Ready.
 		if err := c.host.WriteFile(clearConflist, conflist); err != nil {
 			return err
 		}
@@ -58,8 +59,8 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 	return err
 }
 
-// RemoveClear takes away what InstallClear gave. Pods on that network must be gone before: their
-// links go by its plugin.
+// RemoveClear removes everything that InstallClear installed. The pods on the reference network
+// must be deleted first, because its plugin deletes their links.
 func (c *Cluster) RemoveClear(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.Machines {
@@ -76,8 +77,8 @@ func (c *Cluster) RemoveClear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clearNetwork returns the CNI configuration of a node with those pod prefixes, one per family; mtu
-// is the MTU of the underlay, bytes.
+// clearNetwork returns the CNI configuration of a node. prefixes are the pod prefixes of the node,
+// one per family. mtu is the MTU of the underlay in bytes.
 func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 	type object = map[string]any
 	var ranges [][]object
@@ -96,8 +97,8 @@ func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 		"plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
 }
 
-// clearRoutes are the routes to a node's pods, as ip(8) takes them: each by the node's address of
-// its family.
+// clearRoutes returns the routes to a node's pods as arguments of ip(8). The next hop of each route
+// is the node's address in the family of the prefix.
 func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 	var routes []string
 	for _, p := range prefixes {
@@ -110,8 +111,8 @@ func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 	return routes
 }
 
-// routes applies verb, replace or del, to the routes to a machine's pods on all other nodes, and
-// goes on after an error.
+// routes runs `ip route` on all other nodes for the routes to a machine's pods. The verb is replace
+// or del. After an error it continues with the next node.
 func (c *Cluster) routes(ctx context.Context, verb string, m *Machine,
 	prefixes []netip.Prefix) error {
 	var errs []error
@@ -127,8 +128,8 @@ func (c *Cluster) routes(ctx context.Context, verb string, m *Machine,
 	return errors.Join(errs...)
 }
 
-// podPrefixes are those that the controller manager gave the node, one of each family that pods
-// have.
+// podPrefixes returns the prefixes that the controller manager assigned to the node, one of each
+// family that pods have. It waits for them.
 func (c *Cluster) podPrefixes(ctx context.Context, m *Machine) ([]netip.Prefix, error) {
 	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}",
 		"--timeout=60s", "-o", "jsonpath={.spec.podCIDRs[*]}")

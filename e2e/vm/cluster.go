@@ -23,44 +23,46 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// ClusterConfig lists the parts of a cluster. The zero value is two nodes at MTU 1500 with
+// ClusterConfig selects the parts of a cluster. The zero value means two nodes with MTU 1500,
 // Kubernetes and Kubeveil.
 type ClusterConfig struct {
-	// Nodes is the number of machines; 0 means two.
+	// Nodes is the number of machines. The value 0 means two.
 	Nodes int
-	// Accel forces a way to run machines; empty tries KVM.
+	// Accel selects how machines are run. Empty means KVM if it works, and TCG otherwise.
 	Accel Accel
-	// UnderlayMTU is the MTU between machines, bytes; 0 means 1500.
+	// UnderlayMTU is the MTU between machines in bytes. The value 0 means 1500.
 	UnderlayMTU int
-	// Userspace are the numbers of machines whose kernel's WireGuard cannot be loaded.
+	// Userspace lists the numbers of the machines on which the kernel's WireGuard cannot be loaded.
 	Userspace []int
-	// Images are further archives of images for the machines, beside the lab's own and Kubeveil's.
+	// Images lists further archives of images for the machines, in addition to the archives of the
+	// lab and of Kubeveil.
 	Images []string
 	// Kernel is the release of the machines' Linux, such as "6.12". Empty means the value of
-	// KernelEnv, and without it Debian's default.
+	// KernelEnv. If that is empty too, the machines boot Debian's default kernel.
 	Kernel string
-	// Bare leaves out Kubernetes and Kubeveil: machines that answer ssh.
+	// Bare leaves out Kubernetes and Kubeveil. The machines only answer ssh.
 	Bare bool
-	// QEMU are more arguments of the first machine's qemu, such as further disks.
+	// QEMU lists further arguments for the qemu of the first machine, such as disks.
 	QEMU []string
-	// NoVeil leaves out Kubeveil: nodes that wait for a network.
+	// NoVeil leaves out Kubeveil. The nodes are not Ready, because they have no network.
 	NoVeil bool
 	// ServiceProxy chooses the program that translates services. config.ServiceProxyNone or ""
-	// means kube-proxy. config.ServiceProxyEBPF means Kubeveil; no node then has a kube-proxy, from
-	// the beginning.
+	// means kube-proxy. config.ServiceProxyEBPF means Kubeveil. A kube-proxy is then never
+	// installed.
 	ServiceProxy string
-	// ProxyMode is the mode of the machines' kube-proxy: "" is ProxyNFTables.
+	// ProxyMode is the mode of the machines' kube-proxy. Empty means ProxyNFTables.
 	ProxyMode string
-	// HostRouting chooses the path of packets to the pods of a node: config.HostRoutingKernel or ""
-	// means the kernel, config.HostRoutingEBPF the programs that translate services.
+	// HostRouting chooses the path of packets to the pods of a node. config.HostRoutingKernel or ""
+	// means the kernel. config.HostRoutingEBPF means the programs that translate services.
 	HostRouting string
-	// Policy chooses the network policies that Kubeveil enforces: config.PolicyNone or "" means
-	// none, config.PolicyKubernetes the policies of Kubernetes, on every node from the beginning.
+	// Policy chooses the network policies that Kubeveil enforces. config.PolicyNone or "" means
+	// none. config.PolicyKubernetes means the policies of Kubernetes, on every node from the
+	// beginning.
 	Policy string
-	// Dir is the folder for artefacts. Empty means a new one under out/vm, which keeps the folders
+	// Dir is the folder for artefacts. Empty means a new folder in out/vm, which keeps the folders
 	// of the last runs.
 	Dir string
-	// Log receives the steps; nil discards them.
+	// Log receives the steps. If Log is nil, the steps are not logged.
 	Log *slog.Logger
 }
 
@@ -73,9 +75,10 @@ type Cluster struct {
 	Lab *lab.Lab
 	// Control is the host of the control plane, from which machines are reached.
 	Control *lab.Host
-	// Machines are the nodes that are there, first to last; Join and Leave change it.
+	// Machines lists the current machines in the order in which they were made. Join and Leave
+	// change the list.
 	Machines []*Machine
-	// Accel is how they run.
+	// Accel is how the machines are run.
 	Accel Accel
 
 	opts  ClusterConfig
@@ -85,28 +88,29 @@ type Cluster struct {
 	token string
 	// forward is the port on loopback that Kubeconfig names.
 	forward net.Listener
-	// slot is held while the cluster runs.
+	// slot is the lock file that takeSlot locked. It stays locked while the cluster runs.
 	slot *os.File
 	// version is the version of Kubernetes, as kubeadm prints it.
 	version string
 	// dnsTag is the tag of CoreDNS's image.
 	dnsTag string
-	// images are archives of what every machine's containerd has.
+	// images lists the archives of the images that the containerd of every machine has.
 	images []string
-	// made is how many machines there have been.
+	// made counts the machines that have been made, including those that left.
 	made int
-	// host is the control plane's host as a node, api its API server.
+	// host is the control plane's host as a node. api is its API server.
 	host *hostnode.Host
 	api  *lab.Process
-	// second is made by SecondAPI.
+	// second is the second API server, or nil before SecondAPI.
 	second *APIServer
 }
 
-// KernelEnv names the variable with the release of Linux that machines boot, such as 6.12. Unset or
-// empty means the kernel of the default disk. The Makefile sets it from KERNEL.
+// KernelEnv is the name of the environment variable with the release of Linux that machines boot,
+// such as 6.12. If it is unset or empty, they boot the kernel of the default disk. The Makefile
+// sets it from KERNEL.
 const KernelEnv = "KUBEVEIL_VM_KERNEL"
 
-// New makes a cluster. It needs root. On error nothing is left but artefacts.
+// New makes a cluster. It needs root. After an error only the artefacts are left.
 func New(ctx context.Context, opts ClusterConfig) (*Cluster, error) {
 	if opts.Nodes == 0 {
 		opts.Nodes = 2
@@ -198,7 +202,7 @@ func (c *Cluster) make(ctx context.Context) error {
 		return c.each(func(m *Machine) error { return m.WaitSSH(ctx) })
 	}
 
-	// While they boot.
+	// Kubernetes is made while the machines boot.
 	return c.makeKubernetes(ctx)
 }
 
@@ -216,7 +220,7 @@ func (c *Cluster) makeNetwork(ctx context.Context) (err error) {
 	return err
 }
 
-// each does the same to all machines at once.
+// each runs do for all machines concurrently and joins the errors.
 func (c *Cluster) each(do func(*Machine) error) error {
 	done := make(chan error, len(c.Machines))
 	for _, m := range c.Machines {
@@ -229,7 +233,7 @@ func (c *Cluster) each(do func(*Machine) error) error {
 	return errors.Join(errs...)
 }
 
-// need returns an error that lists what is missing and how to get it.
+// need returns an error that names a missing file and the command that makes it.
 func (c *Cluster) need() error {
 	disk := "hack/vm/image.sh"
 	if c.opts.Kernel != "" {
@@ -249,7 +253,7 @@ func (c *Cluster) need() error {
 	return nil
 }
 
-// makeKeys makes the ssh keys of this cluster alone.
+// makeKeys makes the ssh keys, which only this cluster uses.
 func (c *Cluster) makeKeys(ctx context.Context) error {
 	for _, name := range []string{"ssh", "host"} {
 		out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C",
@@ -265,7 +269,7 @@ func (c *Cluster) makeKeys(ctx context.Context) error {
 	return os.WriteFile(c.file("known_hosts"), []byte("node "+string(public)), 0o644)
 }
 
-// seed returns the content that makes a machine this one.
+// seed returns the files that are specific to machine m.
 func (c *Cluster) seed(m *Machine) image.Seed {
 	var network strings.Builder
 	network.WriteString(
@@ -274,8 +278,8 @@ func (c *Cluster) seed(m *Machine) image.Seed {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
 
-	// A default route, as every node has one and kubelets require it. It reaches only the outside
-	// host.
+	// Every real node has a default route, and kubelets require it. This route only reaches the
+	// outside host.
 	for _, a := range c.Lab.OutsideAddrs() {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)
 	}
@@ -288,7 +292,7 @@ func (c *Cluster) seed(m *Machine) image.Seed {
 		"/etc/ssh/lab_host_ed25519":  {From: c.file("host"), Mode: 0o600},
 	}
 
-	// A name server that does not answer, as for a cluster without a way out.
+	// The name server does not answer, as in a cluster without a connection to the internet.
 	s["/etc/resolv.conf"] = image.File{Content: "nameserver " + c.Lab.OutsideAddrs()[0].String() +
 		"\n"}
 	if slices.Contains(c.opts.Userspace, m.Number) {
@@ -317,12 +321,13 @@ func (c *Cluster) step(message string, facts ...any) {
 func (c *Cluster) file(name string) string    { return filepath.Join(c.Dir, name) }
 func (c *Cluster) program(name string) string { return filepath.Join(c.root, "out/bin", name) }
 
-// image returns the path of a file that hack/vm/image.sh made: the disk, its kernel, its initrd.
+// image returns the path of a file that hack/vm/image.sh made: the disk, its kernel or its initrd.
 func (c *Cluster) image(name string) string {
 	return filepath.Join(imageDir(c.root, c.opts.Kernel), name)
 }
 
-// imageDir returns the folder of the disk with a release of Linux, the default one if it is "".
+// imageDir returns the folder of the disk with a release of Linux. If release is empty, it returns
+// the folder of the default disk.
 func imageDir(root, release string) string {
 	if release == "" {
 		return filepath.Join(root, "out/vm")
@@ -330,8 +335,8 @@ func imageDir(root, release string) string {
 	return filepath.Join(root, "out/vm", "linux-"+release)
 }
 
-// Close takes the power from the machines, ends everything else, and returns what the oracle saw.
-// Artefacts stay, except disks. A second call returns the same.
+// Close turns the machines off, ends everything else, and returns the oracle's result. Artefacts
+// stay, except disks. A second call returns the same result.
 func (c *Cluster) Close() (leak.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

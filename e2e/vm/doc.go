@@ -8,26 +8,27 @@
 //	(oracle on  ├─ TAP ─ qemu ─ node-1 198.18.0.11: kubelet, containerd 1.6 of the distribution, veild ─ pods
 //	every port) └─ TAP ─ qemu ─ node-2 198.18.0.12: kubelet, containerd 2, veild ─ pods
 //
-// The control plane's host is a node too, without a kubelet and so without pods: what a kubelet
-// would do for the DaemonSets of Kubeveil there, package hostnode does. The API server thereby
-// reaches webhooks in pods inside the tunnel, over userspace WireGuard, which every cluster so has
-// beside the kernel's. Where Kubeveil translates services (ClusterConfig.ServiceProxy), no node has
-// a kube-proxy, and each veild finds the API server by its service.
+// The control plane's host is a node too, but without a kubelet and therefore without pods. Package
+// hostnode does the work of a kubelet for the DaemonSets of Kubeveil there. As the host is a node,
+// the API server reaches webhooks in pods through the tunnel. The host uses userspace WireGuard, so
+// every cluster has userspace WireGuard in addition to the kernel's. If Kubeveil translates
+// services (ClusterConfig.ServiceProxy), the nodes have no kube-proxy, and each veild finds the API
+// server by the service kubernetes.
 //
 // The network, its leak oracle and the control plane's host belong to the namespace lab (e2e/lab).
-// The machines' processes are in the PID namespace of the bridge's host. They so end when this
-// process ends for any reason: a crash leaves nothing running.
+// The machines' processes are in the PID namespace of the bridge's host. They end when this process
+// ends for any reason, even by a crash.
 //
-// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own, and a
-// seed: a second disk that is a tar with the files of this machine alone. A third disk, with an
-// overlay too, has the programs and containerd's store with all images, made once on this machine.
-// KVM runs them if a stock kernel boots in it, else they are emulated; Cluster.Accel returns which.
-// Numbers measured in an emulated machine are ratios only.
+// Machines start from one disk image (hack/vm/image.sh), each with an overlay of its own. A second
+// disk, the seed, is a tar with the files that only this machine has. A third disk, with an overlay
+// too, has the programs and containerd's store with all images. It is made once per cluster. KVM
+// runs the machines if a stock kernel boots in it. Otherwise they are emulated. Cluster.Accel is
+// the way that was chosen. Numbers measured in an emulated machine are only meaningful as ratios.
 //
-// It refuses user networking: a machine has no path to anything but the bridge.
+// The machines do not use qemu's user networking. The bridge is their only connection.
 //
-// It is larger than most packages: machines, the node without a kubelet, Kubernetes and Kubeveil
-// are made from the same ClusterConfig in one order, and end with one Cluster.
+// The package is larger than most, because machines, the node without a kubelet, Kubernetes and
+// Kubeveil are made from the same ClusterConfig, in a fixed order, and end with one Cluster.
 //
 // Start reading at New.
 package vm

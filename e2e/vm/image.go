@@ -14,36 +14,39 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm/image"
 )
 
-// registry begins the names of the lab's own images. No such place exists: nothing can be pulled.
+// registry is the registry in the names of the lab's own images. It does not exist, so these images
+// cannot be pulled.
 const registry = "kubeveil.test"
 
 // pauseImage is the image of sandboxes in the containerd configurations.
 const pauseImage = registry + "/pause:1"
 
-// ToolImage is the image of tests' pods: veil-tools.
+// ToolImage is the image of the tests' pods. It contains veil-tools.
 const ToolImage = registry + "/veil-tools:1"
 
-// veilImage is the archive that hack/image writes.
+// veilImage is the archive of Kubeveil's image, which hack/image writes.
 const veilImage = "out/images/kubeveil.tar"
 
-// toolsImage is the archive of what suites run in pods, also by hack/image.
+// toolsImage is the archive of the programs that suites run in pods. hack/image writes it too.
 const toolsImage = "out/images/kubeveil-tools.tar"
 
-// collectImages writes the archives that machines are given.
+// collectImages collects the archives of images for the machines, and writes the archive of the
+// lab's own images.
 func (c *Cluster) collectImages(ctx context.Context) error {
 	version, err := c.Control.Exec(ctx, c.program("kubeadm"), "version", "-o", "short")
 	if err != nil {
 		return err
 	}
 	c.version = strings.TrimSpace(string(version))
-	// "CoreDNS-1.2.3" is its first line.
+	// The first line has the form "CoreDNS-1.2.3".
 	dns, err := c.Control.Exec(ctx, c.program("coredns"), "-version")
 	if err != nil {
 		return err
 	}
 	line, _, _ := strings.Cut(string(dns), "\n")
 	c.dnsTag = "v" + strings.TrimPrefix(line, "CoreDNS-")
-	// Kubeveil's also where it is left out: it may be installed later.
+	// Kubeveil's archive is included even if ClusterConfig.NoVeil is set, because Kubeveil may be
+	// installed later.
 	c.images = []string{c.file("lab.tar"), filepath.Join(c.root, veilImage)}
 	if tools := filepath.Join(c.root, toolsImage); exists(tools) {
 		c.images = append(c.images, tools)
@@ -57,7 +60,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// writeImages writes the lab's own images into one archive: sandbox, veil-tools, kube-proxy,
+// writeImages writes the lab's own images to one archive: sandbox, veil-tools, kube-proxy and
 // CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"veil-tools": c.program("veil-tools")}
@@ -75,7 +78,7 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		{pauseImage, tool, []string{"/veil-tools", "pause"}},
 		{ToolImage, tool, []string{"/veil-tools"}},
 		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
-		// The name that kubeadm uses with an imageRepository of the user.
+		// kubeadm derives this name from imageRepository.
 		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")},
 			[]string{"/coredns"}},
 	} {

@@ -13,12 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// Kubeconfig is the path of a kubeconfig of the cluster's administrator that works outside of the
-// lab's namespaces, on this machine and for as long as the cluster is there.
+// Kubeconfig returns the path of a kubeconfig of the cluster's administrator that works outside of
+// the lab's namespaces, on this machine and while the cluster runs.
 func (c *Cluster) Kubeconfig() string { return c.file("kubeconfig") }
 
-// forwardAPI opens a port on loopback behind which is the API server, and writes the kubeconfig
-// that names it.
+// forwardAPI forwards a port of loopback to the API server, and writes the kubeconfig that names
+// the port.
 func (c *Cluster) forwardAPI(ctx context.Context) error {
 	config, err := clientcmd.LoadFromFile(c.Control.Path(superAdmin))
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *Cluster) serveForward(listener net.Listener) {
 	}
 }
 
-// forwardOne carries a connection until both directions have ended.
+// forwardOne forwards one connection until both directions have ended.
 func (c *Cluster) forwardOne(outer net.Conn) error {
 	defer outer.Close()
 	var inner net.Conn

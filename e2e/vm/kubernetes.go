@@ -21,10 +21,11 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm/hostnode"
 )
 
-// pki is where kubeadm keeps certificates in the control plane's own /etc.
+// pki is the folder of kubeadm's certificates in the /etc of the control plane's host.
 const pki = "/etc/kubernetes/pki/"
 
-// superAdmin is the kubeconfig that may act before RBAC is bootstrapped.
+// superAdmin is the path of the kubeconfig whose user has all permissions before RBAC is
+// bootstrapped.
 const superAdmin = "/etc/kubernetes/super-admin.conf"
 
 // initConfig is the configuration that a user of kubeadm would write for this cluster.
@@ -61,7 +62,7 @@ authentication:
   x509:
     clientCAFile: /etc/kubernetes/pki/ca.crt
 {{- if .Emulated}}
-# A third of what an emulated node can do went into measuring how full it is.
+# Measuring the use of disks takes a third of an emulated node's processor time.
 localStorageCapacityIsolation: false
 evictionHard:
   memory.available: 0%
@@ -95,7 +96,7 @@ nodeRegistration:
 {{- end}}
 `))
 
-// makeKubernetes brings the control plane up and joins every machine as soon as it answers.
+// makeKubernetes starts the control plane and joins every machine as soon as it answers.
 func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	if err := c.makeControl(ctx); err != nil {
 		return fmt.Errorf("control plane: %w", err)
@@ -118,7 +119,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 	}
 
 	if !c.opts.NoVeil {
-		// Before there are nodes: its DaemonSets reach each as it joins.
+		// Kubeveil is installed before the nodes join, so its pods start on each node as it joins.
 		if err := c.applyVeil(ctx); err != nil {
 			return err
 		}
@@ -138,7 +139,7 @@ func (c *Cluster) makeKubernetes(ctx context.Context) error {
 }
 
 // makeControl makes credentials with kubeadm, starts the programs with kubeadm's flags, and uploads
-// what joining nodes read.
+// the objects that joining nodes read.
 func (c *Cluster) makeControl(ctx context.Context) error {
 	c.token = randomHex(3) + "." + randomHex(8)
 	family := c.Lab.Family()
@@ -170,8 +171,8 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	}
 
 	for _, phase := range phases {
-		// The hooks of the API server have still to make RBAC and priority levels in the first
-		// seconds.
+		// During its first seconds the API server still creates the objects of RBAC and the
+		// priority levels.
 		err := lab.Until(ctx, time.Minute, func() error {
 			return c.phase(ctx, phase, "--kubeconfig="+superAdmin)
 		})
@@ -199,7 +200,8 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 		append([]string{"--kubeconfig=" + superAdmin}, args...)...)
 }
 
-// KubectlCommand is kubectl to which arguments can be added, for people's use.
+// KubectlCommand returns a kubectl command of the cluster's administrator without arguments. The
+// caller adds them, for example those that a user typed.
 func (c *Cluster) KubectlCommand(ctx context.Context) *exec.Cmd {
 	return c.Control.Command(ctx, c.program("kubectl"), "--kubeconfig="+superAdmin)
 }
@@ -257,7 +259,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	return err
 }
 
-// join joins a machine as its administrator would.
+// join joins a machine to the cluster by kubeadm, as an administrator would.
 func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	var addrs []string
 	for _, a := range m.Addrs {
@@ -278,8 +280,8 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 		return err
 	}
 
-	// kubeadm allows containerd two seconds to answer, too few for one that is just starting on a
-	// busy machine. Its checks change nothing.
+	// kubeadm waits two seconds for containerd to answer. A containerd that is starting on a busy
+	// machine takes longer. kubeadm's checks change nothing, so they can be repeated.
 	err = lab.Until(ctx, 3*time.Minute, func() error {
 		out, err := m.Exec(ctx, "kubeadm join --config /etc/kubernetes/join.yaml 2>&1")
 		if err == nil {
@@ -295,7 +297,7 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 		return fmt.Errorf("join %s: %w", m.Name, err)
 	}
 
-	// kubeadm is content when the kubelet is healthy; its Node object comes when it likes.
+	// kubeadm ends when the kubelet is healthy. The kubelet may create its Node later.
 	err = lab.Until(ctx, time.Minute, func() error {
 		_, err := c.Kubectl(ctx, "get", "node", m.Name)
 		return err
@@ -308,8 +310,8 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 	return nil
 }
 
-// caHash is the pin of the cluster's authority, as kubeadm prints it: of the public key, not of the
-// certificate.
+// caHash returns the hash of the public key of the cluster's certificate authority, in the format
+// of kubeadm.
 func (c *Cluster) caHash() (string, error) {
 	b, err := os.ReadFile(c.Control.Path(pki + "ca.crt"))
 	if err != nil {
@@ -327,7 +329,7 @@ func (c *Cluster) caHash() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// render writes a file of the artefacts.
+// render executes a template and writes the result to a file of the artefacts.
 func (c *Cluster) render(t *template.Template, name string, data any) error {
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
@@ -336,7 +338,7 @@ func (c *Cluster) render(t *template.Template, name string, data any) error {
 	return os.WriteFile(c.file(name), b.Bytes(), 0o600)
 }
 
-// controlAddrs are the addresses of the control plane's host on the underlay, IPv4 first.
+// controlAddrs returns the addresses of the control plane's host on the underlay, IPv4 first.
 func (c *Cluster) controlAddrs() []netip.Addr {
 	var addrs []netip.Addr
 	for _, p := range c.Lab.Family().Underlay(lab.ControlByte) {

@@ -22,12 +22,12 @@ import (
 
 // Machine is a virtual machine on the lab's bridge.
 type Machine struct {
-	// Name is its host name; Number is 1 for the first.
+	// Name is the host name. Number counts from 1.
 	Name   string
 	Number int
-	// Addrs are its addresses on the underlay, IPv4 first.
+	// Addrs are the machine's addresses on the underlay, IPv4 first.
 	Addrs []netip.Addr
-	// Dir has its disk, its seed and the log of its console.
+	// Dir is the folder with the machine's disk, its seed and the log of its console.
 	Dir string
 
 	cluster *Cluster
@@ -40,11 +40,11 @@ const (
 	cpus     = 2
 )
 
-// bootPatience bounds the wait for ssh, on a machine that also compiles.
+// bootPatience bounds the wait for ssh. It suffices for a host that compiles at the same time.
 const bootPatience = 10 * time.Minute
 
-// addMachine returns a machine its port, disk and seed, all watched before it can send, and does
-// not start it.
+// addMachine makes a machine with its port, disk and seed, but does not start it. The oracle
+// watches the port before the machine can send.
 func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	c.made++
 	number := c.made
@@ -100,19 +100,20 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	return m, nil
 }
 
-// hardwareAddr is the machine's MAC address, the same after a reboot.
+// hardwareAddr returns the machine's MAC address, which stays the same after a reboot.
 func (m *Machine) hardwareAddr() string {
 	sum := sha256.Sum256([]byte("vm/" + m.Name))
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
 }
 
-// noOffloads makes the machine's frames as on a wire, which the oracle needs.
+// noOffloads turns segmentation and checksum offloads off, so that the oracle sees the frames as
+// they would be on a wire.
 const noOffloads = "csum=off,guest_csum=off,gso=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off," +
 	"host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off"
 
-// cpus is how many processors a machine has. Emulated ones have no more between them than there
-// are: otherwise each waits for another that this host's scheduler has put aside, and a round trip
-// takes three times as long.
+// cpus returns the number of processors of a machine. Emulated machines together have at most as
+// many processors as this host. Otherwise an emulated processor often waits for another one that
+// this host's scheduler has suspended, and a round trip takes three times as long.
 func (c *Cluster) cpus() int {
 	if c.Accel == KVM {
 		return cpus
@@ -147,18 +148,19 @@ func (m *Machine) arguments() []string {
 	return args
 }
 
-// RootDisk is the file with what the machine wrote to its root disk, in clusters of qcow2 that are
-// neither compressed nor encrypted: text that is on the disk is in the file.
+// RootDisk returns the path of the file with the data that the machine wrote to its root disk. Its
+// format is qcow2 without compression and encryption, so text on the disk is also found in the
+// file.
 func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") }
 
-// disk returns qemu's arguments for a disk. Each disk is a device of its own, because qemu assigns
-// those the first places, and the first is /dev/vda.
+// disk returns qemu's arguments for a disk. Each disk has a -device argument of its own, because
+// qemu assigns the first places to such devices, and the disk in the first place is /dev/vda.
 func disk(id, drive string) []string {
 	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device",
 		"virtio-blk-pci,drive=" + id}
 }
 
-// Start turns the machine on; it does not wait, see WaitSSH.
+// Start turns the machine on. It does not wait until the machine has booted, see WaitSSH.
 func (m *Machine) Start(ctx context.Context) error {
 	p, err := m.cluster.Lab.Bridge().Start(ctx, "qemu-system-x86_64", m.arguments()...)
 	if err != nil {
@@ -168,7 +170,7 @@ func (m *Machine) Start(ctx context.Context) error {
 	return nil
 }
 
-// Kill takes the power. The disk stays.
+// Kill cuts the machine's power. The disk is kept.
 func (m *Machine) Kill(ctx context.Context) error {
 	if m.process == nil {
 		return nil
@@ -177,7 +179,7 @@ func (m *Machine) Kill(ctx context.Context) error {
 	return m.process.Kill(ctx)
 }
 
-// WaitSSH waits until the machine answers.
+// WaitSSH waits until a command runs on the machine by ssh.
 func (m *Machine) WaitSSH(ctx context.Context) error {
 	err := lab.Until(ctx, bootPatience, func() error {
 		if !m.process.Running() {
@@ -193,14 +195,14 @@ func (m *Machine) WaitSSH(ctx context.Context) error {
 	return nil
 }
 
-// console is the end of what the machine wrote to its serial line.
+// console returns the end of the machine's output on its serial line.
 func (m *Machine) console() string {
 	b, _ := os.ReadFile(filepath.Join(m.Dir, "console.log"))
 	return string(b[max(0, len(b)-1500):])
 }
 
-// SSH prepares a shell command line on the machine, from the control plane's host; without words it
-// is a shell.
+// SSH returns an ssh command, run on the control plane's host, that runs a shell command line on
+// the machine. Without words it starts a shell.
 func (m *Machine) SSH(ctx context.Context, words ...string) *exec.Cmd {
 	c := m.cluster
 	args := append(c.sshArguments(), "root@"+m.Addrs[0].String())
@@ -213,7 +215,8 @@ func (c *Cluster) sshArguments() []string {
 		"-o", "UserKnownHostsFile=" + c.file("known_hosts"), "-o", "StrictHostKeyChecking=yes",
 		"-o", "HostKeyAlias=node",
 		"-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=15",
-		// One connection carries all: a handshake takes an emulated machine a second.
+		// All commands share one connection, because a handshake takes an emulated machine one
+		// second.
 		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
 }
 
@@ -226,7 +229,7 @@ func (m *Machine) run(ctx context.Context, line string, stdin io.Reader) ([]byte
 	cmd := m.SSH(ctx, line)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
-	// The connection's master would keep the pipes open: wait for the command alone.
+	// The master process of the connection keeps the pipes open, so wait only for the command.
 	cmd.WaitDelay = 500 * time.Millisecond
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
@@ -239,14 +242,14 @@ func (m *Machine) run(ctx context.Context, line string, stdin io.Reader) ([]byte
 	return stdout.Bytes(), nil
 }
 
-// Put writes a file on the machine, its folder included.
+// Put writes a file on the machine, and makes its folder if it is missing.
 func (m *Machine) Put(ctx context.Context, path string, mode os.FileMode, content io.Reader) error {
 	_, err := m.run(ctx, fmt.Sprintf("mkdir -p $(dirname %[1]s) && cat >%[1]s.new && chmod %[2]o "+
 		"%[1]s.new && mv %[1]s.new %[1]s", path, mode), content)
 	return err
 }
 
-// PutFile copies a file of this machine.
+// PutFile copies the file from of this host to the machine.
 func (m *Machine) PutFile(ctx context.Context, path, from string) error {
 	f, err := os.Open(from)
 	if err != nil {
@@ -260,7 +263,7 @@ func (m *Machine) PutFile(ctx context.Context, path, from string) error {
 	return m.Put(ctx, path, info.Mode().Perm(), f)
 }
 
-// Off signals the machine to turn itself off and cuts the power when it does not.
+// Off signals qemu to end, and then cuts the machine's power.
 func (m *Machine) Off(ctx context.Context) error {
 	if m.process == nil || !m.process.Running() {
 		return nil

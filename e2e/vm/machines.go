@@ -25,10 +25,11 @@ func (c *Cluster) Platform() string {
 	return bench.Emulated
 }
 
-// Oracle listens on every port of the bridge, from before the first boot.
+// Oracle returns the leak oracle. It listens on every port of the bridge from before the first
+// boot.
 func (c *Cluster) Oracle() *leak.Oracle { return c.Lab.Oracle }
 
-// machine finds one that is there by its name.
+// machine returns the current machine of that name.
 func (c *Cluster) machine(name string) (*Machine, error) {
 	for _, m := range c.Machines {
 		if m.Name == name {
@@ -38,8 +39,8 @@ func (c *Cluster) machine(name string) (*Machine, error) {
 	return nil, fmt.Errorf("no machine %q", name)
 }
 
-// Exec runs a line of shell as root on a node, the control plane's host among them, and returns its
-// standard output.
+// Exec runs a line of shell as root on a node and returns its standard output. The node may be the
+// control plane's host.
 func (c *Cluster) Exec(ctx context.Context, node, line string) ([]byte, error) {
 	if node == hostnode.Name {
 		return c.Control.Exec(ctx, "sh", "-c", line)
@@ -67,7 +68,8 @@ func (c *Cluster) Reboot(ctx context.Context, node string) error {
 	return m.WaitSSH(ctx)
 }
 
-// Join makes one more machine, joins it and returns its name; its node may not be Ready yet.
+// Join makes another machine, joins it to the cluster and returns its name. Its node may not be
+// Ready yet.
 func (c *Cluster) Join(ctx context.Context) (string, error) {
 	m, err := c.addMachine(ctx)
 	if err != nil {
@@ -90,7 +92,7 @@ func (c *Cluster) Join(ctx context.Context) (string, error) {
 // drainPatience bounds the eviction of a node's pods.
 const drainPatience = 2 * time.Minute
 
-// Leave drains a node, deletes its Node and turns the machine off. Its disk is gone.
+// Leave drains a node, deletes its Node, turns the machine off and deletes its disks.
 func (c *Cluster) Leave(ctx context.Context, node string) error {
 	m, err := c.machine(node)
 	if err != nil {
@@ -113,7 +115,7 @@ func (c *Cluster) Leave(ctx context.Context, node string) error {
 	return errors.Join(m.removeDisks(), c.Lab.Bridge().IP(ctx, "link delete "+m.Name))
 }
 
-// removeDisks removes what of a machine's folder is large.
+// removeDisks removes the large files of a machine's folder.
 func (m *Machine) removeDisks() error {
 	var errs []error
 	for _, name := range []string{"disk.qcow2", "shared.qcow2", "seed.tar"} {
@@ -125,21 +127,22 @@ func (m *Machine) removeDisks() error {
 	return errors.Join(errs...)
 }
 
-// hangUp ends the connection that all commands share: the machine at its other end is another.
+// hangUp ends the ssh connection that all commands share, because its other end no longer exists
+// after a loss of power.
 func (m *Machine) hangUp(ctx context.Context) {
 	args := append(m.cluster.sshArguments(), "-O", "exit", "root@"+m.Addrs[0].String())
-	// Without such a connection it is an error, and all is well.
+	// ssh fails if no connection exists. That is not an error here.
 	_ = m.cluster.Control.Command(ctx, "ssh", args...).Run()
 }
 
-// containerd2 are the programs of containerd 2.
+// containerd2 lists the programs of containerd 2.
 var containerd2 = []string{"containerd", "ctr", "containerd-shim-runc-v2"}
 
-// hasContainerd2 reports whether containerd 2 runs there: every other machine has the
-// distribution's 1.6.
+// hasContainerd2 reports whether the machine runs containerd 2. Every second machine does. The
+// others run the distribution's containerd 1.6.
 func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
-// containerd2Seed returns the files that replace the distribution's containerd.
+// containerd2Seed returns the files that replace the distribution's containerd by containerd 2.
 func containerd2Seed() image.Seed {
 	s := image.Seed{"/etc/containerd/config.toml": {Content: strings.ReplaceAll(containerdConfig,
 		"REGISTRY", registry)}}
@@ -150,8 +153,8 @@ func containerd2Seed() image.Seed {
 }
 
 // containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default
-// containerd reads statistics from the shim of each container each second. With 40 containers that
-// takes more than half of an emulated processor, and no program of the lab reads the statistics.
+// containerd reads statistics from the shim of each container every second. With 40 containers this
+// takes more than half of an emulated processor, and no program of the lab uses the statistics.
 const containerdConfig = `version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "REGISTRY/pause:1"

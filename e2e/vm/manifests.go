@@ -14,7 +14,7 @@ import (
 // enforces reports whether Kubeveil enforces NetworkPolicy.
 func (o ClusterConfig) enforces() bool { return o.Policy == config.PolicyKubernetes }
 
-// components are the folders below manifests/components that the cluster is installed with.
+// components returns the folders of manifests/components that are installed on the cluster.
 func (o ClusterConfig) components() []string {
 	var folders []string
 	if o.translates() {
@@ -26,8 +26,8 @@ func (o ClusterConfig) components() []string {
 	return folders
 }
 
-// manifests returns the folder that is applied to install Kubeveil. It is the repository's folder
-// or, where the options need components, one that a user would write.
+// manifests returns the folder that is applied to install Kubeveil. If the options need components,
+// it is a new overlay like one that a user would write. Otherwise it is the repository's folder.
 func (c *Cluster) manifests() (string, error) {
 	base := filepath.Join(c.root, "manifests")
 	if len(c.opts.components()) == 0 {
@@ -41,7 +41,8 @@ func (c *Cluster) manifests() (string, error) {
 	return dir, nil
 }
 
-// writeManifests makes the folder dir with the components, for a cluster of that API server.
+// writeManifests writes to dir an overlay of base with the components. api is the API server's
+// address.
 func (o ClusterConfig) writeManifests(dir, base string, api netip.AddrPort) error {
 	if !o.translates() {
 		return apiobject.WriteOverlay(dir, base, o.components())

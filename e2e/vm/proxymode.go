@@ -16,31 +16,31 @@ const (
 	ProxyIPVS     = "ipvs"
 )
 
-// ProxyModes are all of them, the default first.
+// ProxyModes lists all modes, the default first.
 var ProxyModes = []string{ProxyNFTables, ProxyIPTables, ProxyIPVS}
 
-// proxyMode returns the mode of kube-proxy on the machines. The control plane's host, which takes
-// no pods, always has ProxyNFTables: this machine's kernel may lack IPVS.
+// proxyMode returns the mode of kube-proxy on the machines. The control plane's host always uses
+// ProxyNFTables, because this host's kernel may lack IPVS.
 func (o ClusterConfig) proxyMode() string { return cmp.Or(o.ProxyMode, ProxyNFTables) }
 
-// iptablesPrograms are the programs that kube-proxy runs in the modes that write rules of iptables.
+// iptablesPrograms lists the programs that kube-proxy runs in the modes that write iptables rules.
 var iptablesPrograms = []string{"iptables", "iptables-restore", "iptables-save", "ip6tables",
 	"ip6tables-restore", "ip6tables-save"}
 
-// extensions is where Debian's iptables looks for its extensions. It loads them when it runs, so
-// ldd of its programs shows neither them nor their libraries.
+// extensions matches the extensions of Debian's iptables. iptables loads them at run time, so ldd
+// of its programs lists neither the extensions nor their libraries.
 const extensions = "/usr/lib/*/xtables/*.so"
 
-// proxyFiles returns the files of kube-proxy's image: itself, and the programs of its mode. It
-// needs no program for kernel modules, because the kernel loads them itself: the modules of
-// iptables and ipset by name, and ip_vs when kube-proxy uses its netlink family.
+// proxyFiles returns the files of kube-proxy's image: kube-proxy and the programs of its mode. The
+// image needs no program that loads kernel modules, because the kernel loads them itself: the
+// modules of iptables and ipset by name, and ip_vs when kube-proxy uses its netlink family.
 func (c *Cluster) proxyFiles(ctx context.Context) (map[string]string, error) {
-	// nft(8) finds the names of protocols there. A kube-proxy that reads numbers does not recognize
-	// its own elements when it starts again, and deletes them.
+	// nft(8) reads the names of protocols from /etc/protocols and otherwise prints numbers.
+	// kube-proxy does not recognize its own elements by numbers, and deletes them after a restart.
 	files := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"),
 		"etc/protocols": "/etc/protocols"}
 
-	// In each mode kube-proxy removes what its mode nftables has left.
+	// In every mode kube-proxy removes leftovers of its mode nftables.
 	programs := []string{"nft"}
 	if c.opts.proxyMode() != ProxyNFTables {
 		programs = append(programs, iptablesPrograms...)

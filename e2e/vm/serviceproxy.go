@@ -10,17 +10,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// translates reports whether Kubeveil translates services. Then the cluster never has a kube-proxy,
-// nor its objects.
+// translates reports whether Kubeveil translates services. If so, neither kube-proxy nor its
+// objects are ever installed.
 func (o ClusterConfig) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
 
-// hostRouting returns the path of packets to pods, as a value of the configuration.
+// hostRouting returns the path of packets to pods as a value of veild's configuration.
 func (o ClusterConfig) hostRouting() string {
 	return cmp.Or(o.HostRouting, config.HostRoutingKernel)
 }
 
-// checkCgroup is an error where the control plane's host has no tree of cgroups, in which its veild
-// would translate for it.
+// checkCgroup returns an error if the control plane's host lacks a cgroup tree. veild attaches to
+// this tree to translate services for the host.
 func (c *Cluster) checkCgroup() error {
 	_, err := os.Stat(c.Control.Path(hostnode.CgroupRoot + "/cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,8 +30,9 @@ func (c *Cluster) checkCgroup() error {
 	return err
 }
 
-// servicesConfig is the configuration for a cluster whose services Kubeveil translates, for an API
-// server. kube-proxy has no kubeconfig: veild uses the service kubernetes like any pod.
+// servicesConfig is the format of the configuration for a cluster where Kubeveil translates
+// services. Its arguments are the API server's address and the host routing. It does not name a
+// kubeconfig of kube-proxy, so veild uses the service kubernetes like other pods.
 const servicesConfig = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: kubeveil, namespace: kube-system}
@@ -45,7 +46,8 @@ data:
       limits: {backendSlots: 65536}
 `
 
-// hostSetup returns how Kubeveil is installed on the control plane's host.
+// hostSetup returns the part of the setup of the control plane's host that follows from the
+// options.
 func (o ClusterConfig) hostSetup() hostnode.Setup {
 	return hostnode.Setup{Translates: o.translates(), Enforces: o.enforces(),
 		HostRouting: o.hostRouting(), ProxyMode: ProxyNFTables}

@@ -13,24 +13,25 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// sharedDisk is the third disk, of which every machine has an overlay: programs, and a store of
-// containerd with all images. To unpack and import them takes an emulated machine a minute and a
-// half, and this one seconds.
+// sharedDisk is the file of the third disk, of which every machine has an overlay. It contains
+// programs and a store of containerd with all images. An emulated machine needs a minute and a half
+// to unpack and import the images. This host needs seconds.
 const sharedDisk = "shared.ext4"
 
-// sharedSize has room for what containers write.
+// sharedSize leaves space for the data that containers write.
 const sharedSize = "8G"
 
-// sharedDir is where lab-seed.service mounts it.
+// sharedDir is the folder on which lab-seed.service mounts the shared disk.
 const sharedDir = "/opt/lab/"
 
-// storeUnit makes a machine's containerd begin with the store.
+// storeUnit makes a machine's containerd use the store of the shared disk.
 const storeUnit = `[Service]
 ExecStartPre=/bin/sh -c 'mountpoint -q /var/lib/containerd || { mount -o remount,rw /opt/lab && mkdir -p /var/lib/containerd && mount --bind /opt/lab/store /var/lib/containerd; }'
 `
 
-// storeConfig is the configuration of a containerd that only keeps images: below the folder, and
-// with its state where the host's end removes it.
+// storeConfig is the configuration of a containerd that only stores images. Its arguments are the
+// folder of the store and the socket. The state is in /run, which is removed when the bridge's host
+// ends.
 const storeConfig = `version = 3
 root = %q
 state = "/run/lab-containerd"
@@ -39,10 +40,10 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
   address = %q
 `
 
-// storeSocket is in the bridge's host, whose /run is its own.
+// storeSocket is the path of containerd's socket in the bridge's host, which has its own /run.
 const storeSocket = "/run/lab-containerd/containerd.sock"
 
-// makeShared makes the disk.
+// makeShared makes the shared disk.
 func (c *Cluster) makeShared(ctx context.Context) error {
 	dir := c.file("shared")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -67,7 +68,8 @@ func (c *Cluster) makeShared(ctx context.Context) error {
 	return nil
 }
 
-// fillStore imports the images with containerd 2; 1.6 reads its store too.
+// fillStore imports the images to a store in dir with containerd 2. containerd 1.6 can read the
+// store too.
 func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 	config := c.file("containerd.toml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, storeConfig, dir, storeSocket),
@@ -99,11 +101,12 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 		}
 	}
 
-	// By a signal, so that its database is closed.
+	// SIGTERM lets containerd close its database.
 	return errors.Join(err, p.Term(ctx))
 }
 
-// linkOrCopy makes a second name of a file, or a copy where that is on another file system.
+// linkOrCopy makes a hard link to a file, or a copy if the link fails, for example because the file
+// is on another file system.
 func linkOrCopy(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil

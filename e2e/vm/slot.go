@@ -13,11 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// slotPatience is how long a cluster waits for others on this machine to end.
+// slotPatience is the time that a cluster waits for other clusters on this machine to end.
 const slotPatience = time.Hour
 
-// takeSlot waits until fewer clusters than processors run on this machine: more of them would only
-// time out together. The slot is free again when the file is closed or this process has ended.
+// takeSlot waits until fewer clusters than processors run on this machine, because more clusters
+// would all time out. It then locks a slot. The slot is free again when the file is closed or this
+// process has ended.
 func (c *Cluster) takeSlot(ctx context.Context) error {
 	said := false
 	return lab.Until(ctx, slotPatience, func() error {

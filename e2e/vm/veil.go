@@ -13,12 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab/traffic"
 )
 
-// readyPatience bounds the wait for all nodes, in seconds: an emulated machine starts containers
-// slowly.
+// readyPatience bounds the wait for all nodes. It is long because an emulated machine starts
+// containers slowly.
 const readyPatience = 10 * time.Minute
 
-// InstallVeil applies the manifests as a user would and waits until every node is Ready, which it
-// becomes when its guard is up and the CNI configuration is written.
+// InstallVeil applies the manifests as a user would and waits until every node is Ready. A node
+// becomes Ready when its guard is up and the CNI configuration is written.
 func (c *Cluster) InstallVeil(ctx context.Context) error {
 	if err := c.applyVeil(ctx); err != nil {
 		return err
@@ -49,23 +49,24 @@ func (c *Cluster) waitNodes(ctx context.Context) error {
 	return nil
 }
 
-// podPatience bounds the wait for a pod, on a machine that also compiles.
+// podPatience bounds the wait for a pod. It suffices for a host that compiles at the same time.
 const podPatience = 5 * time.Minute
 
-// Pod is a pod of the lab's own tool.
+// Pod is a pod that runs veil-tools.
 type Pod struct {
 	Name string
-	// Node is where it runs.
+	// Node is the machine on which the pod runs.
 	Node *Machine
 	// Annotations are the annotations of the Pod object.
 	Annotations map[string]string
-	// Addrs are set by RunPod, IPv4 first.
+	// Addrs are the pod's addresses, IPv4 first. RunPod sets them.
 	Addrs []netip.Addr
 
 	cluster *Cluster
 }
 
-// podObject runs the echo server; every payload of its tools carries the canary.
+// podObject is a pod that runs the echo server. Every payload of veil-tools in it contains the
+// canary.
 var podObject = template.Must(template.New("pod").Parse(`apiVersion: v1
 kind: Pod
 metadata:
@@ -84,7 +85,7 @@ spec:
       ports: [{containerPort: {{.Port}}}]
 `))
 
-// RunPod starts the pod and waits until it runs.
+// RunPod creates the pod and waits until it is Ready.
 func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	var object bytes.Buffer
 	err := podObject.Execute(&object, map[string]any{
@@ -103,15 +104,16 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 		events, _ := c.Kubectl(ctx, "events", "--for=pod/"+p.Name)
 		journal, _ := p.Node.Exec(ctx,
 			"journalctl --no-pager --output=cat --lines=60 --unit=kubelet --unit=containerd")
-		return fmt.Errorf("pod %s: %w: %s: %s says %s", p.Name, err, events, p.Node.Name, journal)
+		return fmt.Errorf("pod %s: %w: %s: the journal of %s: %s", p.Name, err, events,
+			p.Node.Name, journal)
 	}
 	p.cluster = c
 	p.Addrs, err = c.podAddrs(ctx, p.Name)
 	return err
 }
 
-// podAddrs are the addresses of a pod of the namespace default, by its status: IPv4 first, at least
-// one.
+// podAddrs returns the addresses in the status of a pod in the namespace default, IPv4 first. It
+// returns an error if the pod has no address.
 func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, error) {
 	out, err := c.Kubectl(ctx, "get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}")
 	if err != nil {
@@ -131,8 +133,8 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 	return addrs, nil
 }
 
-// Send sends messages from the pod to an echo server and fails unless every one came back
-// unchanged.
+// Send sends messages from the pod to an echo server. It returns an error unless every message
+// comes back unchanged.
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort,
 	count int) (traffic.Sent, error) {
 	var sent traffic.Sent

@@ -17,11 +17,11 @@ import (
 const (
 	hostConfig  = "/etc/kubeveil/"
 	veildConfig = hostConfig + "veild.yaml"
-	// VeildKubeconfig is the path in the configuration of the manifests.
+	// VeildKubeconfig is the path of veild's kubeconfig, as in the configuration of the manifests.
 	VeildKubeconfig = hostConfig + "kubeconfig"
 	proxyConfig     = "/run/lab/kube-proxy/kubeconfig"
-	// accountDir is the folder of the account in a pod, and in the kubeconfig of kubeadm's
-	// kube-proxy.
+	// accountDir is the folder of the service account's files in a pod. The kubeconfig of kubeadm's
+	// kube-proxy names it.
 	accountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -31,10 +31,11 @@ type token struct {
 	renew   time.Time
 }
 
-// tokenLife is the lifetime that a kubelet requests, in seconds; it renews at four fifths.
+// tokenLife is the lifetime in seconds that a kubelet requests. It renews a token after four fifths
+// of the lifetime.
 const tokenLife = 3607
 
-// mount writes what the pods of a program would have mounted.
+// mount writes the files that the pods of a program would have mounted.
 func (h *Host) mount(ctx context.Context, name string) error {
 	switch name {
 	case "kube-proxy":
@@ -58,7 +59,7 @@ func (h *Host) mount(ctx context.Context, name string) error {
 	return nil
 }
 
-// configFile writes a key of a ConfigMap of kube-system to a file.
+// configFile writes the value of a key of a ConfigMap in kube-system to a file.
 func (h *Host) configFile(ctx context.Context, configMap, key, path string) error {
 	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap,
 		metav1.GetOptions{})
@@ -68,8 +69,8 @@ func (h *Host) configFile(ctx context.Context, configMap, key, path string) erro
 	return h.WriteFile(path, []byte(m.Data[key]))
 }
 
-// account keeps a token of the service account of that name, bound to the Node, as a kubelet gets
-// it for a pod there; and the authority of the API server beside it.
+// account writes a token of the service account of that name, and the API server's certificate
+// authority. The token is bound to the Node. account renews the token as a kubelet would.
 func (h *Host) account(ctx context.Context, name string) error {
 	accounts := h.client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
 	account, err := accounts.Get(ctx, name, metav1.GetOptions{})
@@ -107,8 +108,9 @@ func (h *Host) account(ctx context.Context, name string) error {
 	return nil
 }
 
-// proxyArguments returns the arguments of kubeadm's kube-proxy. They differ in the mode
-// (proxymode.go) and in the size of the connection table, which belongs to the machine.
+// proxyArguments returns the arguments of kubeadm's kube-proxy, except for two differences: the
+// mode (see ClusterConfig.ProxyMode in package vm), and that kube-proxy does not change the size of
+// the connection table, which belongs to the whole machine.
 func (h *Host) proxyArguments() []string {
 	return []string{
 		"--kubeconfig=" + proxyConfig, "--hostname-override=" + Name,
@@ -119,7 +121,8 @@ func (h *Host) proxyArguments() []string {
 	}
 }
 
-// heartbeat keeps the Node and its lease, and makes them where they are missing.
+// heartbeat updates the status of the Node and renews its lease. It creates each of them if it is
+// missing.
 func (h *Host) heartbeat(ctx context.Context, ready bool) error {
 	nodes := h.client.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, Name, metav1.GetOptions{})
@@ -127,7 +130,8 @@ func (h *Host) heartbeat(ctx context.Context, ready bool) error {
 		node, err = nodes.Create(ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: Name,
-				// Without kubernetes.io/os, which DaemonSets select by: no pods run here.
+				// The label kubernetes.io/os, by which DaemonSets select nodes, is left out: pods
+				// do not run here.
 				Labels: map[string]string{corev1.LabelHostname: Name,
 					"node-role.kubernetes.io/control-plane": ""},
 			},

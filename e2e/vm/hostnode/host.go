@@ -22,15 +22,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Setup is the machine that the node is made of, and how Kubeveil is installed on it.
+// Setup describes the host that becomes a node, and how Kubeveil is installed on it.
 type Setup struct {
-	// Control is the control plane's host, Addrs its addresses, Outside the gateways of the
+	// Control is the control plane's host. Addrs are its addresses. Outside are the gateways of the
 	// network.
 	Control        *lab.Host
 	Addrs, Outside []netip.Addr
 	// Program returns the path of a program of the lab.
 	Program func(name string) string
-	// Kubeconfig is the administrator's file.
+	// Kubeconfig is the path of the administrator's kubeconfig.
 	Kubeconfig string
 	// Translates and Enforces report whether Kubeveil translates services and enforces policies.
 	Translates, Enforces bool
@@ -39,10 +39,10 @@ type Setup struct {
 	Log                                 *slog.Logger
 }
 
-// Host makes the control plane's host a node of the cluster without a kubelet. It does what a
-// kubelet would for the pods of Kubeveil and kube-proxy there: the Node with its lease,
-// configuration and tokens as files, the programs for as long as their DaemonSet exists, and the
-// clean-up on request.
+// Host makes the control plane's host a node of the cluster without a kubelet. It does the work of
+// a kubelet for the pods of Kubeveil and kube-proxy: it maintains the Node and its lease, writes
+// configuration and tokens to files, runs the programs while their DaemonSets exist, and runs the
+// clean-up when manifests/uninstall is applied.
 type Host struct {
 	o       Setup
 	client  kubernetes.Interface
@@ -58,11 +58,12 @@ type Host struct {
 	done   chan struct{}
 }
 
-// daemon is a program that runs while its DaemonSet exists, "" always.
+// daemon is a program that runs while the DaemonSet set exists. If set is empty, the program always
+// runs.
 type daemon struct {
 	name, set string
 	args      []string
-	// rolls reports whether a change of the DaemonSet starts it again.
+	// rolls reports whether a change of the DaemonSet restarts the program.
 	rolls      bool
 	uid        types.UID
 	generation int64
@@ -70,17 +71,18 @@ type daemon struct {
 }
 
 const (
-	// Name is the name of the control plane's host and its Node.
+	// Name is the name of the control plane's host and of its Node.
 	Name = "control"
-	// lookEach is the pause between two looks at the cluster; a kubelet watches.
+	// lookEach is the interval at which the cluster is polled. A kubelet would watch instead.
 	lookEach = 2 * time.Second
-	// beatEach is how often a kubelet renews its lease.
+	// beatEach is the interval at which a kubelet renews its lease.
 	beatEach = 10 * time.Second
-	// TermPatience is the time that a program has to end by itself: the grace period of pods.
+	// TermPatience is the time that a program has to end after SIGTERM. It equals the default grace
+	// period of pods.
 	TermPatience = 30 * time.Second
 )
 
-// Start registers the Node and goes on in the background until Stop.
+// Start registers the Node and then maintains the host in the background until Stop.
 func Start(ctx context.Context, o Setup) (*Host, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
@@ -97,7 +99,7 @@ func Start(ctx context.Context, o Setup) (*Host, error) {
 	if err := h.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("node %s: %w", Name, err)
 	}
-	// A hook of the API server makes the namespace of leases in its first seconds.
+	// The API server creates the namespace of leases during its first seconds.
 	if err := lab.Until(ctx, time.Minute, func() error { return h.look(ctx) }); err != nil {
 		return nil, fmt.Errorf("node %s: %w", Name, err)
 	}
@@ -107,7 +109,7 @@ func Start(ctx context.Context, o Setup) (*Host, error) {
 	return h, nil
 }
 
-// programs are those that run on the host, in the order in which they are started.
+// programs returns the programs that run on the host, in the order in which they are started.
 func (h *Host) programs() []*daemon {
 	// veild requests a device from veil-wg.
 	ours := []*daemon{{name: "veil-wg", set: "veil-wg"},
@@ -118,7 +120,7 @@ func (h *Host) programs() []*daemon {
 	return append([]*daemon{{name: "kube-proxy", args: h.proxyArguments()}}, ours...)
 }
 
-// prepare does what an administrator does to a machine before it joins.
+// prepare makes the settings that an administrator makes on a machine before it joins.
 func (h *Host) prepare(ctx context.Context) error {
 	host := h.o.Control
 	err := host.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1",
@@ -134,8 +136,8 @@ func (h *Host) prepare(ctx context.Context) error {
 	return nil
 }
 
-// keep looks at the cluster until stop. An API server that is away changes nothing: what runs goes
-// on.
+// keep runs look at every tick until Stop. While the API server cannot be reached, the programs
+// keep running.
 func (h *Host) keep(ctx context.Context) {
 	defer close(h.done)
 	tick := time.NewTicker(lookEach)
@@ -157,7 +159,7 @@ func (h *Host) keep(ctx context.Context) {
 	}
 }
 
-// Stop ends the background work; the programs end with the host. A nil one is stopped already.
+// Stop ends the background work. The programs end with the host. Stop does nothing if h is nil.
 func (h *Host) Stop() {
 	if h != nil {
 		h.cancel()
@@ -165,7 +167,7 @@ func (h *Host) Stop() {
 	}
 }
 
-// look brings the host to the state of the cluster.
+// look updates the Node and the programs according to the state of the cluster.
 func (h *Host) look(ctx context.Context) error {
 	if ready := h.networkReady(); time.Now().After(h.beat) || ready != h.ready {
 		if err := h.heartbeat(ctx, ready); err != nil {
@@ -218,19 +220,19 @@ func (h *Host) follow(ctx context.Context, d *daemon) error {
 	return nil
 }
 
-// end ends the program as a kubelet does.
+// end ends the program as a kubelet does: by SIGTERM, and after TermPatience by SIGKILL.
 func (d *daemon) end(ctx context.Context) error {
 	if err := d.process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, TermPatience)
 	defer cancel()
-	// Its exit status does not matter, only that it has ended.
+	// The exit status does not matter.
 	_ = d.process.Wait(bounded)
 	return d.process.Kill(ctx)
 }
 
-// cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it meets.
+// cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it finds.
 func (h *Host) cleanUp(ctx context.Context) error {
 	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup",
 		metav1.GetOptions{})
@@ -248,14 +250,16 @@ func (h *Host) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// networkReady reports, as a runtime does to its kubelet, whether there is a CNI configuration.
+// networkReady reports whether a CNI configuration exists. On other nodes the container runtime
+// reports this to the kubelet.
 func (h *Host) networkReady() bool {
 	found, err := filepath.Glob(filepath.Join(h.o.Control.Disk(), abi.CNIConfDir,
 		"*.conflist"))
 	return err == nil && len(found) > 0
 }
 
-// readyCondition is the Node's Ready, as a kubelet words it.
+// readyCondition returns the Node's condition Ready. Its reason has the values that a kubelet uses.
+// The time of the last transition is taken from before if the status has not changed.
 func readyCondition(ready bool, before []corev1.NodeCondition) corev1.NodeCondition {
 	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
 		Reason: "KubeletNotReady", Message: "no CNI configuration"}
@@ -273,7 +277,7 @@ func readyCondition(ready bool, before []corev1.NodeCondition) corev1.NodeCondit
 	return c
 }
 
-// WriteFile replaces a file of the host when its content is another.
+// WriteFile replaces a file of the host if its content differs.
 func (h *Host) WriteFile(path string, content []byte) error {
 	path = h.o.Control.Path(path)
 	if now, err := os.ReadFile(path); err == nil && string(now) == string(content) {

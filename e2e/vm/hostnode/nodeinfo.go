@@ -11,8 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// nodeInfo returns what a kubelet would report of this machine, whose kernel the control plane's
-// host has. The versions of kubelet and runtime are empty: neither runs there.
+// nodeInfo returns the information that a kubelet on this machine would report. The control plane's
+// host shares this machine's kernel. The versions of kubelet and container runtime are empty,
+// because neither runs on the host.
 func nodeInfo() (corev1.NodeSystemInfo, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -22,7 +23,7 @@ func nodeInfo() (corev1.NodeSystemInfo, error) {
 	if err != nil {
 		return corev1.NodeSystemInfo{}, err
 	}
-	// os-release(5): the second is for systems without an /etc of their own.
+	// os-release(5): the file in /usr/lib is for systems that lack the file in /etc.
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
 		if release, err = os.ReadFile("/usr/lib/os-release"); err != nil {
@@ -36,8 +37,8 @@ func nodeInfo() (corev1.NodeSystemInfo, error) {
 	}, nil
 }
 
-// osImage is the name for people in the text of an os-release(5), "Linux" where it has none (the
-// default there).
+// osImage returns PRETTY_NAME of the text of an os-release(5) file. If it is missing, osImage
+// returns "Linux", the default according to os-release(5).
 func osImage(release string) string {
 	for line := range strings.Lines(release) {
 		value, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME=")

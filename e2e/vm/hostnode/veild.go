@@ -11,13 +11,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// CgroupRoot is the cgroup tree of the control plane's host. It is a part of the machine's tree, so
-// its veild needs the path.
+// CgroupRoot is the root of the cgroup tree of the control plane's host. This tree is a part of the
+// machine's tree, so veild on the host needs its path.
 const CgroupRoot = "/sys/fs/cgroup"
 
-// VeildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.
+// VeildArguments returns the arguments that veild would have in a pod of its DaemonSet on the
+// control plane's host.
 func (o Setup) VeildArguments() []string {
-	// Userspace, so that every cluster of the lab has nodes of both kinds.
+	// The tunnel is in userspace, so that every cluster of the lab has nodes with both kinds of
+	// tunnel.
 	args := []string{"--config=" + veildConfig, "--node=" + Name,
 		"--tunnel-mode=" + config.ModeUserspace}
 	if o.Translates {
@@ -31,8 +33,9 @@ func (o Setup) VeildArguments() []string {
 	return args
 }
 
-// serviceKubeconfig is the kubeconfig that a pod derives from its service account and from the
-// environment that the kubelet sets: the API server by its service.
+// serviceKubeconfig is equivalent to the configuration that a pod derives from its service account
+// and from the environment that the kubelet sets. It names the API server by the address of the
+// service kubernetes.
 const serviceKubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: cluster, cluster: {server: "https://%s", certificate-authority: ` + accountDir + `/ca.crt}}]
@@ -41,9 +44,9 @@ contexts: [{name: service, context: {cluster: cluster, user: account}}]
 current-context: service
 `
 
-// kubeconfigText returns the kubeconfig of the programs of the host, with the account's files where
-// a pod has them. It is the kubeconfig of kube-proxy, or without kube-proxy one that uses the
-// service kubernetes.
+// kubeconfigText returns the kubeconfig of the programs of the host. It names the account's files
+// by their paths in a pod. If the cluster has a kube-proxy, the text is the kubeconfig of
+// kube-proxy. Otherwise it uses the service kubernetes.
 func (h *Host) kubeconfigText(ctx context.Context) (string, error) {
 	if !h.o.Translates {
 		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy",
@@ -67,7 +70,7 @@ func (h *Host) kubeconfigText(ctx context.Context) (string, error) {
 		netip.AddrPortFrom(addr, uint16(s.Spec.Ports[0].Port))), nil
 }
 
-// kubeconfig writes it for the account of a program.
+// kubeconfig writes kubeconfigText to a file, with the paths of the account's files of a program.
 func (h *Host) kubeconfig(ctx context.Context, name, path string) error {
 	text, err := h.kubeconfigText(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package image writes files for machines: images of containers without a container engine, and
-// seeds, the disks with the files of one machine.
+// Package image makes container images without a container engine, and seeds: disks with the files
+// that only one machine has.
 //
 // Start reading at New and at Seed.
 package image

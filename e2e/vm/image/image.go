@@ -18,7 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// New returns an image with copies of this machine's files, by path in the image.
+// New returns an image with copies of files of this machine. The keys of files are paths in the
+// image. The values are paths on this machine.
 func New(files map[string]string, entry []string) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -80,7 +81,7 @@ func AddLibraries(ctx context.Context, files map[string]string, paths ...string)
 		return fmt.Errorf("libraries of %s: %w", strings.Join(paths, " "), err)
 	}
 	for _, word := range strings.Fields(string(out)) {
-		// "PATH:" is the headline of one of several.
+		// If ldd has several arguments, a line "PATH:" precedes the libraries of each.
 		if !filepath.IsAbs(word) || strings.HasSuffix(word, ":") {
 			continue
 		}

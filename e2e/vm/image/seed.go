@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// File is one of a seed: its content, where on this machine it is copied from, or where it is a
-// symbolic link to.
+// File is a file of a seed. If Link is set, the file is a symbolic link to it. Otherwise, if From
+// is set, the file is a copy of that file of this machine. Otherwise it has Content. If Mode is 0,
+// the file has the mode of From, or 0644.
 type File struct {
 	Mode    int64
 	Content string
@@ -19,10 +20,10 @@ type File struct {
 	Link    string
 }
 
-// Seed has files by path on the machine.
+// Seed maps paths on the machine to files.
 type Seed map[string]File
 
-// Write makes the tar. Its blocks of 512 bytes are the sectors of a disk.
+// Write writes the seed as a tar. Its blocks have 512 bytes, so a machine can read it as a disk.
 func (s Seed) Write(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

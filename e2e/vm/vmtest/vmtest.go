@@ -1,5 +1,5 @@
-// Package vmtest starts virtual machines for tests, and builds tests that run on them. Only tests
-// import it.
+// Package vmtest starts virtual machines for tests, and builds tests that run on machines. Only
+// tests import it.
 package vmtest
 
 import (
@@ -14,10 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// enableEnv turns tests on that start machines, as `make test-machines` does: they take minutes.
+// enableEnv is the environment variable that enables tests that start machines. They take minutes.
+// `make test-machines` sets the variable.
 const enableEnv = "KUBEVEIL_VM"
 
-// Need skips a test that starts machines unless its variable is set.
+// Need skips the test unless tests that start machines are enabled.
 func Need(t *testing.T) {
 	t.Helper()
 	nettest.NeedRoot(t)
@@ -26,7 +27,7 @@ func Need(t *testing.T) {
 	}
 }
 
-// New starts machines that end with the test, and logs into its output.
+// New starts machines that end with the test, and logs to the output of the test.
 func New(ctx context.Context, t *testing.T, opts vm.ClusterConfig) *vm.Cluster {
 	t.Helper()
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -42,7 +43,7 @@ func New(ctx context.Context, t *testing.T, opts vm.ClusterConfig) *vm.Cluster {
 	return c
 }
 
-// Build builds the tests of a package as one static file, and returns its path.
+// Build builds the tests of a package as one static executable, and returns its path.
 func Build(ctx context.Context, t *testing.T, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "tests")
