@@ -17,11 +17,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// policyTest is the test of hack/tools/network-policy-api whose subtests are the upstream's tests.
+// policyTest is the test of hack/tools/network-policy-api that runs the upstream's tests as
+// subtests.
 const policyTest = "TestConformance"
 
-// Limits that the upstream lets its user choose. Emulated machines need minutes to start its 70
-// containers, and seconds for each `exec` that tries a connection.
+// These limits are parameters of the upstream's suite. Emulated machines need minutes to start its
+// 70 containers, and seconds for each `exec` that tries a connection.
 const (
 	podPatience  = 15 * time.Minute
 	pokePatience = time.Minute
@@ -35,13 +36,13 @@ var panicLine = regexp.MustCompile(`(?m)^panic: .*$`)
 // per line, as hack/tools/network-policy-api/list prints them.
 //
 // A spec is a subtest of one of the upstream's tests. A test runs in a process of its own, with all
-// its subtests. Tests share pods and the policies of the whole cluster, so one runs at a time,
+// its subtests. Tests share pods and the policies of the whole cluster, so they run one at a time,
 // regardless of RunConfig.Parallel.
 func ClusterPolicies(list string) Suite {
 	return Suite{Group: upstream.ClusterPolicies, reasons: policyTable, names: list}
 }
 
-// policyNames reads the file of ClusterPolicies.
+// policyNames returns the names in the file list of ClusterPolicies.
 func (s Suite) policyNames() ([]string, error) {
 	b, err := os.ReadFile(s.names)
 	if err != nil {
@@ -67,7 +68,7 @@ func testOf(spec string) string {
 	return test
 }
 
-// byTest returns a batch for each test, in the order in which they are first met.
+// byTest returns a batch of specs for each test. The tests are in the order of their first specs.
 func byTest(specs []string) [][]string {
 	var batches [][]string
 	place := map[string]int{}
@@ -83,9 +84,9 @@ func byTest(specs []string) [][]string {
 	return batches
 }
 
-// runPolicies runs the specs that the report lists. It repeats once the tests in which something
-// failed without a reason, and then removes the pods of the tests. Tests of few subtests come
-// first, so that a limit leaves out few tests.
+// runPolicies runs the specs that the report lists. It then repeats the unexplained failures once,
+// and removes the pods of the tests. Tests with few subtests come first, so that a limit leaves out
+// few tests.
 func (o RunConfig) runPolicies(ctx context.Context, r *Report) error {
 	defer o.removePods(ctx)
 	batches := byTest(r.todo)
@@ -117,7 +118,7 @@ func (o RunConfig) runPolicyTest(ctx context.Context, dir string,
 	return collectPolicies(path, specs, reported, errors.Join(err, parseErr))
 }
 
-// goTest runs the program for one of the upstream's tests, with its output in the file log.
+// goTest runs the program for one of the upstream's tests. Its output is written to the file log.
 func (o RunConfig) goTest(ctx context.Context, log string, limit time.Duration, test string,
 	more ...string) error {
 	f, err := os.Create(log)
@@ -134,16 +135,16 @@ func (o RunConfig) goTest(ctx context.Context, log string, limit time.Duration, 
 	}, more...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = filepath.Dir(log), f, f
 
-	// A test binary that is interrupted has nothing to write.
+	// SIGTERM suffices, because a test binary does not write a report when it is interrupted.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = grace
 	return cmd.Run()
 }
 
-// collectPolicies returns an outcome for each spec. When the test skipped itself, its specs are
-// skipped for the same reason. A spec that did not end has failed. When the test failed after its
-// subtests, the last subtest counts as failed. It returns an error when no test began because the
-// pods were not ready.
+// collectPolicies returns an outcome for each spec. If the test skipped itself, its specs are
+// skipped for the same reason. A spec that did not end has failed. If the test failed after its
+// subtests, the last subtest counts as failed. collectPolicies returns an error if the test did not
+// begin, for example because the pods were not ready.
 func collectPolicies(path string, specs []string, reported []upstream.Outcome,
 	ended error) ([]upstream.Outcome, error) {
 	missing := "the test ended before it"
@@ -192,7 +193,7 @@ func collectPolicies(path string, specs []string, reported []upstream.Outcome,
 	return outcomes, nil
 }
 
-// removePods removes the namespaces of the tests, also after an interrupt. It logs a failure.
+// removePods removes the namespaces of the tests, even after an interrupt. It logs a failure.
 func (o RunConfig) removePods(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 
 // Facts are the properties of a cluster that decide which specs can run.
 type Facts struct {
-	// Nodes is the number of nodes that are Ready and take pods; Others is the number of other
-	// nodes.
+	// Nodes is the number of nodes that are Ready and accept pods. Others is the number of the
+	// other nodes.
 	Nodes, Others int
 	// DNS reports whether the service kube-dns exists.
 	DNS bool
@@ -26,15 +26,16 @@ type Facts struct {
 	Emulated bool
 	// EBPF reports whether Kubeveil translates services and no other program does.
 	EBPF bool
-	// ProxyMode is the mode of kube-proxy on nodes that take pods. An empty string means that the
-	// mode is unknown, or that there is no kube-proxy.
+	// ProxyMode is the mode of kube-proxy on nodes that accept pods. An empty string means that the
+	// mode is unknown, or that the cluster has no kube-proxy.
 	ProxyMode string
 	// Policies reports whether Kubeveil enforces NetworkPolicy.
 	Policies bool
 }
 
-// byName returns, for a result, the facts that the user chose. It writes "none" where nothing
-// translates services or enforces policies, and leaves out an unknown mode.
+// byName returns the facts that the user chose, in the format of a result. The value of kube_proxy
+// is "none" if Kubeveil translates services, and the value of policy is "none" if Kubeveil does not
+// enforce policies. An unknown mode is left out.
 func (f Facts) byName() map[string]string {
 	facts := map[string]string{"policy": config.PolicyNone}
 	if f.Policies {
@@ -74,8 +75,8 @@ func (o RunConfig) facts(ctx context.Context) (Facts, error) {
 	return f, err
 }
 
-// hasDNS reports whether the cluster has the DNS service. It waits until a server behind the
-// service answers, because the server's pods may be new.
+// hasDNS reports whether the cluster has the DNS service. It waits until an endpoint of the service
+// is ready, because the server's pods may be new.
 func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -106,9 +107,9 @@ func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 type fate int
 
 const (
-	// notRun specs are left out.
+	// notRun means that the specs are not run.
 	notRun fate = iota
-	// fails is for specs that run and may fail.
+	// fails means that the specs are run and may fail.
 	fails
 )
 
@@ -123,8 +124,8 @@ type reason struct {
 	expr *regexp.Regexp
 }
 
-// table holds the compiled entries of reasons.go, volumeTable of volumereasons.go, and policyTable
-// of policyreasons.go.
+// table contains the compiled entries of reasons.go. volumeTable contains those of
+// volumereasons.go, and policyTable those of policyreasons.go.
 var (
 	table       = compile(reasons)
 	volumeTable = compile(volumeReasons)
@@ -133,21 +134,21 @@ var (
 
 // Suite is a group of the upstream's specs with the reasons known for them.
 type Suite struct {
-	// Group is the prefix of the names of its specs.
+	// Group is the prefix of the names of the suite's specs.
 	Group string
-	// Arguments are further arguments of e2e.test that its specs need.
+	// Arguments are the additional arguments of e2e.test that the specs need.
 	Arguments []string
 
 	reasons []reason
-	// names is the file with the names of a Go test's subtests. It is empty where e2e.test has the
-	// specs.
+	// names is the path of the file with the names of a Go test's subtests. It is empty if the
+	// specs are in e2e.test.
 	names string
 }
 
 // Network returns the specs of networking.
 func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
 
-// Volumes returns the upstream's specs for external storage drivers, run on Kubeveil's driver as
+// Volumes returns the upstream's specs for external storage drivers. They test Kubeveil's driver as
 // the file definition describes it.
 func Volumes(definition string) Suite {
 	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition},
@@ -161,7 +162,7 @@ func compile(reasons []reason) []reason {
 	return reasons
 }
 
-// find returns the first reason of this kind that applies to spec on a cluster with these facts.
+// find returns the first reason with this fate that applies to spec on a cluster with these facts.
 func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool) {
 	for _, r := range s.reasons {
 		if r.fate == fate && r.expr.MatchString(spec) && (r.when == nil || r.when(facts)) {
@@ -171,8 +172,8 @@ func (s Suite) find(fate fate, spec string, facts Facts) (why string, found bool
 	return "", false
 }
 
-// Unmatched returns an error that lists the patterns of the table that match no spec, because the
-// upstream renamed or removed the specs.
+// Unmatched returns an error if a pattern of the table does not match any of the specs, for example
+// because the upstream renamed or removed specs.
 func (s Suite) Unmatched(specs []string) error {
 	for _, r := range s.reasons {
 		if !slices.ContainsFunc(specs, r.expr.MatchString) {

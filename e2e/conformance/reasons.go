@@ -7,7 +7,7 @@ var reasons = []reason{
 		pattern: `\[sig-network\] (KubeProxy|kube-proxy migration) |restarting kube-proxy|kube-proxy urls|recreate its iptables rules`, when: func(f Facts) bool {
 			return f.EBPF
 		},
-		why: "it is about kube-proxy, and the cluster has none"},
+		why: "it tests kube-proxy, and the cluster has none"},
 	{fate: notRun, pattern: `-Service: sctp|client using SCTP`,
 		when: func(f Facts) bool { return f.EBPF },
 		why:  "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
@@ -26,7 +26,7 @@ var reasons = []reason{
 		when: func(f Facts) bool { return f.ProxyMode != "iptables" },
 		why:  "it reads a counter of kube-proxy's iptables mode, and the cluster's is another"},
 	{fate: notRun, pattern: `\[Feature:KubeProxyDaemonSetMigration\]`,
-		why: "it replaces the nodes of Google's cloud by others with another kube-proxy"},
+		why: "it replaces the nodes of Google's cloud by nodes with another kube-proxy"},
 	{fate: notRun, pattern: `\[Feature:PerformanceDNS\]`,
 		why: "it makes 10,000 services, which takes eight minutes at the 20 requests a second " +
 			"that it allows itself, and asks DNS for every twentieth: what it shows is how large " +
@@ -37,15 +37,14 @@ var reasons = []reason{
 			"bench-cluster measures what can be measured)"},
 	{fate: notRun, pattern: `should be rejected for evicted pods`,
 		when: func(f Facts) bool { return f.Emulated },
-		why: "the lab's emulated nodes do not measure what pods write " +
-			"(localStorageCapacityIsolation), so no pod is evicted for it"},
+		why: "the lab's emulated nodes do not measure the disk space that pods use " +
+			"(localStorageCapacityIsolation), so pods are not evicted for it"},
 	{fate: fails,
 		pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool {
 			return f.Emulated && !f.EBPF
 		},
-		why: "upstream: its server lives for 100 s after it was told to end, in which " +
-			"five rounds " +
-			"of three kubectl exec must pass; emulated nodes need 26 s for a round"},
+		why: "upstream: its server runs for 100 s after SIGTERM, and five rounds of three " +
+			"kubectl exec must pass in this time; emulated nodes need 26 s for a round"},
 	{fate: fails, pattern: `client using SCTP should enforce policy based on Ports`,
 		when: func(f Facts) bool { return f.Emulated && !f.EBPF },
 		why: "upstream: agnhost's client of SCTP writes after its server has answered and closed, " +

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// Registry is the prefix of the names of the images in out/images/conformance.tar. No such registry
-// exists and nothing can be pulled, so nodes must have the images before the tests run.
+// Registry is the prefix of the names of the images in out/images/conformance.tar. The registry
+// does not exist, so the images cannot be pulled, and nodes must have them before the tests run.
 const Registry = "kubeveil.test/e2e"
 
-// RepoListEnv is the environment variable that names, for e2e.test, the file of image registries.
+// RepoListEnv is the environment variable from which e2e.test takes the path of the file that lists
+// the image registries.
 const RepoListEnv = "KUBE_TEST_REPO_LIST"
 
-// RepoList returns the file that RepoListEnv names: it moves the images of the tests to a registry.
-// Images of the private and of the invalid registry stay where they are, because their tests expect
-// that the images do not exist.
+// RepoList returns the content of the file that RepoListEnv names. The file makes the tests use the
+// images of a registry. It does not change the private and the invalid registry, because their
+// tests expect that the images do not exist.
 func RepoList(registry string) []byte {
 	var b strings.Builder
 	for _, key := range []string{"promoterE2eRegistry", "buildImageRegistry", "gcEtcdRegistry",

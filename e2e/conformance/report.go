@@ -14,25 +14,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// Verdict is the outcome of a spec with its reason.
+// Verdict is the outcome of a spec, with the reason for it.
 type Verdict struct {
 	upstream.Outcome
-	// Reason explains why a spec was not run, skipped itself or failed. It is empty where the spec
-	// passed or no reason is known.
+	// Reason explains why a spec was not run, skipped itself or failed. It is empty if the spec
+	// passed or the reason is unknown.
 	Reason string
-	// Known reports whether the table expects this failure.
+	// Known reports whether the table lists this failure.
 	Known bool
-	// First is the message of the first of two failed tries. It is empty where there was one try.
+	// First is the message of the first try. It is empty if the spec was tried once.
 	First string
 }
 
-// Report accounts for specs.
+// Report contains the verdict of every spec of a run.
 type Report struct {
 	Facts   Facts
 	Started time.Time
 	Elapsed time.Duration
-	// Wire holds what an oracle saw between the nodes since before the first boot. Nil means that
-	// no oracle listened.
+	// Wire is the result of an oracle that listened between the nodes from before the first boot.
+	// Nil means that the run had no oracle.
 	Wire *leak.Result
 
 	suite    Suite
@@ -41,7 +41,7 @@ type Report struct {
 	waiting  map[string]bool
 }
 
-// newReport decides which specs are run, and skips the others with a reason.
+// newReport decides which specs are run. It records the others as skipped, with the reason.
 func newReport(suite Suite, specs []string, facts Facts) *Report {
 	r := &Report{suite: suite, Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{},
 		waiting: map[string]bool{}}
@@ -72,10 +72,10 @@ func (r *Report) add(o upstream.Outcome) {
 	delete(r.waiting, o.Name)
 }
 
-// Group returns the prefix of the names of its specs.
+// Group returns the prefix of the names of the specs.
 func (r *Report) Group() string { return r.suite.Group }
 
-// leaveOut marks the specs that have no outcome as skipped.
+// leaveOut records the specs that have no outcome as skipped for the reason why.
 func (r *Report) leaveOut(why string) {
 	for s := range r.waiting {
 		r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped,
@@ -87,7 +87,7 @@ func (r *Report) leaveOut(why string) {
 // left returns the number of specs without an outcome.
 func (r *Report) left() int { return len(r.waiting) }
 
-// unexplained returns the names of the specs that failed and for which the table has no reason.
+// unexplained returns the names of the specs that failed without a reason in the table.
 func (r *Report) unexplained() []string {
 	var out []string
 	for _, v := range r.Verdicts() {
@@ -113,14 +113,14 @@ func (r *Report) Unexplained() []Verdict {
 	return r.only(func(v Verdict) bool { return v.Status == upstream.Failed && !v.Known })
 }
 
-// only returns the verdicts for which is returns true.
+// only returns the verdicts for which the function is returns true.
 func (r *Report) only(is func(Verdict) bool) []Verdict {
 	return slices.DeleteFunc(r.Verdicts(), func(v Verdict) bool { return !is(v) })
 }
 
-// Result returns the report in the schema that all suites share; bench.New made its argument. Its
-// gates judge the run: no failure without a listed reason, something that passed, and nothing of
-// the cluster in clear where an oracle listened.
+// Result adds the report to result, which bench.New made, and returns it. All suites share the
+// format of results. The gates that Result adds judge the run: every failure has a listed reason,
+// at least one spec passed, and an oracle, if the run had one, saw nothing of the cluster in clear.
 func (r *Report) Result(result *bench.Result) *bench.Result {
 	result.Facts = r.Facts.byName()
 	for _, v := range r.Verdicts() {
@@ -145,9 +145,9 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 	return result
 }
 
-// clearGate requires that the oracle saw nothing of the cluster in clear, missed no frame, and saw
-// tunnels. Other findings do not count: some specs send traffic that does not belong to the
-// cluster.
+// clearGate requires that the oracle saw nothing of the cluster in clear, did not miss a frame, and
+// saw tunnel traffic. Other findings do not count, because some specs send traffic that does not
+// belong to the cluster.
 func clearGate(wire leak.Result) bench.Gate {
 	return bench.Gate{
 		Name: "nothing in clear on the wire",
@@ -158,7 +158,7 @@ func clearGate(wire leak.Result) bench.Gate {
 	}
 }
 
-// why returns the reason of a failure, or its message where no reason is listed.
+// why returns the reason of a failure, or its message if no reason is listed.
 func (v Verdict) why() string {
 	if v.Known {
 		return "known: " + v.Reason
@@ -166,7 +166,7 @@ func (v Verdict) why() string {
 	return "no reason is listed: " + cmp.Or(firstWords(v.Message, 400), "no message")
 }
 
-// Outcomes returns all outcomes for WriteJUnit. A known failure is still a failure there.
+// Outcomes returns all outcomes for upstream.WriteJUnit. A known failure remains a failure.
 func (r *Report) Outcomes() []upstream.Outcome {
 	var out []upstream.Outcome
 	for _, v := range r.Verdicts() {
@@ -178,7 +178,7 @@ func (r *Report) Outcomes() []upstream.Outcome {
 	return out
 }
 
-// WriteMarkdown writes the report for people. The argument on describes the machines of the run.
+// WriteMarkdown writes the report as Markdown. The argument on describes the machines of the run.
 func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	var b strings.Builder
 	passed := r.only(func(v Verdict) bool { return v.Status == upstream.Passed })
@@ -253,7 +253,7 @@ func section(b *strings.Builder, title string, verdicts []Verdict, remark func(V
 	}
 }
 
-// short returns the spec's name without the group.
+// short returns the spec's name without the prefix of its group.
 func (v Verdict) short() string {
 	name := strings.TrimPrefix(v.Name, upstream.Volumes)
 	return strings.TrimSpace(strings.TrimPrefix(name, upstream.Group))

@@ -19,9 +19,10 @@ import (
 
 // RunConfig selects the specs and the cluster.
 type RunConfig struct {
-	// Suite is the suite to run; the zero value means Network.
+	// Suite is the suite to run. The zero value means Network.
 	Suite Suite
-	// Program is e2e.test, Kubectl the kubectl that some specs run.
+	// Program is the path of e2e.test or of the Go test binary of ClusterPolicies. Kubectl is the
+	// path of the kubectl that some specs run.
 	Program, Kubectl string
 	// Kubeconfig is the path of a kubeconfig file.
 	Kubeconfig string
@@ -30,23 +31,25 @@ type RunConfig struct {
 	// Registry is the prefix of the names of the images. An empty string means the upstream's
 	// registries.
 	Registry string
-	// Emulated, EBPF and Policies are the Facts of the same name.
+	// Emulated, EBPF and Policies are the fields of Facts with the same names.
 	Emulated, EBPF, Policies bool
-	// ProxyMode is the Fact of the same name.
+	// ProxyMode is the field of Facts with the same name.
 	ProxyMode string
-	// Parallel is the number of processes that run specs; 0 means one.
+	// Parallel is the number of processes that run specs concurrently. The value 0 means one.
 	Parallel int
-	// Limit is the time after which no spec begins. Specs marked [Conformance] begin first; 0 means
-	// no limit. The report lists the rest as skipped because of the limit.
+	// Limit is the time after which no more specs are started. The value 0 means no limit. Specs
+	// marked [Conformance] are started first. The report lists specs that were not started as
+	// skipped because of the limit.
 	Limit time.Duration
-	// Focus selects the specs whose names it matches, and Skip removes those whose names it
-	// matches. Nil selects all and removes none. Specs that are not selected are not in the report.
+	// Focus selects specs by name, and Skip removes specs by name. Nil selects all specs and
+	// removes none. Specs that are not selected are not in the report.
 	Focus, Skip *regexp.Regexp
-	// Log receives the steps; nil discards them.
+	// Log receives the steps. If Log is nil, the steps are not logged.
 	Log *slog.Logger
 }
 
-// Limits. A spec of the upstream takes up to about a quarter of an hour if all its waits time out.
+// The limit per spec is 20 minutes, because a spec of the upstream takes up to about a quarter of
+// an hour if all its waits time out.
 const (
 	specLimit   = 20 * time.Minute
 	batchSize   = 4
@@ -57,9 +60,9 @@ const (
 	alive = time.Minute
 )
 
-// Run runs the specs and accounts for all of them; specs that failed are in the report. An error
-// without a report means that nothing was run. An error with a report means that the run was cut
-// short; the report lists the specs without an outcome as skipped for that reason.
+// Run runs the specs and returns a report with a verdict for each. Failed specs are not an error.
+// An error without a report means that no specs were run. An error with a report means that the run
+// ended early. The report then lists the specs without an outcome as skipped because of the error.
 func Run(ctx context.Context, o RunConfig) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -86,7 +89,7 @@ func Run(ctx context.Context, o RunConfig) (*Report, error) {
 	return r, o.account(ctx, r)
 }
 
-// account runs the specs that the report lists. It accounts for all of them, also after an error.
+// account runs the specs that the report lists. Every spec gets a verdict, even after an error.
 func (o RunConfig) account(ctx context.Context, r *Report) error {
 	err := o.runAll(ctx, r)
 	why := fmt.Sprintf("not begun within the limit of %s", o.Limit)
@@ -103,8 +106,8 @@ func (o RunConfig) account(ctx context.Context, r *Report) error {
 
 func (o RunConfig) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
 
-// runAll runs the specs that the report lists. Most run in parallel batches, then the specs that
-// must run alone; then the unexplained failures are tried once more.
+// runAll runs the specs that the report lists: first most of them in parallel batches, then the
+// specs that must run alone, and then the unexplained failures once more.
 func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 	if r.suite.names != "" {
 		return o.runPolicies(ctx, r)
@@ -119,7 +122,8 @@ func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 		}
 	}
 	parallel := max(1, o.Parallel)
-	// A few specs are spread over all processes. Of many specs no long batch is left at the end.
+	// Batches are small enough that even a few specs are spread over all processes, and that the
+	// run does not end with one long batch.
 	size := min(batchSize, max(1, len(together)/(4*parallel)))
 	if err := o.runBatches(ctx, r, "batch", parallel,
 		slices.Collect(slices.Chunk(together, size))); err != nil {
@@ -132,8 +136,8 @@ func (o RunConfig) runAll(ctx context.Context, r *Report) error {
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
 }
 
-// conformanceFirst returns the specs marked [Conformance] before the others, and keeps their order
-// otherwise.
+// conformanceFirst returns the specs with those marked [Conformance] first. Otherwise it keeps the
+// order.
 func conformanceFirst(specs []string) []string {
 	rank := func(s string) int {
 		if strings.Contains(s, "[Conformance]") {
@@ -145,13 +149,13 @@ func conformanceFirst(specs []string) []string {
 		func(a, b string) int { return rank(a) - rank(b) })
 }
 
-// family matches the group of tests to which a spec of a volume belongs: the word after its test
-// pattern.
+// family matches the name of a volume spec. Its submatch is the group of tests to which the spec
+// belongs: the word after the test pattern.
 var family = regexp.MustCompile(`\[Testpattern: [^\]]*\](?:\[[^\]]*\])* *(?:\[Slow\] *)?([^ ]+)`)
 
-// breadthFirst returns the first spec of each family, then the second of each, and so on. A limit
-// then leaves out further specs of a family, not a whole family. Specs without a family come first,
-// in their order.
+// breadthFirst returns the first spec of each family, then the second of each family, and so on. So
+// a limit leaves out some specs of every family rather than whole families. Specs without a family
+// come first, in the given order.
 func breadthFirst(specs []string) []string {
 	seen, rank := map[string]int{}, map[string]int{}
 	for _, s := range specs {
@@ -164,11 +168,11 @@ func breadthFirst(specs []string) []string {
 		func(a, b string) int { return rank[a] - rank[b] })
 }
 
-// over reports whether the limit has passed, so that no more specs begin.
+// over reports whether the limit has passed. No more specs are then started.
 func (o RunConfig) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
 
 // runBatches runs batches, at most parallel at a time, and adds their outcomes to the report. The
-// first error ends the others.
+// first error cancels the other batches.
 func (o RunConfig) runBatches(ctx context.Context, r *Report, kind string, parallel int,
 	batches [][]string) error {
 	type result struct {
@@ -228,9 +232,9 @@ func (o RunConfig) runBatches(ctx context.Context, r *Report, kind string, paral
 	return first
 }
 
-// runBatch runs specs in one process and returns an outcome for each of them, regardless of how the
-// process ends. It returns an error when specs cannot run on the cluster, and when ctx ends. When
-// ctx ends, it also returns the specs that had passed.
+// runBatch runs specs in one process and returns an outcome for each spec, regardless of how the
+// process ends. It returns an error if specs cannot run on the cluster or if ctx ends. If ctx ends,
+// it also returns the outcomes of the specs that have passed.
 func (o RunConfig) runBatch(ctx context.Context, dir string, specs []string,
 	facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
@@ -270,8 +274,8 @@ func (o RunConfig) runBatch(ctx context.Context, dir string, specs []string,
 	return collect(path, specs, ended)
 }
 
-// passed returns the specs that had passed when their process was interrupted. Other outcomes in
-// its report may be effects of the interruption.
+// passed returns the outcomes of the specs that had passed when their process was interrupted.
+// Other outcomes in the report of the process may be effects of the interruption.
 func passed(path string, specs []string) []upstream.Outcome {
 	reported, err := readJUnit(path)
 	if err != nil {
@@ -299,9 +303,9 @@ func (o RunConfig) arguments(dir string, specs []string, facts Facts,
 	}, o.suite().Arguments...)
 }
 
-// collect reads the report of a process. A spec that is missing in it has failed, because the
-// process ended too early. Where a step before all specs has failed, collect returns that failure
-// as an error.
+// collect returns the outcomes in the report of a process. A spec that is missing in the report has
+// failed, because the process ended too early. If the report has no specs and a step has failed,
+// collect returns the failure of the step as an error.
 func collect(path string, specs []string, ended error) ([]upstream.Outcome, error) {
 	missing := "e2e.test ended before it"
 	if ended != nil {
@@ -349,7 +353,7 @@ func readJUnit(path string) (outcomes []upstream.Outcome, err error) {
 	return upstream.ParseJUnit(io.Reader(f))
 }
 
-// firstWords shortens a message for tables.
+// firstWords returns a message on one line for tables. It cuts messages longer than most bytes.
 func firstWords(s string, most int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) <= most {

@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// listLimit is how long e2e.test may take to list its specs.
+// listLimit is the time that e2e.test has to list its specs.
 const listLimit = 2 * time.Minute
 
-// suite returns Suite, or Network for its zero value.
+// suite returns the suite to run, which is Network if Suite is the zero value.
 func (o RunConfig) suite() Suite {
 	if o.Suite.Group == "" {
 		return Network()
@@ -23,9 +23,10 @@ func (o RunConfig) suite() Suite {
 	return o.Suite
 }
 
-// Wanted returns the names of the specs that Focus and Skip leave. It needs Program and no cluster,
-// so call it before a cluster is made for the run. It returns an error when no spec is left, and
-// when the table has reasons for specs that the upstream does not have.
+// Wanted returns the names of the specs that Focus and Skip select. It needs Program but no
+// cluster. Callers that make a cluster for the run should call it first, because it returns an
+// error if no specs are selected or if the table has reasons for specs that the upstream does not
+// have.
 func (o RunConfig) Wanted(ctx context.Context) ([]string, error) {
 	suite := o.suite()
 	specs, err := o.list(ctx, suite)
@@ -57,7 +58,8 @@ func (o RunConfig) Wanted(ctx context.Context) ([]string, error) {
 		len(specs), suite.Group, where)
 }
 
-// list reads the specs from e2e.test, or the names of a Go test's subtests from a file.
+// list returns the names of the specs from e2e.test, or the names of a Go test's subtests from a
+// file.
 func (o RunConfig) list(ctx context.Context, suite Suite) ([]string, error) {
 	if suite.names != "" {
 		return suite.policyNames()

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// ClusterPolicies is the prefix of the names of the tests of ClusterNetworkPolicy. Their subtests
-// are specs.
+// ClusterPolicies is the prefix of the names of the tests of ClusterNetworkPolicy. The subtests of
+// these tests are specs.
 const ClusterPolicies = "CNP"
 
-// frame is the prefix of lines that package testing itself prints with -test.v=test2json.
+// frame is the prefix of the lines that package testing itself prints with -test.v=test2json.
 const frame = "\x16"
 
-// ended matches such a line at the end of a test, without its frame.
+// ended matches the line that package testing prints at the end of a test, without the frame.
 var ended = regexp.MustCompile(`^ *--- (PASS|FAIL|SKIP): (\S+) \((\d{1,6}\.\d{1,3})s\)$`)
 
-// maxLine is the longest line that a test may print, bytes.
+// maxLine is the length in bytes of the longest line that a test may print.
 const maxLine = 1 << 20
 
-// ParseGoTest reads the output of a Go test binary with -test.v=test2json. It returns the outcomes of
-// the tests below the test root, in the order in which they ended. TEST/SUBTEST is a spec; TEST and
-// root are steps. A test that did not end has no outcome.
+// ParseGoTest reads the output of a Go test binary with -test.v=test2json. It returns the outcomes
+// of the test root and of the tests below it, in the order in which they ended. TEST/SUBTEST is a
+// spec. TEST and root are steps. A test that did not end has no outcome.
 func ParseGoTest(r io.Reader, root string) ([]Outcome, error) {
 	var out []Outcome
 	logs := map[string]*strings.Builder{}
@@ -66,7 +66,7 @@ func ParseGoTest(r io.Reader, root string) ([]Outcome, error) {
 	return explained(out), nil
 }
 
-// goOutcome returns the outcome that is in m, a match of ended.
+// goOutcome returns the outcome that m describes. m holds the submatches of ended.
 func goOutcome(m []string, root string) (Outcome, error) {
 	elapsed, err := time.ParseDuration(m[3] + "s")
 	if err != nil {
@@ -84,8 +84,8 @@ func goOutcome(m []string, root string) (Outcome, error) {
 	return o, nil
 }
 
-// explained takes the message of each failed or skipped test from its log, and drops the logs of
-// passed ones.
+// explained sets the message of each failed or skipped test from its log, and drops the logs of
+// passed tests.
 func explained(outcomes []Outcome) []Outcome {
 	for i := range outcomes {
 		o := &outcomes[i]
@@ -98,10 +98,10 @@ func explained(outcomes []Outcome) []Outcome {
 	return outcomes
 }
 
-// record matches the beginning of a log record: the line of the source.
+// record matches the beginning of a log record: the source file and line.
 var record = regexp.MustCompile(`(?m)^ +[^ \t\n]+\.go:\d+: *`)
 
-// trace matches what testify prints before the error.
+// trace matches the text that testify prints before the error.
 var trace = regexp.MustCompile(`(?s)^\s*Error Trace:.*?\s+Error:\s*`)
 
 // summary returns the last two records of a log in one line: the connection that was tried, and the

@@ -13,7 +13,7 @@ import (
 // Status is the result of a spec.
 type Status string
 
-// A spec that was interrupted, timed out or panicked has failed.
+// The values of Status. A spec that was interrupted, timed out or panicked has failed.
 const (
 	Passed  Status = "passed"
 	Failed  Status = "failed"
@@ -22,19 +22,20 @@ const (
 
 // Outcome is the result of one spec or of one of the suite's own steps.
 type Outcome struct {
-	// Name is the name of the spec; it is empty for a step.
+	// Name is the name of the spec. It is empty for a step.
 	Name string
-	// Step is the name of a step; it is empty for a spec.
+	// Step is the name of the step. It is empty for a spec.
 	Step    string
 	Status  Status
 	Elapsed time.Duration
-	// Message explains why it failed or skipped itself.
+	// Message explains why the spec or step failed, or why a spec skipped itself.
 	Message string
-	// Log is what it printed. It is kept for failures only.
+	// Log is the output of the spec or step. It is empty if the spec or step passed.
 	Log string
 }
 
-// The part of JUnit's XML that Ginkgo writes and this package reads and writes.
+// These types are the part of JUnit's XML that Ginkgo writes, and that this package reads and
+// writes.
 type (
 	xmlSuites struct {
 		XMLName xml.Name   `xml:"testsuites"`
@@ -130,8 +131,8 @@ func (d *xmlDetail) summary() string {
 	return text
 }
 
-// reason returns the reason for which a spec skipped itself. Ginkgo writes "skipped - REASON" then,
-// and "skipped" alone where the spec was not selected.
+// reason returns the reason for which a spec skipped itself. In this case Ginkgo writes "skipped -
+// REASON". If the spec was not selected, Ginkgo writes only "skipped".
 func (d *xmlDetail) reason() string {
 	reason, found := strings.CutPrefix(d.Message, "skipped - ")
 	if !found {

@@ -9,15 +9,16 @@ import (
 	"strings"
 )
 
-// Group is the prefix of the names of the specs of networking, and Volumes of the specs of
-// Kubeveil's volumes. e2e.test has the specs of volumes when it gets a definition of the driver.
+// Group is the prefix of the names of the networking specs. Volumes is the prefix of the names of
+// the specs for Kubeveil's volumes. e2e.test only has the specs for volumes if it gets a definition
+// of the driver.
 const (
 	Group   = "[sig-network]"
 	Volumes = "External Storage [Driver: csi.kubeveil.io]"
 )
 
-// specLine matches a line of `e2e.test --list-tests`: the place of the spec in the source, then its
-// name.
+// specLine matches a line of `e2e.test --list-tests`: the position of the spec in the source, then
+// its name.
 var specLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.+)$`)
 
 // ParseSpecs reads the output of `e2e.test --list-tests` and returns the names that begin with
@@ -48,7 +49,7 @@ func ParseSpecs(printed []byte, group string) ([]string, error) {
 	return specs, nil
 }
 
-// Alone reports whether a spec must not run beside others.
+// Alone reports whether a spec must not run at the same time as others.
 func Alone(spec string) bool {
 	return strings.Contains(spec, "[Serial]") || strings.Contains(spec, "[Disruptive]")
 }
