@@ -17,7 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// source is a backend with a volume v that has data in its first bytes and in its last MiB.
+// source returns a backend with a volume v that has data in its first bytes and in its last MiB.
+// content is the content of the volume.
 func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	t.Helper()
 	b = &Files{Dir: t.TempDir(), Sparse: sparse}
@@ -36,7 +37,7 @@ func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	return b, content
 }
 
-// only checks that there are no other files.
+// only checks that the backend's folder contains these files and no others.
 func only(t *testing.T, b *Files, names ...string) {
 	t.Helper()
 	var found []string
@@ -52,7 +53,7 @@ func only(t *testing.T, b *Files, names ...string) {
 func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 	for _, sparse := range []bool{false, true} {
 		b, content := source(t, sparse)
-		// What an attempt left that died.
+		// An attempt that died left this file.
 		filetest.Write(t, b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size),
 			0o600)
 		errtest.Must(t, b.Copy(t.Context(), "w", "v", size+4096))
@@ -129,7 +130,8 @@ func TestDisksMakeNoCopies(t *testing.T) {
 	}
 }
 
-// xfsEnv names the folder of the process that has a file system which shares blocks.
+// xfsEnv is the environment variable with the folder of a file system that shares blocks. It is set
+// in the process that has the mount.
 const xfsEnv = "KUBEVEIL_TEST_XFS"
 
 // Copies on a file system that shares blocks take no space until they are written to, and hold the
@@ -151,7 +153,7 @@ func TestCopySharesBlocks(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 
-	// The mount, and the loop device with it, ends with the process.
+	// The mount and its loop device end with the process.
 	again := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c",
 		`mount -o loop "$1" "$2" && exec "$3" "$4"`, "sh", image, dir, os.Args[0],
 		"-test.run=^"+t.Name()+"$")
@@ -175,7 +177,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	errtest.Must(t, err)
 	defer f.Close()
 
-	// Not flushed: a copy has it all the same.
+	// The data is not flushed, but a copy must have it.
 	if _, err := f.Write(content); err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +188,8 @@ func sharesBlocks(t *testing.T, b *Files) {
 		errtest.Must(t, b.Copy(ctx, name, "v", large+4096))
 	}
 
-	// The room is promised, but for what the file system itself takes: all of it is needed once
-	// neither side shares a block any more.
+	// The full size of the copy is promised, apart from the space that the file system itself
+	// takes. All of it is needed once source and copy no longer share blocks.
 	if after, err := b.Capacity(ctx); err != nil || before-after < 2*large {
 		t.Errorf("three copies of %d bytes are promised %d, %v", int64(large), before-after, err)
 	}
@@ -198,7 +200,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 		t.Errorf("three copies of %d bytes take %d", int64(large), before-free)
 	}
 
-	// As much as is free and promised already is refused.
+	// A volume that needs more than the free space that is not promised is refused.
 	if left, err := b.Capacity(ctx); err != nil {
 		t.Error(err)
 	} else if err := b.Copy(ctx, "d", "v", left+4096); !errors.Is(err, ErrFull) {
@@ -215,8 +217,8 @@ func sharesBlocks(t *testing.T, b *Files) {
 		t.Errorf("the copy has %d bytes, and others than the source had, %v", len(got), err)
 	}
 
-	// A copy of the source's own size does not grow after its blocks are shared. It is refused all
-	// the same if they could not be written again.
+	// A copy with the size of its source does not grow after its blocks are shared. It is still
+	// refused if the space does not suffice to write the shared blocks separately.
 	if left, err := b.Capacity(ctx); err != nil {
 		t.Error(err)
 	} else if err := b.Provision(ctx, "filler", left-large/2); err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// newDisks returns three disks of 1, 2 and 3 times size; the middle one has two paths.
+// newDisks returns three disks of 1, 2 and 3 times size. The second disk has two paths.
 func newDisks(t *testing.T) (*Disks, map[string]uint64) {
 	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
 	sys := fstest.MapFS{}
@@ -79,7 +79,7 @@ func TestDisks(t *testing.T) {
 		t.Errorf("expanded a disk: %v", err)
 	}
 
-	// After a reboot the same disk has another name and number.
+	// After a reboot a disk has another name and number.
 	delete(number, "b")
 	delete(number, "b-again")
 	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
@@ -120,7 +120,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 
 	errtest.Must(t, d.Delete(ctx, "v"))
 
-	// The smallest is used, so the next claim gets the next.
+	// The smallest disk is used, so this claim gets the next larger disk.
 	errtest.Must(t, d.Provision(ctx, "w", size))
 	if dev, err := d.Attach(ctx, "w"); dev.Path != "b" || err != nil {
 		t.Errorf("offered %+v, %v", dev, err)
@@ -129,7 +129,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		t.Errorf("capacity %d, %v", n, err)
 	}
 
-	// A file system was made on it since, so it must not be overwritten.
+	// A file system was made on the disk since, so the disk must not be overwritten.
 	if _, err := disks["a"].WriteAt(secret, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	}
 }
 
-// A disk that has died concerns only its own volume.
+// A disk that has died only affects its own volume.
 func TestDisksBesideADeadOne(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -226,8 +226,8 @@ func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	}
 }
 
-// A disk that hangs delays no other volume: it is skipped, and takes one thread for any number of
-// requests.
+// A disk that hangs does not delay other volumes: it is skipped, and occupies one thread regardless
+// of the number of requests.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -253,7 +253,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 		}
 
-		// From now on it is known.
+		// From now on the disk is known to hang.
 		if n, err := d.Capacity(ctx); n != 0 || err != nil || time.Since(began) != lookPatience {
 			t.Errorf("capacity %d, %v after %v", n, err, time.Since(began))
 		}
@@ -281,7 +281,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 	})
 }
 
-// A request that has ended must not report that there is no room.
+// A request whose context has ended must not report a lack of space.
 func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -298,8 +298,8 @@ func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 	})
 }
 
-// muteSys is a sysfs in which an attribute is not answered, as virtio's serial is not by a disk
-// that hangs.
+// muteSys is a sysfs in which reading one attribute hangs, as the serial of a virtio disk does
+// while the disk hangs.
 type muteSys struct {
 	fstest.MapFS
 	name  string
@@ -315,8 +315,8 @@ func (m muteSys) ReadFile(name string) ([]byte, error) {
 	return m.MapFS.ReadFile(name)
 }
 
-// A disk that does not return its identity does not affect other volumes. It does not count as
-// gone: it may be the missing disk.
+// A disk that does not return its identity does not affect other volumes. A volume whose disk is
+// missing does not count as lost, because this may be its disk.
 func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -351,7 +351,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 			t.Errorf("once it answers: %+v, %v", dev, err)
 		}
 
-		// A dead one has no answer at all.
+		// A dead disk does not return a serial.
 		delete(sys, "dev/block/8:2/serial")
 		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) ||
 			errors.Is(err, ErrMissing) {
@@ -364,7 +364,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 }
 
 // Disks are queried without the lock and claimed with it. A disk that others claimed in between is
-// not claimed again, and a volume that got one in between keeps it.
+// not claimed again, and a volume that got a disk in between keeps it.
 func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
@@ -421,7 +421,8 @@ func (d *Disks) lockNow() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Unreadable claims do not count as missing: disks of other volumes would look free.
+// Claims that cannot be read do not count as missing. Otherwise disks of other volumes would look
+// free.
 func TestClaimsThatCannotBeRead(t *testing.T) {
 	d, _ := newDisks(t)
 	filetest.Write(t, filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600)
@@ -438,8 +439,8 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks with the same id cannot be used, because a claim could not distinguish them; a disk
-// without an id cannot either.
+// Two disks with the same id cannot be used, because a claim could not distinguish them. A disk
+// without an id cannot be used either.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
 	ctx := t.Context()

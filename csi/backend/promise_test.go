@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// Space promised to one volume is promised to no other, and the reserve to no volume.
+// Space that is promised to one volume is not promised to another, and the reserve is not promised
+// to any volume.
 func TestRoomIsAdmittedByPromises(t *testing.T) {
 	const unit = 1 << 20
 	dir := t.TempDir()
@@ -24,7 +25,7 @@ func TestRoomIsAdmittedByPromises(t *testing.T) {
 			t.Errorf("capacity %d, %v", n/unit, err)
 		}
 
-		// As a copy that shares its blocks: it has its size, and takes nothing yet.
+		// Like a copy that shares its blocks, this file has its full size but takes no space yet.
 		if err := errors.Join(os.WriteFile(b.path("copy"), nil, 0o600),
 			os.Truncate(b.path("copy"), 50*unit)); err != nil {
 			return err
