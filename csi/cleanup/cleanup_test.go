@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// node returns a node with everything that a driver leaves, without volumes.
+// node returns a node without volumes, with all files that a driver leaves behind.
 func node(t *testing.T) (p Paths, root string) {
 	t.Helper()
 	root = t.TempDir()
