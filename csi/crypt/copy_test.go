@@ -47,14 +47,14 @@ func TestFormatCopy(t *testing.T) {
 	}
 }
 
-// A copy that a power cut ended at any sector is completed by repeating it. Sectors arrive in any
-// order.
+// A copy that a power cut interrupted at any sector is completed when it is repeated. Sectors reach
+// the disk in any order.
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()
 	errtest.Must(t, FormatCopy(whole, dataKey(t, 1), id, testPayload, from))
 
-	const step = 37 // Coprime to everything: sectors of all parts.
+	const step = 37 // Coprime to the sizes of all parts, so it reaches sectors of each.
 	for part := range 3 {
 		d := before.Clone()
 		b := make([]byte, MetadataSize)
@@ -77,7 +77,7 @@ func TestFormatCopyCutShort(t *testing.T) {
 	}
 }
 
-// Bytes are not overwritten unless they are zero, ours or the origin's bytes.
+// Only zeros, our own bytes and the origin's bytes are overwritten.
 func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 	other := func(change func(*Origin)) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, _ *blktest.Disk, from *Origin) { change(from) }

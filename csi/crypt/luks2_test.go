@@ -20,7 +20,7 @@ import (
 var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001",
 	Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
 
-// dataKey returns a key of 64 bytes c, which no real key is.
+// dataKey returns a key of 64 bytes c. Real keys never have this form.
 func dataKey(t testing.TB, c byte) *keyring.Secret {
 	t.Helper()
 	s, err := keyring.NewSecret(bytes.Repeat([]byte{c}, DataKeySize))
@@ -63,7 +63,7 @@ func TestHeaderIsAFunctionOfKeyAndIdentity(t *testing.T) {
 			t.Errorf("another %s has the same keyslot", name)
 		}
 	}
-	// A change here makes volumes that exist unreadable: the derivation is part of the format.
+	// The derivation is part of the format. If the hash changes, existing volumes cannot be read.
 	if sum := sha256.Sum256(h); hex.EncodeToString(sum[:]) != goldenHeader {
 		t.Errorf("header of the golden key has SHA-256 %x", sum)
 	}

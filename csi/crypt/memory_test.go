@@ -23,8 +23,8 @@ func (flatDisk) Sync() error                                { return nil }
 func (d flatDisk) Size() (int64, error)                     { return int64(len(d)), nil }
 func (flatDisk) Close() error                               { return nil }
 
-// A hundred volumes are opened at once in a process of 64 MiB. Each takes little more than its
-// metadata once, memory that is collected later included.
+// A hundred volumes are opened at once in a process that may use 64 MiB. Each allocates little more
+// than the size of its metadata, including memory that is collected later.
 func TestMemoryOfOneVolume(t *testing.T) {
 	data, keys := dataKey(t, 1), deriveKeys(t, 1, testID.Binding)
 	disk := flatDisk(blk.Buffer(int(DeviceSize(testPayload))))

@@ -15,14 +15,14 @@ const testPayload = 8 << 20
 
 var testWant = Want{Epoch: 1, Payload: testPayload}
 
-// made holds the disks that formatted has made, by its arguments.
+// made holds the disks that formatted has made, by the arguments of formatted.
 var made = map[struct {
 	key byte
 	id  Identity
 }]*blktest.Disk{}
 
-// formatted returns a disk with the volume, made with the key of bytes c. It formats each once:
-// tests take thousands.
+// formatted returns a disk with the volume, which is encrypted with the key of bytes c. It formats
+// each disk once and returns copies, because tests need thousands of disks.
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
 	of := struct {
@@ -66,9 +66,9 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	}
 }
 
-// Keys that seal a record outlive the keys from which they derive. They open nothing, and after
-// Wipe they verify nothing. An empty key would verify every record that was sealed with an empty
-// key.
+// Keys that seal a record outlive the keys from which they derive. They cannot open a volume, and
+// after Wipe they cannot verify a record. A wiped key that still worked would be an empty key, and
+// would verify every record that was sealed with an empty key.
 func TestSealingKeysDecryptNothing(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
@@ -105,8 +105,8 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 	}
 }
 
-// The disk's owner may present it in these forms. Each is refused, for its reason, and nothing is
-// written.
+// The disk's owner may present the disk in these forms. Each form is refused for its own reason,
+// and nothing is written.
 func TestChangedDisksAreRefusedForTheirReason(t *testing.T) {
 	other, cluster, reformatted := testID, testID, testID
 	other.Volume, cluster.Cluster, reformatted.UUID = "pvc-2", "another", UUID{7}
@@ -219,7 +219,8 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 
 func TestOnlyEpochsOfTheStateAreAccepted(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
-	// at returns a disk whose copies have those epochs; 0 means a torn copy.
+	// at returns a disk whose copies of the record have those epochs. The value 0 means a torn
+	// copy.
 	at := func(a, b uint64) *blktest.Disk {
 		d := formatted(t, 1, testID)
 		r, err := read(t, d).Verify(keys, testID, testWant)
@@ -288,7 +289,7 @@ func TestSizeIsTheStates(t *testing.T) {
 	}
 }
 
-// A disk that changes between two reads gets no further than Seal.
+// A disk that changes between two reads is refused by Seal at the latest.
 func TestChangedBetweenTwoReads(t *testing.T) {
 	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7,
 		"record": recordA + 60, "between": headerEnd + 1} {
@@ -314,7 +315,7 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 		})
 	}
 
-	// What was read first is all that counts for Verify.
+	// Verify uses only the data that was read first.
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	m := read(t, d)
 	if err := m.Reread(d); err != nil {
@@ -355,8 +356,8 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	}
 }
 
-// A power failure ends formatting at each operation, with any part of the unflushed data on the
-// disk. Formatting is then repeated.
+// A power failure interrupts formatting at each operation, with any part of the unflushed data on
+// the disk. Formatting is then repeated.
 func TestFormatIsRepeated(t *testing.T) {
 	for seed := range uint64(4) {
 		for cut := 1; ; cut++ {
@@ -384,7 +385,7 @@ func TestFormatIsRepeated(t *testing.T) {
 	}
 }
 
-// A seal is cut short at each operation. The disk still opens, with the old epoch or the new one.
+// A seal is interrupted at each operation. The disk still opens, with the old or the new epoch.
 func TestInterruptedSealLeavesOldOrNewEpoch(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(4) {

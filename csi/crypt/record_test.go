@@ -30,8 +30,8 @@ func TestEachBitOfTheRecordIsRefused(t *testing.T) {
 func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	m := read(t, formatted(t, 1, testID))
-	// All that a parser would look at, and a part of what is random or zero: each flip costs a hash
-	// of 284 KiB.
+	// All bytes that a parser would read are flipped, but only some of the random and zero bytes,
+	// because each flip costs a hash of 284 KiB.
 	for i := 0; i < headerEnd; {
 		m.bytes[i] ^= byte(1 + i%255)
 		if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Tampered) {
@@ -49,8 +49,8 @@ func TestEachByteOfTheHeaderIsRefused(t *testing.T) {
 	}
 }
 
-// Authentic records of another format, as a later version may write them. This version does not
-// guess the meaning of unknown parts.
+// A later version may write authentic records of another format. This version refuses them and does
+// not guess the meaning of unknown parts.
 func TestRecordsOfAnotherFormat(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for name, change := range map[string]func(r *Record){
@@ -111,8 +111,8 @@ func TestRefusalsAreDocumented(t *testing.T) {
 	}
 }
 
-// Each byte that is read, of the header, the keyslot and both copies of the record, is changed in
-// any way.
+// Any byte that is read may be changed: of the header, of the keyslot, and of both copies of the
+// record.
 func FuzzMetadata(f *testing.F) {
 	keys := deriveKeys(f, 1, testID.Binding)
 	good := read(f, formatted(f, 1, testID))

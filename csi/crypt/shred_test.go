@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// A shredding that was cut short, and torn, continues: the record names its volume until it is
-// overwritten.
+// A shredding that was interrupted, with torn writes, continues, because the record names its
+// volume until it is overwritten.
 func TestInterruptedShredContinues(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(4) {

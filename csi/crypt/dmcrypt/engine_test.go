@@ -107,14 +107,15 @@ func TestKeysInTablesAreTakenOut(t *testing.T) {
 	}
 }
 
-// reply makes the kernel's answer with a table.
+// reply returns the response of the kernel that contains a table.
 func reply(targets ...dmTarget) []byte {
 	b := make([]byte, 4096)
 	q := dmRequest{name: "n", uuid: "u", targets: targets}
 	if err := q.encode(b); err != nil {
 		panic(err)
 	}
-	// In an answer next counts from the first target, in a request from its own.
+	// In a response, next is the offset from the first target. In a request, it is the offset from
+	// its own target.
 	at := 0
 	for range targets {
 		next := at + int(binary.NativeEndian.Uint32(b[dmIoctlSize+at+offTargetNext:]))

@@ -16,9 +16,9 @@ import (
 type cryptTarget struct {
 	known []string
 	most  int
-	// fails, unless 0, is its error for every table.
+	// fails is the error for every table, or 0.
 	fails unix.Errno
-	// asked are the argument lines that it received, taken the one that it accepted.
+	// asked lists the argument lines that the target received. taken is the line that it accepted.
 	asked []string
 	taken string
 }
@@ -48,18 +48,18 @@ func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
 	return &dmReply{}, nil
 }
 
-// If the kernel lacks a flag of a tuning, all flags are left out, and nothing else: a table that is
-// accepted is the requested one.
+// If the kernel lacks a flag of a tuning, all flags are left out and the rest of the table is
+// unchanged.
 func TestFlagsThatTheKernelLacks(t *testing.T) {
 	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards",
 		"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
 	all := []string{sectors, discards, "same_cpu_crypt", submit, read, write}
-	before59 := cryptTarget{known: all[:4], most: 6} // Linux 5.9 has the last two.
+	before59 := cryptTarget{known: all[:4], most: 6} // Linux 5.9 added the last two.
 	for name, c := range map[string]struct {
 		kernel  cryptTarget
 		tuning  Tuning
 		discard bool
-		// want is the suffix of the accepted line; empty means an error.
+		// want is the suffix of the accepted line. Empty means an error.
 		want  string
 		err   error
 		asked int
@@ -116,7 +116,8 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 				t.Errorf("taken: %q, want %q at its end", taken, c.want)
 			}
 
-			// What a mapping is held to when it has been made, and each time that it is found.
+			// These are the properties that a mapping must have when it has been made, and whenever
+			// it is found.
 			m := table.Mapping()
 			m.Targets[0].params = taken
 			if d := table.Differs(m); d != "" {
@@ -126,8 +127,8 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	}
 }
 
-// The flags that a tuning adds, and a fallback leaves out, change the speed of a mapping and
-// nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
+// The flags that a tuning adds, and a fallback leaves out, only change the speed of a mapping
+// (Documentation/admin-guide/device-mapper/dm-crypt.rst).
 func TestClassesOnlyTune(t *testing.T) {
 	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}
 	for _, flag := range append(append(slices.Clone(tuningFlags), Throughput.flags()...),
@@ -141,7 +142,7 @@ func TestClassesOnlyTune(t *testing.T) {
 	}
 }
 
-// dm-crypt's flags for latency reach a kernel only where they are safe, or where the operator
+// dm-crypt's flags for latency are only used on a kernel where they are safe, or if the operator
 // requests them.
 func TestLatencyFlagsNeedAGoodKernel(t *testing.T) {
 	for release, want := range map[string]bool{
