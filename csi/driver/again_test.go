@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// unresumable lets that many attempts to resume a mapping fail. held is closed when the copy has
-// made all its own attempts; from then on the driver tries.
+// unresumable makes the given number of attempts to resume a mapping fail. held is closed when the
+// copy has made all its own attempts. From then on the driver makes the attempts.
 func (m *machine) unresumable(times int) (held <-chan struct{}) {
 	const ofTheCopy = 7
 	failed, later := 0, make(chan struct{})
@@ -47,7 +47,8 @@ func (m *machine) suspended() bool {
 	return mapping.Suspended
 }
 
-// A volume that no attempt right after its snapshot resumes is tried again until one does.
+// If all attempts right after a snapshot fail to resume the volume, the driver repeats the attempt
+// until the volume is resumed.
 func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -66,8 +67,8 @@ func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 	})
 }
 
-// While a source stands still no other call uses the volume. A process that ends does not wait: the
-// next process resumes the volume when it starts.
+// While a source is suspended, other calls do not use the volume. A process that ends does not
+// wait, because the next process resumes the volume when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -90,7 +91,7 @@ func TestEndWhileASourceStandsStill(t *testing.T) {
 	})
 }
 
-// mute is an engine whose reads do not end until they may.
+// mute is an engine whose reads hang until the test allows them to end.
 type mute struct {
 	dmcrypt.Engine
 	reads atomic.Int64
@@ -103,7 +104,8 @@ func (h *mute) Probe(ctx context.Context, name string) error {
 	return h.Engine.Probe(ctx, name)
 }
 
-// A disk that hangs is noticed within a time, and takes one thread for any number of requests.
+// A disk that hangs is detected within a bounded time, and occupies one thread regardless of the
+// number of requests.
 func TestHealthOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -140,13 +142,13 @@ func TestHealthOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// full is a backend without room for what there is.
+// full is a backend that lacks the space even for existing volumes.
 type full struct{ memory }
 
 func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
 
-// A volume that has data is not removed for lack of space, although its state, from a backup, is
-// the state of a new volume.
+// A volume that has data is not removed for lack of space, even if its state was restored from a
+// backup and is the state of a new volume.
 func TestNoRoomForWhatIsThere(t *testing.T) {
 	m, d := closed(t)
 	now, disk := m.state(pvc), m.disk(pvc)
@@ -170,7 +172,7 @@ func TestNoRoomForWhatIsThere(t *testing.T) {
 	m.greets("target")
 }
 
-// keeping is a store that forgets nothing, for a while.
+// keeping is a store that temporarily cannot delete states.
 type keeping struct {
 	volume.Store
 	keeps bool
@@ -183,8 +185,8 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 	return k.Store.Remove(ctx, v, r)
 }
 
-// A volume for which there was no room, and which could not be removed completely, is made once
-// there is room.
+// A volume that was refused for lack of space, and could not be removed completely, is made once
+// the space suffices.
 func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -220,7 +222,7 @@ func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	}
 }
 
-// A repeated request for a copy returns the existing one, though its source has grown since. A
+// A repeated request for a copy returns the existing copy even if its source has grown since. A
 // different request is refused.
 func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
@@ -268,8 +270,8 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	shows(m, d)
 }
 
-// A client that missed the result of its copy requests it again and gets it, also when its source
-// is gone.
+// A client that missed the result of its copy repeats the request and gets the copy, even if its
+// source no longer exists.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
 	errtest.Must(t, snapshotted(m, d))

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// recorder is a store that keeps every state that it had.
+// recorder is a store that records every state that it has had.
 type recorder struct {
 	volume.Store
 	states []volume.State
@@ -21,7 +21,8 @@ func (r *recorder) Update(ctx context.Context, st volume.State,
 	return r.Store.Update(ctx, st, rev)
 }
 
-// No state of a raw block volume from any backup lets a file system be made over a pod's data.
+// For every earlier state of a raw block volume that a backup may restore, a file system is not
+// made over a pod's data.
 func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// Concurrent calls about one volume: each succeeds, or fails with a code that makes the caller
-// retry, and in the end the volume is as it was.
+// Concurrent calls for one volume each succeed, or fail with a code that makes the caller retry. In
+// the end the volume is unchanged.
 func TestConcurrentCallsSucceedOrAreRetryable(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	calls := map[string]func(ctx context.Context) error{

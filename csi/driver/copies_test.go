@@ -14,7 +14,8 @@ import (
 
 const copied = "pvc-2"
 
-// copyOf makes a volume of a snapshot, or of the volume itself if it is empty.
+// copyOf makes a volume from a snapshot. If snapshot is empty, it makes the volume from the volume
+// itself.
 func (m *machine) copyOf(d *Driver, snapshot string, how *csi.VolumeCapability,
 	parameters, secrets map[string]string) error {
 	source := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
@@ -37,8 +38,9 @@ func (m *machine) stageCopy(d *Driver, how *csi.VolumeCapability) error {
 	return err
 }
 
-// A pod may write a harmful file system to the raw device and have a copy of it mounted, so that
-// the kernel and e2fsck would parse it. Only an administrator may allow that, in the class.
+// A pod may write a harmful file system to a raw device and then mount a copy of the volume, so
+// that the kernel and e2fsck would parse the file system. Only an administrator may allow that, in
+// the class.
 func TestCopyKeepsItsVolumeMode(t *testing.T) {
 	for name, c := range map[string]struct {
 		was, is  *csi.VolumeCapability
@@ -91,7 +93,7 @@ func TestCopyKeepsItsVolumeMode(t *testing.T) {
 				t.Errorf("made: %v", err)
 			}
 
-			// A PersistentVolume that a person makes may contain anything.
+			// A PersistentVolume that a user makes may contain anything.
 			errtest.Must(t, m.copyOf(d, snapshot, was, c.class, nil))
 			if err := m.stageCopy(d, c.is); Code(err) != codes.FailedPrecondition ||
 				!strings.Contains(err.Error(), "volumeMode") {
@@ -102,7 +104,8 @@ func TestCopyKeepsItsVolumeMode(t *testing.T) {
 	}
 }
 
-// A volume that is not a copy is used in one mode: two PersistentVolumes may have its handle.
+// A volume that is not a copy is used in one mode only, although two PersistentVolumes may have its
+// handle.
 func TestVolumeKeepsItsMode(t *testing.T) {
 	m, d := running(t, block(), map[string]string{paramCopies: string(CopiesAny)})
 	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
@@ -113,7 +116,7 @@ func TestVolumeKeepsItsMode(t *testing.T) {
 		t.Errorf("its mode is %q", mode)
 	}
 
-	// One of an earlier version keeps the mode in which it is staged next.
+	// A volume of an earlier version keeps the mode in which it is staged next.
 	m.edit(func(st *volume.State) { st.Mode = "" })
 	errtest.Must(t, m.stage(d, block()), m.unstage(d))
 	if mode := m.state(pvc).Mode; mode != volume.Block {
@@ -121,8 +124,8 @@ func TestVolumeKeepsItsMode(t *testing.T) {
 	}
 }
 
-// A tenant copies a volume whose key a KMS wraps into a class with a key of the tenant's: both
-// wrapped keys would open to the same data key.
+// A tenant copies a volume whose key a KMS wraps, to a class with a key of the tenant's own. If
+// that were allowed, the tenant's key would unwrap the data key of the source.
 func TestCopyKeepsItsKeyProvider(t *testing.T) {
 	for name, c := range map[string]struct {
 		copies Copies

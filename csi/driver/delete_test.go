@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// A file that may belong to another volume stays, and the claim's volume with it, until an
+// A file that may belong to another volume is kept, and so is the claim's volume, until an
 // administrator has removed the file.
 func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
@@ -48,8 +48,8 @@ func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	}
 }
 
-// A volume without an object in Kubernetes is destroyed as by DeleteVolume or DeleteSnapshot. A
-// volume that a pod has is not destroyed.
+// A volume without an object in Kubernetes is destroyed in the same way as by DeleteVolume or
+// DeleteSnapshot. A volume that a pod uses is not destroyed.
 func TestVolumeWithoutAnOwnerIsDestroyed(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if _, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snap-1",

@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// There are three nodes, and the source's node is the fullest, so that the scheduler prefers the
-// others. These refuse a copy and describe how it gets to the source's node, which makes it.
+// Of the three nodes, the source's node is the fullest, so the scheduler prefers the other nodes.
+// These refuse the copy, and the error describes how the claim gets to the source's node. The
+// source's node makes the copy.
 func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	errtest.Must(t, snapshotted(m, d))

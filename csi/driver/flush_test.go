@@ -7,7 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// Data that a file system holds in memory is written before its users have to wait for a copy.
+// Data that a file system holds in memory is written before the volume is suspended for a copy,
+// while its users do not have to wait yet.
 func TestSnapshotFlushesFirst(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	var done []string

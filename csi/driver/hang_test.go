@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// stuck has file systems whose statistics do not come until they may.
+// stuck has file systems whose statistics hang until the test allows them to end.
 type stuck struct {
 	mount.System
 	asked atomic.Int64
@@ -26,8 +26,8 @@ func (s *stuck) Usage(path string) (mount.Usage, error) {
 	return s.System.Usage(path)
 }
 
-// Statistics of a disk that hangs end within a time, and take one thread for any number of requests
-// by the kubelet.
+// Requests for the statistics of a disk that hangs end within a bounded time, and occupy one thread
+// regardless of how often the kubelet repeats them.
 func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
@@ -38,7 +38,7 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 				&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 		}
 		done := make(chan error, 1)
-		go func() { // Nothing waits for ever, not even where this fails.
+		go func() { // The test must end even if it fails.
 			<-time.After(time.Hour)
 			close(s.goOn)
 		}()
@@ -72,8 +72,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A published volume is published again from the cache, without the API server. All other decisions
-// need the API server.
+// A volume that is already published is published again from the cache, without the API server. All
+// other decisions need the API server.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""),
 		"device": block()} {

@@ -95,7 +95,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	}
 }
 
-// made makes a volume with these parameters.
+// made creates a volume with these parameters.
 func (m *machine) made(d *Driver, c *csi.VolumeCapability,
 	parameters map[string]string) *csi.Volume {
 	m.t.Helper()
@@ -133,7 +133,7 @@ func (m *machine) unstage(d *Driver) error {
 	return err
 }
 
-// running returns a machine with a volume that a pod has, and has written to.
+// running returns a machine with a volume that a pod uses and has written to.
 func running(t *testing.T, c *csi.VolumeCapability,
 	parameters map[string]string) (*machine, *Driver) {
 	t.Helper()
@@ -147,7 +147,7 @@ func running(t *testing.T, c *csi.VolumeCapability,
 	return m, d
 }
 
-// greets checks that the pod's data is there.
+// greets checks that the volume contains the pod's data.
 func (m *machine) greets(target string) {
 	m.t.Helper()
 	if text, err := m.mounts.Read(m.path(target), "greeting"); text != "hello" || err != nil {
@@ -174,14 +174,14 @@ func TestLifeOfADevice(t *testing.T) {
 	if m.mounts.Made() != 0 {
 		t.Error("a file system was made on a device")
 	}
-	// A pod that now requests a file system of it gets none.
+	// A pod that now requests a file system on the volume is refused.
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || m.mounts.Made() != 0 {
 		t.Errorf("staged as a file system: %v, %d made", err, m.mounts.Made())
 	}
 }
 
-// The kubelet binds folders of a volume once more for the subPaths of its pod, and publishes the
-// volume again after its own restart.
+// The kubelet makes further bind mounts of folders of a volume for the subPaths of its pod, and
+// publishes the volume again after the kubelet's restart.
 func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER

@@ -29,7 +29,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 		return err
 	}
 
-	// Good, of another volume, and cut short: none may be seen.
+	// The keys are a valid key, the key of another volume, and a key that is too short. Logs must
+	// not contain any of them.
 	short := map[string]string{keyring.SecretKey: secret(7)[keyring.SecretKey][1:]}
 	var errs []string
 	for _, s := range []map[string]string{secret(7), secret(8), short} {

@@ -24,9 +24,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// loops is an engine whose mappings are loop devices on the devices below, from where the data
-// begins: they encrypt nothing, and all else is as it is with device-mapper, on kernels that have
-// none.
+// loops is an engine for kernels without device-mapper. Its mappings are loop devices on the
+// devices below, from the beginning of the data. They do not encrypt. Otherwise they behave like
+// mappings of device-mapper.
 type loops struct{ *dmcrypttest.Engine }
 
 func (l loops) Create(ctx context.Context, t dmcrypt.MappingSpec,
@@ -50,7 +50,8 @@ func (l loops) Create(ctx context.Context, t dmcrypt.MappingSpec,
 	return m, err
 }
 
-// loopOn puts the payload of t on a loop device. Others may take a free one first.
+// loopOn attaches a loop device to the payload of t. It retries, because other processes may take a
+// free device first.
 func loopOn(below *os.File, t dmcrypt.MappingSpec) (path string, err error) {
 	control, err := os.Open("/dev/loop-control")
 	if err != nil {
@@ -115,8 +116,8 @@ func needGrowth(t *testing.T) {
 		"ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 }
 
-// unable is this machine without CAP_SYS_RESOURCE: it ignores that ext4 does not grow, an error
-// that csi/mount tests. Tests that use it list growth as skipped.
+// unable is this machine without CAP_SYS_RESOURCE. It ignores the error that ext4 cannot grow,
+// which csi/mount tests. Tests that use unable list growth as skipped.
 type unable struct{ mount.Host }
 
 func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) error {
@@ -128,7 +129,7 @@ func (u unable) Grow(ctx context.Context, device, target string, kind mount.FS) 
 }
 
 // onLoops returns a machine whose volumes are files and whose mappings are loop devices. Its file
-// systems and mounts belong to this machine.
+// systems and mounts are real ones of this machine.
 func onLoops(t *testing.T) *machine {
 	m := newMachine(t)
 	engine := loops{m.engine}
@@ -165,7 +166,7 @@ func onLoops(t *testing.T) *machine {
 	return m
 }
 
-// needLoops skips the test if there are no loop devices or a program is missing.
+// needLoops skips the test if loop devices or a program are missing.
 func needLoops(t *testing.T) {
 	t.Helper()
 	nettest.NeedRoot(t)
@@ -183,7 +184,7 @@ func needLoops(t *testing.T) {
 	errtest.Must(t, errors.Join(err, files.Delete(t.Context(), "probe")))
 }
 
-// expanded ends the name of a life in which the volume is expanded.
+// expanded is the suffix of the name of a life in which the volume is expanded.
 const expanded = ", expanded"
 
 // TestLifeOnLoops runs the life of volumes with this machine's file systems and mounts.
@@ -201,7 +202,7 @@ func TestLifeOnLoops(t *testing.T) {
 	}
 }
 
-// TestLifeHere runs one of them, in a process whose mounts are its own.
+// TestLifeHere runs one of these lives in a process with its own mount namespace.
 func TestLifeHere(t *testing.T) {
 	kind, grows := strings.CutSuffix(here(t), expanded)
 	how := mounted(kind)

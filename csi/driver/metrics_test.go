@@ -65,7 +65,7 @@ func value(m *dto.Metric) float64 {
 		float64(m.GetHistogram().GetSampleCount())
 }
 
-// The metrics count a node that is fenced, and a volume that is closed without its key.
+// The metrics count mappings that are fenced, and volumes that are closed without their keys.
 func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	m, d := two(t)
 	other, heir := m.heir()

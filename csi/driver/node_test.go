@@ -40,8 +40,8 @@ const cluster = "c0ffee00-0000-4000-8000-000000000001"
 // errDead is the error of every operation in a killed process.
 var errDead = errors.New("killed")
 
-// machine is a node whose disks, mappings and mounts are in memory. Processes of the driver on it
-// come and go.
+// machine is a node whose disks, mappings and mounts are in memory. They outlive the processes of
+// the driver on it.
 type machine struct {
 	t      testing.TB
 	name   string
@@ -57,11 +57,11 @@ type machine struct {
 	disks   map[string]*blktest.Disk
 	numbers map[string]uint64
 	room    int64
-	// steps counts the operations; the process dies at number kill, or continues after that one
-	// failed.
+	// steps counts the operations of the process. At operation number kill the process dies, or the
+	// operation fails and the process continues.
 	steps, kill int
 	goesOn      bool
-	// end makes the process give up waiting: a killed process waits for nothing. It also ends
+	// end makes the process stop waiting, because a killed process does not wait. It also ends
 	// requests, the context of calls that may wait.
 	end      func()
 	requests context.Context
@@ -78,7 +78,7 @@ func newMachine(t testing.TB) *machine {
 	m.store = &states{byVolume: map[string]volume.State{}, revision: map[string]int{}}
 	m.mounts = &mounttest.System{Open: m.open, Hook: func(op, _ string) error {
 		if op == "list" || op == "probe" || op == "usage" {
-			return nil // Changes nothing: killed there is killed at the step before.
+			return nil // It changes nothing, so a death here equals a death at the previous step.
 		}
 		return m.step("mount " + op)
 	}}
@@ -108,7 +108,7 @@ func provider(t testing.TB, c byte) keyring.Provider {
 	return p
 }
 
-// named is a provider of another name.
+// named is a provider with another name.
 type named struct {
 	keyring.Provider
 	name string
@@ -129,7 +129,7 @@ func (n named) Unwrap(ctx context.Context, b keyring.Binding,
 	return n.Provider.Unwrap(ctx, b, w)
 }
 
-// step is called before everything that a process does.
+// step is called before each operation of a process.
 func (m *machine) step(string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +143,7 @@ func (m *machine) step(string) error {
 	return nil
 }
 
-// process starts a new process of the driver, to be killed at a step; 0 means never.
+// process starts a new process of the driver that is killed at step kill, or never if kill is 0.
 func (m *machine) process(kill int) *Driver {
 	m.t.Helper()
 	m.mu.Lock()
@@ -182,7 +182,7 @@ func (m *machine) process(kill int) *Driver {
 	return d
 }
 
-// below returns the disk of that number.
+// below returns the disk with that device number.
 func (m *machine) below(number uint64) (blk.Reader, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +200,7 @@ func (m *machine) disk(v string) *blktest.Disk {
 	return m.disks[v]
 }
 
-// open returns the device of a mapping to the fake file systems: the disk of its volume, from the
+// open returns the device of a mapping for the fake file systems: the disk of its volume, from the
 // first byte of data.
 func (m *machine) open(path string) (mounttest.Device, error) {
 	ctx := context.Background()
@@ -239,7 +239,7 @@ func (s shifted) WriteAt(p []byte, off int64) (int, error) {
 	return n, errors.Join(err, s.Sync())
 }
 
-// reboot loses mappings and mounts.
+// reboot removes all mappings and mounts.
 func (m *machine) reboot() {
 	m.engine.Reboot()
 	m.mounts.Reboot()
@@ -250,7 +250,7 @@ func (m *machine) reboot() {
 	}
 }
 
-// path returns the path of a future target, and makes nothing.
+// path returns the path of a target without making it.
 func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 // folder makes a folder, as kubelet does.
@@ -296,7 +296,8 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 	return conn
 }
 
-// mounted returns the capability of a file system, block the capability of a device.
+// mounted returns the capability of a volume with a file system. block returns the capability of a
+// raw device.
 func mounted(kind string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{

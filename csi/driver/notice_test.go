@@ -23,7 +23,7 @@ func listen(d *Driver) *heard {
 	return h
 }
 
-// wants checks that the notices, as volume and reason, are these, and that each has a message.
+// wants checks that the notices have these volumes and reasons, and that each has a message.
 func (h *heard) wants(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -38,8 +38,8 @@ func (h *heard) wants(t *testing.T, want ...string) {
 	}
 }
 
-// A volume that another node opened while the API server is away. The notice names the mapping
-// while the driver has not found the volume, and the volume is found later.
+// Another node opened the volume while the API server was away. The notice names the mapping as
+// long as the driver does not know the volume. The driver finds the volume later.
 func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 	for name, known := range map[string]bool{"whose volumes it knew": true,
 		"that has just started": false} {
@@ -96,7 +96,8 @@ func TestNoticeOfAVolumeThatWasNotSealed(t *testing.T) {
 	h.wants(t, restored+" "+reasonUnsealed)
 }
 
-// A volume in use whose VeilVolume is gone. One that nothing uses is closed, which needs no notice.
+// The VeilVolume of a volume that is in use was deleted. A volume that is not in use is closed,
+// which needs no notice.
 func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
@@ -114,7 +115,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 	})
 }
 
-// A refusal that upkeep meets is reported once, and again after it was gone.
+// A refusal that upkeep meets is reported once, and again if it recurs after upkeep succeeded.
 func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 	m, d := two(t)
 	h := listen(d)
@@ -143,7 +144,7 @@ func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 	}
 }
 
-// Trim meets a refusal in a volume that this node has.
+// Trim reports a refusal of a volume that this node has.
 func TestNoticeOfARefusalThatTrimMeets(t *testing.T) {
 	m, d := running(t, mounted(""), map[string]string{"discard": "batch"})
 	h := listen(d)

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// lose removes the state of the volume, like a restore of the cluster's state from before the
-// volume was made.
+// lose removes the state of the volume, as if the cluster's state were restored to a time before
+// the volume was made.
 func (m *machine) lose() {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// If mounts stay in the driver's container, a pod would write to the empty folder below, in clear.
+// Mounts that stay in the driver's container are refused, because a pod would write in clear to the
+// empty folder below the mount.
 func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 	for name, device := range map[string]bool{"file system": false, "device": true} {
 		t.Run(name, func(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestVolumeSurvivesRandomDeathsAndReboots lets processes die at random steps of random calls,
-// reboots among them. After each it checks that the volume can be used again, with all data, and
-// that no file system was made once there was data on it.
+// TestVolumeSurvivesRandomDeathsAndReboots kills processes at random steps of random calls, and
+// reboots the machine now and then. Each time it checks that the volume can be used again with all
+// data, and that a file system was not made once the volume had data.
 func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 	calls := map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -49,7 +49,7 @@ func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 		for round := range rapid.IntRange(1, 6).Draw(rt, "rounds") {
 			d = m.process(rapid.IntRange(0, 60).Draw(rt, "dies at step"))
 			for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 8).Draw(rt, "calls") {
-				// Refused, dead or done: only what exists afterwards counts.
+				// The call may be refused, killed or done. Only the state afterwards matters.
 				_ = calls[name](m, d)
 			}
 

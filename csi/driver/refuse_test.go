@@ -65,8 +65,8 @@ func TestErrorsHaveTheirCodes(t *testing.T) {
 	}
 }
 
-// A state from a backup, while a pod uses newer data: every call that would end that use is
-// refused, and the pod continues.
+// A state is restored from a backup while a pod uses newer data. Every call that would end the use
+// is refused, and the pod continues.
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
@@ -97,9 +97,9 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// In a state from a backup, made while a volume was staged for the first time, no pod has used it.
-// Such a state never leads to a file system over data that a pod wrote since, neither while the
-// volume is open nor later.
+// A backup that was made while a volume was staged for the first time has a state in which pods
+// have not used the volume yet. Such a state never makes the driver write a file system over data
+// that a pod wrote since, neither while the volume is open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m := newMachine(t)
 	var old volume.State
@@ -145,9 +145,9 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m.greets("target")
 }
 
-// A volume that was not staged is closed, also one that a dead process left open, because a kubelet
-// does not unstage it. A volume that a person must repair stays, and so does one that a process
-// holds open.
+// A volume that could not be staged is closed, even if a dead process left it open, because a
+// kubelet does not unstage it. A volume that an administrator must repair stays open, and so does a
+// volume that a process holds open.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  string
@@ -205,8 +205,8 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	}
 }
 
-// left opens the volume like a process that dies before it mounts it; held reports whether a
-// process has the mapping open.
+// left opens the volume like a process that dies before it mounts the volume. If held is set,
+// another process has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {
@@ -230,7 +230,7 @@ func grown(m *machine, d *Driver) {
 	}
 }
 
-// A volume that a pod has is not closed because it could not be staged again.
+// A volume that a pod uses is not closed when staging it again fails.
 func TestWhatIsMountedStaysOpen(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	grown(m, d)
@@ -485,8 +485,8 @@ func TestStageRefusesRequests(t *testing.T) {
 	}
 }
 
-// Each call that needs the key of the class's Secret is sent without the key and with another one.
-// It has no effect then, and succeeds with the right key.
+// Each call that needs the key of the class's Secret is sent without a key and with a wrong key.
+// These calls have no effect. With the right key the call succeeds.
 func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
@@ -558,7 +558,7 @@ func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	m.greets("target")
 }
 
-// sameStates reports whether both have the same volumes in the same states, in any order.
+// sameStates reports whether a and b have the same volumes in the same states, in any order.
 func sameStates(a, b []volume.State) bool {
 	text := func(states []volume.State) []string {
 		var out []string
@@ -583,7 +583,7 @@ func TestVolumeOfAnotherNodeIsRefused(t *testing.T) {
 		codes.FailedPrecondition {
 		t.Errorf("deleted on another node: %v", err)
 	}
-	// The code by which the scheduler tries another node.
+	// This code makes the scheduler try another node.
 	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: restored,
 		VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
 		VolumeContentSource: &csi.VolumeContentSource{
@@ -607,8 +607,8 @@ func (e *exhausted) Attach(ctx context.Context, v string) (backend.Device, error
 	return e.Backend.Attach(ctx, v)
 }
 
-// Without a loop device a volume waits unchanged, a new one and one with data. It is staged when
-// there is a loop device.
+// If no loop device is free, a new volume and a volume with data both stay unchanged. They are
+// staged once a loop device is free.
 func TestLoopDevicesExhausted(t *testing.T) {
 	m := newMachine(t)
 	loops := &exhausted{none: true}

@@ -86,7 +86,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// hanging is an identity service whose calls neither end nor heed their end.
+// hanging is an identity service whose calls do not end, even when their context ends.
 type hanging struct {
 	csi.UnimplementedIdentityServer
 	begun, let chan struct{}
@@ -98,7 +98,7 @@ func (h hanging) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, 
 	return &csi.ProbeResponse{}, nil
 }
 
-// A call that does not end delays the server no longer than its limit.
+// A call that does not end delays the end of the server only up to a limit.
 func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	l, err := Listen(filepath.Join(t.TempDir(), "csi.sock"))
 	errtest.Must(t, err)

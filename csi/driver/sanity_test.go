@@ -25,7 +25,7 @@ import (
 // and leaves a goroutine behind, and mounts belong to one process.
 const hereEnv = "KUBEVEIL_CSI_HERE"
 
-// elsewhere runs a test of this program in a process with mounts of its own, and returns its
+// elsewhere runs a test of this program in a process with its own mount namespace, and returns the
 // output.
 func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
 	t.Helper()
@@ -38,7 +38,8 @@ func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error)
 	return cmd.CombinedOutput()
 }
 
-// here returns the input of a process that elsewhere started; a test that runs directly is skipped.
+// here returns the value that elsewhere passed to this process. It skips the test if elsewhere did
+// not start the process.
 func here(t *testing.T) string {
 	t.Helper()
 	what := os.Getenv(hereEnv)
@@ -48,8 +49,8 @@ func here(t *testing.T) string {
 	return what
 }
 
-// unadvertised maps the beginnings of csi-sanity's skip messages to why the driver lacks the
-// feature.
+// unadvertised maps the beginnings of csi-sanity's skip messages to the reason why the driver lacks
+// the feature.
 var unadvertised = map[string]string{
 	"ControllerPublishVolume not supported": "a volume is on the node where it is " +
 		"used: nothing is attached",
@@ -67,12 +68,12 @@ var unadvertised = map[string]string{
 	"GroupController": "volumes have no groups",
 }
 
-// onLoopDevices ends the name of a run with this machine's file systems and mounts, in place of
+// onLoopDevices is the suffix of the name of a run with real file systems and mounts instead of
 // fakes.
 const onLoopDevices = " on loop devices"
 
-// TestSanity runs csi-sanity of csi-test against the driver, and logs what passed and what was
-// skipped.
+// TestSanity runs csi-sanity of csi-test against the driver, and logs the specs that passed and
+// that were skipped.
 func TestSanity(t *testing.T) {
 	for _, access := range []string{"mount", "block", "mount on loop devices",
 		"block on loop devices"} {
@@ -100,7 +101,7 @@ func TestSanity(t *testing.T) {
 	}
 }
 
-// check lists specs by their outcome, and fails for unexpected outcomes.
+// check logs specs by their outcome, and fails the test for unexpected outcomes.
 func check(t *testing.T, specs types.SpecReports) {
 	byState := map[types.SpecState][]string{}
 	unused := maps.Clone(unadvertised)
@@ -146,7 +147,7 @@ func check(t *testing.T, specs types.SpecReports) {
 	}
 }
 
-// TestSanityHere runs csi-sanity itself, where hereEnv is set.
+// TestSanityHere runs csi-sanity in a process that elsewhere started.
 func TestSanityHere(t *testing.T) {
 	access := here(t)
 	var m *machine

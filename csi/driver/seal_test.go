@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// withSecret stages the volume like a kubelet whose class names a secret.
+// withSecret stages the volume as a kubelet does if the class names a secret.
 func (m *machine) withSecret(d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{
@@ -20,9 +20,10 @@ func (m *machine) withSecret(d *Driver) {
 	}
 }
 
-// A request to unstage brings no secret, and the volume is sealed all the same. No image from while
-// it was staged has its new epoch. A driver that was restarted meanwhile seals it when a call
-// brings the secret again, or else the next stage does.
+// A request to unstage does not contain the secret, but the volume is sealed nevertheless. Images
+// of the disk from the time when it was staged do not have the new epoch. A driver that was
+// restarted in between seals the volume when a call contains the secret again. Otherwise the next
+// stage seals it.
 func TestSecretSealsAtUnstage(t *testing.T) {
 	for name, c := range map[string]struct {
 		// meanwhile returns the process that unstages.

@@ -19,7 +19,7 @@ type states struct {
 	revision map[string]int
 }
 
-// stepStore is the store as a process sees it: each change is a step.
+// stepStore is the store as a process uses it. Each change is a step.
 type stepStore struct {
 	*states
 	step func(string) error
@@ -56,8 +56,8 @@ func (s stepStore) Remove(_ context.Context, v string, r volume.Revision) error 
 	return err
 }
 
-// change does the operation of a caller with revision r. An empty revision means that there is no
-// state.
+// change runs an operation of a caller that knows revision r. An empty revision means that the
+// state must not exist.
 func (s stepStore) change(v string, r volume.Revision, do func()) (volume.Revision, error) {
 	if err := s.step("store"); err != nil {
 		return "", err

@@ -14,11 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// staging is where the kubelet stages the volume, as seen from the machine's folder.
+// staging is the path at which the kubelet stages the volume, relative to the machine's folder.
 const staging = "kubernetes.io/csi/csi.kubeveil.io/0123/globalmount"
 
 // A kubelet that restarts between unpublishing and unstaging never unstages
-// (kubernetes/kubernetes#121937): a volume that no pod has is deleted all the same.
+// (kubernetes/kubernetes#121937). A volume that pods do not use is deleted even if it is still
+// staged.
 func TestForgottenVolumeIsDeleted(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""),
 		"device": block()} {
@@ -39,7 +40,7 @@ func TestForgottenVolumeIsDeleted(t *testing.T) {
 	}
 }
 
-// A volume that a pod has, or that a process has open, is not deleted: nothing of it is unmounted.
+// A volume that a pod uses, or that a process has open, is not deleted, and its mounts are kept.
 func TestVolumeInUseIsNotTakenForForgotten(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
@@ -80,7 +81,7 @@ func TestKilledWhileDeletingWhatWasForgotten(t *testing.T) {
 func TestVolumesThatNoPodHasAreCounted(t *testing.T) {
 	for name, c := range map[string]struct {
 		how *csi.VolumeCapability
-		// use is done half-way.
+		// use is called shortly before the unused volume would be counted. It may be nil.
 		use  func(m *machine, d *Driver) error
 		want int
 	}{
@@ -123,7 +124,8 @@ func TestVolumesThatNoPodHasAreCounted(t *testing.T) {
 	}
 }
 
-// If a volume were staged at two paths, each would prevent unstaging the other.
+// A volume is not staged at a second path, because each of two stagings would prevent the other
+// from being unstaged.
 func TestStagedAtASecondPathIsRefused(t *testing.T) {
 	const elsewhere = "kubernetes.io/csi/csi.kubeveil.io/4567/globalmount"
 	m, d := running(t, mounted(""), nil)
@@ -139,7 +141,7 @@ func TestStagedAtASecondPathIsRefused(t *testing.T) {
 	}
 }
 
-// A raw device that the kubelet's own loop device holds (kubernetes/kubernetes#99677): the error
+// The kubelet's own loop device may hold a raw device (kubernetes/kubernetes#99677). The error
 // names the holder of the mapping.
 func TestMappingInUseNamesItsHolders(t *testing.T) {
 	for name, c := range map[string]struct {

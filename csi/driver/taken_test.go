@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// heir is another machine that sees the same states and disks, and whose driver may take volumes
-// from this one.
+// heir returns another machine with the same states and disks. Its driver may take volumes from
+// this machine.
 func (m *machine) heir() (*machine, *Driver) {
 	m.t.Helper()
 	other := newMachine(m.t)
@@ -33,7 +33,7 @@ func (m *machine) heir() (*machine, *Driver) {
 	return other, other.process(0)
 }
 
-// edit changes the state of the volume as another client does.
+// edit changes the state of the volume as another client would.
 func (m *machine) edit(change func(*volume.State)) {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
@@ -43,9 +43,9 @@ func (m *machine) edit(change func(*volume.State)) {
 	m.store.revision[pvc]++
 }
 
-// A node whose mounted volume was taken over: the first call about it fences the mapping. The error
-// names the node that has the volume and the remedy for the PersistentVolume. Then it can be
-// unstaged.
+// A mounted volume was taken over by another node. The first call for the volume fences the
+// mapping. The error names the node that has the volume, and the remedy for the PersistentVolume.
+// The volume can then be unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -114,7 +114,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 	}
 }
 
-// stageVolume stages a volume of any name.
+// stageVolume stages the volume of that name.
 func (m *machine) stageVolume(d *Driver, v string) error {
 	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: v,
 		StagingTargetPath: m.folder("staging of " + v), VolumeCapability: mounted("")})
@@ -135,7 +135,7 @@ func two(t *testing.T) (*machine, *Driver) {
 	return m, d
 }
 
-// live returns the mappings of a volume that can write.
+// live returns the mappings of a volume that can still write.
 func (m *machine) live(v string) []string {
 	m.t.Helper()
 	return slices.DeleteFunc(m.engine.Live(), func(name string) bool {
@@ -143,8 +143,8 @@ func (m *machine) live(v string) []string {
 	})
 }
 
-// A node without calls, because its kubelet is gone, fences the volumes that were taken from it all
-// the same, also when they are closed again elsewhere. It fences nothing else.
+// A node whose kubelet is gone gets no calls. It still fences the volumes that were taken from it,
+// even after the other node has closed them. It fences nothing else.
 func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false,
 		"closed there again": true} {
@@ -179,7 +179,7 @@ func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 	}
 }
 
-// mired is an engine in which the fence of some mappings waits for their disk.
+// mired is an engine in which fencing some mappings waits for their disk.
 type mired struct {
 	dmcrypt.Engine
 	prefix string
@@ -193,7 +193,7 @@ func (e mired) Fence(ctx context.Context, name string) error {
 	return e.Engine.Fence(ctx, name)
 }
 
-// A disk that hangs while its volume is fenced delays other fences for a time, once.
+// A disk that hangs while its volume is fenced delays other fences once, for a bounded time.
 func TestFenceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
@@ -219,8 +219,8 @@ func TestFenceThatHangs(t *testing.T) {
 	})
 }
 
-// listed is a store that counts how often all states are read, and of which some are refused, or
-// that is away.
+// listed is a store that counts how often all states are read. Some of its states may be refused,
+// or the store may be away.
 type listed struct {
 	volume.Store
 	lists, gets int
@@ -242,8 +242,8 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 	return l.Store.Get(ctx, v)
 }
 
-// All states are read when a mapping is not known yet, and not each time. A refused state matters
-// when it may belong to that mapping.
+// All states are read only if a mapping is not known yet. A refused state matters if it may belong
+// to that mapping.
 func TestStatesAreReadForUnknownMappings(t *testing.T) {
 	m, d := two(t)
 	store := &listed{Store: d.anySet.Store, refused: volume.ErrState}
@@ -287,8 +287,8 @@ func TestStatesAreReadForUnknownMappings(t *testing.T) {
 	}
 }
 
-// The state now names the other node as the volume's node, too. The former node's mapping and mount
-// go all the same when it is unstaged, and nothing else is done there.
+// The state now also names the other node as the volume's node. Unstaging on the former node still
+// removes its mapping and mount, and does nothing else.
 func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	other, heir := m.heir()
@@ -310,8 +310,8 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	}
 }
 
-// A node that was declared gone, and is not, opens and deletes no volume that was assigned to
-// another node, even if that node has not opened it yet.
+// A node that was wrongly declared gone does not open or delete a volume that was assigned to
+// another node, even if that node has not opened the volume yet.
 func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
 	errtest.Must(t, snapshotted(m, d))
@@ -343,8 +343,8 @@ func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	}
 }
 
-// A node that took a volume over does not destroy its key before the volume names that node: it
-// could not remove the state.
+// A node that took a volume over does not destroy its key before the volume names that node,
+// because until then the node could not remove the state.
 func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
@@ -364,7 +364,7 @@ func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	}
 }
 
-// A node fences itself by the record on its disk, without an API server.
+// A node fences a volume according to the record on its disk, without an API server.
 func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 	for name, known := range map[string]bool{"whose volumes it knew": true,
 		"that has just started": false} {
@@ -396,7 +396,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A disk that hangs is read once, and delays no other fence.
+// A disk that hangs is read once, and does not delay other fences.
 func TestRecordsOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)

@@ -82,7 +82,8 @@ func TestPublishTwice(t *testing.T) {
 	}
 }
 
-// The kubelet binds a pod's device once more, and may request the same device again after that.
+// The kubelet makes a further bind mount of a pod's device, and may request the same device again
+// after that.
 func TestKubeletBindsDevices(t *testing.T) {
 	single := block()
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
@@ -103,7 +104,7 @@ func TestKeyServiceAway(t *testing.T) {
 	m.keys[keyring.NameFile] = away
 	d := m.process(0)
 
-	// A staged volume keeps working: a new process adopts it without the key.
+	// A new process adopts a staged volume without the key, so the volume keeps working.
 	if err := errors.Join(m.stage(d, mounted("")),
 		m.publish(d, mounted(""), "second", false)); err != nil {
 		t.Errorf("staged again: %v", err)
@@ -111,7 +112,8 @@ func TestKeyServiceAway(t *testing.T) {
 	m.greets("second")
 
 	errtest.Must(t, m.unpublish(d, "target"), m.unpublish(d, "second"))
-	// That process has no key to seal with. The plain text goes; the volume is not given up.
+	// That process has no key to seal the volume. The plain text is removed, but the volume is not
+	// released.
 	if err := m.unstage(d); Code(err) != codes.Unavailable || m.state(pvc).Writer == "" {
 		t.Errorf("unstaged: %v, writer %q", err, m.state(pvc).Writer)
 	}
@@ -132,8 +134,8 @@ func TestKeyServiceAway(t *testing.T) {
 	m.greets("target")
 }
 
-// The operator of the network may cut it at any moment. A volume is sealed all the same, and an
-// image from while it was open is refused.
+// The operator of the network may cut it at any moment. The volume is still sealed, and an image of
+// the disk from the time when it was open is refused.
 func TestCutNetworkLeavesNoVolumeUnsealed(t *testing.T) {
 	for name, restarts := range map[string]bool{"one process": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
@@ -341,7 +343,7 @@ func TestReplacedSecret(t *testing.T) {
 
 func TestExpandADevice(t *testing.T) {
 	m, d := running(t, block(), nil)
-	// A path of the kubelet, to a device.
+	// This is a path of the kubelet to a device.
 	r, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: "/dev/loop7", VolumeCapability: block(),
 		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
@@ -369,7 +371,7 @@ func TestTakeOver(t *testing.T) {
 	errtest.Must(t, staged(m, d))
 
 	m.greets("target")
-	// No other node wraps its key again, the node that it was taken from neither.
+	// Other nodes do not rewrap its key, not even the node from which the volume was taken.
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 1}) || err != nil {
 		t.Errorf("wrapped %+v, %v", r, err)
 	}
@@ -379,7 +381,7 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("the former node wrapped %+v, %v", r, err)
 	}
 
-	// That node is gone, too.
+	// That node is gone too.
 	m.reboot()
 	m.name, from = "node-3", "node-2"
 	d = m.process(0)
@@ -388,7 +390,7 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	m.greets("target")
-	// The request is over once it was done.
+	// The request ends once it has been fulfilled.
 	from = ""
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil ||
 		m.state(pvc).Writer != "" {
@@ -427,7 +429,7 @@ func TestRewrap(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	errtest.Must(t, snapshotted(m, d))
 
-	// A provider that no volume uses is not called.
+	// A provider that is not used by any volume is not called.
 	m.keys[keyring.NameKMS] = &switched{away: true}
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 2}) || err != nil {
 		t.Errorf("%+v, %v", r, err)

@@ -14,18 +14,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// A walk kills the driver before each step that a call takes, with and without a reboot after it,
-// and then has a new process do the call again. Then it has each step fail, once, and the process
-// that met that do the call again.
+// A walk kills the driver before each step of a call, with and without a reboot, and then lets a
+// new process repeat the call. It also makes each step fail once, and lets the same process repeat
+// the call.
 type walk struct {
-	// prepare returns a machine with an undisturbed process; call is interrupted at each step;
-	// check judges the end.
+	// prepare returns a machine with an undisturbed process. call is the call that is interrupted
+	// at each step. check checks the result.
 	prepare func(t *testing.T) (*machine, *Driver)
 	call    func(m *machine, d *Driver) error
 	check   func(m *machine, d *Driver)
 }
 
-// The fate of the process of a walk.
+// The possible fates of the process of a walk.
 const (
 	killed   = "killed"
 	rebooted = "killed, and the machine rebooted"
@@ -49,7 +49,8 @@ func (w walk) run(t *testing.T) {
 	}
 }
 
-// step runs the walk at one step. It returns false when the call takes fewer steps.
+// step runs the walk with an interruption at one step. It returns false if the call has fewer
+// steps.
 func (w walk) step(t *testing.T, fate string, at int) bool {
 	t.Helper()
 	m, _ := w.prepare(t)
@@ -86,16 +87,16 @@ func (w walk) step(t *testing.T, fate string, at int) bool {
 	return true
 }
 
-// staged stages and publishes, as the kubelet also does after a reboot.
+// staged stages and publishes the volume, as the kubelet also does after a reboot.
 func staged(m *machine, d *Driver) error {
 	return errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "target", false))
 }
 
-// used is the machine that closed returns copies of, once it is there.
+// used is the machine of which closed returns copies. It is nil before the first call.
 var used *machine
 
-// closed returns a machine with a volume that a pod has written to, and whose pod is gone. It makes
-// the volume once: walks begin with hundreds.
+// closed returns a machine with a volume whose pod has written to it and has ended. It makes the
+// volume once and returns copies, because walks need hundreds of these machines.
 func closed(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	if used == nil {
@@ -116,7 +117,7 @@ func closed(t *testing.T) (*machine, *Driver) {
 	return m, m.process(0)
 }
 
-// again returns a machine with a volume that one pod has written to, and another pod has.
+// again returns a machine with a volume to which one pod has written and which another pod uses.
 func again(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	m, d := closed(t)
@@ -207,7 +208,7 @@ func TestKilledWhileExpanding(t *testing.T) {
 	walk{
 		prepare: again,
 		call: func(m *machine, d *Driver) error {
-			// Where there was a reboot the volume is staged again first, as kubelet does.
+			// After a reboot the volume is first staged again, as the kubelet does.
 			if err := staged(m, d); err != nil {
 				return err
 			}
@@ -241,7 +242,7 @@ func snapshotted(m *machine, d *Driver) error {
 	return err
 }
 
-// restore makes a volume from the snapshot, of that size.
+// restore makes a volume of that size from the snapshot.
 func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
 	r, err := d.CreateVolume(m.t.Context(), &csi.CreateVolumeRequest{
 		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
@@ -253,7 +254,7 @@ func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
 	return r.GetVolume(), err
 }
 
-// shows stages the restored volume, and checks it.
+// shows stages the restored volume and checks its content.
 func shows(m *machine, d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(),
@@ -319,7 +320,7 @@ func TestKilledWhileDeleting(t *testing.T) {
 	}.run(t)
 }
 
-// endless is a backend whose copies are never done.
+// endless is a backend whose copies never end.
 type endless struct {
 	memory
 	begun chan struct{}
@@ -331,7 +332,7 @@ func (b endless) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A process that ends leaves no source suspended, regardless of the length of its copy.
+// A process that ends does not leave a source suspended, however long its copy takes.
 func TestEndGivesUpCopies(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	begun := make(chan struct{})

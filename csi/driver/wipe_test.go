@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// lent is a provider of one call.
+// lent is a provider that is only valid during one call.
 type lent struct {
 	keyring.Wiper
 	wiped int
@@ -20,7 +20,7 @@ func (l *lent) Wipe() {
 	l.Wiper.Wipe()
 }
 
-// A key-encryption key that came with a call is wiped when the call ends, also when it fails.
+// A key-encryption key that came with a call is wiped when the call ends, even if the call fails.
 func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
