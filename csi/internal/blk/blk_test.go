@@ -29,7 +29,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	errtest.Must(t, err)
 	defer d.Close()
 	want := bytes.Repeat([]byte("veil"), blk.Align/4)
-	odd := append(make([]byte, 1), want...)[1:] // Most likely not aligned in memory.
+	odd := append(make([]byte, 1), want...)[1:] // The slice is most likely not aligned in memory.
 	if _, err := d.WriteAt(odd, 8192); err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +113,8 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// A process without a free descriptor finds no device, and must not report that there is none. A
-// second one on the same file would take the place of the first.
+// A process without a free descriptor cannot find the device, and must not report that the device
+// does not exist. Otherwise a second device would be attached to the file.
 func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	nettest.NeedRoot(t)
 	path := sparse(t, 8<<20)
@@ -146,14 +146,16 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A device that another process took by the same number in the meantime is not detached.
+// If another process has taken the device with the same number in the meantime, that device is not
+// detached.
 func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
 	l := attached(t, ours)
 	errtest.Must(t, l.Detach())
 
-	// The kernel assigns the lowest free number; if another process took it, this is tried again.
+	// The kernel assigns the lowest free number. If another process took that number, the test
+	// tries again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {
@@ -175,11 +177,11 @@ func TestDetachLeavesOthers(t *testing.T) {
 	t.Logf("%s was not given again: others use loop devices, too", l.Path)
 }
 
-// Many at once, like suites that run beside one another: each has its own device, and none detaches
-// another's device.
+// Many devices are attached concurrently, as by suites that run at the same time. Each caller has
+// its own device and does not detach another caller's device.
 func TestLoopsAtOnce(t *testing.T) {
 	nettest.NeedRoot(t)
-	attached(t, sparse(t, 1<<20)) // Or it is skipped.
+	attached(t, sparse(t, 1<<20)) // The test is skipped without loop devices.
 	var all sync.WaitGroup
 	for range 6 {
 		path := sparse(t, 1<<20)
@@ -221,8 +223,8 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	}
 }
 
-// attached puts a file on a loop device until the test ends. It skips the test if there are no loop
-// devices.
+// attached attaches a loop device to a file until the test ends. It skips the test if the machine
+// has no loop devices.
 func attached(t *testing.T, path string) blk.Loop {
 	t.Helper()
 	l, err := blk.AttachLoop(path)
@@ -238,8 +240,8 @@ func attached(t *testing.T, path string) blk.Loop {
 	return l
 }
 
-// detachWhileOpen checks that a device that is attached again before its last user has closed it
-// stays.
+// detachWhileOpen checks that a device stays attached if it is attached again before its last user
+// has closed it.
 func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	t.Helper()
 	user, err := os.Open(l.Path)
@@ -271,7 +273,8 @@ func moved(t *testing.T, l blk.Loop, file string) {
 	}
 }
 
-// writeThrough checks size, exclusiveness and that a write to the device is in the file.
+// writeThrough checks the device's size, that it is opened exclusively, and that a write to it
+// reaches the file.
 func writeThrough(t *testing.T, device, path string) {
 	t.Helper()
 	d, err := blk.Open(device)
@@ -359,7 +362,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// unread is a sysfs in which reading attributes of one name is an error.
+// unread is a sysfs in which reading attributes of one name returns an error.
 type unread struct {
 	fstest.MapFS
 	name string

@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A loop device of another file is not opened: the kernel would query that file's server, which may
-// be away. Other programs may open it at any moment, so one search of several without an opening is
-// enough.
+// A loop device of another file is not opened, because the kernel would query that file's server,
+// which may be away. Other programs may open the device at any moment, so it suffices that one of
+// several searches happens without an opening.
 func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 	nettest.NeedRoot(t)
 	other, ours := sparse(t, 1<<20), sparse(t, 1<<20)
