@@ -23,10 +23,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// patience bounds the wait for a writer to go on.
+// patience bounds the wait for a writer to make progress.
 const patience = 30 * time.Second
 
-// copy makes a copy that is cleaned up with the others.
+// copy makes a copy. It is removed with the other volumes when the test ends.
 func (n *node) copy(dst, src string, opts volume.CopyOptions) volume.State {
 	n.t.Helper()
 	start := time.Now()
@@ -49,13 +49,13 @@ func mounted(t *testing.T, device string, options ...string) (dir string, unmoun
 	return dir, func() { t.Helper(); run(t, "", "umount", dir) }
 }
 
-// writer does one thing after the other until it is stopped; done counts.
+// writer runs steps one after another until it is stopped. done counts the completed steps.
 type writer struct {
 	done atomic.Int64
 	stop func()
 }
 
-// startWriter calls step with 0, 1, 2, … in the background.
+// startWriter calls step with the arguments 0, 1, 2, … in the background.
 func startWriter(t *testing.T, step func(i int64) error) *writer {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -81,14 +81,14 @@ func startWriter(t *testing.T, step func(i int64) error) *writer {
 	return w
 }
 
-// goesOn waits until the writer has done n more.
+// goesOn waits until the writer has completed n more steps.
 func (w *writer) goesOn(t *testing.T, n int64) {
 	t.Helper()
 	want := w.done.Load() + n
 	nettest.Until(t, patience, "the writer goes on", func() bool { return w.done.Load() >= want })
 }
 
-// files returns a step that writes a file, flushed, and its folder.
+// files returns a step that writes a file and flushes the file and its folder.
 func files(dir string) func(i int64) error {
 	return func(i int64) error {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY,
@@ -101,7 +101,7 @@ func files(dir string) func(i int64) error {
 	}
 }
 
-// checkFiles checks that the first n files of a writer are there, and whole.
+// checkFiles checks that the first n files of a writer exist and are complete.
 func checkFiles(t *testing.T, dir string, n int64) {
 	t.Helper()
 	for i := range n {
@@ -114,7 +114,7 @@ func checkFiles(t *testing.T, dir string, n int64) {
 }
 
 // A file system is copied while it is written to. The copy is clean, has all data that was flushed
-// before, and grows.
+// before, and can grow.
 func TestCopyOfMountedExt4(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -135,7 +135,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 		t.Errorf("restored: %+v", st)
 	}
 
-	// Its sources block no volume.
+	// The sources of a copy can be deleted.
 	n.close("v")
 	for _, gone := range []string{"v", "snap"} {
 		if r, err := n.Delete(t.Context(), gone); err != nil || !r.Shredded {
@@ -185,8 +185,8 @@ func TestCopyOfMountedXFS(t *testing.T) {
 	w.stop()
 	c := n.open("copy", volume.OpenOptions{})
 
-	// Both have one UUID, and the source is mounted. A frozen XFS has something in its log, which
-	// is done at the mount.
+	// Source and copy have the same UUID, and the source is mounted. The log of a frozen XFS is not
+	// empty and is replayed at the mount.
 	copied, unmount := mounted(t, c.Mapping.Path, "-o", "nouuid")
 	checkFiles(t, copied, flushed)
 	unmount()
@@ -194,11 +194,11 @@ func TestCopyOfMountedXFS(t *testing.T) {
 	run(t, "", "umount", dir)
 }
 
-// slots is in how many places a raw volume is written, one after the other.
+// slots is the number of places of a raw volume that are written in turn.
 const slots = 16
 
-// A raw volume is copied while it is written to. The copy holds the content of one moment, though
-// the ring is spread over the disk.
+// A raw volume is copied while it is written to. The copy has the content of one moment, although
+// the places that are written are spread over the disk.
 func TestCopyOfSuspendedBlock(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -277,7 +277,7 @@ func TestResumeAfterACopyDied(t *testing.T) {
 	run(t, "", "fsck.ext4", "-fn", o.Mapping.Path)
 }
 
-// If the file system below shares blocks, a copy takes no space, and the source stands still only
+// If the file system below shares blocks, a copy takes no space, and its source is suspended only
 // for a moment.
 func TestCopySharesBlocks(t *testing.T) {
 	needMachine(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// plugin is the driver on this machine, and what a kubelet does with it.
+// plugin is the driver on this machine. Its methods make the calls of a kubelet.
 type plugin struct {
 	*node
 	*driver.Driver
@@ -50,7 +50,7 @@ func newPlugin(t *testing.T) *plugin {
 	return p
 }
 
-// after returns a context for the work after the test has ended.
+// after returns a context for work that is done after the test has ended.
 func after(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
 
 func (p *plugin) report(err error) {
@@ -59,7 +59,7 @@ func (p *plugin) report(err error) {
 	}
 }
 
-// restart makes a new process of the driver.
+// restart replaces the driver as a new process would.
 func (p *plugin) restart() {
 	p.t.Helper()
 	var err error
@@ -75,7 +75,7 @@ func (p *plugin) restart() {
 	errtest.Must(p.t, err)
 }
 
-// how returns a capability; an empty kind means the device.
+// how returns a capability. An empty kind means the raw device.
 func how(kind mount.FS) *csi.VolumeCapability {
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
 		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
@@ -182,7 +182,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			filetest.Write(t, filepath.Join(at, "first"), text, 0o600)
 
 			p.healthy("pvc-1")
-			// A process that comes later finds what there is.
+			// A later process finds the existing volumes.
 			p.restart()
 			p.stage("pvc-1", c)
 			p.expand("pvc-1", at, c, 2*bytes)
@@ -201,7 +201,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 				t.Fatalf("the source takes no writes after it was copied: %v", err)
 			}
 
-			// Larger than its source, and mounted beside it.
+			// The copy is larger than its source and mounted at the same time.
 			p.provision("pvc-2", c, 3*bytes, "snapshot-1")
 			p.stage("pvc-2", c)
 			other := p.publish("pvc-2", c)
@@ -233,7 +233,7 @@ func (p *plugin) compare(path string, want []byte) {
 	}
 }
 
-// large checks that the file system is about as large as its volume.
+// large checks that the size of the file system is about the size of its volume.
 func (p *plugin) large(at string, volume int64) {
 	p.t.Helper()
 	u, err := mount.Host{}.Usage(at)
@@ -262,7 +262,8 @@ func TestDriverWithDevices(t *testing.T) {
 	p.healthy("pvc-1")
 }
 
-// TestTimeToStage prints the figures of the gates of `make bench-storage`, without a cluster.
+// TestTimeToStage prints the measurements that the gates of `make bench-storage` judge, without a
+// cluster.
 func TestTimeToStage(t *testing.T) {
 	p := newPlugin(t)
 	p.files.Sparse = true

@@ -27,18 +27,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// machineEnv turns these tests on.
+// machineEnv is the environment variable that enables these tests.
 const machineEnv = "KUBEVEIL_DM"
 
 const (
 	cluster = "c0ffee00-0000-4000-8000-000000000001"
 	size    = 64 << 20
-	// canary is looked for on disks; it is repeated so that wherever a sector begins there is a
-	// whole one.
+	// canary is the text that tests search for on disks. It is written repeatedly, so that every
+	// sector contains a complete canary.
 	canary = "kubeveil-canary-8c1f"
 )
 
-// node is this machine with volumes in files.
+// node is this machine. Its volumes are files.
 type node struct {
 	*volume.Set
 	t       *testing.T
@@ -62,7 +62,7 @@ func newNode(t *testing.T) *node {
 	return newNodeIn(t, t.TempDir())
 }
 
-// newNodeIn returns a node whose volumes are below dir.
+// newNodeIn returns a node whose volumes are in dir.
 func newNodeIn(t *testing.T, dir string) *node {
 	t.Helper()
 	dirs := map[string]string{}
@@ -86,7 +86,7 @@ func newNodeIn(t *testing.T, dir string) *node {
 	return n
 }
 
-// clean leaves no mapping and no loop device.
+// clean removes all mappings and loop devices.
 func (n *node) clean() {
 	ctx := context.WithoutCancel(n.t.Context())
 	for _, v := range n.volumes {
@@ -167,8 +167,8 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count returns how often the canary's text is in the file, past the page cache. It does not count
-// a text across two pieces: each sector has the text whole.
+// count returns how often a text is in a file. It reads without the page cache. It does not find a
+// text that crosses the border of two reads. That suffices because each sector has complete texts.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)
@@ -180,7 +180,8 @@ func count(t *testing.T, path, text string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A file that is read whole would be in the memory that TestManyVolumesInLittleMemory measures.
+	// The file is read in parts, because TestManyVolumesInLittleMemory measures the memory of this
+	// process.
 	b, found := blk.Buffer(1<<20), 0
 	for at := int64(0); at < n; at += int64(len(b)) {
 		piece := b[:min(int64(len(b)), n-at)]
@@ -219,8 +220,8 @@ func (n *node) recovery(name string) (passphrase, volumeKey string) {
 	return string(text.Bytes()), hex.EncodeToString(keys.Volume.Bytes())
 }
 
-// Data that is written through a volume is read back, and is nowhere on the disk. Stock cryptsetup
-// reads it, and the driver reads the data of cryptsetup.
+// Data that is written to a volume can be read back, and is not on the disk in clear. Stock
+// cryptsetup can read it, and the driver can read data that cryptsetup wrote.
 func TestRoundTripWithCryptsetup(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -272,7 +273,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	wantAt(t, o.Mapping.Path, 2<<20, marked("written by cryptsetup"))
 }
 
-// The kernel shows the key to no process.
+// The kernel does not show the key to any process.
 func TestKernelShowsNoKey(t *testing.T) {
 	n := newNode(t)
 	for i, class := range []dmcrypt.Tuning{dmcrypt.Throughput, dmcrypt.Latency, ""} {
@@ -344,7 +345,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	}
 }
 
-// The disk now belongs to cryptsetup.
+// The disk now has a header of cryptsetup.
 func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.create("v")
@@ -360,7 +361,7 @@ func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
 		t.Errorf("formatted by cryptsetup: %v", err)
 	}
 	run(t, "", "cp", honest, n.image("v"))
-	// Our volume with one change by cryptsetup.
+	// This is our volume with a change that cryptsetup made.
 	run(t, "", "cryptsetup", "config", "--label", "changed", n.image("v"))
 	if _, err := n.Open(t.Context(), "v", volume.OpenOptions{}); !errors.Is(err, crypt.Tampered) {
 		t.Errorf("changed by cryptsetup: %v", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// Many volumes at once, in little memory.
+// Many volumes are used at once, in little memory.
 func TestManyVolumesInLittleMemory(t *testing.T) {
 	const many = 100
 	n := newNode(t)
@@ -68,7 +68,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	t.Logf("one existing volume alone: %v (adopted before: %v)", time.Since(start), one.Adopted)
 }
 
-// peak returns the largest memory that the process has had, KiB.
+// peak returns the largest resident size that the process has had, in KiB.
 func peak(t *testing.T) int {
 	t.Helper()
 	status := filetest.Read(t, "/proc/self/status")

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// inUse returns a node with an open volume v that begins with the canary, and a process that has
-// the mapping open.
+// inUse returns a node with an open volume v that begins with the canary. held is an open file of
+// the mapping.
 func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
 	t.Helper()
 	n = newNode(t)
@@ -39,13 +39,13 @@ func hold(t *testing.T, path string) *os.File {
 	return f
 }
 
-// reload loads a second table into a mapping, on which everything fails.
+// reload loads a second table into a mapping. All requests to this table fail.
 func reload(t *testing.T, name string) {
 	t.Helper()
 	run(t, fmt.Sprintf("0 %d error", size>>9), "dmsetup", "reload", name)
 }
 
-// suspend makes requests to a mapping wait; no file system is flushed.
+// suspend makes requests to a mapping wait. It does not flush a file system.
 func suspend(t *testing.T, name string) {
 	t.Helper()
 	run(t, "", "dmsetup", "suspend", "--nolockfs", name)
@@ -54,7 +54,7 @@ func suspend(t *testing.T, name string) {
 // A mapping whose disk was removed is replaced, while a process still has it open.
 func TestZombieIsFencedAndReplaced(t *testing.T) {
 	n, o, held := inUse(t)
-	// Another table under it, as a device that died and was replaced by its driver.
+	// The mapping gets another table, as if its device had died and its driver had replaced it.
 	reload(t, o.Mapping.Name)
 	suspend(t, o.Mapping.Name)
 	run(t, "", "dmsetup", "resume", o.Mapping.Name)
@@ -69,7 +69,7 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 
 	held.Close()
-	// A live mapping is fenced, with a request of its holder after it.
+	// A live mapping is fenced, and its holder then makes a request.
 	held = hold(t, next.Mapping.Path)
 	ctx := t.Context()
 	errtest.Must(t, (dmcrypt.Kernel{}).Fence(ctx, next.Mapping.Name))
@@ -90,8 +90,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	held.Close()
 
 	for _, name := range []string{o.Mapping.Name, next.Mapping.Name} {
-		// The kernel does it a moment later (dm_blk_close leaves it to a work queue), and udev may
-		// look at what dmsetup changed until then.
+		// The kernel removes the mapping a moment later (dm_blk_close leaves it to a work queue),
+		// and until then udev may open the mapping that dmsetup changed.
 		nettest.Until(t, time.Minute, name+" goes with its last close", func() bool {
 			_, err := (dmcrypt.Kernel{}).Lookup(ctx, name)
 			return errors.Is(err, dmcrypt.ErrNoMapping)
@@ -99,8 +99,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 }
 
-// A mapping with a second table, from an expansion that was killed before it made the table live,
-// continues with its own table, also when it was suspended.
+// An expansion that was killed before it made a second table live leaves the table behind. The
+// mapping continues with its first table, even if it was suspended.
 func TestSecondTableIsDropped(t *testing.T) {
 	n, o, _ := inUse(t)
 	for _, suspended := range []bool{false, true} {
@@ -121,7 +121,7 @@ func TestSecondTableIsDropped(t *testing.T) {
 	}
 }
 
-// Requests that wait in a suspended mapping fail when it is fenced, like later ones.
+// Requests that wait in a suspended mapping fail when it is fenced, like later requests.
 func TestFenceFailsWhatWaits(t *testing.T) {
 	n, o, held := inUse(t)
 	errtest.Must(t, (dmcrypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
@@ -139,8 +139,8 @@ func TestFenceFailsWhatWaits(t *testing.T) {
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 }
 
-// A size that the kernel refuses, as for a disk that became smaller, leaves the mapping unchanged,
-// and no request waits in it.
+// A size that the kernel refuses, for example because the disk became smaller, leaves the mapping
+// unchanged and not suspended.
 func TestResizeThatIsRefused(t *testing.T) {
 	n, o, held := inUse(t)
 	dev, err := n.Backend.Attach(t.Context(), "v")

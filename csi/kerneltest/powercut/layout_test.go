@@ -17,7 +17,7 @@ const (
 	lastPayload  = volumeSize - 4<<20
 )
 
-// testKeys are the same in the machine and here.
+// testKeys returns the same keys in the machine and on this host.
 func testKeys(t *testing.T) keyring.Provider {
 	t.Helper()
 	kek := make([]byte, keyring.KEKSize)
@@ -32,8 +32,8 @@ func testKeys(t *testing.T) keyring.Provider {
 
 func fileName(i int) string { return fmt.Sprintf("f%06d", i) }
 
-// fileContent returns the content of file i: different bytes for each, and not a whole number of
-// blocks.
+// fileContent returns the content of file i. It differs for each file, and its size is not a
+// multiple of the block size.
 func fileContent(i int) []byte {
 	b := make([]byte, 0, 12000)
 	for n := 0; len(b) < 11000+i%1000; n++ {

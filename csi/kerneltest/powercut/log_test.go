@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// writeLog returns a log in its form on disk.
+// writeLog returns a log in its format on disk.
 func writeLog(entries []logged) []byte {
 	le := binary.LittleEndian
 	out := make([]byte, minSector)
@@ -78,7 +78,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// Unflushed data may be there or not; flushed data is there.
+// A replayed disk has all flushed data. It may have unflushed data or not.
 func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	l := readLog(t, writeLog([]logged{
 		{0, sectors(8, 1), 0}, {8192, sectors(1, 2), 0}, {0, nil, Flush}, {0, sectors(16, 3), 0},
@@ -158,7 +158,7 @@ func TestDiskParts(t *testing.T) {
 	}
 }
 
-// A log that QEMU itself writes is read.
+// A log that QEMU itself wrote can be read.
 func TestLogOfQEMUIsRead(t *testing.T) {
 	tool := nettest.NeedProgram(t, "qemu-io")
 	dir := t.TempDir()

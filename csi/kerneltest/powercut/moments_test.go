@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// logEnv names the file of the log.
+	// logEnv is the environment variable with the path of the log.
 	logEnv = "KUBEVEIL_POWERCUT_LOG"
-	// momentsEnv is how many moments are checked in addition to all writes of metadata.
+	// momentsEnv is the environment variable with the number of moments that are checked in
+	// addition to all writes of metadata.
 	momentsEnv     = "KUBEVEIL_POWERCUT_MOMENTS"
 	defaultMoments = 200
 )
 
-// TestPowerCut looks at a disk at many moments of a volume's life, which package e2e/disk records.
+// TestPowerCut checks a disk at many moments of a volume's life. Package e2e/disk records the log.
 func TestPowerCut(t *testing.T) {
 	path := os.Getenv(logEnv)
 	if path == "" {
@@ -62,8 +63,8 @@ func TestPowerCut(t *testing.T) {
 	checkControl(t, log)
 }
 
-// checkCoverage reports whether the log has all parts of the workload. Otherwise nothing would be
-// proven.
+// checkCoverage checks that the log has all parts of the workload. A log without them would prove
+// nothing.
 func checkCoverage(t *testing.T, log *Log) {
 	t.Helper()
 	marks, err := Marks(log, marksStart, marksSize)
@@ -79,8 +80,9 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 	last := marks[len(marks)-1]
 	const files = (cycles + 2) * filesPerCycle
-	// Formatting, and two records for each closing, opening (once more: the last is not closed) and
-	// expansion.
+	// The metadata is written by formatting and by each closing, opening and expansion. Each of the
+	// latter writes two records. Openings outnumber closings by one, because the last opening is
+	// not followed by a closing.
 	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files ||
 		last.Volume.Payload != lastPayload {
 		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of "+
@@ -90,7 +92,7 @@ func checkCoverage(t *testing.T, log *Log) {
 	}
 }
 
-// checkControl reports whether the check notices, in this log, a disk that is older than its state.
+// checkControl checks that the verifier detects, in this log, a disk that is older than its state.
 func checkControl(t *testing.T, log *Log) {
 	t.Helper()
 	v := newVerifier(t, log)

@@ -17,14 +17,14 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// marker writes marks.
+// marker writes marks to the log.
 type marker struct {
 	disk  blk.Disk
 	n     int64
 	state TrustedState
 }
 
-// put marks the present state.
+// put changes the state and writes a mark with it.
 func (m *marker) put(change func(*TrustedState)) error {
 	change(&m.state)
 	b, err := encodeMark(m.state)
@@ -36,7 +36,7 @@ func (m *marker) put(change func(*TrustedState)) error {
 	return err
 }
 
-// markingStore marks each state once it is kept.
+// markingStore is a store that marks each state once it is stored.
 type markingStore struct {
 	volume.Store
 	marks *marker
@@ -75,11 +75,11 @@ func (r recorder) Sync() error {
 	return nil
 }
 
-// files of the simulated file system.
+// simulatedFiles is the number of files of the simulated file system.
 const simulatedFiles = 4
 
-// simulate runs a volume's life without a machine: it writes what device-mapper and a file system
-// would write.
+// simulate runs a volume's life without a machine. It makes the writes that device-mapper and a
+// file system would make.
 func simulate(t *testing.T) []logged {
 	t.Helper()
 	var entries []logged
@@ -115,7 +115,7 @@ func simulate(t *testing.T) []logged {
 	return entries
 }
 
-// simulateFiles writes a file system with files through the key of the volume, and flushes it.
+// simulateFiles writes a file system with files, encrypted with the volume's key, and flushes it.
 func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	t.Helper()
 	dir := t.TempDir()
@@ -150,8 +150,8 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	errtest.Must(t, disk.Sync())
 }
 
-// Each moment of a volume with the right order of writes passes. The check notices wrong disks and
-// wrong orders.
+// Each moment of a volume with the right order of writes passes the check. The check detects wrong
+// disks and wrong orders.
 func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	needTools(t)
 	entries := simulate(t)
@@ -177,7 +177,7 @@ func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 		t.Logf("without flushes: %v", err)
 	}
 
-	// The state is kept after the disk is written in place of before.
+	// In the wrong order, the state is stored after the disk is written instead of before.
 	early := slices.Clone(entries)
 	for i, e := range early {
 		if next := i + 1; e.offset >= marksStart && next < len(early) &&

@@ -45,7 +45,7 @@ func (s *oneStore) Update(_ context.Context, st volume.State,
 	return volume.Revision(fmt.Sprint(s.n)), nil
 }
 
-// oneDisk is a backend with one disk, whose id is as the machine has it.
+// oneDisk is a backend with one disk. The disk has the id that it has in the machine.
 type oneDisk struct {
 	backend.Backend
 	id string
@@ -61,14 +61,14 @@ func (oneDisk) Detach(context.Context, string) error { return nil }
 
 func (oneDisk) Expand(context.Context, string, int64) error { return nil }
 
-// verifier looks at moments of a log.
+// verifier checks the disk at moments of a log.
 type verifier struct {
 	t      *testing.T
 	replay *Replay
 	marks  []Marked
 	keys   keyring.Provider
 	dir    string
-	// looked counts moments, and checked those with a file system.
+	// looked counts the moments. checked counts the moments with a file system.
 	looked, checked int
 }
 
@@ -83,7 +83,8 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	}
 	v := &verifier{t: t, replay: NewReplay(log, DiskSize), marks: marks, keys: testKeys(t),
 		dir: t.TempDir()}
-	// Each moment is written out: a file system in memory spares the disk.
+	// The disk of each moment is written to a file. A file system in memory avoids the writes to
+	// the host's disk.
 	if dir, err := os.MkdirTemp("/dev/shm", "powercut-"); err == nil {
 		v.dir = dir
 		t.Cleanup(func() { os.RemoveAll(dir) })
@@ -91,8 +92,9 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	return v
 }
 
-// states returns the states that may have been kept outside the disk at a moment. They are the last
-// marked one, and the one whose mark comes next, because it was kept before its mark.
+// states returns the states that may have been stored outside the disk at a moment. These are the
+// state of the last mark, and the state of the next mark, because a state is stored before its mark
+// is written.
 func (v *verifier) states(moment int) []TrustedState {
 	var out []TrustedState
 	for i, m := range v.marks {
@@ -109,11 +111,12 @@ func (v *verifier) states(moment int) []TrustedState {
 	return out
 }
 
-// look checks a moment, with all writes, or with the unflushed writes that keep selects.
+// look checks a moment. If keep is nil, the disk has all writes. Otherwise it has all flushed
+// writes and those unflushed writes that keep selects.
 func (v *verifier) look(moment int, keep *rand.Rand) error {
 	states := v.states(moment)
 	if len(states) == 0 {
-		return nil // Nothing was requested yet.
+		return nil // The volume was not requested yet.
 	}
 	disk, err := v.replay.At(moment, keep)
 	if err != nil {
@@ -131,7 +134,7 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 	return nil
 }
 
-// check reports whether a volume with that state opens with that disk.
+// check returns an error unless a volume with that state opens with that disk.
 func (v *verifier) check(d *Disk, s TrustedState) error {
 	ctx := context.Background()
 	store := &oneStore{state: s.Volume}
@@ -171,7 +174,8 @@ func (v *verifier) check(d *Disk, s TrustedState) error {
 	return v.checkFiles(ctx, d, s)
 }
 
-// checkFiles decrypts the volume, has its file system checked, and looks for the flushed files.
+// checkFiles decrypts the volume, checks its file system with e2fsck, and looks for the flushed
+// files.
 func (v *verifier) checkFiles(ctx context.Context, d *Disk, s TrustedState) error {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -181,7 +185,7 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s TrustedState) erro
 		return err
 	}
 
-	// The journal is replayed, as on mount. Then e2fsck must find nothing.
+	// e2fsck replays the journal, as a mount would. After that it must not find an error.
 	out, err := exec.CommandContext(ctx, "e2fsck", "-p", image).CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
 		return fmt.Errorf("e2fsck -p: %w: %s", err, out)
@@ -212,7 +216,7 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s TrustedState) erro
 	return nil
 }
 
-// checkPatience bounds the look at one file system.
+// checkPatience bounds the check of one file system.
 const checkPatience = 3 * time.Minute
 
 var errLost = errors.New("its content was lost")
@@ -253,8 +257,8 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 	return nil
 }
 
-// tweak returns the number of the sector at an offset, as plain64 counts: in 512 bytes for every
-// size of sectors.
+// tweak returns the number of the sector at an offset as plain64 counts it: in units of 512 bytes
+// regardless of the sector size.
 func tweak(at int64) uint64 { return uint64(at / 512) }
 
 func cipherOf(ctx context.Context, keys keyring.Provider,
@@ -277,7 +281,7 @@ func cipherOf(ctx context.Context, keys keyring.Provider,
 }
 
 // moments returns the moments to check: before and after each write to the metadata, after each
-// mark, and n others.
+// mark, and n others that r chooses.
 func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 	chosen := make([]bool, len(log.Entries)+1)
 	for i, e := range log.Entries {
@@ -304,17 +308,18 @@ func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 const (
 	// lookEach is the interval of progress messages.
 	lookEach = 30 * time.Second
-	// spare is the rest of the test's time when no further moment is checked.
+	// spare is the part of the test's time that is left when the checks end early.
 	spare = 2 * time.Minute
-	// maxFailures ends the look at a log that is wrong everywhere.
+	// maxFailures is the number of failures after which the checks end.
 	maxFailures = 5
 )
 
-// errTime is a look that had to end before all moments were seen.
+// errTime is returned if the time was over before all moments were checked.
 var errTime = errors.New("the test's time is over")
 
-// all checks moments of the log, each with all writes, and twice with a part of the unflushed ones.
-// If the time is over before all are checked, that is an error, and so is a failed check.
+// all checks moments of the log: each once with all writes, and twice with a part of the unflushed
+// writes. It returns an error if a check fails, or if the time is over before all moments are
+// checked.
 func (v *verifier) all(n int, r *rand.Rand) error {
 	chosen := moments(v.replay.log, v.marks, n, r)
 	deadline, bounded := v.t.Deadline()
@@ -342,7 +347,7 @@ func (v *verifier) all(n int, r *rand.Rand) error {
 	return errors.Join(wrong...)
 }
 
-// needTools skips the test without the programs that check file systems.
+// needTools skips the test if a program that checks file systems is missing.
 func needTools(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"mke2fs", "e2fsck", "debugfs"} {

@@ -40,8 +40,8 @@ type workload struct {
 	files int
 }
 
-// TestWorkload runs a volume's life, as long as there is power: made, formatted, written to,
-// closed, opened, expanded. It ends while the volume is mounted.
+// TestWorkload runs a volume's life until the power is cut: the volume is made, formatted, written
+// to, closed, opened and expanded. The test ends while the volume is mounted.
 func TestWorkload(t *testing.T) {
 	if os.Getenv(WorkloadEnv) == "" {
 		nettest.Skip(t, nettest.Short, "set "+WorkloadEnv+
@@ -56,8 +56,8 @@ func TestWorkload(t *testing.T) {
 	defer marks.Close()
 	states, claims := t.TempDir(), t.TempDir()
 
-	// Left behind with the volume mounted on it: a folder of the test's would be emptied at its
-	// end, and the machine goes with its power.
+	// The folder is left behind with the volume mounted on it. A temporary folder of the test would
+	// be emptied at its end. The machine's power is cut anyway.
 	dir, err := os.MkdirTemp("", "powercut-")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,8 @@ func (w *workload) open() string {
 	return o.Mapping.Path
 }
 
-// close closes the volume. udev may still look at a device that was written to and closed.
+// close closes the volume. It retries, because udev may still open a device that was written to and
+// closed.
 func (w *workload) close() {
 	w.t.Helper()
 	var c volume.Closed
@@ -129,7 +130,8 @@ func (w *workload) close() {
 func (w *workload) makeFileSystem() {
 	w.t.Helper()
 	made, err := w.set.Make(w.t.Context(), volumeID, volume.OpenOptions{}, func(path string) error {
-		// Few inodes, and none to be zeroed later, so that the log holds what matters.
+		// The file system has few inodes and zeroes none of them later, so that the log is not
+		// filled with such writes.
 		w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0",
 			path)
 		w.run("blockdev", "--flushbufs", path)
@@ -145,7 +147,7 @@ func (w *workload) mount() {
 	w.run("mount", w.open(), w.dir)
 }
 
-// write makes n files, each flushed, between others that are not.
+// write makes n files and flushes them, and other files between them that it does not flush.
 func (w *workload) write(n int) {
 	w.t.Helper()
 	for range n {
