@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// TestMain runs the tests in a process whose stacks the runtime does not copy, like veil-csi.
+// TestMain runs the tests in a process in which the runtime does not copy stacks, as in veil-csi.
 func TestMain(m *testing.M) {
 	if err := secret.KeepStacks(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,8 +53,9 @@ func TestDeriveIsHKDF(t *testing.T) {
 	}
 }
 
-// Neither the data key nor a key derived from it stays in memory once they are wiped, also when the
-// garbage collector runs meanwhile. Without secret.KeepStacks it leaves copies on former stacks.
+// Neither the data key nor a key derived from it stays in memory once they are wiped, even if the
+// garbage collector runs meanwhile. Without secret.KeepStacks, copies would be left on former
+// stacks.
 func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 	s, err := Generate(sha512.Size)
 	errtest.Must(t, err)
@@ -91,7 +92,7 @@ func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 		defer memtest.Cover(part)
 		return memtest.Count(t, part, memtest.Everywhere) - 1 // part itself
 	}
-	const most = 32 // what Count looks for at once
+	const most = 32 // the length of the pieces that Count searches for
 	if count(wanted[:most]) != 1 {
 		t.Error("the data key is not found while it is there")
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// hardenEnv marks the process that hardens itself: it could not be undone in this one.
+// hardenEnv marks a separate process that hardens itself, because hardening cannot be undone in
+// this process.
 const hardenEnv = "KUBEVEIL_TEST_HARDEN"
 
 func TestHarden(t *testing.T) {
@@ -42,15 +43,15 @@ func TestHarden(t *testing.T) {
 
 	lockedWhenTouched(t)
 	heapIsGivenBack(t)
-	// What the process starts is as any other.
+	// Programs that the process starts are not hardened.
 	out, err := exec.CommandContext(t.Context(), "cat", "/proc/self/status").Output()
 	if err != nil || field(string(out), "VmLck:") != 0 {
 		t.Errorf("a child's memory is locked: %v: %s", err, out)
 	}
 }
 
-// lockedWhenTouched checks that memory that is mapped later is locked page by page as it is used,
-// and takes no memory before.
+// lockedWhenTouched checks that the pages of memory that is mapped later are locked when they are
+// first used, and take no memory before.
 func lockedWhenTouched(t *testing.T) {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -71,8 +72,8 @@ func lockedWhenTouched(t *testing.T) {
 	}
 }
 
-// heapIsGivenBack checks that the runtime still returns freed memory. Locked memory refuses its
-// usual way to do that.
+// heapIsGivenBack checks that the runtime still returns freed memory to the kernel. The usual way
+// fails for locked memory.
 func heapIsGivenBack(t *testing.T) {
 	t.Helper()
 	b := make([]byte, 64<<20)
@@ -93,7 +94,7 @@ func status(t *testing.T, name string) int {
 	return field(string(b), name)
 }
 
-// field returns a number of /proc/<pid>/status, KiB.
+// field returns a number of the text of /proc/<pid>/status, in KiB.
 func field(status, name string) int {
 	var n int
 	for line := range strings.Lines(status) {

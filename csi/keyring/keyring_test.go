@@ -20,7 +20,7 @@ var (
 	there = Binding{Cluster: "cluster-1", Volume: "pvc-2"}
 )
 
-// providers returns one of each kind, a further one with another key of the same kind.
+// providers returns two providers of each kind, with different keys.
 func providers(t *testing.T) map[string][2]Provider {
 	t.Helper()
 	fromSecrets := func(c byte) Provider {
@@ -92,7 +92,7 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// A key that came with a request does not outlive it.
+// A key that came with a request does not outlive the request.
 func TestProviderThatIsWipedOpensNothing(t *testing.T) {
 	p, err := FromSecrets(map[string]string{SecretKey: kekText(1), SecretPreviousKey: kekText(2)})
 	errtest.Must(t, err)

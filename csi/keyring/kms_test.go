@@ -24,7 +24,7 @@ type plugin struct {
 	mu     sync.Mutex
 	aead   cipher.AEAD
 	status *kms.StatusResponse
-	// answer, when set, is the response of Encrypt.
+	// answer is the response of Encrypt if it is set.
 	answer *kms.EncryptResponse
 	server *grpc.Server
 }

@@ -149,7 +149,7 @@ func TestForgottenSecretIsCollected(t *testing.T) {
 }
 
 // The garbage collector may find a Secret unused while it is being wiped, because Wipe is its last
-// use. Two secrets would then have the same memory.
+// use. If its memory were then released twice, two secrets would get the same memory.
 func TestWipedSecretIsGivenBackOnce(t *testing.T) {
 	var wiping sync.WaitGroup
 	for range 16 {
