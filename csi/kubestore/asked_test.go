@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A request is for one node: the one that has the volume now, not the one for which it was made.
+// A request is for the node that has the volume now, not for the node for which it was made.
 func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	var objects []runtime.Object
@@ -42,7 +42,7 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 		}
 		objects = append(objects, o)
 		if c.node == c.want {
-			want[c.want][name] = "now" // Another node does it once the volume names that.
+			want[c.want][name] = "now" // Another node does it once the volume names that node.
 		}
 	}
 	quiet := full()
@@ -71,8 +71,8 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	}
 }
 
-// A takeover concerns the node that may take the volume, the node that was declared gone, and no
-// other.
+// A takeover is only visible to the node that may take the volume and to the node that was declared
+// gone.
 func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()

@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// watched runs a cache of the store's node until the test ends.
+// watched runs a cache for the store's node until the test ends.
 func watched(t *testing.T, s *Store) *Cache {
 	t.Helper()
 	c := s.NewCache(nil)
@@ -33,7 +33,7 @@ func watched(t *testing.T, s *Store) *Cache {
 	return c
 }
 
-// on returns the object of a volume with its disk on the node.
+// on returns the object of a volume whose disk is on the node.
 func on(name, node string) *unstructured.Unstructured {
 	st := full()
 	st.Volume, st.Request.Node, st.Writer = name, node, node
@@ -54,8 +54,8 @@ func (c *Cache) names(t *testing.T) []string {
 	return names
 }
 
-// The cache follows the volumes of its node. It requests all volumes from an API server that cannot
-// select by node.
+// The cache follows the volumes of its node. If the API server cannot select volumes by node, the
+// cache requests all volumes.
 func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	for situation, selects := range map[string]bool{"by field": true, "without fields": false} {
 		t.Run(situation, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 	}
 }
 
-// A read that the cache answers costs no request; others go to the API server. An unfilled cache
-// must not answer that a volume does not exist.
+// A read that the cache can answer does not cause a request. Other reads go to the API server. A
+// cache that is not filled yet must not report that a volume does not exist.
 func TestCacheAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}
@@ -142,7 +142,7 @@ func TestCacheAnswers(t *testing.T) {
 	})
 }
 
-// A restored etcd uses revisions again. Later writes arrive all the same.
+// A restored etcd reuses revisions. The cache still receives later writes.
 func TestCacheIsReadAgainAfterARestoreOfEtcd(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil // one of them compares real time with the bubble's time

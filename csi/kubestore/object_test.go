@@ -125,7 +125,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// property holds the compared parts of a schema.
+// property contains the parts of a schema that the test compares.
 type property struct {
 	Type       string              `json:"type"`
 	Properties map[string]property `json:"properties"`
@@ -133,8 +133,8 @@ type property struct {
 	MaxLength  int                 `json:"maxLength"`
 }
 
-// The schema has exactly the fields that are written. The API server would refuse fields that it
-// lacks.
+// The schema has exactly the fields that are written. The API server would refuse fields that the
+// schema lacks.
 func TestSchemaIsTheState(t *testing.T) {
 	text := filetest.Read(t, "../../manifests/csi/crd/veilvolumes.yaml")
 
@@ -143,7 +143,7 @@ func TestSchemaIsTheState(t *testing.T) {
 			Group string
 			Names struct{ Kind, Plural string }
 			Scope string
-			// Versions is one.
+			// Versions has one element.
 			Versions []struct {
 				Name   string
 				Schema struct{ OpenAPIV3Schema property }
@@ -177,7 +177,7 @@ func TestSchemaIsTheState(t *testing.T) {
 	}
 }
 
-// compare compares a schema with the fields of a struct, without those in except.
+// compare compares a schema with the fields of a struct, except for the fields in except.
 func compare(t *testing.T, at string, p property, typ reflect.Type, except ...string) {
 	t.Helper()
 	want := map[string]reflect.Type{}

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// object returns an object with these fields.
+// objectOf returns an object with these fields.
 func objectOf(apiVersion, kind, namespace, name string,
 	fields map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
@@ -30,7 +30,7 @@ func objectOf(apiVersion, kind, namespace, name string,
 	return o
 }
 
-// copyClaim returns a claim of a class that is to be a copy.
+// copyClaim returns a claim of a class that requests a copy.
 func copyClaim(name, class, kind, of string) *unstructured.Unstructured {
 	ref := map[string]any{"kind": kind, "name": of}
 	if kind == "VolumeSnapshot" {
@@ -41,7 +41,7 @@ func copyClaim(name, class, kind, of string) *unstructured.Unstructured {
 }
 
 // A copy is placed on the node of its source. A claim of another driver, or without a source, is
-// left alone.
+// not changed.
 func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 	const group = snapshotGroup + "/v1"
 	class := func(name, by string) *unstructured.Unstructured {
@@ -125,7 +125,8 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		time.Sleep(3 * placeFirst)
 		nodes(want)
 
-		// A node that has no room returns the claim: it is placed again, with growing delays.
+		// A node without enough space returns the claim to the scheduler. The claim is placed
+		// again, with growing delays.
 		clone, err := claims.Get(t.Context(), "clone", metav1.GetOptions{})
 		errtest.Must(t, err)
 		clone.SetAnnotations(nil)
@@ -134,7 +135,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 		time.Sleep(2 * placeFirst)
 		nodes(map[string]string{"clone": "node-1"})
 
-		// A source that is bound later.
+		// This source is bound later.
 		source, err := claims.Get(t.Context(), "source-new", metav1.GetOptions{})
 		errtest.Must(t, err, unstructured.SetNestedField(source.Object, "pv", "spec", "volumeName"))
 		_, err = claims.Update(t.Context(), source, metav1.UpdateOptions{})
@@ -144,7 +145,7 @@ func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
 	})
 }
 
-// One tenant's claims for copies take only that tenant's share.
+// The claims of one tenant for copies only take that tenant's share of the waiting list.
 func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
 	p := NewForClient(nil, slog.New(slog.DiscardHandler))
 	store := placing{p}
