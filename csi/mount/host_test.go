@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// disk is a loop device on a new file. Its file may be resized.
+// disk returns a loop device on a new file. The file may be resized.
 func disk(t *testing.T, size int64) (loop blk.Loop, path string) {
 	t.Helper()
 	nettest.NeedRoot(t)
@@ -67,11 +67,12 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// lifeOf runs a file system from making to unmounting, in a mount namespace of its own.
+// lifeOf uses a file system from making to unmounting, in a mount namespace of its own.
 func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir string) error {
 	var h Host
 	staging, target := filepath.Join(dir, "a folder"), filepath.Join(dir, "target")
-	// As the kubelet's folder is: what is mounted there shows elsewhere, too.
+	// Mounts in this folder propagate to other mount namespaces, as mounts in the kubelet's folder
+	// do.
 	if err := errors.Join(os.Mkdir(staging, 0o700), unix.Mount(dir, dir, "", unix.MS_BIND, ""),
 		unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
 		return err
@@ -114,7 +115,7 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	return ended(t, staging, target)
 }
 
-// grown runs a file system whose device becomes larger while it is mounted.
+// grown grows a file system whose device becomes larger while it is mounted.
 func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir string) error {
 	onNew := onLastThread
 	defer func() { onLastThread = onNew }()
@@ -287,7 +288,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A path is refused if mounts below it would stay in the mount namespace.
+// A path is refused if mounts below it would not propagate out of the mount namespace.
 func TestCheckShared(t *testing.T) {
 	dir := t.TempDir()
 	nettest.NewHost(t).Run(t, func() error {

@@ -19,12 +19,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// fakePrograms returns a device and a function that replaces a program by a script.
+// fakePrograms returns a device and a function that replaces a program with a script.
 func fakePrograms(t *testing.T) (device string, become func(program, script string)) {
 	t.Helper()
 	loop, _ := disk(t, 1<<20)
 	dir := t.TempDir()
-	// The users of programs enter it.
+	// The unprivileged users as which the programs run must be able to enter the folder.
 	errtest.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Chmod(dir, 0o711)))
 	before := folders
 	t.Cleanup(func() { folders = before })
@@ -35,7 +35,7 @@ func fakePrograms(t *testing.T) (device string, become func(program, script stri
 	}
 }
 
-// fakeE2fsck returns a device and a function that replaces e2fsck by a script.
+// fakeE2fsck returns a device and a function that replaces e2fsck with a script.
 func fakeE2fsck(t *testing.T) (device string, become func(script string)) {
 	t.Helper()
 	device, program := fakePrograms(t)
@@ -61,7 +61,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself reports damage. Killing it, or a failure to start it, does not.
+// Only e2fsck itself can report damage. If e2fsck is killed or cannot be started, the file system
+// does not count as damaged.
 func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	device, become := fakeE2fsck(t)
 
@@ -80,7 +81,7 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 		if (err != nil) != c.fails || errors.Is(err, ErrDamaged) != c.damaged {
 			t.Errorf("%s: %v", end, err)
 		}
-		// Its output about a volume's files must not reach logs and events.
+		// e2fsck's output about a volume's files must not reach logs and events.
 		if err != nil && (strings.Contains(err.Error(), "patient") ||
 			!strings.Contains(err.Error(), "e2fsck -fn "+device)) {
 			t.Errorf("%s: %v", end, err)
@@ -91,11 +92,12 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	}
 }
 
-// A check takes no more memory than its limit. Otherwise a kubelet kills the driver of all volumes
-// with it.
+// The memory of a check is limited. Otherwise a large check could make the kernel kill the driver,
+// which serves all volumes.
 func TestCheckHasALimitOfMemory(t *testing.T) {
 	device, become := fakeE2fsck(t)
-	// It waits for the limit, which is set once the program runs, and gives up if none is set.
+	// The script waits for the limit, which is set once the program runs. It gives up if the limit
+	// is not set.
 	const script = `#!/bin/sh
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ "$(ulimit -v)" = 65536 ] && exit 0; sleep 0.1; done
 exit 8
@@ -110,10 +112,10 @@ exit 8
 	}
 }
 
-// A program that parses a file system has no rights except to its device.
+// A program that parses a file system only has rights to its device.
 func TestProgramsAreConfined(t *testing.T) {
 	device, become := fakePrograms(t)
-	// An error of Make quotes what it writes.
+	// An error of Make quotes the output of the program.
 	const script = `#!/bin/sh
 grep -E '^(Uid|Gid|Groups|Cap[A-Z][a-z]*|NoNewPrivs):' /proc/self/status | tr -d '\t'
 for last; do :; done
@@ -170,7 +172,7 @@ func user(t *testing.T, said string) string {
 	return "Uid:" + uid
 }
 
-// The programs that grow file systems keep the one capability that the kernel requires.
+// The programs that grow file systems keep one capability, because the kernel requires it.
 func TestProgramsThatGrowKeepOneCapability(t *testing.T) {
 	device, become := fakePrograms(t)
 	const script = "#!/bin/sh\ngrep -E '^(Cap|NoNew)' /proc/self/status | tr -d '\\t'; exit 7\n"
@@ -185,14 +187,14 @@ func TestProgramsThatGrowKeepOneCapability(t *testing.T) {
 		_, bound, _ := strings.Cut(err.Error(), "CapBnd:")
 		bound, _, _ = strings.Cut(bound, " ")
 		got, _ := strconv.ParseUint(bound, 16, 64)
-		// A machine may lack the capability itself.
+		// The machine itself may lack the capability.
 		if got&^(1<<capability) != 0 || !strings.Contains(err.Error(), "NoNewPrivs:1") {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }
 
-// Checks run at once as their memory allows: each takes its share of the Budget.
+// The number of concurrent checks is limited by their memory. Each takes its share of the Budget.
 func TestChecksAreBoundedByMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		check, programs, share uint64
@@ -205,7 +207,7 @@ func TestChecksAreBoundedByMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			device, become := fakeE2fsck(t)
-			// It runs until the test lets it end, by making a file.
+			// The script runs until the test makes a file.
 			dir := filepath.Dir(folders[0])
 			gate := filepath.Join(folders[0], "end")
 			running := filepath.Join(dir, "running")
@@ -247,8 +249,8 @@ func count(t *testing.T, dir string) int {
 	return len(entries)
 }
 
-// Programs that hang delay others only for a while, and release nothing twice. A slow program keeps
-// its memory.
+// Programs that hang delay others only for a while. Their memory is released once only. A slow
+// program keeps its memory.
 func TestProgramsThatHangAreOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudget(100)
