@@ -17,7 +17,7 @@ import (
 
 const (
 	copyID = "snap-1"
-	// markAt is where opened leaves its mark.
+	// markAt is the offset at which opened writes a mark.
 	markAt = crypt.DataOffset + 12345
 )
 
@@ -28,7 +28,7 @@ func (n *node) stateOf(volume string) State {
 	return s
 }
 
-// marked reports whether the disk of the volume has the mark of opened.
+// marked reports whether the disk of the volume has the mark that opened wrote.
 func (n *node) marked(volume string) bool {
 	d := n.disks[volume]
 	hook := d.Hook
@@ -81,7 +81,7 @@ func TestCopiesOfCopies(t *testing.T) {
 		}
 	}
 
-	// What is written afterwards is not in the snapshot; then the volume goes.
+	// Later writes are not in the snapshot. The snapshot outlives the volume.
 	n.disks[id].Flip(markAt, 0x77)
 	closeVolume(t, n)
 	s = n.process(0)
@@ -110,7 +110,7 @@ func TestCopiesOfCopies(t *testing.T) {
 	}
 }
 
-// A source stands still only while it is copied.
+// A source is suspended only while it is copied.
 func TestSourceStandsStill(t *testing.T) {
 	n := opened(t)
 	var trace []string
@@ -152,7 +152,7 @@ func TestSourceStandsStill(t *testing.T) {
 	n.nothingOf("c")
 }
 
-// nothingOf checks that neither state nor backing remains.
+// nothingOf checks that neither the state nor the backing of the volume remains.
 func (n *node) nothingOf(volume string) {
 	n.t.Helper()
 	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) ||
@@ -161,8 +161,8 @@ func (n *node) nothingOf(volume string) {
 	}
 }
 
-// stuck is a backend whose copies are done only when their source is not suspended any more: as one
-// that waits for memory which the source's holds.
+// stuck is a backend whose copies do not end while their source is suspended, for example because
+// they wait for memory that the source's data holds.
 type stuck struct{ stepBackend }
 
 func (b stuck) Copy(ctx context.Context, dst, src string, size int64) error {
@@ -226,7 +226,8 @@ func TestCopyRefuses(t *testing.T) {
 	n.intact()
 }
 
-// A source that was never opened is formatted, and stays free for the next node that opens it.
+// A source that was never opened is formatted, and is not in use afterwards, so any node may open
+// it.
 func TestCopyOfANewVolume(t *testing.T) {
 	n := newNode(t)
 	s := n.process(0)
@@ -246,8 +247,8 @@ func TestCopyOfANewVolume(t *testing.T) {
 	}
 }
 
-// A copy does not open on its source's disk, nor the source on the copy's disk. Their keys are the
-// same, so only names and records differ.
+// A copy does not open on its source's disk, and the source does not open on the copy's disk. Their
+// keys are the same, so only their names and records differ.
 func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -272,8 +273,8 @@ func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	}
 }
 
-// The disk's owner may show wrong data while a volume is copied. It is refused, nothing remains of
-// the copy, and the source is unchanged.
+// The disk's owner may present wrong data while a volume is copied. The copy is refused, nothing of
+// it remains, and the source is unchanged.
 func TestLiesWhileCopying(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(n *node) *blktest.Disk
@@ -322,8 +323,8 @@ func TestLiesWhileCopying(t *testing.T) {
 	}
 }
 
-// formattingCopy returns copies whose process was killed when it had reached FORMATTING and written
-// nothing.
+// formattingCopy returns a function that makes nodes. Their copy's process was killed in state
+// FORMATTING, before it had written to the disk.
 func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
 	at := func(t *testing.T, kill int) *node {
@@ -342,8 +343,8 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	}
 }
 
-// In FORMATTING the disk of a copy holds the source's metadata, ours or zeros. Other content is not
-// changed.
+// In state FORMATTING the disk of a copy contains the source's metadata, our metadata or zeros.
+// Other content is not overwritten.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
 
@@ -377,7 +378,7 @@ func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	}
 }
 
-// A state from a backup of before the copy does not replace the copy.
+// A state from a backup that is older than the copy does not replace the copy.
 func TestCopyUnderAStateFromABackup(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -393,7 +394,8 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	}
 }
 
-// A copy has all data of its source, also while the state does not have the source's expansion yet.
+// A copy has all data of its source even if the source's state does not contain an interrupted
+// expansion yet.
 func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// A copy of which only the beginning was made becomes as large as its source is at the next
-// request.
+// An incomplete copy becomes as large as its source is when the copy is requested again.
 func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -25,8 +24,8 @@ func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	}
 }
 
-// halfMade is a store with a state of copyID that cannot be read: as its creation left it that was
-// cut short, which a second one completes, or for good.
+// halfMade is a store with a state of copyID that cannot be read. Either its creation was
+// interrupted, and a second creation completes it, or it can never be read.
 type halfMade struct {
 	*memoryStore
 	whole, spoilt bool
@@ -47,7 +46,8 @@ func (h *halfMade) Create(ctx context.Context, st State) error {
 	return h.memoryStore.Create(ctx, st)
 }
 
-// A copy whose state was made by half is made at the next request. One that cannot be read is left.
+// A copy whose state was made only partly is made at the next request. A copy whose state cannot be
+// read is left unchanged.
 func TestCopyWhoseStateWasCutShort(t *testing.T) {
 	for _, spoilt := range []bool{false, true} {
 		n := opened(t)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A copy is killed at each of its steps, with the machine and without, and made again by the next
-// process, from each state of its source.
+// For each state of the source, the process of a copy is killed at each of its steps, with and
+// without a reboot, and the next process makes the copy again.
 func TestCopyKilledAtEachStep(t *testing.T) {
 	cut := func(wanted func(State) bool) func(t *testing.T) *node {
 		kill := 0
@@ -68,7 +68,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of a copy fails, once. The process continues, removes the parts of the copy, and makes
+// Each step of a copy fails once. The process continues, removes the parts of the copy, and makes
 // it again.
 func TestCopyFailedAtEachStep(t *testing.T) {
 	for name, source := range map[string]func(t *testing.T) *node{
@@ -100,7 +100,8 @@ func TestCopyFailedAtEachStep(t *testing.T) {
 	}
 }
 
-// expandAndClose returns an open volume. A process that expands and closes it is killed at a step.
+// expandAndClose returns a node with a volume that a process expands and closes. The process is
+// killed at step kill.
 func expandAndClose(t *testing.T, kill int) (*node, error) {
 	n := opened(t)
 	s := n.process(kill)
@@ -111,7 +112,7 @@ func expandAndClose(t *testing.T, kill int) (*node, error) {
 	return n, err
 }
 
-// lastStep is the last step of expandAndClose at which the state is as wanted.
+// lastStep returns the last step of expandAndClose after which the state is as wanted.
 func lastStep(t *testing.T, wanted func(State) bool) int {
 	t.Helper()
 	found := 0
@@ -129,7 +130,7 @@ func lastStep(t *testing.T, wanted func(State) bool) int {
 	}
 }
 
-// copyAgain makes the copy with a process that lives, and then every operation that must be
+// copyAgain makes the copy with an undisturbed process, and then runs every operation that must be
 // possible.
 func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	t.Helper()

@@ -31,7 +31,8 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 }
 
-// Two volumes' disks were exchanged. Deleting one does not destroy the other's only ciphertext.
+// The disks of two volumes were exchanged. Deleting one volume does not destroy the only ciphertext
+// of the other.
 func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	for name, copied := range map[string]bool{"another volume": false, "its own source": true} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +76,8 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	}
 }
 
-// A copy that died before it had a record of its own still carries the record of its source, and is
-// deleted.
+// A copy that was interrupted before it had its own record still has the record of its source. It
+// can be deleted.
 func TestDeleteAnUnfinishedCopy(t *testing.T) {
 	n := formattingCopy(t)(t)
 	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded ||
@@ -94,8 +95,8 @@ func create(n *node) error {
 	return err
 }
 
-// A backing that may belong to another volume is left, until an administrator has removed it. Its
-// key is destroyed all the same.
+// A backing that may belong to another volume is kept until an administrator has removed it. The
+// deleted volume's key is destroyed nevertheless.
 func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {
@@ -112,10 +113,10 @@ func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		node func(t *testing.T) *node
-		// elsewhere reports whether the volume is found on another device than was formatted; keeps
-		// reports whether the backend keeps a deleted backing.
+		// elsewhere reports whether the volume is found on a device other than the one that was
+		// formatted. keeps reports whether the backend keeps a deleted backing.
 		elsewhere, keeps bool
-		// why is the reason for refusing the disk, left whether the disk stays and that is an
+		// why is the reason for refusing the disk. left reports whether the disk stays, which is an
 		// error.
 		why  error
 		left bool
@@ -166,10 +167,10 @@ func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 	}
 }
 
-// blank replaces a disk by a blank one.
+// blank replaces a disk with a blank disk.
 func blank(d *blktest.Disk) { d.Become(blktest.New(crypt.DeviceSize(size))) }
 
-// withSomething returns a volume that was made and already has data on its disk.
+// withSomething returns a node with a volume that was made and whose disk already has data.
 func withSomething(t *testing.T) *node {
 	n := newNode(t)
 	errtest.Must(t, create(n))
@@ -178,7 +179,8 @@ func withSomething(t *testing.T) *node {
 	return n
 }
 
-// cutShort returns a volume whose formatting was torn before its record was written.
+// cutShort returns a node with a volume whose formatting was interrupted before its record was
+// written.
 func cutShort(t *testing.T) *node {
 	n := newNode(t)
 	errtest.Must(t, create(n))
@@ -192,8 +194,8 @@ func cutShort(t *testing.T) *node {
 	return n
 }
 
-// A copy that failed before anything was copied may leave its state. It is deleted like any other,
-// and its source is untouched.
+// A copy that failed before data was copied may leave its state. It is deleted like any other
+// volume, and its source is unchanged.
 func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

@@ -63,7 +63,8 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 }
 
-// Many processes and goroutines at once: one works, the others get an error.
+// Many processes and goroutines call an operation at once. One of them runs, and the others get an
+// error.
 func TestOneOfManyConcurrentOperationsWorks(t *testing.T) {
 	n := opened(t)
 	locks := t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/dmcrypt"
 )
 
-// heir is another node that sees the same states and disks.
+// heir returns another node with the same states and disks.
 func (n *node) heir() *node {
 	n.t.Helper()
 	other := newNode(n.t)
@@ -19,7 +19,7 @@ func (n *node) heir() *node {
 	return other
 }
 
-// edit changes the state of the volume as another node does.
+// edit changes the state of the volume as another node would.
 func (n *node) edit(change func(*State)) {
 	store := n.store.(*memoryStore)
 	store.mu.Lock()
@@ -30,8 +30,8 @@ func (n *node) edit(change func(*State)) {
 	store.states[id] = s
 }
 
-// A volume was taken from a node that has it open. Once the node looks, it writes there no more,
-// changes nothing else, and can close the volume.
+// A volume was taken from a node that has it open. Once the node looks at the state, it stops
+// writing to the volume, changes nothing else, and can close the volume.
 func TestYieldFencesTakenOverMappings(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
@@ -87,7 +87,8 @@ func TestYieldFencesTakenOverMappings(t *testing.T) {
 	}
 }
 
-// Mappings of volumes that no other node has stay, and so do mappings ahead of the state.
+// Mappings of volumes that other nodes do not have are kept, and so are mappings with a later epoch
+// than the state.
 func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*State)
@@ -106,8 +107,8 @@ func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks. No node has it, and the mapping
-// here would write to it all the same.
+// The other node has closed the volume again before this node looks. The volume is not in use by
+// any node, but the mapping of this node could still write to it.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)
 	other := n.heir().process(0)
@@ -133,7 +134,7 @@ func TestYieldOfFormerEpochs(t *testing.T) {
 	n.intact()
 }
 
-// The key that seals a volume is removed with the volume, and not before.
+// The kept key that seals a volume is removed with the volume, and not before.
 func TestYieldAndTheKeyThatIsKept(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -149,7 +150,7 @@ func TestYieldAndTheKeyThatIsKept(t *testing.T) {
 	}
 }
 
-// takes is a backend during whose work another node takes the volume over.
+// takes is a backend. While it works, another node takes the volume over.
 type takes struct {
 	backend.Backend
 	take func()
@@ -160,7 +161,7 @@ func (b takes) Attach(ctx context.Context, v string) (backend.Device, error) {
 	return b.Backend.Attach(ctx, v)
 }
 
-// takenWhenRead makes another node take the volume over when its disk is read.
+// takenWhenRead makes another node take the volume over at the moment when its disk is read.
 func takenWhenRead(s *Set, take func()) {
 	disk := s.Backend.(stepBackend).disks[id]
 	hook := disk.Hook
@@ -173,8 +174,8 @@ func takenWhenRead(s *Set, take func()) {
 	}
 }
 
-// A node that continues an interrupted operation reads the state once more before it writes:
-// another node may have taken the volume, and its disk, over.
+// A node that continues an interrupted operation reads the state again before it writes, because
+// another node may have taken over the volume and its disk.
 func TestContinuedOperationSeesATakeover(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut func(*State)

@@ -34,7 +34,7 @@ func TestKeyServiceAway(t *testing.T) {
 	if st, _, err := n.store.Get(ctx, "new"); err != nil || st.Phase != New {
 		t.Errorf("a new volume: %+v, %v", st, err)
 	}
-	// Its plain text goes; it is not released before it is sealed.
+	// The plain text is removed. The volume is not released before it is sealed.
 	for range 2 {
 		c, err := s.Close(ctx, id, nil)
 		if c.Sealed || !errors.Is(err, keyring.ErrUnavailable) || n.state().Writer == "" ||
@@ -58,7 +58,8 @@ func TestKeyServiceAway(t *testing.T) {
 	n.intact()
 }
 
-// idle is a provider that is called only while no read slot is held: it may be away for long.
+// idle is a provider that checks that a read slot is not held while it is called, because a
+// provider may be away for long.
 type idle struct {
 	keyring.Provider
 	t *testing.T
@@ -83,8 +84,8 @@ func (i idle) check(what string) {
 	}
 }
 
-// Disks that hang delay others until these have waited long enough. A key service that hangs delays
-// no other volume.
+// Disks that hang delay other disks only for a limited time. A key service that hangs does not
+// delay other volumes.
 func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

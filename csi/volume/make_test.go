@@ -22,7 +22,7 @@ func created(t testing.TB) *node {
 	return n
 }
 
-// endingKeys wrap nothing for requests that are over.
+// endingKeys is a provider that does not wrap keys for requests that have ended.
 type endingKeys struct{ keyring.Provider }
 
 func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding,
@@ -33,7 +33,8 @@ func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding,
 	return e.Provider.Wrap(ctx, b, key)
 }
 
-// A request that ends before its disk was scanned leaves a result that the next one continues from.
+// A request that ends before its disk was scanned leaves a partial result, from which the next
+// request continues.
 func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 	n := created(t)
 	s := n.process(0)
@@ -66,7 +67,8 @@ func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 	}
 }
 
-// mkfs counts the file systems that are made, and leaves the mark of opened in the volume's data.
+// mkfs returns a function that counts the file systems that are made, and writes the mark of opened
+// to the volume.
 func (n *node) mkfs(made *int) func(string) error {
 	return func(string) error {
 		if err := n.step("mkfs"); err != nil {
@@ -101,8 +103,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// A process ends at each step of Make, and the next process continues. The volume is then used in
-// an epoch that it never had before.
+// A process is killed at each step of Make, and the next process continues. The volume is then used
+// in an epoch that it never had before.
 func TestMakeKilledAtEachStep(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for kill := 1; ; kill++ {
@@ -140,7 +142,7 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// past keeps all states that a volume ever had.
+// past records all states that a volume has had.
 type past struct {
 	Store
 	states *[]State
@@ -152,8 +154,8 @@ func (p past) Update(ctx context.Context, st State, r Revision) (Revision, error
 	return next, err
 }
 
-// For each state of a volume's first minute that is restored, while the volume is open or later, no
-// file system is made over data that a pod wrote since.
+// Each state that a volume has during its creation may be restored while the volume is open or
+// later. A file system is then never made over data that a pod wrote since.
 func TestNoFileSystemIsMadeOnUsedVolumes(t *testing.T) {
 	n, made := created(t), 0
 	states := []State{n.state()}
@@ -200,8 +202,8 @@ func TestNoFileSystemIsMadeOnUsedVolumes(t *testing.T) {
 	restored("once it was closed")
 }
 
-// No file system is made on a mapping that a dead process left in Make and that a process has open.
-// A mapping on which none can be made is removed.
+// A process that dies in Make may leave a mapping. If another process has the mapping open, a file
+// system is not made on it. If a file system cannot be made, the mapping is removed.
 func TestMakeRefusesMappingsInUse(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {
@@ -230,7 +232,7 @@ func TestMakeRefusesMappingsInUse(t *testing.T) {
 		t.Errorf("mappings %v, %+v", live, n.state())
 	}
 
-	// udev, for one, may look at the device when mkfs is done.
+	// udev, for example, may open the device when mkfs has ended.
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(device string) error {
 		n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Open = 1 })
 		return n.mkfs(&made)(device)
@@ -243,7 +245,7 @@ func TestMakeRefusesMappingsInUse(t *testing.T) {
 	}
 }
 
-// A mapping that was fenced and that a process holds open keeps its name, and blocks no volume.
+// A fenced mapping that a process holds open keeps its name, and does not block other volumes.
 func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
 	n, made := created(t), 0
 	failed := errors.New("no mkfs")

@@ -26,15 +26,16 @@ import (
 const memoryEnv = "KUBEVEIL_TEST_MEMORY"
 
 const (
-	// many volumes are opened at once.
+	// many is the number of volumes that are opened at once.
 	many = 100
-	// memoryLimit is the memory that the whole driver may take for that, KiB. memoryShare is the
-	// share of this package and its dependencies: a driver has Kubernetes clients and gRPC, too.
+	// memoryLimit is the memory in KiB that the whole driver may take for these volumes.
+	// memoryShare is the share of this package and its dependencies, because a driver also has
+	// Kubernetes clients and gRPC.
 	memoryLimit = 64 << 10
 	memoryShare = memoryLimit / 2
 )
 
-// fileBackend keeps volumes in files, which take the place of devices.
+// fileBackend stores volumes in files, which are used instead of devices.
 type fileBackend struct{ dir string }
 
 func (f fileBackend) path(v string) string { return filepath.Join(f.dir, v) }
@@ -66,11 +67,12 @@ func (fileBackend) Capacity(context.Context) (int64, error) {
 	return 0, errors.ErrUnsupported
 }
 
-// A hundred volumes are made at once, and opened at once, by a process that locks all its memory.
+// A process that locks all its memory makes a hundred volumes at once, and then opens them at once.
 func TestManyVolumesInLittleMemory(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv(memoryEnv) == "" {
-		// Built for this, because the race detector takes several times the memory.
+		// The tests are built again without the race detector, which takes several times the
+		// memory.
 		again := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-v",
 			"-run=^"+t.Name()+"$", ".")
 		again.Env = append(os.Environ(), memoryEnv+"=1")
@@ -131,7 +133,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	}
 }
 
-// together does something with all volumes at once.
+// together runs do for all volumes at once.
 func together(t *testing.T, do func(ctx context.Context, v string) error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -145,7 +147,7 @@ func together(t *testing.T, do func(ctx context.Context, v string) error) {
 	all.Wait()
 }
 
-// peak returns the largest resident size since its last call, KiB.
+// peak returns the largest resident size since its last call, in KiB.
 func peak(t *testing.T) int {
 	t.Helper()
 	status := filetest.Read(t, "/proc/self/status")

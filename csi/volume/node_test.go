@@ -20,14 +20,14 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// attempts is how often a process tries to let a volume go on; without pauses, which no test is to
-// wait for.
+// attempts is the number of attempts of a process to resume a volume. The tests make no pauses
+// between them.
 const attempts = 4
 
 // errDead is the error of every operation of a killed process.
 var errDead = errors.New("killed")
 
-// node is a machine whose disks, mappings and store are in memory. Its processes come and go.
+// node is a machine whose disks, mappings and store are in memory. They outlive its processes.
 type node struct {
 	t       testing.TB
 	name    string
@@ -36,12 +36,12 @@ type node struct {
 	disks   map[string]*blktest.Disk
 	keys    keyring.Provider
 	numbers map[string]uint64
-	// keeps reports whether backings that are deleted keep what is on them.
+	// keeps reports whether deleted backings keep their content.
 	keeps bool
 
 	mu sync.Mutex
-	// steps counts the operations; the process is killed at number kill, or continues after that
-	// one failed.
+	// steps counts the operations of the process. At operation number kill the process is killed,
+	// or the operation fails and the process continues.
 	steps, kill int
 	goesOn      bool
 	trace       []string
@@ -73,7 +73,7 @@ func newProvider(t testing.TB, c byte) keyring.Provider {
 	return p
 }
 
-// step is called before everything that a process does.
+// step is called before each operation of a process.
 func (n *node) step(what string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +85,7 @@ func (n *node) step(what string) error {
 	return nil
 }
 
-// process starts a new process of the driver, to be killed at a step; 0 means never.
+// process starts a new process of the driver that is killed at step kill, or never if kill is 0.
 func (n *node) process(kill int) *Set {
 	n.mu.Lock()
 	n.steps, n.kill, n.goesOn, n.trace = 0, kill, false, nil
@@ -128,7 +128,7 @@ type stored struct {
 
 func (s stored) revision() Revision { return Revision(fmt.Sprint(s.Revision)) }
 
-// memoryStore is a Store without the waiting for a disk.
+// memoryStore is a Store in memory, which does not wait for a disk.
 type memoryStore struct {
 	mu     sync.Mutex
 	states map[string]stored
@@ -186,7 +186,8 @@ func (m *memoryStore) Remove(_ context.Context, v string, r Revision) error {
 	return nil
 }
 
-// stepStore, stepBackend and stepKeys are the seams, each a step.
+// stepStore, stepBackend and stepKeys wrap the dependencies of a process. Each of their operations
+// is a step.
 type stepStore struct{ *node }
 
 func (s stepStore) Get(ctx context.Context, v string) (State, Revision, error) {
@@ -256,7 +257,7 @@ func (b stepBackend) Provision(_ context.Context, v string, size int64) error {
 func (n *node) add(v string, d *blktest.Disk) {
 	d.Hook = func(op string, _ int64, _ int) error {
 		if op == "read" {
-			return nil // Changes nothing: killed there is killed at the step before.
+			return nil // It changes nothing, so a death here equals a death at the previous step.
 		}
 		return n.step("disk " + op)
 	}
@@ -314,8 +315,8 @@ func (b stepBackend) Destroys() bool { return !b.keeps }
 
 func (b stepBackend) Capacity(context.Context) (int64, error) { return 1 << 40, nil }
 
-// formatted is a node with a volume that is open, once there is one: to format takes longer than
-// most of what is tested.
+// formatted holds a node with an open volume after the first use, because formatting takes longer
+// than most tests.
 var formatted struct {
 	sync.Mutex
 	*node

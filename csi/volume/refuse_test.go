@@ -28,8 +28,8 @@ func second(t *testing.T, n *node) {
 	}
 }
 
-// The owner of a closed volume's disk may do these. Each is refused for its reason, nothing is
-// written, nothing is kept, and the volume opens again when its disk is back.
+// The owner of a closed volume's disk may make these changes. Each is refused for its own reason,
+// nothing is written, no mapping is kept, and the volume opens again when its disk is restored.
 func TestTamperedDisksAreRefusedForTheirReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(t *testing.T, n *node, d *blktest.Disk)
@@ -123,7 +123,7 @@ func TestImagesOfFormerEpochsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The power fails while it is open, and the disk comes back as it was once.
+	// The power fails while the volume is open, and the disk returns with an earlier content.
 	n.reboot()
 	latest := n.disks[id].Clone()
 
@@ -157,7 +157,7 @@ func TestStateFromABackup(t *testing.T) {
 		crypt.NewerThanState) {
 		t.Errorf("%v", err)
 	}
-	// Even a state from before the volume was formatted does not get it formatted.
+	// Even with a state from before the volume was formatted, the disk is not formatted again.
 	old.State = State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}
 	store.states[id] = old
 	writes := n.disks[id].Writes()
@@ -168,8 +168,8 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen returns a volume that a process has open. Its state is from a backup of before
-// it was opened.
+// restoredWhileOpen returns a node with a volume that a process has open. The volume's state is
+// from a backup that was made before the volume was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
 	store := n.store.(*memoryStore)
@@ -184,8 +184,8 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	return n, mapping
 }
 
-// A mounted volume is newer than its state from a backup. A person decides, and until then nothing
-// changes.
+// A mounted volume is newer than its state, which was restored from a backup. An administrator must
+// decide, and until then nothing is changed.
 func TestStateFromABackupWhileOpen(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, s *Set) error{
 		"open": openAgain,
@@ -222,7 +222,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 		})
 	}
 
-	// A fenced mapping needs no key: the disk holds the rest.
+	// A fenced mapping can be closed without the key, because the disk has everything else.
 	n, mapping := restoredWhileOpen(t)
 	errtest.Must(t, n.engine.Fence(t.Context(), mapping))
 
@@ -293,7 +293,7 @@ type full struct{ backend.Backend }
 
 func (full) Expand(context.Context, string, int64) error { return backend.ErrFull }
 
-// When no mapping can be made, the volume stays as it is, and opens once one can be made.
+// If a mapping cannot be made, the volume stays unchanged. It opens once a mapping can be made.
 func TestNoDeviceMapper(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

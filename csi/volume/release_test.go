@@ -30,8 +30,8 @@ func (a attached) Detach(ctx context.Context, v string) error {
 	return a.Backend.Detach(ctx, v)
 }
 
-// A volume that was not opened has no device either, because no call will close it. A device with a
-// mapping on it stays.
+// A volume that could not be opened does not keep a device, because no later call will close it. A
+// device with a mapping on it is kept.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {
 		n.store.(*memoryStore).states[id] = stored{1,
@@ -79,7 +79,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	}
 }
 
-// A half-made copy that cannot be read now keeps no device either.
+// An incomplete copy that cannot be read at the moment does not keep a device either.
 func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	broken := errors.New("a disk that cannot be read")
 
@@ -110,8 +110,8 @@ func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	}
 }
 
-// The disk's owner may keep an image from any step of opening or closing a volume at which he had
-// the process end. It is refused once the volume was opened since.
+// The disk's owner may kill the process at any step of opening or closing a volume and keep an
+// image of the disk. The image is refused once the volume has been opened again.
 func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, n *node)
@@ -146,7 +146,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 					t.Fatalf("step %d after %v: %v", kill, when, err)
 				}
 
-				// What a pod writes now would be lost with the image that was kept.
+				// Data that a pod writes now would be lost if the kept image were accepted.
 				n.reboot()
 				n.disks[id].Become(kept)
 				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err,

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Mappings that a copy left suspended are resumed when the driver starts, and when their volume is
-// opened. Mappings of a copy that is under way are not.
+// Mappings that a dead copy left suspended are resumed when the driver starts, and when their
+// volume is opened. Mappings of a running copy are not resumed.
 func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	n := opened(t)
 	name := n.engine.Live()[0]
@@ -26,7 +26,7 @@ func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The copying process may die yet: the caller resumes again.
+	// The copying process may still die, so the caller must call Resume again.
 	if err := s.Resume(t.Context()); !errors.Is(err, ErrInProgress) || len(n.suspended()) != 1 {
 		t.Errorf("while it is copied: %v, suspended %v", err, n.suspended())
 	}
@@ -41,8 +41,8 @@ func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	}
 }
 
-// lame is a store with a state that cannot be read, beside the others; with none at all when it is
-// away.
+// lame is a store that has, among others, a state that cannot be read. If it is away, no states can
+// be read.
 type lame struct {
 	Store
 	away bool
@@ -56,7 +56,7 @@ func (l lame) List(ctx context.Context) ([]State, error) {
 	return states, errors.Join(err, fmt.Errorf("volume pvc-9: %w: no status", ErrState))
 }
 
-// A refused state of any volume keeps no other volume suspended.
+// A refused state of one volume does not keep other volumes suspended.
 func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	n := opened(t)
 	stop := func(name string) {
@@ -72,7 +72,7 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
 		t.Errorf("a state that is refused: %v, suspended %v", err, n.suspended())
 	}
-	// A mapping that may be of the volume whose state is refused.
+	// This mapping may belong to the volume whose state is refused.
 	second(t, n)
 	for _, name := range n.engine.Live() {
 		stop(name)
@@ -83,7 +83,8 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	}
 }
 
-// A mapping whose volume another node took over, or is about to, is not resumed: it would write.
+// A mapping is not resumed if another node took its volume over, or is about to, because the
+// mapping would write.
 func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	n := opened(t)
 	n.engine.Edit(n.engine.Live()[0], func(m *dmcrypt.Mapping) { m.Suspended = true })
@@ -97,7 +98,7 @@ func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	}
 }
 
-// watched is a backend that shows what there is while a source stands still.
+// watched is a backend whose Copy calls look, while the source is suspended, and fails.
 type watched struct {
 	stepBackend
 	look func()
@@ -108,7 +109,7 @@ func (b watched) Copy(context.Context, string, string, int64) error {
 	return errDead
 }
 
-// killedInACopy returns a node whose process was killed while its source stood still, and the next
+// killedInACopy returns a node whose process was killed while a source was suspended, and the next
 // process.
 func killedInACopy(t *testing.T) (*node, *Set) {
 	t.Helper()
@@ -129,8 +130,8 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 	return n, next
 }
 
-// A mapping that a killed copy left suspended is resumed at the next start, while the API server is
-// away.
+// A mapping that a killed copy left suspended is resumed at the next start, even while the API
+// server is away.
 func TestResumeWithoutAPIServer(t *testing.T) {
 	n, s := killedInACopy(t)
 	for range 2 {
@@ -147,7 +148,8 @@ func TestResumeWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A mapping whose disk another node has opened since is not resumed: it would write.
+// A mapping is not resumed if another node has opened its disk since, because the mapping would
+// write.
 func TestResumeWithoutAPIServerFencesWhatWasTaken(t *testing.T) {
 	n, s := killedInACopy(t)
 	heir := n.process(0)

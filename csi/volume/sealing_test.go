@@ -10,15 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// keyless returns a Set whose volumes' keys come with requests.
+// keyless returns a Set for volumes whose keys only come with requests.
 func keyless(n *node) *Set {
 	s := n.process(0)
 	s.Keys = nil
 	return s
 }
 
-// A volume whose Close brings no key is sealed by the key that Open kept: an image from while it
-// was open is refused. A process without a kept key closes the volume unsealed.
+// If Close gets no key, the volume is sealed with the key that Open kept, so an image of the disk
+// from the time when it was open is refused. A process without a kept key closes the volume
+// unsealed.
 func TestKeptKeySealsAtClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		// use opens the volume and returns the Set that is to close it.
@@ -103,8 +104,8 @@ func openKeeping(t *testing.T, s *Set, keys keyring.Provider) *Set {
 	return s
 }
 
-// A close that is refused, or cut short, keeps the key for the next one. It notices changes of the
-// disk as with any key.
+// A close that is refused or interrupted keeps the key for the next close. With the kept key, a
+// close detects changes of the disk as with any key.
 func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -132,7 +133,7 @@ func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	}
 }
 
-// ending is a store that keeps nothing for requests that are over.
+// ending is a store that does not store states for requests that have ended.
 type ending struct{ Store }
 
 func (e ending) Update(ctx context.Context, st State, r Revision) (Revision, error) {
@@ -142,7 +143,7 @@ func (e ending) Update(ctx context.Context, st State, r Revision) (Revision, err
 	return e.Store.Update(ctx, st, r)
 }
 
-// The kept key opens nothing, and is removed with the volume.
+// The kept key cannot open a volume, and is removed with the volume.
 func TestKeptSealingKeyDecryptsNothing(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// failing makes an operation of the engine fail that often, as for lack of memory, and succeed
-// then. It returns the number of calls.
+// failing makes an operation of the engine fail the given number of times, as it would for lack of
+// memory, and then succeed. asked is the number of calls.
 func (n *node) failing(op string, times int) (asked *int) {
 	asked = new(int)
 	hook := n.engine.Hook
@@ -31,7 +31,7 @@ func (n *node) failing(op string, times int) (asked *int) {
 	return asked
 }
 
-// A source that does not resume at once is tried again, and the copy is complete.
+// If resuming a source fails at first, it is repeated, and the copy is complete.
 func TestSourceGoesOnAgain(t *testing.T) {
 	for times := 1; times < attempts; times++ {
 		n := opened(t)
@@ -44,8 +44,8 @@ func TestSourceGoesOnAgain(t *testing.T) {
 	}
 }
 
-// A source that no attempt resumes is reported as suspended, and nothing of its copy remains. This
-// process, or the next, resumes it on request.
+// If all attempts to resume a source fail, the source is reported as suspended, and nothing of its
+// copy remains. This process or the next resumes the source on request.
 func TestSourceThatStandsStill(t *testing.T) {
 	for name, goOn := range map[string]func(n *node, s *Set) error{
 		"this process": func(n *node, s *Set) error { return s.ResumeVolume(n.t.Context(), id) },
@@ -87,7 +87,7 @@ func TestSourceThatStandsStill(t *testing.T) {
 	}
 }
 
-// The attempts take the configured time, and no time once the process is to end.
+// The attempts take the configured time. Once the process must end, they take no time.
 func TestAttemptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)
@@ -114,7 +114,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 }
 
-// told is a backend in which the process gets the signal to end.
+// told is a backend. While it copies, the process gets the signal to end.
 type told struct {
 	stepBackend
 	end context.CancelFunc
@@ -125,8 +125,8 @@ func (b told) Copy(ctx context.Context, _, _ string, _ int64) error {
 	return ctx.Err()
 }
 
-// A copy that is stuck does not keep its source suspended, also when the first attempt does not
-// resume it.
+// A copy that is stuck does not keep its source suspended, even if the first attempt to resume the
+// source fails.
 func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 2)
@@ -142,7 +142,7 @@ func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	}
 }
 
-// halfway is an engine that fails once what it does has suspended the mapping.
+// halfway is an engine whose operations fail after they have suspended the mapping.
 type halfway struct{ dmcrypt.Engine }
 
 func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error {
@@ -153,8 +153,8 @@ func (h halfway) Suspend(ctx context.Context, name string, suspended bool) error
 	return err
 }
 
-// An operation that fails after it has suspended a volume resumes it, also if that takes two
-// attempts.
+// An operation that fails after it has suspended a volume resumes the volume, even if that takes
+// two attempts.
 func TestHalfwayToAStandstill(t *testing.T) {
 	n := opened(t)
 	n.failing("resume", 1)
@@ -176,7 +176,7 @@ func TestHalfwayToAStandstill(t *testing.T) {
 	}
 }
 
-// resizing is an engine whose Resize leaves the mapping suspended, having tried to let it go on.
+// resizing is an engine whose Resize leaves the mapping suspended after an attempt to resume it.
 type resizing struct{ dmcrypt.Engine }
 
 func (r resizing) Resize(ctx context.Context, t dmcrypt.MappingSpec, _ *keyring.Secret) error {
@@ -184,7 +184,7 @@ func (r resizing) Resize(ctx context.Context, t dmcrypt.MappingSpec, _ *keyring.
 		r.Engine.Suspend(ctx, t.Name, false))
 }
 
-// rebooting is a backend during whose copies all mappings go.
+// rebooting is a backend. While it copies, all mappings disappear.
 type rebooting struct{ stepBackend }
 
 func (b rebooting) Copy(ctx context.Context, dst, src string, size int64) error {
@@ -192,7 +192,7 @@ func (b rebooting) Copy(ctx context.Context, dst, src string, size int64) error 
 	return b.stepBackend.Copy(ctx, dst, src, size)
 }
 
-// A mapping that is gone is not suspended any more.
+// A mapping that no longer exists does not count as suspended.
 func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	n := opened(t)
 	asked := n.failing("resume", 0)
@@ -205,14 +205,14 @@ func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	n.nothingOf(copyID)
 }
 
-// racing is a backend in which another process puts a backing where a copy is about to be.
+// racing is a backend in which another process makes a backing at the place of a copy.
 type racing struct{ stepBackend }
 
 func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {
 	return errors.Join(b.stepBackend.Copy(ctx, dst, src, size), backend.ErrExists)
 }
 
-// A backing that a copy did not make is not removed with it.
+// A backing that a failed copy did not make is not removed with the copy.
 func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
@@ -226,7 +226,7 @@ func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 	}
 }
 
-// Disks that hang delay others only for a while, and release nothing twice.
+// Disks that hang delay others only for a while. Their slots are released once only.
 func TestDisksThatHangAreOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)
@@ -262,8 +262,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 	})
 }
 
-// slow is an engine that takes its time to write out what a file system holds before it stands
-// still.
+// slow is an engine that takes long to flush a file system before it suspends the mapping.
 type slow struct{ dmcrypt.Engine }
 
 func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
@@ -273,7 +272,7 @@ func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
 	return s.Engine.Suspend(ctx, name, suspended)
 }
 
-// The limit counts from the request: writers wait from then on.
+// The limit counts from the request to suspend, because writers wait from then on.
 func TestLimitOfAStandstillCountsFromTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)

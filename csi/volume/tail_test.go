@@ -19,9 +19,9 @@ func put(t *testing.T, d *blktest.Disk, fill byte) {
 	errtest.Must(t, d.Sync())
 }
 
-// The epoch covers the first 308 KiB only. Today's head with yesterday's tail is accepted, across
-// closings, openings and expansions. The test holds the limit that docs/storage.md names; with
-// fresh data it fails, too.
+// The epoch only covers the first 308 KiB. A disk with today's first part and yesterday's rest is
+// accepted, across closings, openings and expansions. docs/storage.md describes this limit. The
+// test also fails if the driver begins to detect stale data.
 func TestTodaysHeadWithYesterdaysTailIsAccepted(t *testing.T) {
 	const yesterday, today = 1, 2
 	n := opened(t)

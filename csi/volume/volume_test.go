@@ -81,7 +81,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// operation is something that is done to the volume of opened, or to one that prepare makes.
+// operation is an operation on the volume of opened, or on a volume that prepare makes.
 type operation struct {
 	name    string
 	prepare func(t *testing.T, n *node)
@@ -141,8 +141,8 @@ func operations(t *testing.T) []operation {
 	}
 }
 
-// Each operation is killed at each of its steps, with the machine and without, and done again by
-// the next process.
+// The process of each operation is killed at each step, with and without a reboot, and the next
+// process repeats the operation.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		for _, reboot := range []bool{false, true} {
@@ -171,8 +171,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of each operation fails, once. The process continues, undoes what it must, and repeats
-// the operation.
+// Each step of each operation fails once. The process continues, undoes the failed operation where
+// necessary, and repeats it.
 func TestFailedAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		t.Run(op.name, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestFailedAtEachStep(t *testing.T) {
 				failed := n.steps >= fail
 				when := fmt.Sprintf("step %d failed after %v", fail,
 					last(n.trace[:min(len(n.trace), fail-1)]))
-				// No error is well where the step was one that the operation can do without, as
-				// sealing is for closing.
+				// The operation may succeed if it can do without the failed step, as closing can do
+				// without sealing.
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatalf("%s: %v", when, err)
 				}
@@ -201,8 +201,8 @@ func TestFailedAtEachStep(t *testing.T) {
 	}
 }
 
-// An expansion that was killed costs no mapping, regardless of the next request: the mapping may be
-// mounted.
+// An expansion that was killed does not lose the mapping, regardless of the next request, because
+// the mapping may be mounted.
 func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 	for kill := 1; ; kill++ {
 		n := opened(t)
@@ -252,8 +252,8 @@ func closeVolume(t *testing.T, n *node) {
 	}
 }
 
-// checkAgain does the operation with a process that lives, and then every operation that must be
-// possible.
+// checkAgain repeats the operation with an undisturbed process, and then runs every operation that
+// must be possible.
 func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 	t.Helper()
 	if err := op.run(t.Context(), s); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Mappings that a restart may find. All are replaced, and the bad one has lost its disk even while
-// it is held open.
+// These mappings may exist after a restart. All are replaced, and the bad mapping no longer has the
+// disk even while it is held open.
 func TestZombieMappingsAreReplaced(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
 		"dead disk": func(n *node, m string) { n.engine.Kill(m) },
@@ -49,7 +49,7 @@ func TestZombieMappingsAreReplaced(t *testing.T) {
 	}
 }
 
-// A wrong mapping may be mounted all the same: it is left when no other could replace it.
+// A wrong mapping may nevertheless be mounted, so it is kept if it cannot be replaced.
 func TestZombiesThatCannotBeReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(n *node, s *Set)
@@ -58,7 +58,7 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 		"key service away": {func(_ *node, s *Set) { s.Keys = awayProvider{} },
 			keyring.ErrUnavailable},
 		"another disk": {func(n *node, _ *Set) { n.disks[id].Flip(4200, 1) }, crypt.Tampered},
-		// The same epoch: the backup is from before an expansion.
+		// The backup has the same epoch, because it is from before an expansion.
 		"state from a backup": {func(n *node, _ *Set) {
 			store := n.store.(*memoryStore)
 			old := store.states[id]

@@ -69,7 +69,8 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// A process that died while it wrote a state leaves no part of a wrapped key after the next write.
+// After a process has died while it wrote a state, the next write removes all parts of wrapped keys
+// that the process left.
 func TestFolderTakesWhatWasLeft(t *testing.T) {
 	f := &Folder{Dir: t.TempDir()}
 	left := filepath.Join(f.Dir, ".pvc-1.tmp-1")
@@ -98,7 +99,7 @@ func TestFolderTakesWhatWasLeft(t *testing.T) {
 		}
 	}
 
-	// A folder that is not there has not no states.
+	// If the folder does not exist, the store returns an error, not an empty list of states.
 	f.Dir = filepath.Join(f.Dir, "gone")
 	if _, err := f.List(t.Context()); err == nil {
 		t.Error("listed a folder that cannot be read")
