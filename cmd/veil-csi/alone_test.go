@@ -33,7 +33,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// found is a node as a starting driver finds it. Its one mapping has epoch 2.
+// found is the state of a node when a driver starts. Its only mapping has epoch 2.
 type found struct {
 	options
 	*dmcrypttest.Engine
@@ -41,7 +41,8 @@ type found struct {
 	mapping string
 }
 
-// newFound returns a node whose disk has that epoch. An epoch after 2 belongs to another node.
+// newFound returns a node whose disk has that epoch. If the epoch is greater than 2, another node
+// has opened the volume.
 func newFound(t *testing.T, epoch uint64) *found {
 	t.Helper()
 	u, engine := crypt.UUID{1}, dmcrypttest.New()
@@ -63,7 +64,7 @@ func newFound(t *testing.T, epoch uint64) *found {
 	return f
 }
 
-// mark suspends the mapping, and leaves the mark of a copy that died.
+// mark suspends the mapping and leaves the mark of a copy whose process died.
 func (f *found) mark(t *testing.T) {
 	t.Helper()
 	f.Edit(f.mapping, func(m *dmcrypt.Mapping) { m.Suspended = true })
@@ -76,11 +77,11 @@ func (f *found) suspended() bool {
 	return err == nil && m.Suspended
 }
 
-// fenced reports whether nothing can write to the disk.
+// fenced reports whether the mapping can no longer write to the disk.
 func (f *found) fenced() bool { return len(f.Live()) == 0 }
 
-// without points the driver at an API server that is away: one that accepts connections and never
-// answers, or one that refuses them.
+// without configures the driver with an API server that is away. If accepts is set, the server
+// accepts connections and never answers. Otherwise it refuses connections.
 func (f *found) without(t *testing.T, accepts bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,7 +104,7 @@ current-context: c
 }
 
 // A driver that starts while the API server is away resumes mappings that a dead process left
-// suspended. It fences volumes that another node has opened since.
+// suspended, and fences volumes that another node has opened since.
 func TestStartWithoutAPIServer(t *testing.T) {
 	for server, accepts := range map[string]bool{"accepts and never answers": true,
 		"refuses": false} {
@@ -138,7 +139,7 @@ func TestStartWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// A driver that cannot start at all still resumes mappings that a dead process left suspended.
+// A driver that fails to start still resumes mappings that a dead process left suspended.
 func TestStartThatFailsResumesFirst(t *testing.T) {
 	f := newFound(t, 2)
 	f.mark(t)
@@ -150,7 +151,8 @@ func TestStartThatFailsResumesFirst(t *testing.T) {
 	}
 }
 
-// A driver that knows its cluster fences volumes that belong to another node by their state.
+// A driver that can read the states fences volumes that belong to another node according to their
+// state.
 func TestStartFencesByTheState(t *testing.T) {
 	f := newFound(t, 2)
 	dir := t.TempDir()
@@ -169,7 +171,7 @@ func TestStartFencesByTheState(t *testing.T) {
 	}
 }
 
-// A mapping that is fenced before there is a driver is counted.
+// A mapping that is fenced before the driver is set up is counted.
 func TestFencedAtTheStartIsCounted(t *testing.T) {
 	f := newFound(t, 3)
 	f.mark(t)
@@ -204,7 +206,7 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 	}
 }
 
-// private is a mount table whose mounts stay in the driver's container.
+// private is a mount table whose mounts do not propagate out of the driver's container.
 type private struct {
 	mount.System
 	asked string
@@ -217,8 +219,9 @@ func (p *private) CheckShared(path string) error {
 	return mount.ErrPrivate
 }
 
-// A driver whose mounts would not reach the host does not register: pods would write in clear. A
-// driver that needs no kubelet serves.
+// A driver whose mounts would not reach the host does not register, because pods would write in
+// clear. If such mounts are allowed, because the driver runs in the kubelet's mount namespace, it
+// registers.
 func TestStartWherePodsWouldSeeNoMount(t *testing.T) {
 	for name, allowed := range map[string]bool{"with a kubelet": false,
 		"in the kubelet's mount namespace": true} {
@@ -271,7 +274,7 @@ func (away) Get(context.Context, string) (volume.State, volume.Revision, error) 
 	return volume.State{}, "", volume.ErrUnavailable
 }
 
-// alone runs the work that needs no API server, until the test stops it.
+// alone runs the work that does not need the API server, until the test stops it.
 func (f *found) alone(t *testing.T) (stop func()) {
 	t.Helper()
 	sets, err := f.sets(states{Store: away{}}, slog.New(slog.DiscardHandler))
@@ -294,8 +297,8 @@ func (f *found) alone(t *testing.T) (stop func()) {
 	}
 }
 
-// Another node opens the volume while the API server is away from this one: it is fenced within a
-// round.
+// Another node opens the volume while this node cannot reach the API server. This node fences the
+// volume within one round.
 func TestRecordsOfDisksAreReadWithoutAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFound(t, 2)
@@ -314,7 +317,7 @@ func TestRecordsOfDisksAreReadWithoutAPIServer(t *testing.T) {
 	})
 }
 
-// A volume that another process holds is resumed once that process is gone.
+// A volume that another process holds is resumed once that process has ended.
 func TestMarksAreTriedAgainWithoutAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFound(t, 2)

@@ -29,7 +29,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A refused disk makes an event at the claim, once for a time, and nothing else does.
+// A refused disk causes an event at the claim, at most once in a period. Other errors do not cause
+// events.
 func TestRefusalsBecomeEventsOfTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -63,7 +64,7 @@ func TestRefusalsBecomeEventsOfTheClaim(t *testing.T) {
 	})
 }
 
-// volumeError fails for one of them. The others get their events all the same.
+// volumeError returns an error for one of the volumes. The other volumes still get their events.
 func volumeError(v string) error {
 	if v == "b" {
 		return volume.ErrNotFound
@@ -71,7 +72,8 @@ func volumeError(v string) error {
 	return nil
 }
 
-// Events that an API server missed while it was away are made when it is back, in order and once.
+// Events that could not be made while the API server was away are made when it is back, in order
+// and once each.
 func TestNoticesWaitForTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -107,7 +109,7 @@ func TestNoticesWaitForTheAPIServer(t *testing.T) {
 	})
 }
 
-// joined is a driver whose volume pvc-0 has a claim, with a fake API server.
+// joined is a driver with a fake API server. Its volume pvc-0 has a claim.
 type joined struct {
 	*found
 	process *process
@@ -172,8 +174,8 @@ func (j *joined) stats(t *testing.T, v string) {
 	}
 }
 
-// What happens to a volume becomes an event at its claim: errors of calls, and actions and errors
-// of upkeep. The counter rises too.
+// Errors of calls, and actions and errors of upkeep, become events at the claim of the volume. They
+// are also counted.
 func TestEventsAtTheClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		writer          string
@@ -227,8 +229,8 @@ func (j *joined) counted(t *testing.T, name string) (sum float64) {
 	return sum
 }
 
-// A driver that fences itself at its very start, before it has states, makes the event at the claim
-// later.
+// A driver that fences a mapping at its start, before it has read the states, makes the event at
+// the claim later.
 func TestVolumeOfAMappingThatWasFencedFirst(t *testing.T) {
 	j := newJoined(t, func() volume.State {
 		st := ready(0)

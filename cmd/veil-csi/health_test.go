@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume/filestore"
 )
 
-// The driver itself answers the liveness probe: the server of its socket and device-mapper must
-// work.
+// The driver itself answers the liveness probe. It is healthy if the server of its socket and
+// device-mapper work.
 func TestHealthIsTheDriversAnswer(t *testing.T) {
 	engine := dmcrypttest.New()
 	var missing error

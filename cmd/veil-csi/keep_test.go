@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// asProgram marks a process of the tests that is veil-csi.
+// asProgram is the environment variable that makes a process of the tests run as veil-csi.
 const asProgram = "KUBEVEIL_TEST_VEIL_CSI"
 
 func TestMain(m *testing.M) {
@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// However veil-csi is started, the runtime copies no stack of a process that has keys.
+// However veil-csi is started, the runtime does not copy stacks of a process that has keys.
 func TestProcessWithKeysKeepsItsStacks(t *testing.T) {
-	nettest.NeedRoot(t) // It locks its memory.
+	nettest.NeedRoot(t) // The process locks its memory.
 	for _, c := range []struct {
 		args []string
 		want bool

@@ -39,7 +39,8 @@ func (b *bound) Usage(string) (mount.Usage, error) { return mount.Usage{Total: 1
 
 const loadVolumes = 100
 
-// loaded is a driver of a node with mounted volumes, whose states are in an API server that counts.
+// loaded is a driver of a node with mounted volumes. Their states are in a fake API server that
+// counts requests.
 type loaded struct {
 	*driver.Driver
 	client *fake.FakeDynamicClient
@@ -98,7 +99,7 @@ func newLoaded(t *testing.T) *loaded {
 	return l
 }
 
-// run runs the driver's upkeep until the test ends it.
+// run runs the driver's upkeep until ctx ends. wait waits for its end.
 func (l *loaded) run(ctx context.Context) (wait func() error) {
 	var g errgroup.Group
 	o := options{rewrapEvery: 10 * time.Minute, trimEvery: time.Hour,
@@ -109,8 +110,8 @@ func (l *loaded) run(ctx context.Context) (wait func() error) {
 	return g.Wait
 }
 
-// A driver at rest sends hardly any requests to the API server: its kubelet's statistics and its
-// own upkeep are answered from what it watches.
+// An idle driver sends hardly any requests to the API server, because it answers the kubelet's
+// requests for statistics and its own upkeep from its watch.
 func TestRequestsOfADriverAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLoaded(t)
@@ -145,9 +146,9 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 	})
 }
 
-// A volume that another node takes over is fenced within two seconds, and no other volume is. That
-// holds while its object names this node, once it names the other, and after the other has closed
-// it.
+// A volume that another node takes over is fenced within two seconds. Other volumes are not fenced.
+// That holds while the volume's object names this node, once it names the other node, and after the
+// other node has closed the volume.
 func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	for name, writer := range map[string]string{"open there": "node-2", "closed there again": ""} {
 		for of, node := range map[string]string{"of this node": "node-1",
@@ -186,7 +187,7 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	}
 }
 
-// edit changes a field of the first volume, as another client does.
+// edit changes a field of the first volume, as another client would.
 func (l *loaded) edit(t *testing.T, value any, field ...string) {
 	t.Helper()
 	v := ready(0).Volume

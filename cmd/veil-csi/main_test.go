@@ -90,7 +90,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("the key is another now, %v", err)
 	}
 
-	// A key that cannot be used must not be replaced by a new one.
+	// A key that cannot be used must not be replaced with a new key.
 	errtest.Must(t, os.Chmod(o.keyFile, 0o644))
 	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") ||
 		!strings.Contains(err.Error(), "chmod 600") {
@@ -103,7 +103,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A volume that another node took over is fenced by a driver without calls.
+// A driver fences a volume that another node took over, even if it gets no calls.
 func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine, store, id := dmcrypttest.New(), &filestore.Folder{Dir: t.TempDir()}, crypt.UUID{1}

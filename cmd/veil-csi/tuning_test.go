@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// --latency-tuning decides whether the engine of any backend may use dm-crypt's flags for latency.
+// --latency-tuning decides whether the engines of all backends may use dm-crypt's flags for
+// latency.
 func TestLatencyTuningReachesTheEngines(t *testing.T) {
 	release := filetest.Read(t, "/proc/sys/kernel/osrelease")
 
