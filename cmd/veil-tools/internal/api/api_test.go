@@ -13,13 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// New connections that hang when the program ends count as failed. A test ends soon after the held
-// connections were closed, before the time limit of the new ones.
+// New connections that hang when the program ends count as failed. A run may end soon after the
+// held connections were closed, before the time limit of the new connections.
 func TestNewConnectionsThatHangCount(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	var answered, hanging atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if answered.Add(1) <= 2 { // one that is held, and a new one
+		if answered.Add(1) <= 2 { // one held and one new connection
 			return
 		}
 		if hanging.Add(1) == 3 {
@@ -43,7 +43,7 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 	}
 }
 
-// With a length it ends by itself, and does not count its held connections as closed.
+// With a length the program ends by itself, and does not count its held connections as closed.
 func TestConnectionsAreHeldForALength(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer s.Close()

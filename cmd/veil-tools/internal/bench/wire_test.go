@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// A pod gets its link with routes, twice, and everything is removed again.
+// A pod gets its link with routes twice, and everything is removed afterwards.
 func TestVethIntoAPod(t *testing.T) {
 	node, pod := nettest.NewNS(t), nettest.NewNS(t)
 	l := session.Link{
@@ -68,8 +68,8 @@ func TestVethIntoAPod(t *testing.T) {
 	})
 }
 
-// Packets of a pod to the bare side's service reach its endpoint by the namespace of the bare
-// device. The namespace disappears with its session.
+// Packets of a pod to the service of the bare side reach the endpoint through the namespace of the
+// bare device. The namespace is removed with its session.
 func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")

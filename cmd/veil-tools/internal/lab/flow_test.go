@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/cmd/veil-tools/internal/verb"
 )
 
-// A connection that breaks is reported, with what it carried before. UDP goes on and counts its
-// gap.
+// A connection that breaks is reported with the records that it carried before. UDP continues and
+// counts the gap.
 func TestFlowSaysWhatBreaks(t *testing.T) {
 	ours, theirs := net.Pipe()
 	f := &carrier{last: time.Now()}
@@ -37,7 +37,7 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 	}
 }
 
-// Gaps count from the line that first shows all flows answered.
+// Gaps are counted from the first line in which all flows are answered.
 func TestGapsCountOnceAllFlowsLive(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour)
 	flows := []*carrier{{last: hourAgo}, {last: hourAgo}}
@@ -59,7 +59,7 @@ func TestGapsCountOnceAllFlowsLive(t *testing.T) {
 	}
 }
 
-// Flows to an echo carry both protocols and stop at a signal.
+// Flows to an echo server use both protocols and stop at a signal.
 func TestFlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := loopback(t)
@@ -101,7 +101,7 @@ func TestFlow(t *testing.T) {
 }
 
 // Runs of records without an answer are reported with the time of their first record. The newest
-// may still be on its way.
+// record is left out, because its answer may still be on its way.
 func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 	f := &carrier{state: flowState{Proto: "udp"}}
 	for range 8 {

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// loopback listens on the loopback until the test ends.
+// loopback returns a listener on loopback that is closed when the test ends.
 func loopback(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -19,7 +19,8 @@ func loopback(t *testing.T) net.Listener {
 	return l
 }
 
-// named starts a named server on the loopback and returns its addresses by protocol.
+// named starts a server on loopback that answers with its name, and returns its addresses by
+// protocol.
 func named(t *testing.T, called string) map[string]string {
 	t.Helper()
 	l := loopback(t)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Each try is counted once, by whether the echo answered it: one that serves TCP only, and none.
+// Each try is counted once, as answered or not. The tests use an echo server for TCP only, and no
+// server.
 func TestTryCountsAnswers(t *testing.T) {
 	l := loopback(t)
 	go echoConnections(l)
