@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// The check returns an error for what the machine of the test lacks. This test ignores it.
+// The check returns an error if the test's machine lacks something. This test ignores the error.
 func TestCheckPrintsItsNotes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veild.yaml")
 	filetest.Write(t, file, []byte("cni: {confDir: /proc/sys/net}\n"), 0o600)
