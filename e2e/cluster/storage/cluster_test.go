@@ -44,7 +44,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// The documentation's commands are found, and name what they are to.
+// The commands in the documentation are found and name the expected objects.
 func TestTakeOverSteps(t *testing.T) {
 	text := filetest.Read(t, "../../../docs/"+document)
 	move, done, err := takeOverSteps(string(text), "pvc-x", "one", "two")
@@ -82,7 +82,7 @@ func TestRecoverySteps(t *testing.T) {
 	}
 }
 
-// The volume in clear that is measured beside is YAML of a class and a volume.
+// The unencrypted volume that is measured for comparison is YAML of a class and a volume.
 func TestVolumeInClear(t *testing.T) {
 	var b bytes.Buffer
 	errtest.Must(t, clear.Execute(&b, map[string]any{"MiB": 1, "Path": "/p", "Node": "n"}))

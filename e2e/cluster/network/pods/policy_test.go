@@ -18,7 +18,7 @@ func TestTriesAreJudged(t *testing.T) {
 		"nothing was tried at all": {0, 0, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Beside a good one: one bad is enough.
+			// A single bad result among good results suffices for an error.
 			good := func(answered uint64) tries { return tries{Tried: 10, Answered: answered} }
 			one := tries{Proto: "udp", To: "198.18.0.1:7000", Tried: tt.tried,
 				Answered: tt.answered}
@@ -32,7 +32,7 @@ func TestTriesAreJudged(t *testing.T) {
 	}
 }
 
-// What was tried while policies came in force is not of the rollout.
+// Tries from the time before the policies were in force do not count for the rollout.
 func TestTriesSince(t *testing.T) {
 	got := since([]tries{{Proto: "tcp", Tried: 9, Answered: 1}},
 		[]tries{{Proto: "tcp", Tried: 29, Answered: 21, Error: "timed out"}})

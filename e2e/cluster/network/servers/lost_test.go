@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// wantError fails the test unless the error has a text; with "" it requires no error.
+// wantError fails the test unless the error contains the text. If the text is empty, it fails the
+// test for any error.
 func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -22,8 +23,8 @@ func wantError(t *testing.T, err error, want string) {
 	}
 }
 
-// A node that is NotReady at any moment, one that was for a moment between two looks, and a kubelet
-// that is silent are errors.
+// These are errors: a node that is NotReady, a node that was NotReady between two looks, and a
+// kubelet that does not renew its lease.
 func TestNodesThatALostServerTakes(t *testing.T) {
 	began := time.Unix(1_000_000, 0)
 	at := func(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
@@ -95,7 +96,7 @@ func TestClientsOfALostServer(t *testing.T) {
 	}
 }
 
-// The client's lines arrive as they come, and an end without a result is an error.
+// The client's lines are read as soon as they are printed. An end without a result is an error.
 func TestClientIsRead(t *testing.T) {
 	for said, want := range map[string]string{
 		"open\nclosed 1\n{\"opened\":16,\"closed\":[1],\"asked\":9}\n": "",
@@ -123,7 +124,7 @@ func TestPeersOfConnections(t *testing.T) {
 	}
 }
 
-// veild takes the configuration of both cases; they differ by one key.
+// veild accepts the configurations of both cases. The configurations differ in one key.
 func TestConfigurationOfTwoServers(t *testing.T) {
 	first, second := netip.MustParseAddrPort("198.18.0.2:6443"),
 		netip.MustParseAddrPort("198.18.0.3:6443")

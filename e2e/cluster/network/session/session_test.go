@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// newRun returns a setup for a cluster without machines, of so many workers.
+// newRun returns a setup for a cluster with the given number of workers and without machines.
 func newRun(t *testing.T, workers int) (Setup, *bytes.Buffer) {
 	client := fake.NewClientset()
 	for i := range workers {
@@ -117,7 +117,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// An interrupt ends the run; the remaining cases are listed as skipped for it.
+// An interrupt ends the run. The remaining cases are listed as skipped because of the interrupt.
 func TestInterrupted(t *testing.T) {
 	o, _ := newRun(t, 1)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -197,7 +197,8 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// An inventory that does not see an installation proves nothing about what it leaves.
+// An inventory must see an installation. Otherwise it could not prove that nothing of the
+// installation was left.
 func TestTraces(t *testing.T) {
 	installed := []string{"+ file /sys/fs/bpf/kubeveil/maps", "+ link veil0",
 		"+ nft table inet kubeveil_guard {", "+ nft table inet kubeveil_pods {", "+ route -4 x",
@@ -262,7 +263,7 @@ func TestInventoryOfRules(t *testing.T) {
 	}
 }
 
-// The kernel in a result is the kernel of the workers: a node without a kubelet does not count.
+// The kernels in a result are the workers' kernels. A node without a kubelet does not count.
 func TestKernelsOfWorkers(t *testing.T) {
 	node := func(release, os string) remote.Node {
 		var n remote.Node

@@ -35,10 +35,11 @@ func TestLossesOfAFlowAreAtOneTime(t *testing.T) {
 	}
 }
 
-// Where answers are late, six flows can lose 526 of 3,398 records, 22 seconds of each, and no gap
-// between answers is longer than 4 s. So the number is bounded beside the gap.
+// If answers are late, six flows can lose 526 of 3,398 records, 22 seconds of each flow, although
+// all gaps between answers are at most 4 s. Therefore the number of lost records is bounded in
+// addition to the gap.
 func TestLossesOfAFlowAreBounded(t *testing.T) {
-	const most = 42 // what a flow sends in ten seconds, and two strays
+	const most = 42 // the records of a flow in ten seconds, and two more
 	for _, tt := range []struct {
 		proto string
 		lost  uint64
@@ -48,7 +49,7 @@ func TestLossesOfAFlowAreBounded(t *testing.T) {
 		{"udp", most, true},
 		{"udp", most + 1, false},
 		{"udp", 526 / 6, false},
-		{"tcp", 526 / 6, true}, // a stream that lives loses nothing
+		{"tcp", 526 / 6, true}, // a TCP connection does not lose records
 	} {
 		f := Flow{Proto: tt.proto, To: "192.0.2.1:7", Sent: 3398 / 6, Answered: 3398/6 - tt.lost,
 			interval: FlowInterval, MaxGapMillis: 4e3,

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// The output of the templates is YAML of as many objects as expected, each with a kind and a name.
+// The templates render YAML with the expected number of objects, each with a kind and a name.
 func TestObjects(t *testing.T) {
 	type class struct{ Name, FS string }
 	for name, tt := range map[string]struct {
@@ -58,7 +58,7 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// The upstream's tests of volumes copy classes of these.
+// The upstream's tests of volumes copy classes that the templates make.
 func TestConformanceCopiesOurClasses(t *testing.T) {
 	text := filetest.Read(t, "../../../conformance/testdriver.yaml")
 	var made bytes.Buffer
