@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// The command and make gates judge a run by the same gates, which the result holds.
+// The command and `make gates` judge a run by the same gates, which the result contains.
 func TestGatesOfAReport(t *testing.T) {
 	const passes, breaks, known, away = upstream.Group + " passes", upstream.Group + " breaks",
 		upstream.Group + " is known", upstream.Group + " needs a cloud"
@@ -67,8 +67,8 @@ func TestGatesOfAReport(t *testing.T) {
 	}
 }
 
-// Where an oracle listened, what it saw is a gate. Findings without plaintext do not fail it: some
-// specs send such frames.
+// If an oracle listened, its result is a gate. Findings without plaintext do not fail the gate,
+// because some specs send such frames.
 func TestGateOfTheWire(t *testing.T) {
 	kinds := map[leak.Kind]uint64{leak.Tunnel: 7, leak.Unknown: 2}
 	for name, tt := range map[string]struct {
@@ -96,7 +96,7 @@ func TestGateOfTheWire(t *testing.T) {
 				t.Error(err)
 			}
 
-			// make gates reads the same gates.
+			// `make gates` reads the same gates.
 			gates, err := bench.Judge(result, "conformance")
 			if err != nil || len(gates) != len(result.Gates) {
 				t.Errorf("gates %+v, %v", gates, err)

@@ -23,8 +23,8 @@ func policyList(t *testing.T, specs ...string) string {
 	return path
 }
 
-// fakeTest writes a shell script that stands for the test binary. In it $test is the name of the
-// test to run, and said prints its argument as a line of package testing.
+// fakeTest writes a shell script that is used instead of the test binary. In the script, $test is
+// the name of the test to run, and said prints its argument as a line of package testing.
 func fakeTest(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "conformance.test")
@@ -34,7 +34,8 @@ func fakeTest(t *testing.T, script string) string {
 	return path
 }
 
-// The names of the version that is run. Fewer names than before must be a deliberate change.
+// The list has the names of the version that is run. A reduction of their number must be
+// deliberate.
 func TestClusterPolicySpecs(t *testing.T) {
 	suite := ClusterPolicies("testdata/policyspecs.txt")
 	specs, err := RunConfig{Suite: suite}.Wanted(t.Context())
@@ -130,8 +131,8 @@ func TestClusterPolicyTest(t *testing.T) {
 	}
 }
 
-// Each test is a process, one at a time, the test with the fewest subtests first. A failed test is
-// repeated once, with all its subtests. The pods are removed last.
+// Each test runs in a process of its own, one at a time, the test with the fewest subtests first. A
+// failed test is repeated once with all its subtests. The pods are removed last.
 func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "tests")
 	o := RunConfig{Program: fakeTest(t, "echo $test >>"+log+"\ncase $test in\nCNPA) said "+
@@ -154,7 +155,7 @@ func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 	}
 }
 
-// After the limit no further test begins.
+// After the limit, no more tests are started.
 func TestClusterPoliciesWithinALimit(t *testing.T) {
 	o := RunConfig{Program: fakeTest(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute,
 		Log: slog.New(slog.DiscardHandler)}

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// allSpecs returns the specs of networking of the version that is run.
+// allSpecs returns the networking specs of the version that is run.
 func allSpecs(t *testing.T) []string {
 	t.Helper()
 	b := filetest.Read(t, "testdata/specs.txt")
@@ -41,7 +41,7 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 	}
 }
 
-// volumeSpecs returns the specs of volumes of the version that is run, with testdriver.yaml.
+// volumeSpecs returns the specs for volumes of the version that is run, with testdriver.yaml.
 func volumeSpecs(t *testing.T) []string {
 	t.Helper()
 	b := filetest.Read(t, "testdata/volumespecs.txt")
@@ -54,7 +54,7 @@ func TestVolumes(t *testing.T) {
 		t.Error(err)
 	}
 	r := newReport(suite, volumeSpecs(t), labFacts)
-	// Fewer specs than before must be a deliberate change.
+	// A reduction of the number of specs must be deliberate.
 	if len(r.todo) < 129 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(volumeSpecs(t)))
 	}
@@ -76,7 +76,7 @@ func TestVolumes(t *testing.T) {
 func TestDefinition(t *testing.T) {
 	text := filetest.Read(t, "testdriver.yaml")
 
-	// Of driverDefinition and DriverInfo, as far as they are used
+	// These are the used fields of driverDefinition and DriverInfo
 	// (test/e2e/disk/external/external.go, test/e2e/disk/framework/testdriver.go).
 	var definition struct {
 		StorageClass, SnapshotClass struct{ FromExistingClassName string }
@@ -105,8 +105,8 @@ func TestDefinition(t *testing.T) {
 		}
 	}
 
-	// A duration that cannot be parsed makes the upstream ignore all of them. It ignores a duration
-	// of another name too (test/pkg/remote/timeouts.go).
+	// If one duration cannot be parsed, the upstream ignores all durations. It also ignores
+	// durations with unknown names (test/pkg/remote/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute ||
 			!slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision",
@@ -120,7 +120,8 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// Counts the upstream's specs that run. Fewer than before must be a deliberate change.
+// TestSpecsThatRun counts the upstream's specs that run. A reduction of their number must be
+// deliberate.
 func TestSpecsThatRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		facts    Facts
@@ -202,7 +203,7 @@ func TestSpecsThatRun(t *testing.T) {
 	}
 }
 
-// Known failures depend on the machines, and on the program that translates services.
+// Known failures depend on the machines and on the program that translates services.
 func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf := labFacts
 	ebpf.EBPF = true

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its
-// report.
+// fakeProgram writes a shell script that is used instead of e2e.test. In the script, $dir is the
+// folder of the report.
 func fakeProgram(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "e2e.test")
@@ -114,7 +114,7 @@ func TestSecondTry(t *testing.T) {
 	}
 }
 
-// A run whose limit has passed begins nothing and lists each spec as skipped.
+// A run whose limit has passed does not start specs and lists each spec as skipped.
 func TestLimit(t *testing.T) {
 	o := RunConfig{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
@@ -151,7 +151,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// When a cluster breaks in the middle of a run, the earlier outcomes are kept.
+// If a cluster breaks in the middle of a run, the earlier outcomes are kept.
 func TestGivenUp(t *testing.T) {
 	report := func(body string) string {
 		return `echo '<testsuites><testsuite>` + body +
@@ -179,7 +179,7 @@ func TestConformanceComesFirst(t *testing.T) {
 	}
 }
 
-// A limit leaves out further specs of a family, not a whole family.
+// A limit leaves out some specs of every family rather than whole families.
 func TestEachFamilyComesFirst(t *testing.T) {
 	const v = upstream.Volumes + " [Testpattern: Dynamic PV "
 	specs := []string{
@@ -208,7 +208,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 	}
 }
 
-// Batches begin in their order, with the given number of processes at a time.
+// Batches begin in order, with at most the given number of processes at a time.
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")
 	o := RunConfig{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
@@ -244,7 +244,7 @@ func TestBatchTellsTheProgram(t *testing.T) {
 	}
 }
 
-// When a batch is interrupted from outside, only the passed specs are reported. All others would
+// If a batch is interrupted from outside, only the passed specs are reported. The other specs would
 // look like failures.
 func TestBatchEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -260,7 +260,7 @@ func TestBatchEndsWithTheContext(t *testing.T) {
 		outcomes, err = o.runBatch(ctx, filepath.Join(o.Dir, "batch"), []string{"a", "b"}, labFacts)
 		ended <- err
 	}()
-	if _, err := os.ReadFile(started); err != nil { // returns when the script has written
+	if _, err := os.ReadFile(started); err != nil { // returns once the script has written
 		t.Fatal(err)
 	}
 	cancel(errors.New("interrupted"))

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// A selection that leaves no spec is an error before a cluster is made.
+// A selection without specs is an error before a cluster is made.
 func TestWanted(t *testing.T) {
 	program := fakeProgram(t,
 		`[ "$1" = --list-tests ] && printf '  a.go:1: %s\n' '[sig-network] DNS works' '[sig-network] DNS fails' '[sig-network] Services work' '[sig-apps] DNS'`)

@@ -100,7 +100,7 @@ func FuzzParseJUnit(f *testing.F) {
 				t.Errorf("%+v", o)
 			}
 		}
-		// What was read can be written, and an XML parser can read the output.
+		// Outcomes that were read can be written, and an XML parser can read the output.
 		var out bytes.Buffer
 		errtest.Must(t, WriteJUnit(&out, "again", outcomes))
 		if _, err := ParseJUnit(&out); err != nil && !strings.Contains(err.Error(), "no name") {

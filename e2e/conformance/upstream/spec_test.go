@@ -57,7 +57,7 @@ func FuzzParseSpecs(f *testing.F) {
 		}
 		expr, err := regexp.Compile(Focus(specs))
 		if err != nil {
-			t.Skip("not UTF-8") // regexp refuses it, and so would Ginkgo
+			t.Skip("not UTF-8") // regexp refuses such names, and Ginkgo would too
 		}
 		for _, s := range specs {
 			if !expr.MatchString("Kubernetes e2e suite " + s) {
