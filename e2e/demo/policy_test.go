@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A row is good only if the forbidden pod was dropped where the allowed one got through.
+// A row is good only if the forbidden pod's packets were dropped and the allowed pod's packets
+// arrived.
 func TestVerdictOfAPolicy(t *testing.T) {
 	good := verdict{allowed: 200, dropped: 22, answered: 80}
 	for name, tt := range map[string]struct {

@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// Each attempt changes the disks, and none of them in place: they are put back afterwards.
+// Each attempt changes copies of the disks, not the disks themselves, because the disks are
+// restored afterwards.
 func TestAttemptsChangeCopies(t *testing.T) {
 	const size = 1 << 20
 	image := func(fill byte) []byte {
