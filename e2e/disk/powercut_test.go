@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// logSize bounds the log, bytes; it is sparse.
+	// logSize bounds the size of the log in bytes. The log is a sparse file.
 	logSize = 8 << 30
 	// recordPatience bounds the time of the machine.
 	recordPatience = 25 * time.Minute
 )
 
-// TestRecordOfPowerCut runs the workload of powercut on a machine whose disk is logged, and takes
-// the power from it. What the disk showed at each moment is looked at by TestPowerCut of that
-// package.
+// TestRecordOfPowerCut runs the workload of package powercut on a machine whose disk is logged, and
+// cuts the machine's power. TestPowerCut of package powercut then checks the disk at each moment of
+// the log.
 func TestRecordOfPowerCut(t *testing.T) {
 	path := os.Getenv("KUBEVEIL_POWERCUT_LOG")
 	if os.Getenv("KUBEVEIL_VM") == "" || path == "" {
@@ -57,7 +57,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 			"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
 			"-blockdev",
 			"driver=blklogwrites,node-name=cut,file=cut-disk,log=cut-log,log-sector-size=512",
-			// Writing of zeros beside other writes confuses the log of QEMU before 9.0.
+			// Writes of zeros concurrent with other writes confuse the log of QEMU before 9.0.
 			"-device", "virtio-blk-pci,drive=cut,serial=" + powercut.DiskSerial +
 				",discard=off,write-zeroes=off",
 		}}).Machines[0]
@@ -68,7 +68,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; "+
 		"echo status $?; dmesg | tail -20")
 
-	// Printed as it comes: the machine is slow.
+	// The output is printed as soon as it arrives, because the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
 	// Other processes keep the connection open, so open pipes are not an error.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||

@@ -80,8 +80,8 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// The search fails where a canary is in clear, wherever on the disk, and where it could not have
-// found one.
+// The search returns an error if a canary is in clear anywhere on the disk, and if it could not
+// have found a canary.
 func TestSearchOfADisk(t *testing.T) {
 	const canary, word, lines = "the-canary", "the-control", 1000
 	control := strings.Repeat(word+"\n", lines)

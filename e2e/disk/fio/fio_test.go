@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// said is cut down from what fio 3.33 printed.
+// said is a shortened output of fio 3.33.
 const said = `fio: a line of its own
 {"fio version" : "fio-3.33", "jobs" : [{"jobname" : "a", "error" : 0, "total_err" : 0,
 "read" : {"io_bytes" : 40960, "bw_bytes" : 4096, "iops" : 1.0, "total_ios" : 10, "clat_ns" : {"percentile" : {"50.000000" : 2000, "99.000000" : 9000}}},

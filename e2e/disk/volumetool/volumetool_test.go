@@ -37,7 +37,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// The newest key wraps, all open, and a flag selects one alone.
+// The newest key wraps data keys, and all keys unwrap them. A flag selects a single key.
 func TestKeys(t *testing.T) {
 	s := settings{dir: t.TempDir(), tuning: string(dmcrypt.Throughput)}
 	n, err := newNode(s)
