@@ -14,8 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// Two API servers of one cluster, without machines: the second serves everything that the first
-// serves, and a case can stop it and bring it back. No object is seen on the way to etcd.
+// The test uses two API servers of one cluster, without machines. The second serves everything that
+// the first serves, and can be stopped and started again. Objects are not visible on the way to
+// etcd.
 func TestSecondAPIServer(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv("KUBEVEIL_VM") == "" {
@@ -80,7 +81,7 @@ func TestSecondAPIServer(t *testing.T) {
 	}
 }
 
-// controlOnly returns a cluster with a control plane and nothing else.
+// controlOnly returns a cluster that only has a control plane.
 func controlOnly(ctx context.Context, t *testing.T) *Cluster {
 	t.Helper()
 	root, err := buildtree.Root()

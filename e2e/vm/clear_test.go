@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// What a reference network lacks, its control run does not show: it has the families that pods
-// have.
+// The reference network has the families that pods have, because the control run cannot prove
+// anything about traffic that the reference network does not carry.
 func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 	pods4, pods6 := netip.MustParsePrefix("198.19.1.0/24"), netip.MustParsePrefix("fd42:1:0:1::/64")
 	node := []netip.Addr{netip.MustParseAddr("198.18.0.11"), netip.MustParseAddr("fd42::b")}
@@ -32,7 +32,7 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 			text, err := clearNetwork(tt.prefixes, 1400)
 			errtest.Must(t, err)
 
-			// As far as the reference plugins ptp and host-local read it.
+			// got has the fields that the reference plugins ptp and host-local read.
 			var got struct {
 				CNIVersion, Name string
 				Plugins          []struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// webhookObjects are a pod that judges created objects, and the configuration of the API server for
-// it.
+// webhookObjects is a pod that admits or refuses created objects, and the configuration that makes
+// the API server use this pod.
 var webhookObjects = template.Must(template.New("webhook").Parse(`apiVersion: v1
 kind: Pod
 metadata: {name: webhook, namespace: default, labels: {app: webhook}}
@@ -57,7 +57,7 @@ webhooks:
 `))
 
 // asksWebhook proves that the API server reaches a service whose backend is a pod on another
-// machine: what the pod refuses, with the canary in its reason, is refused.
+// machine: an object that the pod refuses, with the canary in its reason, is refused.
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
 	ca, key, err := cert.GenerateSelfSignedCertKey("webhook.default.svc", nil, nil)
 	errtest.Must(t, err)
@@ -74,8 +74,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 		t.Fatal(err)
 	}
 
-	// The API server, and the program that translates the endpoint, read the configuration at times
-	// of their own.
+	// The API server and the program that translates the endpoint read the configuration at
+	// different times.
 	err = lab.Until(ctx, time.Minute, func() error {
 		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, "+
 			"namespace: default, labels: {refuse: because}}}"))
@@ -97,8 +97,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	}
 }
 
-// asksAPI proves that pods resolve the service kubernetes by the cluster's DNS, which may still be
-// starting, and reach the API server behind it.
+// asksAPI proves that pods resolve the service kubernetes with the cluster's DNS and reach the API
+// server through the service. The DNS server may still be starting.
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {

@@ -25,9 +25,9 @@ import (
 // narrow is the MTU of the router between the machines, whose links have 1500.
 const narrow = 1400
 
-// A router between two nodes has a smaller MTU than their links. By itself it would silently
-// fragment the packets of the kernel's WireGuard. With veild's rule it drops them, and the probe
-// inside the tunnel finds the size that fits:
+// A router between two nodes has a smaller MTU than their links. Without veild's rule it would
+// silently fragment the packets of the kernel's WireGuard. With the rule it drops them, and the
+// probe inside the tunnel finds the size that fits:
 //
 //	node-1 veil0 ═ eth0 (1500) ─ outside: to the other node 1400 ─ eth0 (1500) ═ veil0 node-2
 func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
@@ -50,8 +50,8 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 	detour(ctx, t, c)
 
-	// The control: the router fragments what lets it, so a probe without DF would arrive, and
-	// nothing would be found.
+	// This is the control: the router fragments packets without DF, so a probe without DF would
+	// arrive, and the smaller MTU would not be found.
 	shell(ctx, t, first, fmt.Sprintf("ping -n -M dont -c 2 -s %d %s", 1500-28,
 		c.Machines[1].Addrs[0]))
 	before := counter(ctx, t, c, "FragCreates")
@@ -79,13 +79,13 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 }
 
-// node holds the settings with which a machine's veild starts.
+// node contains the settings with which a machine's veild starts.
 type node struct {
 	key   wgkey.Private
 	table cluster.Table
 }
 
-// tablesOf returns for each machine a key and a table with the others.
+// tablesOf returns for each machine its key and a table with the other machines.
 func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	t.Helper()
 	nodes := make([]node, len(c.Machines))
@@ -115,8 +115,8 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 	return nodes
 }
 
-// startVeild runs veild on a machine without a kubelet, with a table from a file, and assigns it an
-// address inside.
+// startVeild runs veild on a machine without a kubelet, with a table from a file, and assigns the
+// machine an address inside the tunnel.
 func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.Family) {
 	t.Helper()
 	root, err := buildtree.Root()
@@ -151,7 +151,8 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 		n.table.Self.PodPrefixes[0].Addr().Next()))
 }
 
-// detour sends what the machines have for each other through the host outside, which has less room.
+// detour routes the machines' traffic to each other through the outside host, which has a smaller
+// MTU.
 func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	t.Helper()
 	via := c.Lab.OutsideAddrs()[0]
@@ -166,7 +167,7 @@ func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	}
 }
 
-// counter reads a counter of IPv4 on the router.
+// counter reads an IPv4 counter of the router.
 func counter(ctx context.Context, t *testing.T, c *vm.Cluster, name string) string {
 	t.Helper()
 	out, err := c.Lab.Outside.Exec(ctx, "cat", "/proc/net/snmp")

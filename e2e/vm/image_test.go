@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// aptCache stands in for apt-cache on a machine whose archives have two releases of Linux.
+// aptCache replaces apt-cache, as on a machine whose package archives have two releases of Linux.
 const aptCache = `#!/bin/sh
 case $1 in
 policy) printf 'linux-image-cloud-amd64:\n  Candidate: 6.1.192-2\n' ;;
@@ -18,7 +18,8 @@ pkgnames) printf 'linux-image-6.12-cloud-amd64\nlinux-image-6.12.9-cloud-amd64-d
 esac
 `
 
-// A release of Linux that cannot be read is refused before anything is made, with what can be read.
+// An unknown release of Linux is refused before anything is made. The error lists the available
+// releases.
 func TestImageRefusesUnknownKernel(t *testing.T) {
 	bin := t.TempDir()
 	filetest.Write(t, filepath.Join(bin, "apt-cache"), []byte(aptCache), 0o755)
@@ -40,7 +41,8 @@ func TestImageRefusesUnknownKernel(t *testing.T) {
 	}
 }
 
-// The disk of another release is named with what makes it, when it is missing.
+// If the disk of another release is missing, the error names the disk and the command that makes
+// it.
 func TestNeedNamesKernelOfDisk(t *testing.T) {
 	c := &Cluster{root: t.TempDir(), opts: ClusterConfig{Kernel: "6.12"}}
 	err := c.need()

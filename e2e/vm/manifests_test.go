@@ -18,7 +18,8 @@ func TestPoliciesOfAnotherKindAreRefused(t *testing.T) {
 	}
 }
 
-// The machines get the components by the manifests, the control plane's host by its arguments.
+// The machines get the components from the manifests. The control plane's host gets them from its
+// arguments.
 func TestComponentsOfTheOptions(t *testing.T) {
 	root, err := buildtree.Root()
 	if err != nil {

@@ -43,11 +43,11 @@ func TestProxyModes(t *testing.T) {
 	}
 }
 
-// The image has the programs that kube-proxy runs in its mode, and no others.
+// The image only has the programs that kube-proxy runs in its mode.
 func TestProgramsOfKubeProxyByMode(t *testing.T) {
 	standInIPSet(t)
 	const extension = "usr/lib/x86_64-linux-gnu/xtables/libxt_statistic.so"
-	const itsLibrary = "lib/x86_64-linux-gnu/libm.so.6" // of no program
+	const itsLibrary = "lib/x86_64-linux-gnu/libm.so.6" // of the extensions only
 	for mode, tt := range map[string]struct{ has, lacks []string }{
 		"": {[]string{"usr/sbin/nft"}, []string{"usr/sbin/iptables", "usr/sbin/ipset", extension}},
 		ProxyIPTables: {[]string{"usr/sbin/nft", "usr/sbin/iptables-restore",
@@ -68,7 +68,7 @@ func TestProgramsOfKubeProxyByMode(t *testing.T) {
 	}
 }
 
-// standInIPSet puts another program in the place of ipset, which only the VM lab installs.
+// standInIPSet replaces ipset with another program, because only the VM lab installs ipset.
 func standInIPSet(t *testing.T) {
 	t.Helper()
 	nft := nettest.NeedProgram(t, "nft")

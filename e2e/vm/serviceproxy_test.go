@@ -25,8 +25,8 @@ func TestServicesWithoutAProxyAreRefused(t *testing.T) {
 	}
 }
 
-// kustomize finds what the folder names, and veild takes the configuration: on the machines as it
-// is, on the control plane's host with its arguments.
+// kustomize finds everything that the folder names, and veild accepts the configuration: unchanged
+// on the machines, and with its arguments on the control plane's host.
 func TestManifestsForServices(t *testing.T) {
 	root, err := buildtree.Root()
 	if err != nil {

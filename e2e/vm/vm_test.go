@@ -22,10 +22,10 @@ func newCluster(t *testing.T, opts vm.ClusterConfig) (context.Context, *vm.Clust
 	return ctx, vmtest.New(ctx, t, opts)
 }
 
-// A cluster that never had a kube-proxy: each veild finds the API server by its service, and
-// services are translated at the sockets of pods, of the nodes and of the control plane. What is
-// reached there with kube-proxy is the suite's (make e2e), services by all their rules the
-// upstream's (conformance --service-proxy ebpf).
+// The cluster has never had a kube-proxy. Each veild finds the API server by its service, and
+// services are translated at the sockets of pods, of the nodes and of the control plane. Other
+// tests cover the rest: `make e2e` the reachability with kube-proxy, and the upstream's tests
+// (conformance --service-proxy ebpf) all rules of services.
 func TestServicesWithoutKubeProxy(t *testing.T) {
 	ctx, c := newCluster(t, vm.ClusterConfig{ServiceProxy: config.ServiceProxyEBPF})
 	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]},
@@ -36,7 +36,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 		run  func(t *testing.T)
 	}{
 		{"only Kubeveil translates", func(t *testing.T) { withoutKubeProxy(ctx, t, c) }},
-		// On these kernels a limit needs the qdisc that the programs at a pod's link need, too.
+		// On these kernels a bandwidth limit and the programs at a pod's link need the same qdisc.
 		{"a pod with limits talks", func(t *testing.T) { podsTalk(ctx, t, c, a, limited) }},
 		{"pods reach the API server by name",
 			func(t *testing.T) { asksAPI(ctx, t, c, a.Name, limited.Name) }},
@@ -44,7 +44,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 			func(t *testing.T) { asksWebhook(ctx, t, c, c.Machines[1]) }},
 	} {
 		if !t.Run(step.name, step.run) {
-			break // The others need it.
+			break // The other cases need the result of this case.
 		}
 	}
 
@@ -62,7 +62,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 	}
 }
 
-// withoutKubeProxy looks for a kube-proxy on every node, and for what one leaves.
+// withoutKubeProxy checks that no node has a kube-proxy or leftovers of a kube-proxy.
 func withoutKubeProxy(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	if out, err := c.Kubectl(ctx, "get", "daemonsets,pods,configmaps", "--namespace=kube-system",
 		"-o", "name"); err != nil || strings.Contains(string(out), "kube-proxy") {
@@ -77,7 +77,8 @@ func withoutKubeProxy(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	}
 }
 
-// podsTalk sends both protocols and families from one pod to the other, on two nodes.
+// podsTalk sends messages in both protocols and families from one pod to another pod on another
+// node.
 func podsTalk(ctx context.Context, t *testing.T, c *vm.Cluster, a, b *vm.Pod) {
 	for _, p := range []*vm.Pod{a, b} {
 		if err := c.RunPod(ctx, p); err != nil {

@@ -34,11 +34,11 @@ func TestOSImage(t *testing.T) {
 	}
 }
 
-// The Node of the host without a kubelet has the fields that people and programs look for.
+// The Node of the host without a kubelet has the fields that users and programs expect.
 func TestHeartbeatDescribesTheHost(t *testing.T) {
 	h := &Host{o: Setup{Addrs: nettest.Addrs("198.18.0.2", "fd42::2")},
 		client: fake.NewClientset()}
-	for range 2 { // the second finds the Node there
+	for range 2 { // in the second round the Node exists
 		if err := h.heartbeat(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// A seed is the tar of a disk: whole sectors, files in order, with their modes and links.
+// A seed is a tar that can be used as a disk: it has whole sectors and the files in order, with
+// their modes and links.
 func TestSeedIsADisk(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "program")
