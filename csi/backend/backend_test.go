@@ -104,7 +104,7 @@ func TestProvisionIsRefusedWithoutSpace(t *testing.T) {
 		t.Fatalf("capacity %d, %v", free, err)
 	}
 	if err := b.Provision(t.Context(), "v", 2*free); !errors.Is(err, ErrFull) {
-		t.Errorf("twice what is free: %v", err)
+		t.Errorf("a volume of twice the free space: %v", err)
 	}
 	if left, _ := os.ReadDir(b.Dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)

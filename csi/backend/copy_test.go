@@ -72,7 +72,7 @@ func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 		}
 		errtest.Must(t, b.Copy(t.Context(), "smaller", "v", 4096))
 		if info, err := os.Stat(b.path("smaller")); err != nil || info.Size() != size {
-			t.Errorf("less than there is was wanted: %v, %v", info, err)
+			t.Errorf("a copy smaller than its source: %v, %v", info, err)
 		}
 
 		only(t, b, "v.img", "w.img", "smaller.img")
@@ -105,7 +105,7 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 			t.Errorf("%s: %v; want %v", name, err, c.want)
 		}
 		if _, err := os.Stat(b.path("w")); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: there is a copy: %v", name, err)
+			t.Errorf("%s: the copy exists: %v", name, err)
 		}
 	}
 
@@ -204,9 +204,9 @@ func sharesBlocks(t *testing.T, b *Files) {
 	if left, err := b.Capacity(ctx); err != nil {
 		t.Error(err)
 	} else if err := b.Copy(ctx, "d", "v", left+4096); !errors.Is(err, ErrFull) {
-		t.Errorf("a copy for which there is no room: %v", err)
+		t.Errorf("a copy larger than the free space: %v", err)
 	} else if err := b.Provision(ctx, "e", left+4096); !errors.Is(err, ErrFull) {
-		t.Errorf("a volume for which there is no room: %v", err)
+		t.Errorf("a volume larger than the free space: %v", err)
 	}
 
 	if _, err := f.WriteAt([]byte("written later"), 0); err != nil {
@@ -214,7 +214,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	}
 	if got, err := os.ReadFile(b.path("a")); err != nil ||
 		!bytes.Equal(got, append(content, make([]byte, 4096)...)) {
-		t.Errorf("the copy has %d bytes, and others than the source had, %v", len(got), err)
+		t.Errorf("the copy has %d bytes, and they differ from the source, %v", len(got), err)
 	}
 
 	// A copy with the size of its source does not grow after its blocks are shared. It is still
@@ -224,7 +224,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	} else if err := b.Provision(ctx, "filler", left-large/2); err != nil {
 		t.Error(err)
 	} else if err := b.Copy(ctx, "d", "v", large); !errors.Is(err, ErrFull) {
-		t.Errorf("a copy that shares blocks, and has no room to write them anew: %v", err)
+		t.Errorf("a copy without space to write its shared blocks: %v", err)
 	}
 
 	only(t, b, "v.img", "a.img", "b.img", "c.img", "filler.img")

@@ -69,7 +69,7 @@ func TestDisks(t *testing.T) {
 		t.Errorf("capacity %d, %v", n, err)
 	}
 	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) {
-		t.Errorf("took a disk that is claimed: %v", err)
+		t.Errorf("a claimed disk was used: %v", err)
 	}
 	if err := errors.Join(d.Expand(ctx, "v", 2*size)); err != nil {
 		t.Error(err)
@@ -83,7 +83,7 @@ func TestDisks(t *testing.T) {
 	delete(number, "b")
 	delete(number, "b-again")
 	if _, err := d.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
-		t.Errorf("the disk is away: %v", err)
+		t.Errorf("the disk is missing: %v", err)
 	}
 
 	number["absent"] = 0x802
@@ -97,7 +97,7 @@ func TestDisks(t *testing.T) {
 
 	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) ||
 		!strings.Contains(err.Error(), "not overwritten yet") {
-		t.Errorf("took a disk that holds what a volume left: %v", err)
+		t.Errorf("a disk with data of a former volume was used: %v", err)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err != nil || disks["a"].Writes() != 1 {
-		t.Errorf("while it belongs to a volume: %v, %v", wiped, err)
+		t.Errorf("wiping a disk that belongs to a volume: %v, %v", wiped, err)
 	}
 
 	errtest.Must(t, d.Delete(ctx, "v"))
@@ -135,7 +135,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	}
 	before := disks["a"].Writes()
 	if wiped, err := d.Wipe(ctx); len(wiped) != 0 || err == nil || disks["a"].Writes() != before {
-		t.Errorf("one that holds something: %v, %v", wiped, err)
+		t.Errorf("wiping a disk with other content: %v, %v", wiped, err)
 	}
 	if _, err := disks["a"].WriteAt(make([]byte, blk.Align), 0); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	}
 	if err := d.Provision(t.Context(), "w", size); !errors.Is(err, ErrFull) ||
 		!strings.Contains(err.Error(), "c is a partition of a") {
-		t.Errorf("claimed one of them: %v", err)
+		t.Errorf("another volume got one of the disks: %v", err)
 	}
 }
 
@@ -205,12 +205,12 @@ func TestDisksBesideADeadOne(t *testing.T) {
 		t.Error(err)
 	}
 	if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !errors.Is(err, unix.EIO) {
-		t.Errorf("nothing but the dead one: %v", err)
+		t.Errorf("only the dead disk is left: %v", err)
 	}
 
 	dead = "b"
 	if err := d.Expand(ctx, "v", 2*size); !errors.Is(err, unix.EIO) {
-		t.Errorf("its own is dead: %v", err)
+		t.Errorf("expanding a volume on the dead disk: %v", err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		}
 		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) ||
 			!strings.Contains(err.Error(), "disk b: no answer") {
-			t.Errorf("nothing but the one that hangs: %v", err)
+			t.Errorf("only the disk that hangs is left: %v", err)
 		}
 		if n := asked.Load(); n != 1 {
 			t.Errorf("%d threads hang", n)
@@ -274,7 +274,7 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		d.Size, goOn = whole, make(chan struct{})
 		d.mute(goOn, &asked)
 		if err := d.Expand(ctx, "x", size); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("its own hangs: %v", err)
+			t.Errorf("expanding a volume on the disk that hangs: %v", err)
 		}
 
 		close(goOn)
@@ -336,7 +336,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 
 		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) ||
 			errors.Is(err, ErrMissing) {
-			t.Errorf("its own: %+v, %v", dev, err)
+			t.Errorf("attaching the disk without an identity: %+v, %v", dev, err)
 		}
 		if err := d.Provision(ctx, "x", size); err != nil {
 			t.Error(err)
@@ -358,7 +358,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 			t.Errorf("dead: %+v, %v", dev, err)
 		}
 		if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" {
-			t.Errorf("beside a dead one: %+v, %v", dev, err)
+			t.Errorf("another disk beside the dead disk: %+v, %v", dev, err)
 		}
 	})
 }
@@ -376,7 +376,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 		defer one.Unlock()
 		unlock, err := other.lockNow()
 		if err != nil {
-			t.Errorf("%s is looked at under the lock: %v", path, err)
+			t.Errorf("%s is read under the lock: %v", path, err)
 			return whole(path)
 		}
 		unlock()
@@ -401,7 +401,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 
 	take = "w"
 	if err := d.Provision(ctx, "w", size); err != nil {
-		t.Errorf("it was given one meanwhile: %v", err)
+		t.Errorf("a volume that got a disk meanwhile: %v", err)
 	}
 	if claims, err := d.claims(); len(claims) != 2 || err != nil {
 		t.Errorf("claims %v, %v", claims, err)
@@ -428,14 +428,14 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	filetest.Write(t, filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600)
 	if err := d.Provision(t.Context(), "w", size); err == nil ||
 		!strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
-		t.Errorf("a claim of nothing: %v", err)
+		t.Errorf("a claim without content: %v", err)
 	}
 	d.Claims = filepath.Join(d.Claims, "gone")
 	if n, err := d.Capacity(t.Context()); err == nil {
-		t.Errorf("no folder: capacity %d", n)
+		t.Errorf("without the folder: capacity %d", n)
 	}
 	if _, err := d.Attach(t.Context(), "v"); err == nil || errors.Is(err, ErrMissing) {
-		t.Errorf("no folder: %v", err)
+		t.Errorf("without the folder: %v", err)
 	}
 }
 
@@ -448,11 +448,11 @@ func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
 	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) ||
 		!strings.Contains(err.Error(), "b and c report that they are one disk") {
-		t.Errorf("attached one of two disks that cannot be told apart: %+v, %v", dev, err)
+		t.Errorf("attached one of two disks with the same id: %+v, %v", dev, err)
 	}
 	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) ||
 		!strings.Contains(err.Error(), "b and c report that they are one disk") {
-		t.Errorf("claimed one of them: %v", err)
+		t.Errorf("claimed one of two disks with the same id: %v", err)
 	}
 	number["c"] = 0x807
 	if err := d.Provision(ctx, "w", 3*size); !errors.Is(err, ErrFull) ||

@@ -34,10 +34,10 @@ func TestRoomIsAdmittedByPromises(t *testing.T) {
 			t.Errorf("capacity beside a copy: %d, %v", n/unit, err)
 		}
 		if err := b.Provision(t.Context(), "v", 41*unit); !errors.Is(err, ErrFull) {
-			t.Errorf("room that is promised was given again: %v", err)
+			t.Errorf("promised space was promised again: %v", err)
 		}
 		if err := b.Provision(t.Context(), "v", 40*unit); err != nil {
-			t.Errorf("room that there is: %v", err)
+			t.Errorf("a volume that fits: %v", err)
 		}
 
 		if n, err := b.Capacity(t.Context()); n != 0 || err != nil {

@@ -63,7 +63,7 @@ func TestRunTakesEverythingAndNothingElse(t *testing.T) {
 	var took []string
 	errtest.Must(t, Run(p, false, func(what string) { took = append(took, what) }))
 	if len(took) != 9 {
-		t.Errorf("told of %d things: %v", len(took), took)
+		t.Errorf("reported %d items: %v", len(took), took)
 	}
 	want := []string{"", "/kubelet", "/kubelet/plugins", "/kubelet/plugins_registry",
 		"/kubelet/plugins_registry/other-reg.sock", "/lib", "/lib/kubeveil",
@@ -82,7 +82,7 @@ func TestRunRefusesWhatItCannotSee(t *testing.T) {
 	p, root := node(t)
 	p.Blocks = filepath.Join(root, "gone")
 	before := files(t, root)
-	if err := Run(p, true, func(what string) { t.Errorf("took %s", what) }); err == nil ||
+	if err := Run(p, true, func(what string) { t.Errorf("removed %s", what) }); err == nil ||
 		!slices.Equal(files(t, root), before) {
 		t.Errorf("%v", err)
 	}
@@ -111,7 +111,7 @@ func TestRunRefuses(t *testing.T) {
 			p, root := node(t)
 			tt.prepare(t, p)
 			before := files(t, root)
-			err := Run(p, tt.destroy, func(what string) { t.Errorf("took %s", what) })
+			err := Run(p, tt.destroy, func(what string) { t.Errorf("removed %s", what) })
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("%v, want %v that says %q", err, tt.want, tt.says)
 			}

@@ -27,7 +27,7 @@ func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 func TestFormatCopy(t *testing.T) {
 	d, from, id := copied(t)
 	if err := Format(d, dataKey(t, 1), id, testPayload); !errors.Is(err, NotEmpty) {
-		t.Errorf("formatted what is a volume: %v", err)
+		t.Errorf("formatted a disk that is a volume: %v", err)
 	}
 	for range 2 {
 		errtest.Must(t, FormatCopy(d, dataKey(t, 1), id, testPayload, from))
@@ -72,7 +72,7 @@ func TestFormatCopyCutShort(t *testing.T) {
 			t.Errorf("%d: %v", part, err)
 		}
 		if !bytes.Equal(read(t, d).bytes, after) {
-			t.Errorf("%d: other metadata", part)
+			t.Errorf("%d: the metadata differs", part)
 		}
 	}
 }

@@ -191,16 +191,16 @@ func TestUUID(t *testing.T) {
 	for _, bad := range []string{"", strings.ToUpper(testID.UUID.String())[1:],
 		stripDashes(u.String()), u.String() + "0", strings.Repeat("z", 36)} {
 		if _, err := ParseUUID(bad); err == nil {
-			t.Errorf("took %q", bad)
+			t.Errorf("accepted %q", bad)
 		}
 	}
 }
 
 func TestKeyWithEqualHalvesIsRefused(t *testing.T) {
 	if err := CheckKey(make([]byte, KeySize)); err == nil {
-		t.Error("took a key of two equal halves")
+		t.Error("accepted a key of two equal halves")
 	}
 	if err := CheckKey(make([]byte, KeySize/2)); err == nil {
-		t.Error("took half a key")
+		t.Error("accepted half a key")
 	}
 }

@@ -78,7 +78,7 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 
 	keys.Wipe()
 	if sealing.Volume.Len() != 0 {
-		t.Error("it has the volume's key")
+		t.Error("the sealing keys contain the volume's key")
 	}
 
 	m := read(t, d)
@@ -94,14 +94,14 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 
 	sealing.Wipe()
 	if _, err := keys.Sealing(); err == nil {
-		t.Error("made of keys that were wiped")
+		t.Error("sealing keys were made from wiped keys")
 	}
 
 	forged := r.Next(3, testPayload)
 	copy(m.bytes[recordA:], forged.encode(sealing, recordA))
 	copy(m.bytes[recordB:], forged.encode(sealing, recordB))
 	if _, err := m.Verify(sealing, testID, Want{Epoch: 3, Payload: testPayload}); err == nil {
-		t.Error("verified by no key")
+		t.Error("a record was verified by an empty key")
 	}
 }
 
@@ -324,7 +324,7 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 
 	d.Become(blktest.New(DeviceSize(testPayload)))
 	if _, err := m.Verify(keys, testID, testWant); err != nil {
-		t.Errorf("verified something else than was read: %v", err)
+		t.Errorf("Verify used other data than was read: %v", err)
 	}
 }
 
@@ -352,7 +352,7 @@ func TestFormatWritesOverNothingElse(t *testing.T) {
 	lost := blktest.New(DeviceSize(testPayload))
 	lost.Tamper = func(_ int, _ int64, p []byte) { clear(p) }
 	if err := Format(lost, dataKey(t, 1), testID, testPayload); !errors.Is(err, Changed) {
-		t.Errorf("a disk that keeps nothing: %v", err)
+		t.Errorf("a disk that loses its writes: %v", err)
 	}
 }
 
@@ -461,6 +461,6 @@ func TestCheckBlankFindsALittleOnALargeDisk(t *testing.T) {
 		}
 	}
 	if err := CheckBlank(d, 10<<30); !errors.Is(err, NotEmpty) {
-		t.Errorf("taken for blank: %v", err)
+		t.Errorf("a disk with data counts as blank: %v", err)
 	}
 }

@@ -62,7 +62,7 @@ func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		if err := snapshotted(m, d); err != nil || m.suspended() {
-			t.Errorf("asked for again: %v, suspended %v", err, m.suspended())
+			t.Errorf("requested again: %v, suspended %v", err, m.suspended())
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestEndWhileASourceStandsStill(t *testing.T) {
 		m.engine.Hook = func(string, string) error { return nil }
 		m.process(0)
 		if m.suspended() {
-			t.Error("it stands still after a new process started")
+			t.Error("the volume is still suspended after a new process started")
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestNoRoomForWhatIsThere(t *testing.T) {
 	})
 	if Code(err) != codes.ResourceExhausted || m.disk(pvc) != disk || disk.Writes() != writes ||
 		m.state(pvc).Phase != volume.New {
-		t.Errorf("%v: %v; the disk is there: %v, %d writes, phase %s", Code(err), err,
+		t.Errorf("%v: %v; the disk exists: %v, %d writes, phase %s", Code(err), err,
 			m.disk(pvc) == disk, disk.Writes()-writes, m.state(pvc).Phase)
 	}
 	m.edit(func(st *volume.State) { *st = now })
@@ -210,7 +210,7 @@ func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 
 	store.keeps = false
 	if err := create(); Code(err) != codes.ResourceExhausted {
-		t.Errorf("without room: %v: %v", Code(err), err)
+		t.Errorf("without space: %v: %v", Code(err), err)
 	}
 	if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil {
 		t.Errorf("left: %+v, %v", states, err)

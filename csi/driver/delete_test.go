@@ -29,7 +29,7 @@ func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 		if Code(err) != codes.DataLoss ||
 			!strings.Contains(err.Error(), "move it to where it belongs, or remove it") ||
 			m.disk(pvc) != disk {
-			t.Errorf("%v: %v; the disk is there: %v", Code(err), err, m.disk(pvc) == disk)
+			t.Errorf("%v: %v; the disk exists: %v", Code(err), err, m.disk(pvc) == disk)
 		}
 	}
 
@@ -57,7 +57,7 @@ func TestVolumeWithoutAnOwnerIsDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Destroy(t.Context(), pvc); Code(err) != codes.FailedPrecondition {
-		t.Errorf("destroyed while a pod has it: %v", err)
+		t.Errorf("destroyed while a pod uses it: %v", err)
 	}
 	m.greets("target")
 

@@ -57,7 +57,7 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 		}()
 		synctest.Wait()
 		if n := s.asked.Load(); n != 1 {
-			t.Errorf("%d questions hang, want 1", n)
+			t.Errorf("%d reads hang, want 1", n)
 		}
 
 		<-done
@@ -67,7 +67,7 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 			t.Errorf("once the disk answers: %v, %v", r, err)
 		}
 		if len(d.reads) != 0 {
-			t.Errorf("still asked: %v", d.reads)
+			t.Errorf("the disk is still read: %v", d.reads)
 		}
 	})
 }

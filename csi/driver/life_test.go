@@ -151,7 +151,7 @@ func running(t *testing.T, c *csi.VolumeCapability,
 func (m *machine) greets(target string) {
 	m.t.Helper()
 	if text, err := m.mounts.Read(m.path(target), "greeting"); text != "hello" || err != nil {
-		m.t.Errorf("what was written is gone: %q, %v", text, err)
+		m.t.Errorf("the pod's data is lost: %q, %v", text, err)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	said := log.String() + strings.Join(errs, "\n")
 	if !strings.Contains(said, "NodeStageVolume") || !strings.Contains(said, pvc) ||
 		!strings.Contains(said, "sha256:") {
-		t.Errorf("nothing was said that could hold a secret: %s", said)
+		t.Errorf("the log and the errors lack the expected texts: %s", said)
 	}
 
 	for _, c := range []byte{7, 8} {

@@ -235,7 +235,7 @@ func TestLifeHere(t *testing.T) {
 		if round == "second" {
 			if got, err := os.ReadFile(file); kind != "block" &&
 				(string(got) != string(append([]byte("kept"), text[4:]...)) || err != nil) {
-				t.Errorf("what was written is gone: %d bytes, %v", len(got), err)
+				t.Errorf("the pod's data is lost: %d bytes, %v", len(got), err)
 			}
 		}
 

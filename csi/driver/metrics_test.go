@@ -28,12 +28,12 @@ func TestMetrics(t *testing.T) {
 
 	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	if err := metrics.Rewrap(t.Context(), m.process(0)); err == nil {
-		t.Error("no error of a provider that is away")
+		t.Error("no error although a provider is away")
 	}
 
 	d.anySet.Store = &listed{Store: d.anySet.Store, away: volume.ErrUnavailable}
 	if err := metrics.FenceLost(t.Context(), d); err == nil {
-		t.Error("no error of states that are away")
+		t.Error("no error although the states cannot be read")
 	}
 	families, err := r.Gather()
 	if err != nil {

@@ -30,7 +30,7 @@ func (h *heard) wants(t *testing.T, want ...string) {
 	for _, n := range h.notices {
 		got = append(got, n.Volume+" "+n.Reason)
 		if n.Message == "" {
-			t.Errorf("%+v says nothing", n)
+			t.Errorf("%+v has no message", n)
 		}
 	}
 	if !slices.Equal(got, want) {

@@ -52,7 +52,7 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 					d = m.process(0)
 				}
 				if err := d.FenceLost(t.Context()); err != nil || len(m.engine.Live()) != 1 {
-					t.Errorf("a first look closes nothing: %v, %v", err, m.engine.Live())
+					t.Errorf("the first check closed the mapping: %v, %v", err, m.engine.Live())
 				}
 
 				<-time.After(strayConfirm)

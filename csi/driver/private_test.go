@@ -32,7 +32,7 @@ func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 
 			d.PrivateMounts = true
 			if err := m.publish(d, c, "second", false); err != nil {
-				t.Errorf("where that is said to be well: %v", err)
+				t.Errorf("with private mounts allowed: %v", err)
 			}
 
 			m.mounts.Private, d.PrivateMounts = true, false

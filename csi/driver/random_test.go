@@ -58,13 +58,13 @@ func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 			}
 			d = m.process(0)
 			if err := staged(m, d); err != nil {
-				rt.Fatalf("round %d: the volume cannot be had any more: %v", round, err)
+				rt.Fatalf("round %d: the volume can no longer be used: %v", round, err)
 			}
 
 			for i := range written {
 				if text, err := m.mounts.Read(m.path("target"), fmt.Sprint(i)); text != "written" ||
 					err != nil {
-					rt.Fatalf("round %d: file %d of %d is gone: %q, %v", round, i, written, text,
+					rt.Fatalf("round %d: file %d of %d is lost: %q, %v", round, i, written, text,
 						err)
 				}
 			}
@@ -74,8 +74,8 @@ func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if written++; written > 1 && made != before {
-				rt.Fatalf("round %d: %d file systems made, and data was there after %d", round,
-					made, before)
+				rt.Fatalf("round %d: %d file systems made, want %d since there was data",
+					round, made, before)
 			}
 
 			before = made

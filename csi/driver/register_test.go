@@ -66,7 +66,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("the socket is %v, %v", info.Mode(), err)
 	}
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("a socket in use was taken: %v", err)
+		t.Errorf("a socket in use was replaced: %v", err)
 	}
 
 	first.(interface{ SetUnlinkOnClose(bool) }).SetUnlinkOnClose(false)

@@ -46,7 +46,7 @@ func TestVolumeInUseIsNotTakenForForgotten(t *testing.T) {
 	_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
 	if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), m.path("target")) ||
 		!strings.Contains(err.Error(), m.path(staging)+", a folder of no pod") {
-		t.Errorf("deleted while a pod has it: %v", err)
+		t.Errorf("deleted while a pod uses it: %v", err)
 	}
 	m.greets("target")
 

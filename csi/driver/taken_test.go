@@ -92,7 +92,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 					t.Errorf("%v: %v", Code(err), err)
 				}
 				if live := m.engine.Live(); len(live) != 0 {
-					t.Errorf("it still writes: %v", live)
+					t.Errorf("the fenced mapping still writes: %v", live)
 				}
 			}
 
@@ -283,7 +283,7 @@ func TestStatesAreReadForUnknownMappings(t *testing.T) {
 
 	store.refused = nil
 	if err := d.FenceLost(t.Context()); err != nil {
-		t.Errorf("a mapping of no volume: %v", err)
+		t.Errorf("a mapping without a volume: %v", err)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 		t.Errorf("unstaged while busy: %v", err)
 	}
 	if m.state(pvc).Writer == "" {
-		t.Error("the volume was given up while it is mounted")
+		t.Error("the volume was released while it was mounted")
 	}
 
 	m.mounts.Hold(m.path(staging), false)
@@ -75,10 +75,10 @@ func TestPublishTwice(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	if err := m.publish(d, single, "third", false); Code(err) != codes.FailedPrecondition {
-		t.Errorf("published to one pod alone, while others have it: %v", err)
+		t.Errorf("published to a single pod while other pods use it: %v", err)
 	}
 	if _, err := os.Stat(m.path("third")); err == nil {
-		t.Error("a target was made for what was refused")
+		t.Error("a target was made for a refused request")
 	}
 }
 
@@ -118,7 +118,7 @@ func TestKeyServiceAway(t *testing.T) {
 		t.Errorf("unstaged: %v, writer %q", err, m.state(pvc).Writer)
 	}
 	if err := m.stage(d, mounted("")); Code(err) != codes.Unavailable {
-		t.Errorf("staged anew: %v: %v", Code(err), err)
+		t.Errorf("staged again: %v: %v", Code(err), err)
 	}
 	if m.mounts.Made() != 1 || len(m.engine.Live()) != 0 {
 		t.Errorf("%d made, mappings %v", m.mounts.Made(), m.engine.Live())
@@ -163,7 +163,7 @@ func TestCutNetworkLeavesNoVolumeUnsealed(t *testing.T) {
 
 			m.disk(pvc).Become(image)
 			if err := m.stage(d, mounted("")); !errors.Is(err, crypt.OlderImage) {
-				t.Errorf("an image from while it was open: %v", err)
+				t.Errorf("an image from the time when it was open: %v", err)
 			}
 		})
 	}
@@ -219,7 +219,7 @@ func TestZombieMapping(t *testing.T) {
 		t.Errorf("mappings %v after %s, %d made", live, dead, m.mounts.Made())
 	}
 	if err := m.publish(d, mounted(""), "target", false); err != nil {
-		t.Errorf("published over what the dead mapping left: %v", err)
+		t.Errorf("published over the mount of the dead mapping: %v", err)
 	}
 
 	m.greets("target")
@@ -364,7 +364,7 @@ func TestTakeOver(t *testing.T) {
 	m.name = "node-2"
 	d := m.process(0)
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition {
-		t.Errorf("taken without being asked: %v", err)
+		t.Errorf("taken over without a request: %v", err)
 	}
 
 	from = "node-1"

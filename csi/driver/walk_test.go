@@ -43,7 +43,7 @@ func (w walk) run(t *testing.T) {
 			}
 		}
 		if steps == 0 {
-			t.Error("the call takes no steps")
+			t.Error("the call has no steps")
 		}
 		t.Logf("%s at %d steps", fate, steps)
 	}
@@ -351,7 +351,7 @@ func TestEndGivesUpCopies(t *testing.T) {
 		}
 	}
 	if _, _, err := m.store.Get(t.Context(), snap); !errors.Is(err, volume.ErrNotFound) {
-		t.Errorf("something is left of the snapshot: %v", err)
+		t.Errorf("the snapshot was not removed completely: %v", err)
 	}
 	if err := snapshotted(m, m.process(0)); err != nil {
 		t.Errorf("by the next process: %v", err)

@@ -80,7 +80,7 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 			t.Fatalf("%s: %v: %v", call.name, Code(err), err)
 		}
 		if (len(all) == 0) != (call.name == "unstage") {
-			t.Errorf("%s: %d keys came with it", call.name, len(all))
+			t.Errorf("%s: the call had %d keys", call.name, len(all))
 		}
 		for _, l := range all {
 			if l.wiped != 1 {

@@ -309,7 +309,7 @@ func TestCopySharesBlocks(t *testing.T) {
 	}
 	if shared := run(t, "", "filefrag", "-v", n.image("copy0")); !strings.Contains(shared,
 		"shared") {
-		t.Errorf("no block is shared: %s", shared)
+		t.Errorf("source and copy do not share blocks: %s", shared)
 	}
 
 	write(t, o.Mapping.Path, 0, marked("written after the copies"))

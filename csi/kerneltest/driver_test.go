@@ -207,7 +207,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			other := p.publish("pvc-2", c)
 			p.compare(filepath.Join(other, "first"), text)
 			if _, err := os.Stat(filepath.Join(other, "second")); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the copy has what was written later: %v", err)
+				t.Errorf("the copy has data that was written later: %v", err)
 			}
 
 			p.large(at, 2*bytes)

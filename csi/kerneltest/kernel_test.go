@@ -250,13 +250,13 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	dump := run(t, "", "cryptsetup", "luksDump", n.image("v"))
 	for _, want := range []string{"aes-xts-plain64", "sector: 4096", "pbkdf2", "offset: 4194304"} {
 		if !strings.Contains(dump, want) {
-			t.Errorf("luksDump does not say %q: %s", want, dump)
+			t.Errorf("the output of luksDump lacks %q: %s", want, dump)
 		}
 	}
 
 	if got := run(t, "", "blkid", "-p", "-o", "value", "-s", "TYPE",
 		n.image("v")); got != "crypto_LUKS\n" {
-		t.Errorf("blkid says %q", got)
+		t.Errorf("blkid prints %q", got)
 	}
 
 	run(t, passphrase, "cryptsetup", "open", "--key-file", "-", n.image("v"), "recovered")

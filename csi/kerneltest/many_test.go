@@ -80,6 +80,6 @@ func peak(t *testing.T) int {
 			}
 		}
 	}
-	t.Fatal("/proc/self/status says no peak of resident memory")
+	t.Fatal("/proc/self/status lacks the peak of resident memory")
 	return 0
 }

@@ -60,12 +60,12 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	run(t, "", "dmsetup", "resume", o.Mapping.Name)
 	next := n.open("v", volume.OpenOptions{})
 	if next.Adopted || next.Mapping.Name == o.Mapping.Name {
-		t.Fatalf("a zombie was taken: %+v", next)
+		t.Fatalf("the dead mapping was adopted: %+v", next)
 	}
 
 	wantAt(t, next.Mapping.Path, 0, marked(canary))
 	if _, err := held.ReadAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
-		t.Errorf("the zombie still reads: %v", err)
+		t.Errorf("the dead mapping still reads: %v", err)
 	}
 
 	held.Close()

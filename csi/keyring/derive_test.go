@@ -94,12 +94,12 @@ func TestDeriveLeavesNoKeyBehind(t *testing.T) {
 	}
 	const most = 32 // the length of the pieces that Count searches for
 	if count(wanted[:most]) != 1 {
-		t.Error("the data key is not found while it is there")
+		t.Error("the data key is not found in memory while it is in use")
 	}
 	s.Wipe()
 	for at := 0; at < len(wanted); at += most {
 		if n := count(wanted[at : at+most]); n > 0 {
-			t.Errorf("bytes %d to %d of the keys are %d times in memory", at, at+most, n)
+			t.Errorf("bytes %d to %d of the keys are found %d times in memory", at, at+most, n)
 		}
 	}
 }

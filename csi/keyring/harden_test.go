@@ -61,7 +61,7 @@ func lockedWhenTouched(t *testing.T) {
 	defer unix.Munmap(b)
 	before := status(t, "VmRSS:")
 	if err := unix.Madvise(b, unix.MADV_DONTNEED); err == nil {
-		t.Error("memory that is locked was given up")
+		t.Error("locked memory was returned")
 	}
 	big, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANON|unix.MAP_PRIVATE)

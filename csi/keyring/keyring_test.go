@@ -106,10 +106,10 @@ func TestProviderThatIsWipedOpensNothing(t *testing.T) {
 		}
 	}
 	if _, err := p.Unwrap(t.Context(), here, w); err == nil {
-		t.Error("it still unwraps")
+		t.Error("the wiped provider still unwraps")
 	}
 	if _, err := p.Wrap(t.Context(), here, key); err == nil {
-		t.Error("it still wraps")
+		t.Error("the wiped provider still wraps")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestRewrap(t *testing.T) {
 
 			if _, _, err := Rewrap(t.Context(), p[0], p[1], there, old); !errors.As(err,
 				new(*BindingError)) {
-				t.Errorf("another volume's: %v", err)
+				t.Errorf("the wrapped key of another volume: %v", err)
 			}
 		})
 	}
@@ -292,6 +292,6 @@ func TestChainUnwrapsWithEachProvider(t *testing.T) {
 		t.Errorf("a chain in a chain: %v", err)
 	}
 	if _, err := (Chain{now}).Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) {
-		t.Errorf("without its provider: %v", err)
+		t.Errorf("a chain without the key's provider: %v", err)
 	}
 }

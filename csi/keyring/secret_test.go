@@ -50,7 +50,7 @@ func TestSecretHasNoTextForm(t *testing.T) {
 	}
 
 	if !strings.Contains(b.String(), redacted) {
-		t.Error("nothing is redacted")
+		t.Error("the secret is not redacted")
 	}
 }
 
@@ -66,20 +66,20 @@ func TestSecretIsWiped(t *testing.T) {
 	s.Wipe()
 	s.Wipe()
 	if s.Len() != 0 || !bytes.Equal(memory, make([]byte, 64)) {
-		t.Error("there is something left")
+		t.Error("the secret is not empty")
 	}
 
 	other, err := Generate(64)
 	errtest.Must(t, err)
 	defer other.Wipe()
 	if s.Len() != 0 || s.Equal(s) || other.Equal(s) || !other.Equal(other) {
-		t.Error("a wiped secret sees its successor")
+		t.Error("a wiped secret shares memory with a new secret")
 	}
 
 	var none *Secret
 	none.Wipe()
 	if none.Len() != 0 || none.Equal(none) {
-		t.Error("nil is something")
+		t.Error("a nil secret is not empty")
 	}
 
 	for _, n := range []int{-1, 0, MaxSize + 1} {
@@ -183,7 +183,7 @@ func TestWipedSecretIsGivenBackOnce(t *testing.T) {
 	given := map[*byte]int{}
 	for _, slot := range vault.free {
 		if given[&slot[0]]++; given[&slot[0]] == 2 {
-			t.Error("memory of a secret was given back twice")
+			t.Error("memory of a secret was released twice")
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 		for name, request := range must(watched(t, s).Rewraps(t.Context())) {
 			got[name] = request
 			if o, err := s.Object(t.Context(), name); err != nil || o.Holder != node {
-				t.Errorf("%s is shown as of %q, %v; want %s", name, o.Holder, err, node)
+				t.Errorf("the holder of %s is %q, %v; want %s", name, o.Holder, err, node)
 			}
 		}
 		if !cmp.Equal(got, want[node]) {

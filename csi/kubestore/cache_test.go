@@ -95,7 +95,7 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 				synctest.Wait()
 				if got := c.names(t); made != nil || moved != nil ||
 					!cmp.Equal(got, []string{"new"}) {
-					t.Errorf("one made, one given away: %v, %v, %v", got, made, moved)
+					t.Errorf("after one was made and one moved away: %v, %v, %v", got, made, moved)
 				}
 				err := volumes.Delete(t.Context(), "new", metav1.DeleteOptions{})
 				synctest.Wait()
@@ -118,7 +118,7 @@ func TestCacheAnswers(t *testing.T) {
 			on("mine", "node-1"), on("other", "node-2"), broken)
 		s := NewForClient(client, "node-1")
 		if _, err := s.NewCache(nil).List(t.Context()); !errors.Is(err, volume.ErrUnavailable) {
-			t.Errorf("before it was filled: %v", err)
+			t.Errorf("before the cache was filled: %v", err)
 		}
 
 		c := watched(t, s)

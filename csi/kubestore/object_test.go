@@ -211,7 +211,7 @@ func compare(t *testing.T, at string, p property, typ reflect.Type, except ...st
 
 	for name := range p.Properties {
 		if want[name] == nil {
-			t.Errorf("%s.%s: no code writes it", at, name)
+			t.Errorf("%s.%s: the field is never written", at, name)
 		}
 	}
 }

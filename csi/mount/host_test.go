@@ -315,7 +315,7 @@ func TestCheckShared(t *testing.T) {
 		}
 
 		if err := (Host{}).CheckShared(filepath.Join(dir, "none")); err == nil {
-			t.Error("a folder that there is not was accepted")
+			t.Error("a folder that does not exist was accepted")
 		}
 		return unix.Unmount(dir, 0)
 	})

@@ -153,7 +153,7 @@ exit 7
 
 	if again := (Host{}).Make(t.Context(), device, Ext4).Error(); strings.Contains(again,
 		user(t, said)) {
-		t.Errorf("two programs have one user: %s", again)
+		t.Errorf("two programs have the same user: %s", again)
 	}
 	if err := (Host{}).Make(t.Context(), "/dev/null", Ext4); err == nil ||
 		!strings.Contains(err.Error(), "not a block device") {
@@ -236,7 +236,7 @@ func TestChecksAreBoundedByMemory(t *testing.T) {
 			filetest.Write(t, gate, nil, 0o644)
 			checks.Wait()
 			if !h.Programs.free.TryAcquire(h.Programs.total) {
-				t.Error("memory was not returned")
+				t.Error("the memory was not released")
 			}
 		})
 	}
@@ -288,7 +288,7 @@ func TestProgramsThatHangAreOvertaken(t *testing.T) {
 			s.end()
 		}
 		if !b.free.TryAcquire(100) || b.free.TryAcquire(1) {
-			t.Error("not all memory was returned, or more")
+			t.Error("less or more memory was released than taken")
 		}
 	})
 }

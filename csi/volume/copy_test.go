@@ -157,7 +157,8 @@ func (n *node) nothingOf(volume string) {
 	n.t.Helper()
 	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) ||
 		n.disks[volume] != nil {
-		n.t.Errorf("something is left of %s: %v, disk %v", volume, err, n.disks[volume] != nil)
+		n.t.Errorf("%s was not removed completely: %v, disk %v", volume, err,
+			n.disks[volume] != nil)
 	}
 }
 
@@ -219,7 +220,7 @@ func TestCopyRefuses(t *testing.T) {
 	}
 
 	if _, err := s.Create(t.Context(), copyID, size, Request{}); !errors.Is(err, ErrExists) {
-		t.Errorf("made a volume where a snapshot is: %v", err)
+		t.Errorf("a volume with the name of a snapshot was made: %v", err)
 	}
 
 	n.nothingOf("a")

@@ -55,10 +55,10 @@ func TestCopyWhoseStateWasCutShort(t *testing.T) {
 		s.Store = &halfMade{memoryStore: n.store.(*memoryStore), spoilt: spoilt}
 		st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Snapshot: true})
 		if spoilt && (!errors.Is(err, ErrState) || n.disks[copyID] != nil) {
-			t.Errorf("spoilt: %v, disk %v", err, n.disks[copyID] != nil)
+			t.Errorf("a state that can never be read: %v, disk %v", err, n.disks[copyID] != nil)
 		}
 		if !spoilt && (err != nil || st.Phase != Ready) {
-			t.Errorf("cut short: %+v, %v", st, err)
+			t.Errorf("a state whose creation was interrupted: %+v, %v", st, err)
 		}
 		n.intact()
 	}

@@ -123,7 +123,7 @@ func lastStep(t *testing.T, wanted func(State) bool) int {
 		}
 		if err == nil {
 			if found == 0 {
-				t.Fatal("it never was")
+				t.Fatal("the state was never as wanted")
 			}
 			return found
 		}

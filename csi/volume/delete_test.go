@@ -161,7 +161,7 @@ func TestDeleteLeavesABackingOfUnknownOwner(t *testing.T) {
 
 			delete(n.disks, id)
 			if _, err := s.Delete(t.Context(), id); err != nil {
-				t.Errorf("once it was removed: %v", err)
+				t.Errorf("once the backing was removed: %v", err)
 			}
 		})
 	}

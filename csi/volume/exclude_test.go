@@ -52,7 +52,7 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 
 	if _, err := s.Close(t.Context(), id, nil); err != nil || n.state().Writer != "node-1" {
-		t.Errorf("closing what another node has: %v, writer %s", err, n.state().Writer)
+		t.Errorf("closing a volume that another node has: %v, writer %s", err, n.state().Writer)
 	}
 	if o, err := s.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil ||
 		o.State.Writer != "node-2" {

@@ -52,7 +52,7 @@ func TestYieldFencesTakenOverMappings(t *testing.T) {
 			n.engine.Edit(mapping, func(m *dmcrypt.Mapping) { m.Open = 1 })
 			if err := n.process(0).FenceByState(t.Context(), id); err != nil ||
 				len(n.engine.Live()) != 1 {
-				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
+				t.Fatalf("its own volume: %v, mappings %v", err, n.engine.Live())
 			}
 
 			take(n)
@@ -142,11 +142,11 @@ func TestYieldAndTheKeyThatIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.FenceByState(t.Context(), id); err != nil || s.sealing[id] == nil {
-		t.Errorf("of a volume that it has: %v, kept %v", err, s.sealing[id] != nil)
+		t.Errorf("key of a volume that the node has: %v, kept %v", err, s.sealing[id] != nil)
 	}
 	n.edit(func(s *State) { s.Writer = "node-2" })
 	if err := s.FenceByState(t.Context(), id); err != nil || s.sealing[id] != nil {
-		t.Errorf("of one that was taken: %v, kept %v", err, s.sealing[id] != nil)
+		t.Errorf("key of a volume that was taken over: %v, kept %v", err, s.sealing[id] != nil)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestContinuedOperationSeesATakeover(t *testing.T) {
 			func(ctx context.Context, s *Set, take func()) error {
 				s.Backend = takes{s.Backend, take}
 				_, err := s.Make(ctx, id, OpenOptions{}, func(string) error {
-					t.Error("a file system was made on what another node has")
+					t.Error("a file system was made on a volume of another node")
 					return nil
 				})
 				return err

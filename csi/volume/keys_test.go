@@ -16,7 +16,7 @@ func TestKeyServiceAway(t *testing.T) {
 	n.keys = away
 	s := n.process(0)
 	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted {
-		t.Errorf("what is open: %+v, %v", o, err)
+		t.Errorf("an open volume: %+v, %v", o, err)
 	}
 	before := n.state()
 	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); !errors.Is(err,

@@ -210,7 +210,7 @@ func TestMakeRefusesMappingsInUse(t *testing.T) {
 		n = created(t)
 		if _, err := n.process(kill).Make(t.Context(), id, OpenOptions{},
 			n.mkfs(&made)); err == nil {
-			t.Fatal("it was never left with a mapping")
+			t.Fatal("Make never left a mapping")
 		}
 	}
 

@@ -227,7 +227,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 	errtest.Must(t, n.engine.Fence(t.Context(), mapping))
 
 	if err := openAgain(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
-		t.Errorf("with a dead one: %v", err)
+		t.Errorf("with a dead mapping: %v", err)
 	}
 }
 
@@ -255,7 +255,7 @@ func TestFormattingElsewhere(t *testing.T) {
 	writes := n.disks[id].Writes()
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
 		crypt.NotEmpty) || n.disks[id].Writes() != writes {
-		t.Errorf("somebody wrote there: %v", err)
+		t.Errorf("after another program wrote to the disk: %v", err)
 	}
 
 	n = interrupted(t)

@@ -70,7 +70,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 			s.Backend = on
 			c.spoil(n, s)
 			if err := c.do(t.Context(), s); err == nil {
-				t.Error("it was not refused")
+				t.Error("the disk was not refused")
 			}
 			if on.volumes[id] != c.open {
 				t.Errorf("attached: %v, want %v", on.volumes[id], c.open)
@@ -151,7 +151,7 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				n.disks[id].Become(kept)
 				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err,
 					new(*crypt.RefusedError)) {
-					t.Errorf("step %d after %v: the image of then: %v", kill, when, err)
+					t.Errorf("step %d after %v: the image of that step: %v", kill, when, err)
 				}
 				if !killed {
 					return

@@ -79,7 +79,8 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	}
 	delete(n.store.(*memoryStore).states, "pvc-2")
 	if err := s.Resume(t.Context()); !errors.Is(err, ErrState) || len(n.suspended()) != 1 {
-		t.Errorf("of that volume: %v, suspended %v", err, n.suspended())
+		t.Errorf("a mapping that may be of the refused state: %v, suspended %v", err,
+			n.suspended())
 	}
 }
 

@@ -82,7 +82,7 @@ func TestKeptKeySealsAtClose(t *testing.T) {
 			n.disks[id].Become(open)
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); errors.Is(err,
 				crypt.OlderImage) != c.sealed {
-				t.Errorf("an image from while it was open: %v", err)
+				t.Errorf("an image from the time when it was open: %v", err)
 			}
 			if c.sealed {
 				n.disks[id].Become(closed)

@@ -222,7 +222,7 @@ func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if n.disks[copyID] == nil {
-		t.Error("somebody's backing was deleted")
+		t.Error("another process's backing was deleted")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		}
 
 		if len(s.readSlots) != readers {
-			t.Errorf("%d turns are taken, want %d", len(s.readSlots), readers)
+			t.Errorf("%d slots are taken, want %d", len(s.readSlots), readers)
 		}
 	})
 }

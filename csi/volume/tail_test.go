@@ -48,7 +48,7 @@ func TestTodaysHeadWithYesterdaysTailIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
-		t.Errorf("today's head with yesterday's tail: %v", err)
+		t.Errorf("today's first part with yesterday's rest: %v", err)
 	}
 	sector := blk.Buffer(blk.Align)
 	if _, err := d.ReadAt(sector, crypt.DataOffset); err != nil || sector[0] != yesterday {

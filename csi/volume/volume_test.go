@@ -266,7 +266,7 @@ func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 
 	if st.Phase == Deleted {
 		if n.disks[id] != nil || !st.Key.IsZero() {
-			t.Fatalf("%s: something is left", when)
+			t.Fatalf("%s: the volume was not removed completely", when)
 		}
 		return
 	}
@@ -276,7 +276,7 @@ func checkAgain(t *testing.T, n *node, s *Set, op operation, when string) {
 		t.Fatalf("%s: then open: %v", when, err)
 	}
 	if live := n.engine.Live(); !slices.Equal(live, []string{o.Mapping.Name}) {
-		t.Fatalf("%s: mappings %v, want %s alone", when, live, o.Mapping.Name)
+		t.Fatalf("%s: mappings %v, want only %s", when, live, o.Mapping.Name)
 	}
 	if st.Content == Made {
 		n.intact()

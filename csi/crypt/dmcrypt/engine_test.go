@@ -190,7 +190,7 @@ func FuzzReply(f *testing.F) {
 		for _, target := range targets {
 			if f := strings.Fields(target.params); err == nil && target.Type == "crypt" &&
 				len(f) > 1 && f[1] != "redacted" && !strings.HasPrefix(f[1], ":") {
-				t.Errorf("a key is shown: %q", target.params)
+				t.Errorf("a key is in the output: %q", target.params)
 			}
 		}
 	})

@@ -121,7 +121,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 			m := table.Mapping()
 			m.Targets[0].params = taken
 			if d := table.Differs(m); d != "" {
-				t.Errorf("it is not the table: %s", d)
+				t.Errorf("the mapping differs from the table: %s", d)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestClassesOnlyTune(t *testing.T) {
 		}
 	}
 	if flags := Tuning("").flags(); len(flags) != 0 {
-		t.Errorf("no tuning brings %q", flags)
+		t.Errorf("the empty tuning has the flags %q", flags)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestLatencyFlagsNeedAGoodKernel(t *testing.T) {
 		t.Errorf("flags %v by default", f)
 	}
 	if f := (Kernel{Inline: true}).flags(Latency); len(f) != 2 {
-		t.Errorf("flags %v where it was said", f)
+		t.Errorf("flags %v as requested", f)
 	}
 	if f := (Kernel{}).flags(Throughput); len(f) != 1 {
 		t.Errorf("flags %v for throughput", f)

@@ -166,10 +166,10 @@ func TestDetachLeavesOthers(t *testing.T) {
 			t.Error(err)
 		}
 		if err := l.Resize(); !errors.Is(err, unix.ENXIO) {
-			t.Errorf("resized another's: %v", err)
+			t.Errorf("resized a device of another file: %v", err)
 		}
 		if found, err := blk.FindLoops(others); err != nil || len(found) != 1 {
-			t.Errorf("another's device: %v, %v", found, err)
+			t.Errorf("a device of another file: %v, %v", found, err)
 		}
 		return
 	}
@@ -219,7 +219,7 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 		t.Errorf("%d bytes, %d, %v, of %q", n, b[0], err, blk.BackingFile(l.Number))
 	}
 	if _, err := blk.OpenNumber(unix.Mkdev(259, 1<<19)); err == nil {
-		t.Error("a device that there is not was opened")
+		t.Error("a device that does not exist was opened")
 	}
 }
 
@@ -248,11 +248,11 @@ func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	errtest.Must(t, err)
 	errtest.Must(t, l.Detach())
 	if again, err := blk.AttachLoop(path); err != nil || again != l {
-		t.Errorf("attached while somebody has it open: %v, %v", again, err)
+		t.Errorf("attached while another process has it open: %v, %v", again, err)
 	}
 	user.Close()
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
-		t.Errorf("it went with the last close: %v, %v", found, err)
+		t.Errorf("the device was detached by the last close: %v, %v", found, err)
 	}
 }
 
@@ -295,7 +295,7 @@ func writeThrough(t *testing.T, device, path string) {
 	defer f.Close()
 	got := blk.Buffer(blk.Align)
 	if _, err := f.ReadAt(got, 12<<20); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the file does not have it: %v", err)
+		t.Errorf("the file lacks the written data: %v", err)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestID(t *testing.T) {
 	}
 
 	if _, err := blk.ID(sys, unix.Mkdev(7, 0)); !errors.Is(err, blk.ErrNoID) {
-		t.Errorf("nothing to tell it by: %v", err)
+		t.Errorf("a device without any identity: %v", err)
 	}
 
 	for _, attribute := range []string{"partition", "start", "wwid"} {
@@ -358,7 +358,7 @@ func TestID(t *testing.T) {
 
 	if got, err := blk.ID(unread{sys, "wwid", unix.EIO},
 		unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
-		t.Errorf("a disk that does not say its wwid: %q, %v", got, err)
+		t.Errorf("a disk that does not return its wwid: %q, %v", got, err)
 	}
 }
 

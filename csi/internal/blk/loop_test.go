@@ -36,5 +36,5 @@ func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("%s is opened whenever another file is looked for", foreign.Path)
+	t.Errorf("%s is opened by every search for another file", foreign.Path)
 }

@@ -126,10 +126,10 @@ func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	}
 
 	if len(seen) != 0 {
-		t.Errorf("no disk shows %v", seen)
+		t.Errorf("%v is not on any replayed disk", seen)
 	}
 	if _, err := r.At(2, nil); err == nil {
-		t.Error("went back")
+		t.Error("the replay went to an earlier moment")
 	}
 }
 
@@ -211,7 +211,7 @@ func TestMarks(t *testing.T) {
 		t.Errorf("%+v, %v", marks, err)
 	}
 	if _, err := Marks(l, 0, DiskSize); !errors.Is(err, ErrLog) {
-		t.Errorf("took data for a mark: %v", err)
+		t.Errorf("accepted data as a mark: %v", err)
 	}
 }
 

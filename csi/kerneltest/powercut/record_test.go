@@ -167,12 +167,12 @@ func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	t.Logf("%d entries, %d marks, %d moments, %d with a file system", len(entries), len(v.marks),
 		v.looked, v.checked)
 	if v.checked == 0 {
-		t.Error("no file system was looked at")
+		t.Error("no file system was checked")
 	}
 
 	if _, err := look(slices.DeleteFunc(slices.Clone(entries),
 		func(e logged) bool { return e.flags&Flush != 0 })); err == nil {
-		t.Error("a disk that loses what was flushed is not noticed")
+		t.Error("a disk that loses flushed data is not detected")
 	} else {
 		t.Logf("without flushes: %v", err)
 	}
@@ -187,7 +187,7 @@ func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	}
 
 	if _, err := look(early); err == nil {
-		t.Error("a state that comes too late is not noticed")
+		t.Error("a state that is stored too late is not detected")
 	} else {
 		t.Logf("with late states: %v", err)
 	}
@@ -201,7 +201,7 @@ func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	}
 
 	if _, err := look(lost); err == nil {
-		t.Error("a damaged file system is not noticed")
+		t.Error("a damaged file system is not detected")
 	} else {
 		t.Logf("damaged: %v", err)
 	}

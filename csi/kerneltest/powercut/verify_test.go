@@ -327,7 +327,7 @@ func (v *verifier) all(n int, r *rand.Rand) error {
 	var wrong []error
 	for i, moment := range chosen {
 		if bounded && time.Until(deadline) < spare {
-			return errors.Join(append(wrong, fmt.Errorf("%w: %d of %d moments were looked at in %v",
+			return errors.Join(append(wrong, fmt.Errorf("%w: %d of %d moments were checked in %v",
 				errTime, i, len(chosen), time.Since(began).Round(time.Second)))...)
 		}
 		if time.Since(said) > lookEach {

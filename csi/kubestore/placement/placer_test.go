@@ -166,7 +166,7 @@ func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
 	errtest.Must(t, store.Delete(claim("a", 0)), store.Delete(claim("a", 0)),
 		store.Add(claim("a", 2*maxWaiting)))
 	if p.count["a"] != maxWaiting {
-		t.Errorf("%v wait after one went and one came", p.count)
+		t.Errorf("%v wait after one was deleted and one was added", p.count)
 	}
 	errtest.Must(t, store.Replace([]any{claim("b", 1)}, ""))
 	if len(p.waiting) != 1 || p.count["b"] != 1 || len(p.count) != 1 || p.overflowed() {

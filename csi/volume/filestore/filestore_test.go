@@ -46,7 +46,7 @@ func TestFolder(t *testing.T) {
 
 	st.Payload = 1
 	if err := f.Create(ctx, st); !errors.Is(err, volume.ErrState) {
-		t.Errorf("kept a state that is none: %v", err)
+		t.Errorf("stored an invalid state: %v", err)
 	}
 
 	for _, name := range []string{"", "../x", ".x"} {
@@ -65,7 +65,7 @@ func TestFolder(t *testing.T) {
 	errtest.Must(t, f.Create(ctx, st))
 	if all, err := f.List(ctx); !errors.Is(err, volume.ErrState) || len(all) != 1 ||
 		!equal(all[0], st) {
-		t.Errorf("list beside one that is refused: %v, %v", all, err)
+		t.Errorf("list with a refused state: %v, %v", all, err)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestFolderTakesWhatWasLeft(t *testing.T) {
 			t.Fatalf("%s: %v", c.what, err)
 		}
 		if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: it is still there: %v", c.what, err)
+			t.Errorf("%s: the file still exists: %v", c.what, err)
 		}
 	}
 
