@@ -306,7 +306,7 @@ func TestRecordsOfDisksAreReadWithoutAPIServer(t *testing.T) {
 		defer stop()
 		synctest.Wait()
 		if f.fenced() {
-			t.Error("fenced while no other node has it")
+			t.Error("a volume that other nodes do not have was fenced")
 		}
 
 		f.disk.Seal(t, 3)

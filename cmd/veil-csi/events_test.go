@@ -170,7 +170,7 @@ func (j *joined) stats(t *testing.T, v string) {
 	defer conn.Close()
 	if _, err := csi.NewNodeClient(conn).NodeGetVolumeStats(t.Context(),
 		&csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: at(v)}); err == nil {
-		t.Error("statistics of a volume whose mapping is ahead of its state")
+		t.Error("no error for a mapping with a later epoch than its state")
 	}
 }
 

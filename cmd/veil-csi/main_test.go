@@ -74,7 +74,7 @@ func TestKeys(t *testing.T) {
 	dir := t.TempDir()
 	o := options{keyFile: filepath.Join(dir, "new"), previousKeyFile: filepath.Join(dir, "old")}
 	if _, err := o.keys(); err == nil || !strings.Contains(err.Error(), "make-key") {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing key file: %v", err)
 	}
 
 	for _, path := range []string{o.keyFile, o.previousKeyFile} {
@@ -84,17 +84,17 @@ func TestKeys(t *testing.T) {
 	before := filetest.Read(t, o.keyFile)
 	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil ||
 		!strings.Contains(err.Error(), "exists, and is left alone") {
-		t.Errorf("a key was made over another: %v", err)
+		t.Errorf("an existing key was overwritten: %v", err)
 	}
 	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {
-		t.Errorf("the key is another now, %v", err)
+		t.Errorf("the key has changed, %v", err)
 	}
 
 	// A key that cannot be used must not be replaced with a new key.
 	errtest.Must(t, os.Chmod(o.keyFile, 0o644))
 	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") ||
 		!strings.Contains(err.Error(), "chmod 600") {
-		t.Errorf("a key that others may read: %v", err)
+		t.Errorf("a key file that other users may read: %v", err)
 	}
 	errtest.Must(t, os.Chmod(o.keyFile, 0o600))
 	keys, err := o.keys()

@@ -38,8 +38,8 @@ func TestNewConnectionsThatHangCount(t *testing.T) {
 	errtest.Must(t, err)
 	r := got.(apiResult)
 	if r.Opened != 1 || len(r.Failed) < 3 || r.Asked != len(r.Failed)+1 {
-		t.Errorf("opened %d, of %d new ones %d are of no use, want all but one", r.Opened, r.Asked,
-			len(r.Failed))
+		t.Errorf("opened %d; %d of %d new connections failed, want all but one", r.Opened,
+			len(r.Failed), r.Asked)
 	}
 }
 
@@ -56,6 +56,6 @@ func TestConnectionsAreHeldForALength(t *testing.T) {
 	got, err := k.keep(t.Context(), 2, 10*time.Millisecond)
 	errtest.Must(t, err)
 	if r := got.(apiResult); r.Opened != 2 || len(r.Closed) != 0 || len(r.Failed) != 0 {
-		t.Errorf("got %+v, want two that stay open", r)
+		t.Errorf("got %+v, want two connections that stay open", r)
 	}
 }

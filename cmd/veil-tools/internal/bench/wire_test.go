@@ -43,7 +43,7 @@ func TestVethIntoAPod(t *testing.T) {
 			return err
 		}
 		if r := routes[0]; !r.Gw.Equal(l.Gateway.AsSlice()) || !r.Src.Equal(l.Addr.AsSlice()) {
-			t.Errorf("the pod reaches the other by %v", r)
+			t.Errorf("the pod's route to the other pod: %v", r)
 		}
 		link, err := netlink.LinkByName(session.ClearLink)
 		if err == nil && link.Attrs().MTU != 1400 {
@@ -123,7 +123,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	err = netns.Do(client.Path(), func() error {
 		if _, err := netlink.LinkByName(session.BareLink); !errors.As(err,
 			&netlink.LinkNotFoundError{}) {
-			t.Errorf("the pod's link is left: %v", err)
+			t.Errorf("the pod's link still exists: %v", err)
 		}
 		return nil
 	})

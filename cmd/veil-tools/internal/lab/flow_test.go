@@ -46,12 +46,12 @@ func TestGapsCountOnceAllFlowsLive(t *testing.T) {
 	flows[0].sent()
 	flows[0].answered(0)
 	if begin(flows) || flows[0].now().MaxGap < hour || flows[1].now().MaxGap < hour {
-		t.Errorf("one of two was answered: %+v", states(flows))
+		t.Errorf("after one of two flows was answered: %+v", states(flows))
 	}
 	flows[1].sent()
 	flows[1].answered(0)
 	if !begin(flows) || flows[0].now().MaxGap > hour/2 || flows[1].now().MaxGap > hour/2 {
-		t.Errorf("both were answered: %+v", states(flows))
+		t.Errorf("after both flows were answered: %+v", states(flows))
 	}
 	flows[1].last = hourAgo
 	if got := flows[1].now().MaxGap; got < hour {
@@ -120,6 +120,6 @@ func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
 		t.Errorf("%d answered, runs %v, want 3 and [2 1 1]", s.Answered, s.Lost)
 	}
 	if at := verb.Millis(f.records[1].at.Sub(f.start)); s.Lost[0].At != at {
-		t.Errorf("the first was sent at %v, not %v", s.Lost[0].At, at)
+		t.Errorf("the first lost record was sent at %v, not %v", s.Lost[0].At, at)
 	}
 }

@@ -22,7 +22,7 @@ func TestMeet(t *testing.T) {
 	for _, wrong := range []string{"tcp/" + addr, addr, "sctp/" + addr} {
 		out, err := meet(t.Context(), []string{"--timeout", "300ms", wrong})
 		if err == nil || !strings.Contains(err.Error(), wrong) {
-			t.Errorf("%s: error %v does not name it", wrong, err)
+			t.Errorf("%s: the error %v does not contain the name", wrong, err)
 		}
 		if r := out.([]metResult); r[0].Error == "" {
 			t.Errorf("%s: no error in %+v", wrong, r)

@@ -83,7 +83,7 @@ func FuzzParseName(f *testing.F) {
 	f.Add([]byte("nothing"), "")
 	f.Fuzz(func(t *testing.T, b []byte, said string) {
 		if a, err := parseName(b, said); err == nil && (a.Name == "" || a.Said != said) {
-			t.Errorf("%q was taken as an answer to %q: %+v", b, said, a)
+			t.Errorf("%q was accepted as an answer to %q: %+v", b, said, a)
 		}
 	})
 }

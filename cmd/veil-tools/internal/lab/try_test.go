@@ -21,7 +21,7 @@ func TestTryCountsAnswers(t *testing.T) {
 	}
 	got := out.([]tryState)
 	if len(got) != 4 {
-		t.Fatalf("states %+v, want of TCP and UDP for two echos", got)
+		t.Fatalf("states %+v, want states of TCP and UDP for two servers", got)
 	}
 	for i, s := range got {
 		if s.Tried == 0 {
