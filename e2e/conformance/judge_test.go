@@ -61,7 +61,7 @@ func TestGatesOfAReport(t *testing.T) {
 				t.Errorf("missed %q, want %q", missed, tt.missed)
 			}
 			if !bench.JudgesFailures(result.Gates) {
-				t.Error("nothing says that the gates judge failures")
+				t.Error("no gate judges failures")
 			}
 		})
 	}

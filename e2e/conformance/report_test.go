@@ -32,7 +32,7 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 	}
 	for _, r := range reasons {
 		if r.why == "" {
-			t.Errorf("%q says no reason", r.pattern)
+			t.Errorf("%q has no reason", r.pattern)
 		}
 	}
 	if err := Network().Unmatched([]string{"[sig-network] renamed"}); err == nil ||

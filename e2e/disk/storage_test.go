@@ -103,6 +103,6 @@ func TestSearchOfADisk(t *testing.T) {
 	}
 	none := Disk{Path: filepath.Join(t.TempDir(), "none")}
 	if _, err := none.Search(canary, word, lines*9/10, "disk"); err == nil {
-		t.Error("a disk that is not there has nothing in clear")
+		t.Error("a missing disk is reported as free of plaintext")
 	}
 }

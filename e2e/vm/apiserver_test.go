@@ -50,7 +50,7 @@ func TestSecondAPIServer(t *testing.T) {
 			t.Errorf("%s: it answers %q", name, out)
 		}
 		if _, err := c.Kubectl(ctx, "get", "--raw=/readyz"); err != nil {
-			t.Errorf("%s: the first one: %v", name, err)
+			t.Errorf("%s: the first API server: %v", name, err)
 		}
 		errtest.Must(t, fault(false))
 		if err := lab.Until(ctx, time.Minute, func() error {

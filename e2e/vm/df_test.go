@@ -69,10 +69,10 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 		return err
 	})
 	if err := ping(1300); err != nil {
-		t.Errorf("what should fit does not: %v", err)
+		t.Errorf("a packet that fits does not pass: %v", err)
 	}
 	if err := ping(1380); err == nil {
-		t.Error("a packet that does not fit passed")
+		t.Error("a packet that is too large passes")
 	}
 	if after := counter(ctx, t, c, "FragCreates"); after != before {
 		t.Errorf("the router fragmented outer packets: %s before, %s after", before, after)

@@ -69,7 +69,7 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	if worker.Source.Kubeconfig != "" ||
 		!slices.Equal(worker.Services.APIServers, []netip.AddrPort{api}) {
-		t.Errorf("a worker asks by %q and knows API servers %v", worker.Source.Kubeconfig,
+		t.Errorf("a worker uses the kubeconfig %q and the API servers %v", worker.Source.Kubeconfig,
 			worker.Services.APIServers)
 	}
 	file, kubeadm := filepath.Join(at, "veild.yaml"), filepath.Join(at, "kubeadm.yaml")

@@ -54,7 +54,7 @@ func TestTakeOverSteps(t *testing.T) {
 	for _, want := range []string{"kubectl delete node one", "patch veilvolume pvc-x", `"to":"two"`,
 		"delete pv pvc-x", `.values = ["two"]`} {
 		if !strings.Contains(move, want) {
-			t.Errorf("no %s in\n%s", want, move)
+			t.Errorf("%s is missing in\n%s", want, move)
 		}
 	}
 	if want := `"takeOver":null`; !strings.Contains(done, want) || strings.Contains(move, want) {

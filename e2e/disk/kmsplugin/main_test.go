@@ -31,12 +31,12 @@ func TestKeys(t *testing.T) {
 
 	r.KeyID = both.wraps().id
 	if _, err := both.Decrypt(t.Context(), "", r); err == nil {
-		t.Error("the other key opens it")
+		t.Error("the other key unwraps the data key")
 	}
 
 	for _, bad := range []string{"", "\n", "YQ==", "?" + line("a")} {
 		if _, err := parse(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q is accepted", bad)
 		}
 	}
 }

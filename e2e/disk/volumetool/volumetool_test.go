@@ -61,14 +61,14 @@ func TestKeys(t *testing.T) {
 
 	s.key = 1
 	if n, err = newNode(s); err != nil || len(n.keys) != 1 {
-		t.Fatalf("the first alone: %v", err)
+		t.Fatalf("only the first key: %v", err)
 	}
 	if id, err := n.keys.KeyID(t.Context()); id != first || err != nil {
-		t.Errorf("the first alone is %s, %v, want %s", id, err, first)
+		t.Errorf("the id of the first key is %s, %v, want %s", id, err, first)
 	}
 
 	s.key = 3
 	if _, err := newNode(s); err == nil {
-		t.Error("a key that there is not")
+		t.Error("a key that does not exist was accepted")
 	}
 }

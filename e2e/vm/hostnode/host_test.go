@@ -57,7 +57,7 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 	}
 
 	if info.KubeletVersion != "" || info.ContainerRuntimeVersion != "" {
-		t.Errorf("there is neither kubelet nor runtime, and it says %+v", info)
+		t.Errorf("the host has neither kubelet nor runtime, but reports %+v", info)
 	}
 
 	var internal int
@@ -136,7 +136,7 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 			}
 			c := k.Contexts[k.CurrentContext]
 			if c == nil || k.Clusters[c.Cluster] == nil || k.AuthInfos[c.AuthInfo] == nil {
-				t.Fatalf("nothing hangs together in\n%s", text)
+				t.Fatalf("the context of the kubeconfig is incomplete in\n%s", text)
 			}
 
 			if k.Clusters[c.Cluster].Server != tt.server ||

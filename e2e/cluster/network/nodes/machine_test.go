@@ -34,7 +34,7 @@ func TestReleasesWithTCX(t *testing.T) {
 	}
 	for _, release := range []string{"", "6", "linux.6"} {
 		if _, err := hasTCX(release); err == nil {
-			t.Errorf("release %q is taken", release)
+			t.Errorf("release %q is accepted", release)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func TestPeersOfConnections(t *testing.T) {
 		t.Errorf("peers %v, %v", got, err)
 	}
 	if _, err := parsePeers("users:((\"kubelet\",pid=1,fd=3))"); err == nil {
-		t.Error("a process is taken for a peer")
+		t.Error("a process counts as a peer")
 	}
 }
 

@@ -193,7 +193,7 @@ func TestDifference(t *testing.T) {
 		t.Errorf("programs: %q", got)
 	}
 	if got := Difference(before, before); len(got) != 0 {
-		t.Errorf("to itself: %v", got)
+		t.Errorf("difference of an inventory to itself: %v", got)
 	}
 }
 
