@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Budget of initiations. First ones go to peers that answered last time or never got one; the
-// others repeat unanswered initiations, which is the whole cost of unreachable peers.
+// Budgets of handshake initiations. The first budget is for peers that answered the last initiation
+// or never received one. The repeat budget is for all others, so it bounds the cost of unreachable
+// peers.
 const (
 	firstPerSecond  = 1500
 	repeatPerSecond = 100
@@ -15,6 +16,7 @@ const (
 // budget limits initiations by two token buckets. The zero value is full.
 type budget struct{ first, repeat bucket }
 
+// take reports whether an initiation may be sent now, and if so uses a token of its bucket.
 func (b *budget) take(first bool, now time.Duration) bool {
 	if first {
 		return b.first.take(now, time.Second/firstPerSecond, 200)
@@ -26,6 +28,7 @@ func (b *budget) take(first bool, now time.Duration) bool {
 // full.
 type bucket struct{ next time.Duration }
 
+// take uses a token and reports whether there was one. The bucket holds burst+1 tokens.
 func (b *bucket) take(now, interval time.Duration, burst int) bool {
 	if b.next < now {
 		b.next = now
@@ -37,23 +40,25 @@ func (b *bucket) take(now, interval time.Duration, burst int) bool {
 	return true
 }
 
-// Load. Above either limit, and for a second after, the device demands cookies. Only messages with
-// a right MAC1 count. A handshake costs the responder 0.3 to 0.5 ms of CPU, so 2,000 per second
-// take about one core, and 256 that wait are 0.1 s. Peers of a node that starts again send up to
-// firstPerSecond, which must not count as load.
+// Limits of load. Above either limit, and for loadHeld after it, the device demands cookies. Only
+// messages with a valid MAC1 count. A handshake costs the responder 0.3 to 0.5 ms of CPU, so 2,000
+// per second take about one core, and 256 queued messages take 0.1 s. loadPerSecond is above
+// firstPerSecond, because a node that restarts causes that many handshakes.
 const (
 	loadWaiting   = ringSize / 4
 	loadPerSecond = 2000
 	loadHeld      = time.Second
 )
 
-// load judges whether handshake messages come faster than they should be answered.
+// load decides whether the device is under load: whether handshake messages arrive faster than it
+// should answer them.
 type load struct {
 	second time.Duration
 	count  int
 	until  time.Duration
 }
 
+// note counts a handshake message; waiting is the number of messages that are queued behind it.
 func (l *load) note(waiting int, now time.Duration) {
 	if now-l.second >= time.Second {
 		l.second, l.count = now, 0
@@ -65,9 +70,9 @@ func (l *load) note(waiting int, now time.Duration) {
 
 func (l *load) high(now time.Duration) bool { return now < l.until }
 
-// limiter limits handshake messages of each address under load: 20 per second, 5 at once. An IPv6
-// address is limited with its /64. It stores a bounded number of addresses; when they are used up
-// it allows no other until a second is over.
+// limiter limits handshake messages per source address under load: 20 per second, with bursts of 5.
+// All addresses of an IPv6 /64 share one limit. The limiter stores at most maxLimited addresses.
+// While it is full, it refuses other addresses. It removes idle addresses once per second.
 type limiter struct {
 	known map[netip.Addr]*bucket
 	reset time.Duration

@@ -14,15 +14,15 @@ import (
 // ErrMalformed is the error of an image that cannot be read.
 var ErrMalformed = errors.New("the state of the device is malformed")
 
-// codec walks over an image in one of three ways: it counts the bytes, writes them, or reads them.
-// So the layout is written down once. Numbers are of the machine's byte order: both processes run
-// on it.
+// codec counts, writes or reads the bytes of an image. All three use the same visit functions, so
+// the layout is defined once. Numbers have the machine's byte order, because both processes run on
+// the same machine.
 type codec struct {
 	way way
 	b   []byte
 	n   int
-	err error // the first
-	// served reports that threads run.
+	err error // the first error
+	// served reports whether the threads run while the image is written.
 	served bool
 }
 
@@ -41,14 +41,15 @@ func (c *codec) fail(what string) {
 	}
 }
 
-// place returns the next n bytes of the image; nil while it counts, and at its end.
+// place returns the next n bytes of the image. It returns nil while counting, after an error, and
+// if the image is too short.
 func (c *codec) place(n int) []byte {
 	if c.way == counting {
 		c.n += n
 		return nil
 	}
 	if c.err != nil || n < 0 || n > len(c.b)-c.n {
-		c.fail("it ends")
+		c.fail("the image is too short")
 		return nil
 	}
 	p := c.b[c.n : c.n+n]
@@ -56,7 +57,7 @@ func (c *codec) place(n int) []byte {
 	return p
 }
 
-// Raw copies between b and the image.
+// Raw copies b to the image, or the next len(b) bytes of the image to b while reading.
 func (c *codec) Raw(b []byte) {
 	p := c.place(len(b))
 	if c.way == reading {
@@ -66,7 +67,7 @@ func (c *codec) Raw(b []byte) {
 	}
 }
 
-// take returns the next n bytes of an image that is read, nil at its end.
+// take returns the next n bytes of the image while reading, or nil if the image is too short.
 func (c *codec) take(n int) []byte { return c.place(n) }
 
 func (c *codec) u64(v *uint64) {
@@ -80,12 +81,13 @@ func (c *codec) u64(v *uint64) {
 	}
 }
 
-// words takes several numbers.
+// words visits a slice of numbers, which must not be empty.
 func (c *codec) words(w []uint64) {
 	c.Raw(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*len(w)))
 }
 
-// number takes an integer of any type. An image may hold values from least to most.
+// number visits an integer. While reading, a value outside of least to most makes the image
+// malformed.
 func number[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32](c *codec, v *T, least, most T) {
 	x := uint64(*v)
 	c.u64(&x)
@@ -99,7 +101,7 @@ func number[T ~int | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32](c *codec, v *
 	*v = T(x)
 }
 
-// Flag takes a bool.
+// Flag visits a bool.
 func (c *codec) Flag(v *bool) {
 	x := uint8(0)
 	if *v {
@@ -111,19 +113,19 @@ func (c *codec) Flag(v *bool) {
 	case c.way == writing:
 		p[0] = x
 	case p[0] > 1:
-		c.fail("a flag is neither set nor not")
+		c.fail("a flag is neither 0 nor 1")
 	default:
 		*v = p[0] == 1
 	}
 }
 
-// Duration takes a time since boot, or a span.
+// Duration visits a time since boot, or a duration.
 func (c *codec) Duration(v *time.Duration) {
 	number(c, v, 0, 1<<62)
 }
 
-// count takes the length of a list, whose elements have at least size bytes each: a malformed one
-// makes no memory grow beyond the image.
+// count visits the length of a list and returns it. Each element has at least size bytes. So a
+// malformed length cannot make the reader allocate more memory than the image has bytes.
 func (c *codec) count(n, size int) int {
 	number(c, &n, 0, 1<<30)
 	if c.way != reading {
@@ -138,7 +140,7 @@ func (c *codec) count(n, size int) int {
 	return n
 }
 
-// addr takes an address without a zone. An invalid address means that there is none.
+// addr visits an address without a zone. An invalid address means that there is none.
 func (c *codec) addr(a *netip.Addr) {
 	var family uint8
 	switch {
@@ -162,12 +164,12 @@ func (c *codec) addr(a *netip.Addr) {
 	case p[0] == 4:
 		*a = netip.AddrFrom16([16]byte(p[1:])).Unmap()
 		if !a.Is4() {
-			c.fail("an address of IPv4 is none")
+			c.fail("an IPv4 address is invalid")
 		}
 	case p[0] == 6 && !netip.AddrFrom16([16]byte(p[1:])).Is4In6():
 		*a = netip.AddrFrom16([16]byte(p[1:]))
 	default:
-		c.fail("an address is of no family")
+		c.fail("an address has an unknown family")
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/uapi"
 )
 
-// IpcGetOperation writes the configuration and the counters in the form of the configuration
-// protocol.
+// IpcGetOperation writes the configuration and the counters in the format of WireGuard's
+// configuration protocol.
 func (d *Device) IpcGetOperation(w io.Writer) error {
 	d.mu.Lock()
 	if d.closing.Load() {
@@ -50,8 +50,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return a.Bits() - b.Bits()
 }
 
-// IpcSetOperation changes the configuration according to the text, or leaves it as it is and
-// returns an error.
+// IpcSetOperation applies a Set request of the configuration protocol. After an error the
+// configuration is unchanged.
 func (d *Device) IpcSetOperation(r io.Reader) error {
 	set, err := uapi.Parse(r)
 	if err == nil {
@@ -63,17 +63,18 @@ func (d *Device) IpcSetOperation(r io.Reader) error {
 		err = d.apply(set)
 	}
 	if err != nil {
-		// No error of a configuration holds a value, which may be a key.
+		// The error is safe to log: errors of Parse and apply quote no value, which could be a key.
 		d.log.Warn("configuration refused, nothing changed", "err", err)
 		d.NoteRefused()
 	}
 	return err
 }
 
-// NoteRefused counts a configuration request that was refused, also one that never reached the
-// device.
+// NoteRefused counts a refused configuration request. Callers also use it for a request that they
+// refused themselves.
 func (d *Device) NoteRefused() { d.drops.add(configurationRefused, 1) }
 
+// apply applies a Set completely or not at all. The caller holds mu.
 func (d *Device) apply(set *uapi.Set) error {
 	now := d.now()
 	plan, err := d.plan(set)
@@ -123,7 +124,7 @@ func (d *Device) apply(set *uapi.Set) error {
 	return nil
 }
 
-// applyDevice applies the settings that can fail.
+// applyDevice applies the listen port and the mark. Only these two can fail once a plan exists.
 func (d *Device) applyDevice(set *uapi.Set) error {
 	oldPort, oldMark := d.mu.port, d.mu.mark
 	if set.Mark != nil {
@@ -159,8 +160,8 @@ func (d *Device) remark(mark uint32) error {
 	return err
 }
 
-// setPrivate changes the static key: sessions under the former one end, all peers are greeted, and
-// a peer with this key goes.
+// setPrivate changes the static key. It ends all sessions, greets all peers, and removes the peer
+// that has the new key.
 func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	before := d.mu.id.Public
 	d.mu.id.SetPrivate(key)
@@ -188,8 +189,8 @@ func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	}
 }
 
-// useKey sets up the checks of messages for the static key. The caller holds state for writing, or
-// no thread runs.
+// useKey makes the checks of MAC1 and MAC2 use the current static key. The caller holds state for
+// writing, or no thread runs.
 func (d *Device) useKey() {
 	d.mu.checker = noise.NewChecker(d.mu.id.Public)
 	for _, s := range d.shards {
@@ -252,8 +253,8 @@ func (d *Device) applyPeer(c change) {
 	}
 }
 
-// remove takes a peer from the device. The caller holds state for writing, and calls bury after it
-// has released it.
+// remove removes a peer from the device. The caller holds state for writing. It calls bury after it
+// has released state.
 func (d *Device) remove(p *peer) {
 	if p.removed {
 		return
@@ -267,7 +268,8 @@ func (d *Device) remove(p *peer) {
 	d.mu.dead = append(d.mu.dead, p)
 }
 
-// bury ends the sessions that no thread can reach any more, and the removed peers.
+// bury zeroes the secrets of ended sessions and of removed peers, which no thread can reach any
+// more.
 func (d *Device) bury() {
 	d.zeroRetired()
 	if len(d.mu.dead) == 0 {
@@ -275,11 +277,11 @@ func (d *Device) bury() {
 	}
 	for _, p := range d.mu.dead {
 		if p.secrets == nil {
-			continue // The Set that made it removed it.
+			continue // The Set that added the peer also removed it.
 		}
 		d.forgetInitiation(p)
-		// A thread that has the peer from before counts its packets with state held, so none comes
-		// later.
+		// A thread stages packets only while it holds state, and later threads do not find the
+		// peer. So no packet is staged after this.
 		d.unstage(p)
 		secret.Free(d.arena, p.secrets)
 	}
@@ -288,7 +290,8 @@ func (d *Device) bury() {
 	d.mu.order = slices.DeleteFunc(d.mu.order, func(p *peer) bool { return p.removed })
 }
 
-// welcome greets a peer with an endpoint that never had a handshake there.
+// welcome greets a peer that has an endpoint and never completed a handshake. It does not repeat a
+// greeting to the same address.
 func (d *Device) welcome(p *peer, now time.Duration) {
 	ep := p.endpoint.Load()
 	if ep == nil || !p.lastHandshake.IsZero() || p.greetedAt == ep.Addr && p.timers.greetings > 0 {
@@ -297,8 +300,8 @@ func (d *Device) welcome(p *peer, now time.Duration) {
 	d.greet(p, ep, now)
 }
 
-// greetAll greets all peers with an endpoint: their sessions have ended here, and a peer that only
-// sends would not find out for 15 s.
+// greetAll greets all peers with an endpoint. This device has ended its sessions, and without a
+// greeting a peer that only sends would notice after 15 s.
 func (d *Device) greetAll(now time.Duration) {
 	for _, p := range d.mu.order {
 		if ep := p.endpoint.Load(); ep != nil {
@@ -307,6 +310,7 @@ func (d *Device) greetAll(now time.Duration) {
 	}
 }
 
+// greet makes the next walk send the first greeting to a peer; see timers.go.
 func (d *Device) greet(p *peer, ep *sock.Endpoint, now time.Duration) {
 	p.greetedAt = ep.Addr
 	p.timers.greetings = 0

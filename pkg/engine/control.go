@@ -11,10 +11,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// walkInterval is how often control looks at the timers of all peers and at the link.
+// walkInterval is the interval at which control checks the timers of all peers and the link.
 const walkInterval = 100 * time.Millisecond
 
-// control is the goroutine for all work beside the packets.
+// control is the goroutine that does all work except the forwarding of packets.
 func (d *Device) control() {
 	var b [8]byte
 	for !d.closing.Load() {
@@ -36,11 +36,12 @@ func (d *Device) control() {
 	}
 }
 
-// messagesPerStep bounds the handshake messages between two looks at events.
+// messagesPerStep bounds the handshake messages that one step handles, so that events do not wait
+// long.
 const messagesPerStep = 32
 
-// step does the due work and returns how long control may wait. If that is not positive, control
-// must not wait.
+// step does the due work and returns how long control may wait for more. If the result is not
+// positive, control must call step again at once. The caller holds mu.
 func (d *Device) step(now time.Duration) time.Duration {
 	d.mu.handled = d.takePending(d.mu.handled)
 	for i, p := range d.mu.handled {
@@ -56,7 +57,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 			d.changeSessions(p, preferred, nil, now)
 		}
 		if e&wantSession != 0 {
-			d.want(p, now)
+			d.requestHandshake(p, now)
 		}
 	}
 
@@ -87,8 +88,8 @@ func (d *Device) step(now time.Duration) time.Duration {
 	return d.mu.nextWalk - now
 }
 
-// walk does the due actions of the peers' timers. It begins at the first peer for which the last
-// walk had no budget, so that each peer gets its turn.
+// walk performs the due actions of all peers. It begins at the first peer for which the last walk
+// had no budget, so that no peer starves.
 func (d *Device) walk(now time.Duration) {
 	d.mu.refused, d.mu.judgements = false, 0
 	d.noteChanges()
@@ -109,7 +110,7 @@ func (d *Device) walk(now time.Duration) {
 	}
 }
 
-// act does the actions of a peer, which is at place in order.
+// act performs the due actions of p. place is the index of p in d.mu.order.
 func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	if a&doGiveUp != 0 {
 		d.dropStaged(p)
@@ -130,7 +131,7 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 		p.unanswered.Store(0)
 		p.forgetSource()
 		p.timers.attempts = 0
-		d.want(p, now)
+		d.requestHandshake(p, now)
 	}
 
 	if a&(doRetry|doGreet) != 0 || p.wanted {
@@ -143,12 +144,13 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	}
 }
 
-// repeat begins a handshake that waits for the budget, repeats one, or greets.
+// repeat sends the handshake initiation that is due: a retransmission, a greeting, or an initiation
+// that waited for budget.
 func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	if a&(doRetry|doGreet) == 0 && p.tooSoon(now) {
 		return
 	}
-	if d.unreachable(p) {
+	if d.dropUnreachable(p) {
 		return
 	}
 	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
@@ -167,19 +169,20 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	}
 }
 
-// want begins a handshake if none was begun in the last 5 s. It is a greeting if one is due.
-func (d *Device) want(p *peer, now time.Duration) {
+// requestHandshake initiates a handshake, unless one began in the last 5 s. If a greeting is due,
+// the initiation counts as that greeting.
+func (d *Device) requestHandshake(p *peer, now time.Duration) {
 	if !d.mu.up {
 		return
 	}
 	if p.timers.retransmit != 0 {
-		return // The timer repeats it.
+		return // The retransmission timer repeats the initiation.
 	}
-	if d.unreachable(p) {
+	if d.dropUnreachable(p) {
 		return
 	}
 	if p.tooSoon(now) {
-		// The peer's handshake may fail.
+		// The handshake that is under way may fail, so walk tries again later.
 		p.wanted = true
 		return
 	}
@@ -194,14 +197,14 @@ func (d *Device) want(p *peer, now time.Duration) {
 	}
 }
 
-// tooSoon reports whether a handshake was begun, by either side, in the last 5 s.
+// tooSoon reports whether either side began a handshake in the last 5 s.
 func (p *peer) tooSoon(now time.Duration) bool {
 	return p.lastInitiation != 0 && now-p.lastInitiation < rekeyTimeout
 }
 
-// unreachable reports whether a peer has no endpoint, and cancels its wish for a handshake then. It
-// is called before the wish takes budget from peers with an endpoint.
-func (d *Device) unreachable(p *peer) bool {
+// dropUnreachable reports whether a peer has no endpoint. If so, it cancels the peer's handshake
+// and drops its staged packets. Call it before budget.take, so that such a peer uses no budget.
+func (d *Device) dropUnreachable(p *peer) bool {
 	if p.endpoint.Load() != nil {
 		return false
 	}
@@ -212,8 +215,8 @@ func (d *Device) unreachable(p *peer) bool {
 	return true
 }
 
-// initiate sends an initiation regardless of the rate limit, and reports whether it could. The peer
-// has an endpoint.
+// initiate sends an initiation without checking budget or tooSoon, and reports whether it could
+// compute one. The peer must have an endpoint.
 func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.wanted = false
 	ep := p.endpoint.Load()
@@ -239,7 +242,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	return true
 }
 
-// forgetInitiation ends the exchange without a response so far.
+// forgetInitiation discards the initiation that waits for a response, and its secrets.
 func (d *Device) forgetInitiation(p *peer) {
 	if p.index != 0 {
 		d.waiting.remove(p.index)

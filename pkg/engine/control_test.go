@@ -26,7 +26,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	for _, a := range []action{doInitiate, doRetry, doGreet, doKeepalive, doConfirm} {
 		d.act(p, a, now, 0)
 	}
-	d.want(p, now)
+	d.requestHandshake(p, now)
 	if d.mu.budget != full {
 		t.Errorf("the budget is %+v, before %+v", d.mu.budget, full)
 	}
@@ -35,7 +35,7 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	}
 
 	p.endpoint.Store(&sock.Endpoint{Addr: netip.MustParseAddrPort("198.18.0.9:9")})
-	d.want(p, now)
+	d.requestHandshake(p, now)
 	if d.mu.budget == full {
 		t.Error("a peer with an endpoint takes nothing from the budget")
 	}

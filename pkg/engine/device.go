@@ -24,16 +24,16 @@ type DeviceConfig struct {
 	// Link returns the state of the TUN's link. While it is down the device has no sockets and no
 	// sessions.
 	Link func() (sock.Link, error)
-	// Tier is the AEAD; nil lets the device choose and prove one.
+	// Tier is the AEAD implementation; nil means the one that ChooseTier returns.
 	Tier *aead.Tier
 	Log  *slog.Logger
 	// Clock returns the time since boot; nil means CLOCK_BOOTTIME.
 	Clock func() time.Duration
 }
 
-// Device is a WireGuard device. Its fields are grouped by owner. A group with a lock embeds it, so
-// a field names its lock: d.state.routes needs d.state, and d.mu.order needs d.mu. No thread takes
-// d.mu; control and configuration take d.state while they hold d.mu.
+// Device is a WireGuard device. Its fields are grouped by owner. A group that has a lock embeds it,
+// so the path of a field names its lock: d.state.routes needs d.state, and d.mu.order needs d.mu.
+// The threads never take d.mu. Control and configuration may take d.state while they hold d.mu.
 type Device struct {
 	parts
 	atomics
@@ -43,7 +43,7 @@ type Device struct {
 	life
 }
 
-// parts does not change while threads run.
+// parts holds the fields that do not change while threads run.
 type parts struct {
 	log        *slog.Logger
 	arena      *secret.Arena
@@ -56,7 +56,7 @@ type parts struct {
 	paths      *sock.Paths // nil without netlink
 }
 
-// atomics needs no lock: threads and control use it at any time.
+// atomics holds the fields that threads and control use at any time without a lock.
 type atomics struct {
 	mtu          atomic.Int64
 	drops        drops
@@ -64,8 +64,9 @@ type atomics struct {
 	stagedBytes  atomic.Int64
 }
 
-// shared is what the threads read. A thread holds the lock for reading, for a batch. Control and
-// configuration hold it to write; they alone write, so they read without it.
+// shared holds the data that the threads read. A thread holds the read lock for a batch. Control
+// and configuration hold the write lock to change it. They are the only writers and exclude each
+// other by d.mu, so they read without the lock.
 type shared struct {
 	sync.RWMutex
 	routes   routes
@@ -73,25 +74,26 @@ type shared struct {
 	bound    *binding // the sockets, nil while the device is down
 }
 
-// owned is what control and configuration share. No thread uses it.
+// owned holds the data that control and configuration share. No thread uses it.
 type owned struct {
 	sync.Mutex
 	settings
 	walk
-	// lastStamp is the latest timestamp of an initiation; see StampsAfter.
+	// lastStamp is the latest timestamp of an initiation. stampsAfter is the argument of
+	// StampsAfter.
 	lastStamp, stampsAfter noise.Timestamp
 	budget                 budget
 	load                   load
 	limits                 limiter
 	up                     bool // the link is up, and there are sockets
 	out                    *outbox
-	msg                    message    // the one that is handled
-	handled                []*peer    // those with events, of this step
-	retired                []*session // of which the keys are zeroed next
-	dead                   []*peer    // those that were removed, until bury
+	msg                    message    // the handshake message in work
+	handled                []*peer    // the peers with events, of this step
+	retired                []*session // ended sessions whose keys zeroRetired zeroes
+	dead                   []*peer    // removed peers, until bury
 }
 
-// settings is what configuration changes.
+// settings holds the data that configuration changes.
 type settings struct {
 	id      *noise.Identity
 	checker *noise.Checker
@@ -99,22 +101,23 @@ type settings struct {
 	mark    uint32
 	peers   map[noise.PublicKey]*peer
 	order   []*peer // all of peers, in the order of configuration
-	// configured is how often configuration changed, see Base.
+	// configured counts the changes of the configuration; see Base.
 	configured uint64
 }
 
 // walk is the state of control's walks over the peers.
 type walk struct {
 	nextWalk time.Duration
-	turn     int  // where the next walk over order begins
-	refused  bool // this walk has found no budget for a peer
-	// route returns the link by which datagrams leave for an endpoint. With a nil route, no source
-	// is judged.
+	turn     int  // the index in order at which the next walk begins
+	refused  bool // this walk had no budget for a peer
+	// route returns the index of the link through which datagrams to an endpoint leave. If route is
+	// nil, judge does nothing.
 	route      func(e *sock.Endpoint, mark uint32) (link int32, err error)
-	judgements int // of this walk
+	judgements int // calls of route in this walk
 }
 
-// inbox is what threads and control pass to each other. Each part has its own lock.
+// inbox holds what threads and control pass to each other. Each field has its own lock, or is
+// atomic.
 type inbox struct {
 	ring     ring
 	pending  pending
@@ -125,18 +128,18 @@ type inbox struct {
 	awake    atomic.Bool
 }
 
-// life is the beginning and the end of the threads.
+// life holds the state of starting and stopping the threads.
 type life struct {
 	closing  atomic.Bool
-	halted   atomic.Bool // the sending threads end
-	stopping atomic.Bool // the receiving threads end
+	halted   atomic.Bool // the sending threads must end
+	stopping atomic.Bool // the receiving threads must end
 	gone     chan struct{}
 	goneOnce sync.Once
 	tx       sync.WaitGroup // the sending threads
-	threads  sync.WaitGroup // control
+	threads  sync.WaitGroup // control and followPaths
 }
 
-// New makes a device and starts its threads. It has no key and no peer yet.
+// New returns a running device without a key and without peers.
 func New(o DeviceConfig) (*Device, error) {
 	d, err := build(o)
 	if err != nil {
@@ -146,7 +149,7 @@ func New(o DeviceConfig) (*Device, error) {
 	return d, nil
 }
 
-// build makes a device without threads.
+// build returns a device whose threads do not run yet.
 func build(o DeviceConfig) (*Device, error) {
 	d := &Device{parts: parts{log: o.Log, arena: new(secret.Arena), tier: o.Tier,
 		udpOffload: o.UDPOffload, link: o.Link, now: o.Clock, turns: newTurns()}}
@@ -170,7 +173,7 @@ func build(o DeviceConfig) (*Device, error) {
 	return d, nil
 }
 
-// ChooseTier returns the fastest AEAD that proves right on this CPU.
+// ChooseTier returns the fastest AEAD implementation that agrees with the reference on this CPU.
 func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
 	tier, err := aead.Choose()
 	if tier == nil {
@@ -183,7 +186,7 @@ func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
 	return tier, nil
 }
 
-// Start starts the threads of a device that was imported.
+// Start starts the threads of a device that Prepare returned, after Import.
 func (d *Device) Start() {
 	for _, p := range d.mu.order {
 		p.unjudged.Store(true)
@@ -217,12 +220,12 @@ func (d *Device) run() {
 	}
 }
 
-// halt ends the threads of the shards after their present batch. The caller holds mu and none of
-// the threads' locks.
+// halt ends the threads of the shards after their current batch, and waits for them. The caller
+// holds mu, and no lock that the threads take.
 func (d *Device) halt() {
 	d.halted.Store(true)
 	d.stopping.Store(true)
-	// All threads get the signal before one is waited for: each may be at a batch.
+	// Signal all threads before waiting for one, because each may still finish a batch.
 	for _, s := range d.shards {
 		s.stop.Wake()
 		s.rx.stop.Wake()
@@ -231,7 +234,7 @@ func (d *Device) halt() {
 	d.stopReceiving()
 }
 
-// stopReceiving ends the receiving threads.
+// stopReceiving ends the receiving threads and waits for them.
 func (d *Device) stopReceiving() {
 	d.stopping.Store(true)
 	for _, s := range d.shards {
@@ -243,6 +246,7 @@ func (d *Device) stopReceiving() {
 	d.stopping.Store(false)
 }
 
+// prepare opens what the device needs. After an error the caller closes the arena.
 func (d *Device) prepare(o DeviceConfig) (err error) {
 	if d.mu.id, err = noise.NewIdentity(d.arena); err != nil {
 		return err
@@ -260,7 +264,7 @@ func (d *Device) prepare(o DeviceConfig) (err error) {
 	} else {
 		d.mu.route = d.paths.Link
 	}
-	// The runtime's poller lets control wait without a thread.
+	// An os.File uses the runtime's poller, so control waits without blocking a thread.
 	d.wakeFile = os.NewFile(uintptr(d.wake.FD), "eventfd")
 
 	for _, q := range o.Queues {
@@ -278,9 +282,10 @@ func (d *Device) prepare(o DeviceConfig) (err error) {
 // Wait returns a channel that is closed when the TUN is gone.
 func (d *Device) Wait() <-chan struct{} { return d.gone }
 
-// Tier returns the name of the AEAD's implementation.
+// Tier returns the name of the AEAD implementation.
 func (d *Device) Tier() string { return d.tier.Name }
 
+// lostTUN closes the channel of Wait, unless the device is halted.
 func (d *Device) lostTUN(err error) {
 	if d.halted.Load() {
 		return
@@ -291,7 +296,7 @@ func (d *Device) lostTUN(err error) {
 	})
 }
 
-// wakeControl makes control look at the ring and at events.
+// wakeControl makes control check the ring and the events soon.
 func (d *Device) wakeControl() {
 	if !d.awake.Swap(true) {
 		d.wake.Wake()
@@ -301,14 +306,15 @@ func (d *Device) wakeControl() {
 // errClosed is the error of a device that was closed or handed over.
 var errClosed = errors.New("the device is closed")
 
-// Close ends the threads and zeroes all keys. It leaves the queues of the TUN open.
+// Close ends the threads and zeroes all keys. It leaves the queues of the TUN open. A second call
+// does nothing.
 func (d *Device) Close() {
 	if !d.closing.Swap(true) {
 		d.finish()
 	}
 }
 
-// finish is Close without the check whether the device is closed.
+// finish does the work of Close. It must run once, after closing was set.
 func (d *Device) finish() {
 	d.mu.Lock()
 	d.halt()

@@ -8,29 +8,29 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// Base is the state of a device while it was served, for a successor that will take its place. Only
-// later changes then have to be copied while the device stands still. A base is good for one
-// Export, until the device is configured.
+// Base is the state of a running device, for a process that will take the device over (the
+// successor). With a base, only later changes have to be copied while the device is stopped. A base
+// is valid for one Export, and only until the configuration changes.
 type Base struct {
-	// Image is the state, in memory for the successor. Close, Resume and Commit overwrite and close
-	// it.
+	// Image holds the state, in memory that is passed to the successor. Close, Resume and Commit
+	// overwrite and close it.
 	Image *secret.Sealed
 
 	d          *Device
 	configured uint64
-	live       []span         // of each peer of order, in Image
-	room       *secret.Sealed // for the rest
+	live       []span         // the output of visitLive per peer of order, in Image
+	room       *secret.Sealed // memory for the rest; nil after Export
 }
 
 // span is a part of an image.
 type span struct{ from, to int }
 
-// has reports whether the base has these bytes of a peer.
+// has reports whether live is what the base holds for the peer at index i.
 func (b *Base) has(i int, live []byte) bool {
 	return bytes.Equal(b.Image.Bytes[b.live[i].from:b.live[i].to], live)
 }
 
-// Close overwrites and closes the memory of a base that was not exported.
+// Close overwrites and closes the memory. It is for a base without an Export.
 func (b *Base) Close() {
 	for _, s := range []*secret.Sealed{b.Image, b.room} {
 		if s != nil {
@@ -40,14 +40,13 @@ func (b *Base) Close() {
 }
 
 const (
-	// baseSlack is room for data that the threads may add to a base between counting and writing.
+	// baseSlack is memory for data that the threads may add to a base between counting and writing.
 	baseSlack = 64 << 10
-	// restSlack is room for data that may make a rest larger than the base: sockets, and handshake
-	// messages that wait.
+	// restSlack is memory for data that only a rest has, such as queued handshake messages.
 	restSlack = 1 << 20
 )
 
-// Base returns the state of a device that continues to serve.
+// Base returns the state of the device, which continues to run.
 func (d *Device) Base() (_ *Base, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,12 +71,13 @@ func (d *Device) Base() (_ *Base, err error) {
 	if err := d.visitBase(&c, b); err != nil {
 		return nil, fmt.Errorf("write the base: %w", err)
 	}
-	// Made, and touched, while the device is served: a rest spends most of its time on that.
+	// Allocate and touch the memory for the rest now, while the device runs. That takes most of the
+	// time of a rest.
 	b.room, err = sealed(c.n + c.n/4 + restSlack)
 	return b, err
 }
 
-// sealed returns memory of that size which only this process can write.
+// sealed returns memory of size bytes that only this process can write, already backed by pages.
 func sealed(size int) (*secret.Sealed, error) {
 	s, err := secret.NewSealed(size)
 	if err != nil {
@@ -93,7 +93,7 @@ func sealed(size int) (*secret.Sealed, error) {
 	return s, nil
 }
 
-// rest writes the changes since the base.
+// rest returns an image with the changes since the base.
 func (b *Base) rest() (*secret.Sealed, error) {
 	d := b.d
 	c := codec{way: writing, b: b.room.Bytes}
@@ -103,7 +103,7 @@ func (b *Base) rest() (*secret.Sealed, error) {
 		return out, nil
 	}
 
-	// The changes do not fit.
+	// The changes do not fit into room.
 	clear(b.room.Bytes)
 	c = codec{way: counting}
 	if err := d.visitRest(&c, nil, b); err != nil {
@@ -121,27 +121,26 @@ func (b *Base) rest() (*secret.Sealed, error) {
 	return out, nil
 }
 
-// Handover is a device that stands still so that another process can go on in its place. Exactly
-// one of Resume and Commit ends it. Until then the device neither reads nor sends, and
-// configuration waits.
+// Handover is a stopped device that another process can take over. Exactly one of Resume and Commit
+// ends it. Until then the device neither reads nor sends, and calls that configure it wait.
 //
-// Only one of the two processes may send afterwards. So the successor starts no thread before it
-// learns of Commit, and the device that has committed has erased its keys.
+// Only one of the two processes may send afterwards. So the successor must not start its threads
+// before this process has announced that it commits, and Commit erases the keys of this device.
 type Handover struct {
 	// Base is the argument of Export.
 	Base *Base
-	// Image holds the changes since, in memory for the successor. Resume and Commit overwrite and
-	// close both.
+	// Image holds the changes since the base, in memory that is passed to the successor. Resume and
+	// Commit overwrite and close Image and Base.
 	Image *secret.Sealed
 
 	d *Device
 }
 
-// errConfigured is the error of a base that the device no longer matches.
+// errConfigured is the error of Export for a base that is not valid any more.
 var errConfigured = errors.New("the device was configured since its base was written")
 
-// Export stops the device and returns the changes since the base. After an error the device goes
-// on, and the base still belongs to the caller.
+// Export stops the device and returns the changes since the base. After an error the device
+// continues to run, and the caller still owns the base.
 func (d *Device) Export(b *Base) (*Handover, error) {
 	d.mu.Lock()
 	if d.closing.Load() {
@@ -169,7 +168,7 @@ func (h *Handover) close() {
 }
 
 // Sockets returns the descriptors of the UDP sockets, in the order that Import needs. The device
-// closes its own when it commits.
+// owns them and Commit closes them, so the successor needs duplicates.
 func (h *Handover) Sockets() (fds []int) {
 	if b := h.d.state.bound; b != nil {
 		fds = append(fds, b.v4.FD)
@@ -180,8 +179,8 @@ func (h *Handover) Sockets() (fds []int) {
 	return fds
 }
 
-// Resume lets the device go on at the counters where it stopped. The cause, why the successor did
-// not take it, is counted.
+// Resume lets the device continue with the counters at which it stopped. cause is the reason why
+// the successor did not take the device over; Drops counts it.
 func (h *Handover) Resume(cause error) {
 	h.close()
 	r := handoverAbandoned
@@ -194,7 +193,7 @@ func (h *Handover) Resume(cause error) {
 	h.d.wakeControl()
 }
 
-// Commit closes the device: it has sent for the last time, and its keys are zeroed.
+// Commit closes the device and zeroes its keys. The device never sends again.
 func (h *Handover) Commit() {
 	h.close()
 	first := !h.d.closing.Swap(true)
@@ -204,26 +203,27 @@ func (h *Handover) Commit() {
 	}
 }
 
-// Prepare makes a device that stands still and has no state yet. It does everything that takes time
-// and is possible while the device is still served. ImportBase and Import follow, or Abandon.
+// Prepare returns a device whose threads do not run, for a successor. It does all slow work that is
+// possible while the other process still runs the device. Call ImportBase, Import and Start next,
+// or Abandon.
 func Prepare(o DeviceConfig) (*Device, error) { return build(o) }
 
-// ImportBase brings a device that Prepare returned to the state of a base. After an error, which is
+// ImportBase reads a base into a device that Prepare returned. After an error, which is
 // ErrMalformed for a bad image, call Abandon.
 func (d *Device) ImportBase(image []byte) error {
 	return d.visitBase(&codec{way: reading, b: image}, nil)
 }
 
-// Import brings a device with a base to the state in the image of the Handover, with the queues and
-// sockets of the exported device. The device sends nothing and reads no packet before Start.
-// Abandon is for a device that may not start. After an error, which is ErrMalformed for a bad
-// image, call Abandon; the sockets still belong to the caller.
+// Import reads the image of a Handover into a device, after ImportBase. The device uses the given
+// sockets of the exported device. It reads and sends nothing before Start. If it may not start,
+// call Abandon. Also call Abandon after an error, which is ErrMalformed for a bad image; the caller
+// then still owns the sockets.
 func (d *Device) Import(image []byte, sockets []int) error {
 	return d.visitRest(&codec{way: reading, b: image}, sockets, nil)
 }
 
-// Abandon zeroes and closes a device that was prepared and not started. It leaves the sockets open,
-// which belong to the device that was exported.
+// Abandon closes a device that was prepared and not started, and zeroes its keys. It does not close
+// the sockets, because the exported device uses them.
 func (d *Device) Abandon() {
 	d.state.bound = nil
 	d.Close()

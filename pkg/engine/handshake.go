@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
 
-// handle takes a handshake message, whose MAC1 is right if it has one.
+// handle handles a handshake message of the ring. Its MAC1 was already checked; cookies have none.
 func (d *Device) handle(m *message, now time.Duration) {
 	msg := m.data[:m.n]
 	if m.data[0] == noise.TypeCookie {
@@ -37,6 +37,7 @@ func (d *Device) handle(m *message, now time.Duration) {
 	}
 }
 
+// takeCookie stores the cookie for the peer whose message the reply answers.
 func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
 	i := noise.CookieReceiver(msg)
 	p := d.waiting.get(i)
@@ -48,6 +49,7 @@ func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
 	}
 }
 
+// takeInitiation answers an initiation with a response. The new session is next until it is proven.
 func (d *Device) takeInitiation(m *message, now time.Duration) {
 	msg := &m.data
 	key, err := d.mu.id.Open(msg)
@@ -75,7 +77,8 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		return
 	}
 
-	// A session that the peer already uses must not give way to one that it may not use.
+	// If the peer already uses next, make it current first. Otherwise the new session, which the
+	// peer may never use, would replace it.
 	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), false, now)
 	if err != nil {
@@ -93,14 +96,15 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	c := p.current
 	s.crossed = c != nil && c.initiator && !c.used.Load()
 	p.lastSeenStamp, p.lastConsumed = stamp, now
-	// The peer's handshake is under way; one of ours would only cross it.
+	// An initiation of ours would only cross the peer's handshake, so it counts for tooSoon.
 	p.lastInitiation = now
 	p.dead.Store(false)
 	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 
-	// The session is used when its first packet proves that the peer has the keys.
+	// The device sends under the session only after its first packet proves that the peer has the
+	// keys.
 	d.changeSessions(p, accepted, s, now)
 	p.stamper.Stamp(answer[:], now)
 
@@ -109,6 +113,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	d.mu.out.message(d.state.bound, &m.from, answer[:])
 }
 
+// takeResponse completes the handshake of an initiation of this device.
 func (d *Device) takeResponse(m *message, now time.Duration) {
 	msg := (*[noise.ResponseSize]byte)(m.data[:noise.ResponseSize])
 	p := d.waiting.get(noise.ResponseReceiver(msg))
@@ -130,7 +135,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 		return
 	}
 
-	// The session takes over the index of the initiation.
+	// The peer sends to the index of the initiation.
 	s.local = p.index
 	d.waiting.remove(p.index)
 	p.index = 0
@@ -140,7 +145,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 	d.changeSessions(p, answered, s, now)
 }
 
-// newSession makes a session with an index that is not in use; its keys are not set yet.
+// newSession returns a session with an unused index. Its keys are not set yet.
 func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 	now time.Duration) (*session, error) {
 	keys, err := secret.Alloc[noise.Keys](d.arena)
@@ -151,7 +156,7 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 		born: now}, nil
 }
 
-// confirm begins to use the session that the peer has proven to have, if it does.
+// confirm makes next the current session if a packet came under it, or declines it; see proof.
 func (d *Device) confirm(p *peer, now time.Duration) {
 	e := p.proof(bytes.Compare(d.mu.id.Public[:], p.public[:]) > 0)
 	if e == declined {
@@ -161,8 +166,8 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 	d.changeSessions(p, e, nil, now)
 }
 
-// complete records that a handshake is complete, and sends the packets that wait for it. The
-// initiator sends an empty packet if nothing waits: it proves to the peer that it has the keys.
+// complete records that a handshake is complete, and sends the staged packets. If there are none,
+// the initiator sends an empty packet, which proves to the peer that the initiator has the keys.
 func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	p.timers.completed(now, initiator)
 	p.dead.Store(false)
@@ -174,7 +179,7 @@ func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	}
 }
 
-// sendStaged sends the packets that wait for a session, and reports whether there were any.
+// sendStaged sends the staged packets of a peer, and reports whether there were any.
 func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 	packets := d.unstage(p)
 	for _, b := range packets {
@@ -184,10 +189,10 @@ func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 	return len(packets) > 0
 }
 
-// sendEmpty sends an empty packet, or begins a handshake if there is no session.
+// sendEmpty sends an empty packet, or requests a handshake if there is no session to send under.
 func (d *Device) sendEmpty(p *peer, now time.Duration) {
 	if s := p.current; s == nil || s.expired(now) {
-		d.want(p, now)
+		d.requestHandshake(p, now)
 		return
 	}
 	d.mu.out.room(d.state.bound, p.current, 0, 0, now)

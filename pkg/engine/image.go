@@ -9,12 +9,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// A device goes to its successor in two images. The base is all of it, written while it is served.
-// The rest is written while it stands still: its sockets, the peers that changed since, and the
-// messages that wait. Neither has budgets, loads and counters of drops. Keys are copied between an
-// image and the arena and nowhere else.
+// The state of a device is passed to its successor in two images. The base holds all settings and
+// peers, and is written while the device runs. The rest is written while the device is stopped. It
+// holds the sockets, the peers that changed since the base, and the queued handshake messages.
+// Budgets, load and counters of drops are not passed on. Keys are copied directly between the arena
+// and an image, so no other memory holds them.
+//
+// Each visit function defines the layout of a part of the images: it counts, writes or reads the
+// part, depending on the codec.
 
-// Schema is the number of the images' layout. Processes of different schemas hand nothing over.
+// Schema is the version of the images' layout. A handover needs two processes with the same schema.
 const Schema = 4
 
 // The magic numbers of a base and a rest.
@@ -23,13 +27,13 @@ const (
 	restMagic = 0x6b7665696c2f7265
 )
 
-// visitHead is the beginning of an image: its kind, and its number of bytes.
+// visitHead visits the head of an image: magic number, schema, and size in bytes.
 func (c *codec) visitHead(magic uint64) {
 	got, schema, size := magic, Schema, 0
 	c.u64(&got)
 	number(c, &schema, Schema, Schema)
 	if c.way == reading && got != magic {
-		c.fail("it is not an image")
+		c.fail("the magic number is wrong")
 	}
 	number(c, &size, 0, len(c.b))
 	if c.way == reading && c.err == nil {
@@ -37,22 +41,23 @@ func (c *codec) visitHead(magic uint64) {
 	}
 }
 
-// finish writes the number of bytes of an image, or checks that all of them were read.
+// finish writes the size into the head of an image, or checks that the whole image was read.
 func (c *codec) finish() error {
 	switch {
 	case c.err != nil:
 	case c.way == writing:
 		binary.NativeEndian.PutUint64(c.b[headSize-8:], uint64(c.n))
 	case c.way == reading && c.n != len(c.b):
-		c.fail("something follows")
+		c.fail("there are bytes behind the end")
 	}
 	return c.err
 }
 
-// headSize is the size of the part that visitHead takes.
+// headSize is the size of the head, bytes.
 const headSize = 3 * 8
 
-// visitBase is the layout of a base. The caller holds mu; threads may run.
+// visitBase visits a base. While writing, it records in b where each peer's live part is. The
+// caller holds mu; threads may run.
 func (d *Device) visitBase(c *codec, b *Base) error {
 	c.visitHead(baseMagic)
 	d.visitIdentity(c)
@@ -80,7 +85,8 @@ func (d *Device) visitBase(c *codec, b *Base) error {
 	return c.finish()
 }
 
-// visitRest is the layout of a rest. The caller holds mu, and no thread runs.
+// visitRest visits a rest. sockets are used while reading, b while writing. The caller holds mu,
+// and no thread runs.
 func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 	c.visitHead(restMagic)
 	number(c, &d.mu.port, 0, 1<<16-1)
@@ -95,8 +101,8 @@ func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 	return c.finish()
 }
 
-// visitChanged takes the peers that differ from the base, each behind its place in order, which
-// grows; len(order) ends them.
+// visitChanged visits the live parts of the peers that differ from the base. Each is preceded by
+// the peer's index in order; indices increase. The number len(order) ends the list.
 func (d *Device) visitChanged(c *codec, b *Base) {
 	n := len(d.mu.order)
 	if c.way == reading {
@@ -124,7 +130,8 @@ func (d *Device) visitChanged(c *codec, b *Base) {
 	number(c, &n, n, n)
 }
 
-// forget removes from a peer that was read the parts that are read again.
+// forget removes the live part of a peer that was read from the base, before the rest's version of
+// it is read.
 func (d *Device) forget(p *peer) {
 	for _, s := range p.all() {
 		if *s != nil {
@@ -141,14 +148,15 @@ func (d *Device) forget(p *peer) {
 	p.lastHandshake = time.Time{}
 }
 
-// visitSockets takes whether the device is up, and the features of its sockets.
+// visitSockets visits whether the device is up, and the offloads of its sockets. While reading, it
+// adopts the sockets.
 func (d *Device) visitSockets(c *codec, sockets []int) {
 	c.Flag(&d.mu.up)
 	shards := len(d.shards)
 	number(c, &shards, len(d.shards), len(d.shards))
 	if !d.mu.up || c.err != nil {
 		if c.way == reading && len(sockets) > 0 {
-			c.fail("there are sockets of a device that has none")
+			c.fail("there are sockets, but the device is down")
 		}
 		return
 	}
@@ -203,7 +211,7 @@ func (d *Device) visitIdentity(c *codec) {
 	}
 }
 
-// visit is the layout of the handshake messages that wait.
+// visit visits the queued handshake messages.
 func (r *ring) visit(c *codec) {
 	n := c.count(r.n, noise.InitiationSize)
 	if n > ringSize {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// visitFixed is the layout of the settings of configuration. A peer that is read is added to the
-// device.
+// visitFixed visits the part of a peer that only configuration changes: its public key and its
+// allowed IPs. While reading, it adds the peer to the device.
 func (p *peer) visitFixed(c *codec, d *Device) {
 	c.Raw(p.public[:])
 	if c.way == reading && c.err == nil {
@@ -26,7 +26,7 @@ func (p *peer) visitFixed(c *codec, d *Device) {
 	p.visitAllowed(c, d)
 }
 
-// visitLive is the layout of the rest of a peer.
+// visitLive visits the part of a peer that changes while the device runs.
 func (p *peer) visitLive(c *codec, d *Device) {
 	p.secrets.Visit(c)
 	p.stamper.Visit(c)
@@ -39,7 +39,7 @@ func (p *peer) visitLive(c *codec, d *Device) {
 	}
 }
 
-// visitShared takes the data that the threads change.
+// visitShared visits the fields that the threads change.
 func (p *peer) visitShared(c *codec) {
 	for _, a := range []*atomic.Int64{&p.moved, &p.unanswered, &p.owed, &p.lastSent,
 		&p.lastReceived, &p.asked} {
@@ -67,7 +67,8 @@ func (p *peer) visitShared(c *codec) {
 		}
 	}
 
-	// A session does not remember its rival, see preferred.
+	// The event insisted is left out, because it needs rivals of sessions, which images do not
+	// hold.
 	events := p.events.Load() & (wantSession | confirmed)
 	number(c, &events, 0, wantSession|confirmed)
 	if c.way == reading {
@@ -92,7 +93,7 @@ func (p *peer) visitEndpoint(c *codec) {
 	}
 }
 
-// visitControl takes the data that only control uses.
+// visitControl visits the fields that only control uses.
 func (p *peer) visitControl(c *codec, d *Device) {
 	t := &p.timers
 	for _, v := range []*time.Duration{&t.retransmit, &t.zero, &t.greet, &t.confirm, &p.keepalive,
@@ -123,7 +124,7 @@ func (p *peer) visitControl(c *codec, d *Device) {
 	}
 }
 
-// claim refuses an index that is in use.
+// claim makes the image malformed if index is 0 or already in use.
 func (d *Device) claim(c *codec, index uint32) {
 	if index == 0 || d.state.sessions[index] != nil || d.waiting.get(index) != nil {
 		c.fail("an index is not free")
@@ -149,7 +150,7 @@ func (p *peer) visitAllowed(c *codec, d *Device) {
 		number(c, &bits, 0, 128)
 		prefix, err := addr.Prefix(bits)
 		if c.err != nil || err != nil || !addr.IsValid() || prefix.Addr() != addr {
-			c.fail("an allowed IP is none")
+			c.fail("an allowed IP is invalid")
 			return
 		}
 		if d.state.routes.insert(prefix, p) != nil {
@@ -167,7 +168,7 @@ func (p *peer) visitStaged(c *codec, d *Device) {
 		defer p.staged.mu.Unlock()
 		packets := p.staged.packets
 		if c.served {
-			packets = nil // They come and go.
+			packets = nil // The rest has the packets that are staged at its time.
 		}
 		c.count(len(packets), size)
 		for _, b := range packets {
@@ -179,7 +180,7 @@ func (p *peer) visitStaged(c *codec, d *Device) {
 
 	n := c.count(0, size)
 	if n > maxStaged {
-		c.fail("too many packets wait")
+		c.fail("too many staged packets")
 		return
 	}
 	for range n {
@@ -189,12 +190,13 @@ func (p *peer) visitStaged(c *codec, d *Device) {
 		}
 	}
 	if d.stagedBytes.Load() > maxStagedBytes {
-		c.fail("too many bytes wait")
+		c.fail("too many bytes of staged packets")
 	}
 }
 
-// visitSession takes a session, which may be nil. The counter is the counter of the next packet. In
-// a rest, the last used counter is the one before the successor's first: no thread runs.
+// visitSession visits the session at *at, which may be nil. The number sent is the counter of the
+// next packet. No thread runs while a rest is written, so the successor continues exactly with that
+// counter.
 func (d *Device) visitSession(c *codec, p *peer, at **session) {
 	have := *at != nil
 	c.Flag(&have)
@@ -235,7 +237,7 @@ func (d *Device) visitSession(c *codec, p *peer, at **session) {
 		d.claim(c, s.local)
 		d.state.sessions[s.local] = s
 		if s.born > d.now() {
-			c.fail("a session is of the future")
+			c.fail("a session began in the future")
 		}
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// checkLink follows the state of the TUN's link.
+// checkLink brings the device up or down with the TUN's link, and updates the MTU.
 func (d *Device) checkLink(now time.Duration) {
 	l, err := d.link()
 	if err != nil {
-		return // The TUN is gone or about to be; its thread reports it.
+		return // The TUN is being deleted; a thread that reads it reports that.
 	}
 	d.mtu.Store(int64(l.MTU))
 	switch {
@@ -24,7 +24,7 @@ func (d *Device) checkLink(now time.Duration) {
 	}
 }
 
-// bind opens sockets on a port, and hands them to the threads in place of the former ones.
+// bind opens sockets on a port and makes the threads use them instead of the old ones.
 func (d *Device) bind(port uint16) error {
 	v4, v6, actual, err := sock.Open(port, d.mu.mark)
 	if err != nil {
@@ -35,8 +35,8 @@ func (d *Device) bind(port uint16) error {
 	return nil
 }
 
-// exchange hands the threads other sockets and closes the former ones. With nil the threads have no
-// sockets.
+// exchange makes the threads use the sockets of fresh, and closes the old ones. If fresh is nil,
+// the threads have no sockets.
 func (d *Device) exchange(fresh *binding) {
 	d.stopReceiving()
 	d.state.Lock()

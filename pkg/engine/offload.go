@@ -10,16 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// Offloads are the offloads that a device uses. A missing one never existed, or the kernel broke
-// it.
+// Offloads are the offloads that a device uses. The device does not use an offload that the kernel
+// lacks or has refused.
 type Offloads struct {
-	// Segment reports whether the kernel segments datagrams that are sent (UDP_SEGMENT), Receive
-	// whether it aggregates those that come (UDP_GRO). Both are false while the device is down.
+	// Segment reports whether the kernel segments sent datagrams (UDP_SEGMENT). Receive reports
+	// whether it aggregates received datagrams (UDP_GRO). Both are false while the device is down.
 	Segment, Receive bool
-	// TCP and UDP report whether the TUN takes superpackets of a protocol.
+	// TCP and UDP report whether the TUN accepts superpackets of the protocol.
 	TCP, UDP bool
-	// Singly are the peers to which datagrams are sent one by one: by SendSingly, or because the
-	// kernel refused segmented ones.
+	// Singly are the peers to which datagrams are sent one by one, because of SendSingly or because
+	// the kernel refused segmented datagrams.
 	Singly []noise.PublicKey
 }
 
@@ -44,24 +44,24 @@ func (d *Device) Offloads() Offloads {
 	return o
 }
 
-// An offload that failed is tried again after a while: the cause may be a link that went, or a
-// driver that was replaced.
+// An offload that failed is tried again after a while, because the cause may be gone, such as a
+// link or a driver without the offload.
 const (
 	// singlyFor is the duration of SendSingly.
 	singlyFor = time.Hour
-	// refusedFor is for how long an offload stays off that the kernel refused.
+	// refusedFor is the time for which an offload stays off after the kernel refused it.
 	refusedFor = 10 * time.Minute
 )
 
-// refusal reports whether the TUN refused superpackets of a protocol. A thread sets off; control
-// logs it, and clears it at a time.
+// refusal records that the TUN refused superpackets of a protocol. A thread sets off. Control logs
+// it, sets until, and clears both at that time.
 type refusal struct {
 	off   atomic.Bool
 	until time.Duration
 }
 
-// retryOffloads logs which offloads threads switched off, and switches on again the offloads that
-// were off for long enough.
+// retryOffloads logs the offloads that threads switched off, and switches them on again after
+// refusedFor.
 func (d *Device) retryOffloads(now time.Duration) {
 	for _, r := range []struct {
 		*refusal
@@ -81,7 +81,7 @@ func (d *Device) retryOffloads(now time.Duration) {
 	}
 }
 
-// retrySegments does the same for segmented datagrams to a peer.
+// retrySegments is retryOffloads for segmented datagrams to a peer.
 func (d *Device) retrySegments(p *peer, now time.Duration) {
 	switch {
 	case !p.singly.Load():
@@ -96,8 +96,8 @@ func (d *Device) retrySegments(p *peer, now time.Duration) {
 	}
 }
 
-// SendSingly makes the device send datagrams to a peer one by one, for an hour: something on the way
-// loses segmented ones. It returns fs.ErrNotExist if there is no such peer.
+// SendSingly makes the device send datagrams to a peer one by one for an hour. Call it if the path
+// to the peer loses segmented datagrams. It returns fs.ErrNotExist if there is no such peer.
 func (d *Device) SendSingly(peer noise.PublicKey) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

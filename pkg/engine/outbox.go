@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// maxBatch is how many packets are sealed, and sent, together.
+	// maxBatch is the maximum number of packets that are sealed and sent together.
 	maxBatch = 128
 	// headerSize is the size of a transport message's header: type, receiver, counter.
 	headerSize = 16
-	// minTransport is the size of an empty packet.
+	// minTransport is the size of a transport message without content.
 	minTransport = headerSize + aead.Overhead
-	slabSize     = 192 << 10
+	slabSize     = 192 << 10 // bytes of messages per batch
 )
 
-// handshakeTOS is AF41 and no ECN, as the kernel marks handshakes
-// (drivers/net/wireguard/messages.h, HANDSHAKE_DSCP): they are lost last where a link is full.
+// handshakeTOS is DSCP AF41 without ECN, so that a congested link drops other packets before
+// handshakes. The kernel uses the same value (drivers/net/wireguard/messages.h, HANDSHAKE_DSCP).
 const handshakeTOS = 0x88
 
-// outbox seals and sends the packets of one thread. Packets of one session are gathered and go
-// together.
+// outbox seals and sends the packets of one thread. It gathers consecutive packets of one session
+// and sends them together.
 type outbox struct {
 	d       *Device
 	worker  *aead.Worker
@@ -39,7 +39,7 @@ type outbox struct {
 	packets [maxBatch]aead.Packet
 	n       int
 	sender  sock.Sender
-	lost    sock.Stats // of sender, as it was counted last
+	lost    sock.Stats // the statistics of sender that count has already added
 }
 
 func newOutbox(d *Device) (*outbox, error) {
@@ -57,7 +57,9 @@ func newOutbox(d *Device) (*outbox, error) {
 
 func (o *outbox) close() { _ = unix.Munmap(o.slab) }
 
-// padded returns the length of a packet with its padding: a multiple of 16, at most the MTU.
+// padded returns the length of a packet with padding to a multiple of 16, but not beyond the MTU.
+// For a packet larger than the MTU, that holds for the last of its MTU-sized parts. An mtu of 0
+// means no limit.
 func padded(n, mtu int) int {
 	last := n
 	if mtu == 0 {
@@ -69,8 +71,9 @@ func padded(n, mtu int) int {
 	return n - last + min(mtu, (last+15)&^15)
 }
 
-// room returns the place for a packet of n bytes of the session, zeroed behind it up to its
-// padding.
+// room returns the n bytes in which the caller writes the next packet of the session. It first
+// flushes the gathered packets if the new packet cannot join them. The padding behind the packet is
+// zeroed.
 func (o *outbox) room(b *binding, s *session, ecn uint8, n int, now time.Duration) []byte {
 	size := padded(n, int(o.d.mtu.Load()))
 	if o.session != s || o.ecn != ecn || o.n == maxBatch ||
@@ -87,7 +90,7 @@ func (o *outbox) room(b *binding, s *session, ecn uint8, n int, now time.Duratio
 	return text[:n]
 }
 
-// flush seals and sends what was gathered.
+// flush seals and sends the gathered packets.
 func (o *outbox) flush(b *binding, now time.Duration) {
 	if o.n == 0 {
 		return
@@ -136,7 +139,8 @@ func (o *outbox) flush(b *binding, now time.Duration) {
 	}
 }
 
-// runs sends consecutive packets of equal size together.
+// runs sends the packets in segmented datagrams. Consecutive packets of equal size and one shorter
+// last packet form one datagram. wire holds the packets with their headers.
 func (o *outbox) runs(packets []aead.Packet, wire []byte, u *sock.UDP, ep *sock.Endpoint) {
 	for i := 0; i < len(packets); {
 		size := headerSize + len(packets[i].Data)
@@ -162,7 +166,7 @@ func (o *outbox) runs(packets []aead.Packet, wire []byte, u *sock.UDP, ep *sock.
 	o.sender.Flush(u, ep)
 }
 
-// message sends a handshake message.
+// message sends a handshake message to ep, or nothing if b is nil.
 func (o *outbox) message(b *binding, ep *sock.Endpoint, msg []byte) {
 	if b == nil {
 		return
@@ -177,6 +181,7 @@ func (o *outbox) message(b *binding, ep *sock.Endpoint, msg []byte) {
 	o.count()
 }
 
+// sent records that n bytes were sent to a peer, and what the sender learned about the endpoint.
 func (o *outbox) sent(p *peer, n uint64) {
 	p.sentBytes.Add(n)
 	o.count()

@@ -10,17 +10,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// The kernel chooses the route of each datagram. The source address of an endpoint is kept while
-// that route leaves by the link on which the peer came in, as the kernel's WireGuard keeps it. Else
-// the kernel chooses the source as well, and an empty packet informs the peer at once.
+// The kernel chooses the route of each datagram. The device keeps the source address of an endpoint
+// while that route leaves through the link on which the peer's packets arrive, as the kernel's
+// WireGuard does. Otherwise the device forgets the source, so that the kernel chooses it too, and
+// sends an empty packet, from which the peer learns the new address.
 
-// judgementsPerWalk bounds the look-ups of routes per walk; one takes some 10 µs.
+// judgementsPerWalk bounds the route look-ups per walk. A look-up takes some 10 µs.
 const judgementsPerWalk = 1000
 
-// maxChanges bounds the changes between two walks; more of them stand for a change of everything.
+// maxChanges bounds the list of changes between two walks. If there are more, a single zero Change,
+// which affects all endpoints, replaces them.
 const maxChanges = 64
 
-// changes are the changes of paths since the last walk.
+// changes holds the changes of routes, links and addresses since the last walk.
 type changes struct {
 	mu   sync.Mutex
 	list []sock.Change
@@ -36,7 +38,7 @@ func (c *changes) add(more ...sock.Change) {
 	c.list = append(c.list, more...)
 }
 
-// take returns the changes and forgets them.
+// take returns the changes and empties the list.
 func (c *changes) take() []sock.Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +47,7 @@ func (c *changes) take() []sock.Change {
 	return list
 }
 
-// followPaths gathers changes until the device closes.
+// followPaths adds changes that the kernel reports, until the device closes.
 func (d *Device) followPaths() {
 	var list []sock.Change
 	for ok := true; ok; {
@@ -54,7 +56,7 @@ func (d *Device) followPaths() {
 	}
 }
 
-// noteChanges makes the walk judge the changed paths again.
+// noteChanges makes the walk judge the endpoints again that the changes may affect.
 func (d *Device) noteChanges() {
 	list := d.changes.take()
 	if len(list) == 0 {
@@ -72,8 +74,8 @@ func (d *Device) noteChanges() {
 	}
 }
 
-// judge forgets the source address of a peer if the route to it leaves by another link than the
-// link on which the peer came in.
+// judge looks up the route to a peer if that is due. It forgets the peer's source address if the
+// route leaves through another link than the one on which the peer's packets arrive.
 func (d *Device) judge(p *peer, now time.Duration) {
 	if d.mu.route == nil || !p.unjudged.Load() || d.mu.judgements == judgementsPerWalk {
 		return
@@ -97,7 +99,7 @@ func (d *Device) judge(p *peer, now time.Duration) {
 	}
 }
 
-// isRefusal reports whether the kernel has no such route, see sock.Paths.Link.
+// isRefusal reports whether err of sock.Paths.Link means that the kernel has no such route.
 func isRefusal(err error) bool {
 	for _, e := range []unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES} {
 		if errors.Is(err, e) {

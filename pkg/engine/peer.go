@@ -15,39 +15,39 @@ import (
 type event = uint32
 
 const (
-	// wantSession: a packet waits for a session, or the session is to be renewed.
+	// wantSession means that a packet waits for a session, or that the session must be renewed.
 	wantSession event = 1 << iota
-	// confirmed: a packet came under the keys of next.
+	// confirmed means that a packet came under the keys of next.
 	confirmed
-	// insisted: the peer still sends under a session that gave way.
+	// insisted means that the peer still sends under a declined session, see proof.
 	insisted
 )
 
-// peer is one peer.
 type peer struct {
 	public  noise.PublicKey
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock.
+	// The threads read sessions and removed under Device.state. Control changes them under its
+	// write lock.
 	sessions
 	removed bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
-	moved    atomic.Int64 // when endpoint last followed a packet
-	// unjudged reports whether the source of endpoint must be compared with the route; refused is
-	// the last source that did not suit it. See judge.
+	moved    atomic.Int64 // arrival time of the packet that last changed endpoint
+	// unjudged reports whether judge must compare the source of endpoint with the route. refused is
+	// the last endpoint whose source judge rejected.
 	unjudged atomic.Bool
 	refused  atomic.Pointer[sock.Endpoint]
 
-	// Times since boot, written by the threads; 0 means never. See view.
+	// Times since boot, in ns, written by the threads; 0 means never. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
 	// asked is the time at which a thread last posted wantSession.
 	asked     atomic.Int64
 	dead      atomic.Bool // an initiation was not answered; written by control
-	refreshed atomic.Bool // renewal on receiving was requested
+	refreshed atomic.Bool // a received packet has already requested the renewal of the session
 	// singly reports whether datagrams to the peer are sent one by one, without segmentation
-	// offload, see retrySegments.
+	// offload. See retrySegments.
 	singly             atomic.Bool
 	sentBytes, rxBytes atomic.Uint64
 	events             atomic.Uint32
@@ -58,18 +58,18 @@ type peer struct {
 	stamper        *noise.Stamper
 	allowed        map[netip.Prefix]struct{}
 	keepalive      time.Duration
-	index          uint32 // of the initiation that waits for its response; 0 means none
-	wanted         bool   // an initiation waits for the budget
+	index          uint32 // index of the initiation that waits for its response; 0 means none
+	wanted         bool   // an initiation waits for budget or tooSoon
 	singlyUntil    time.Duration
 	lastInitiation time.Duration
 	lastConsumed   time.Duration
 	lastHandshake  time.Time
-	lastStamp      noise.Timestamp // ours
-	lastSeenStamp  noise.Timestamp // of the peer
-	greetedAt      netip.AddrPort
+	lastStamp      noise.Timestamp // of the last initiation to the peer
+	lastSeenStamp  noise.Timestamp // of the last initiation from the peer
+	greetedAt      netip.AddrPort  // the address of the last greeting
 }
 
-// sentAt records that an authentic packet was sent; data reports that it was not empty.
+// sentAt records that a packet was sent; data reports whether it was not empty.
 func (p *peer) sentAt(now time.Duration, data bool) {
 	p.lastSent.Store(int64(now))
 	if p.owed.Load() != 0 {
@@ -80,7 +80,7 @@ func (p *peer) sentAt(now time.Duration, data bool) {
 	}
 }
 
-// receivedAt records that an authentic packet came.
+// receivedAt records that an authentic packet came; data reports whether it was not empty.
 func (p *peer) receivedAt(now time.Duration, data bool) {
 	p.lastReceived.Store(int64(now))
 	if p.unanswered.Load() != 0 {
@@ -98,9 +98,10 @@ func (p *peer) view(now time.Duration) view {
 		keepalive: p.keepalive, jitter: p.jitter}
 }
 
-// move changes the endpoint to the source of an authentic packet of that time. Control handles a
-// handshake message later than the threads handle the packets behind it. So a message that is older
-// than the last move changes nothing.
+// move changes the endpoint to from, the source of an authentic packet that came at the time at.
+// Control may handle a handshake message after the threads have handled later packets. So move
+// ignores a packet that is older than the last one that changed the endpoint. It also ignores a
+// source that judge has refused.
 func (p *peer) move(from *sock.Endpoint, at time.Duration) {
 	old := p.endpoint.Load()
 	if old != nil && *old == *from || int64(at) < p.moved.Load() {
@@ -115,8 +116,8 @@ func (p *peer) move(from *sock.Endpoint, at time.Duration) {
 	p.moved.Store(int64(at))
 }
 
-// forgetSource lets the kernel choose the source address again: the present one may be the cause of
-// silence.
+// forgetSource lets the kernel choose the source address again, because the current one may be the
+// reason why the peer does not answer.
 func (p *peer) forgetSource() {
 	if old := p.endpoint.Load(); old != nil && old.Source.IsValid() {
 		p.endpoint.CompareAndSwap(old, &sock.Endpoint{Addr: old.Addr, Scope: old.Scope})
@@ -125,21 +126,22 @@ func (p *peer) forgetSource() {
 
 func randomJitter() time.Duration { return rand.N(maxJitter) }
 
-// Limits of packets that wait for a session. Above maxStagedDead bytes a device keeps none for
-// peers that do not answer.
+// Limits of packets that wait for a session. Above maxStagedDead bytes, a device stages no packets
+// for peers that do not answer.
 const (
 	maxStaged      = 128     // packets per peer
 	maxStagedBytes = 4 << 20 // per device
 	maxStagedDead  = maxStagedBytes / 2
 )
 
-// staged are packets that wait for a session, the oldest first.
+// staged holds the packets of a peer that wait for a session, oldest first.
 type staged struct {
 	mu      sync.Mutex
 	packets [][]byte
 }
 
-// stage keeps a copy of a packet for a peer. A full queue loses its oldest packet.
+// stage queues a copy of a packet for a peer. If the peer's queue is full, its oldest packet is
+// dropped.
 func (d *Device) stage(p *peer, b []byte) {
 	total := d.stagedBytes.Add(int64(len(b)))
 	if total > maxStagedBytes || total > maxStagedDead && p.dead.Load() {
@@ -154,7 +156,8 @@ func (d *Device) stage(p *peer, b []byte) {
 	d.trim(p, maxStaged)
 }
 
-// trim drops the oldest packets of a peer but for n. The caller holds the lock of staged.
+// trim drops the oldest staged packets of a peer until n are left. The caller holds the lock of
+// staged.
 func (d *Device) trim(p *peer, n int) {
 	for len(p.staged.packets) > n {
 		d.stagedBytes.Add(-int64(len(p.staged.packets[0])))
@@ -164,7 +167,7 @@ func (d *Device) trim(p *peer, n int) {
 	}
 }
 
-// markDead records that a peer does not answer, and keeps only the newest packet for it.
+// markDead records that a peer does not answer, and drops all but the newest of its staged packets.
 func (d *Device) markDead(p *peer) {
 	if p.dead.Swap(true) {
 		return
@@ -174,7 +177,7 @@ func (d *Device) markDead(p *peer) {
 	d.trim(p, 1)
 }
 
-// unstage takes all packets that wait.
+// unstage removes and returns all staged packets of a peer.
 func (d *Device) unstage(p *peer) [][]byte {
 	p.staged.mu.Lock()
 	out := p.staged.packets
@@ -186,5 +189,5 @@ func (d *Device) unstage(p *peer) [][]byte {
 	return out
 }
 
-// dropStaged drops all packets that wait.
+// dropStaged drops all staged packets of a peer.
 func (d *Device) dropStaged(p *peer) { d.drops.add(stagedGivenUp, len(d.unstage(p))) }

@@ -14,17 +14,19 @@ import (
 // maxPeers bounds the peers of a device, as wireguard-go does.
 const maxPeers = 1 << 16
 
-// change is a section of a Set and the peer that it changes, or nil if it changes no peer.
+// change is a section of a Set and the peer that it changes. The peer is nil if the section changes
+// none.
 type change struct {
 	set  *uapi.Peer
 	peer *peer
-	made bool // by this section
+	made bool // this section adds the peer
 }
 
-// plan holds the changes of the peers by a Set.
+// plan holds the changes that a Set makes to peers.
 type plan struct {
 	changes []change
-	// made are the peers that the Set makes and does not remove again. Others have no secrets.
+	// made holds the peers that the Set adds and does not remove again. An added peer that is
+	// removed again has no secrets.
 	made []*peer
 }
 
@@ -36,8 +38,8 @@ func (p *plan) free(a *secret.Arena) {
 }
 
 // plan finds or makes the peer of each section of a Set. A section sees the result of the sections
-// before it: several Sets have the same result as one text of them. So a key that is removed and
-// set again belongs to another peer from there on.
+// before it, so one Set has the same result as several Sets with its sections. If a key is removed
+// and then set again, later sections change a new peer.
 func (d *Device) plan(set *uapi.Set) (plan, error) {
 	var out plan
 	own, err := d.nextKey(set)
@@ -47,19 +49,19 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 
 	n := len(d.mu.peers)
 	if own != (noise.PublicKey{}) && d.mu.peers[own] != nil {
-		n-- // It goes with the key.
+		n-- // setPrivate removes the peer with the device's own key.
 	}
 	if set.ReplacePeers {
 		n = 0
 	}
-	// latest holds the peers that sections made or removed; nil means that the last section removed
-	// it.
+	// latest holds the peers that earlier sections added or removed, by key. Nil means that the
+	// peer is removed.
 	latest := map[noise.PublicKey]*peer{}
 	for i := range set.Peers {
 		c := change{set: &set.Peers[i]}
 		key := noise.PublicKey(c.set.Public)
 		if key == own && own != (noise.PublicKey{}) {
-			continue // A device is not its own peer; wg(8) sends one list to all.
+			continue // wg(8) users give all nodes one list of peers, so skip the device's own key.
 		}
 		p, known := latest[key]
 		if !known && !set.ReplacePeers {
@@ -86,7 +88,7 @@ func (d *Device) plan(set *uapi.Set) (plan, error) {
 	return out, d.giveSecrets(&out, latest)
 }
 
-// nextKey returns the public key that the device has once the Set is applied.
+// nextKey returns the device's public key after the Set.
 func (d *Device) nextKey(set *uapi.Set) (noise.PublicKey, error) {
 	if set.PrivateKey == nil {
 		return d.mu.id.Public, nil
@@ -100,7 +102,8 @@ func (d *Device) nextKey(set *uapi.Set) (noise.PublicKey, error) {
 	return other.Public, nil
 }
 
-// giveSecrets allocates the secrets of the peers that stay. After an error nothing is allocated.
+// giveSecrets allocates the secrets of the added peers that the Set does not remove again. After an
+// error it has freed them.
 func (d *Device) giveSecrets(out *plan, latest map[noise.PublicKey]*peer) error {
 	for _, c := range out.changes {
 		if !c.made || latest[c.peer.public] != c.peer {

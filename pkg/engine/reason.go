@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
 
-// reason is the reason why something was dropped.
+// reason is the reason why a packet, message or request was dropped or refused.
 type reason uint8
 
 const (
@@ -42,7 +42,8 @@ const (
 	handoverMalformed
 	handoverAbandoned
 	configurationRefused
-	badTUNPacket   // and behind it the reasons of package packet, read from the TUN
+	// The reasons of package packet follow, for packets from the TUN and for decrypted packets.
+	badTUNPacket
 	badInnerPacket = badTUNPacket + reason(packet.Reasons)
 	reasonCount    = badInnerPacket + reason(packet.Reasons)
 )
@@ -69,7 +70,7 @@ func (r reason) String() string {
 	return "unknown"
 }
 
-// drops counts what was dropped, by reason.
+// drops counts drops by reason.
 type drops [reasonCount]atomic.Uint64
 
 func (d *drops) add(r reason, n int) {
@@ -78,7 +79,7 @@ func (d *drops) add(r reason, n int) {
 	}
 }
 
-// Drops returns how often something was dropped, by reason. Reasons that never occurred are absent.
+// Drops returns the number of drops by reason. Reasons that never occurred are absent.
 func (d *Device) Drops() map[string]uint64 {
 	out := map[string]uint64{}
 	for r := range reasonCount {

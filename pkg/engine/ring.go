@@ -10,31 +10,32 @@ import (
 
 const (
 	ringSize = 1024
-	// maxCookies is the number of messages that may be cookies: they have no MAC that limits their
-	// possible senders.
+	// maxCookies bounds the cookies in the ring, because any host that saw an index can send them:
+	// they have no MAC1.
 	maxCookies = 64
 )
 
-// message is a handshake message as it came.
+// message is a received handshake message.
 type message struct {
 	n    int
 	data [noise.InitiationSize]byte
 	from sock.Endpoint
-	at   time.Duration // when it came
+	at   time.Duration // arrival time
 }
 
-// ring is the queue of handshake messages from the threads to control. Only those with a right MAC1
-// and cookies for one of our indices get here.
+// ring is the queue of handshake messages from the threads to control. It holds only messages with
+// a valid MAC1, and cookies for an index of this device.
 type ring struct {
 	mu    sync.Mutex
 	slots [ringSize]message
 	head  int
 	n     int
-	// cookies is how many of n are cookies.
+	// cookies is the number of cookies among the n messages.
 	cookies int
 }
 
-// put returns false when the ring is full.
+// put appends a copy of a message. It returns false if the ring is full, or has maxCookies cookies
+// and the message is another.
 func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +53,8 @@ func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	return true
 }
 
-// take copies the oldest message to m, and returns how many messages other than cookies wait behind
-// it. ok is false without a message.
+// take moves the oldest message to m, and returns the number of messages behind it that are not
+// cookies. ok is false if the ring is empty.
 func (r *ring) take(m *message) (waiting int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +70,8 @@ func (r *ring) take(m *message) (waiting int, ok bool) {
 	return r.n - r.cookies, true
 }
 
-// exchanges holds the peers whose initiation waits for its response, by index. Control changes
-// them; the threads look up whether a cookie belongs to one.
+// exchanges holds the peers whose initiation waits for its response, by index. Control changes the
+// map. The threads look up the index of a cookie in it.
 type exchanges struct {
 	mu      sync.Mutex
 	byIndex map[uint32]*peer
@@ -97,7 +98,7 @@ func (e *exchanges) remove(index uint32) {
 	delete(e.byIndex, index)
 }
 
-// pending are the peers that have events, each at most once.
+// pending holds the peers that have events, each at most once.
 type pending struct {
 	mu    sync.Mutex
 	peers []*peer
@@ -114,7 +115,7 @@ func (d *Device) post(p *peer, e event) {
 	d.wakeControl()
 }
 
-// takePending returns the peers that have events.
+// takePending empties pending and returns its peers in the memory of into.
 func (d *Device) takePending(into []*peer) []*peer {
 	d.pending.mu.Lock()
 	defer d.pending.mu.Unlock()

@@ -14,7 +14,7 @@ type routes struct{ v4, v6 *node }
 type node struct {
 	hi, lo uint64
 	len    int
-	peer   *peer // nil for a node that only branches
+	peer   *peer // nil for a node that is only a branch
 	child  [2]*node
 }
 
@@ -28,7 +28,7 @@ func bitsOf(a netip.Addr) (hi, lo uint64) {
 	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 }
 
-// common returns how many bits of both are equal from the first on.
+// common returns the length of the common prefix of a and b, in bits.
 func common(ahi, alo, bhi, blo uint64) int {
 	if x := ahi ^ bhi; x != 0 {
 		return bits.LeadingZeros64(x)
@@ -50,7 +50,7 @@ func (r *routes) root(a netip.Addr) **node {
 	return &r.v6
 }
 
-// lookup returns the peer of the longest prefix that has the address, nil without one.
+// lookup returns the peer of the longest prefix that contains the address, or nil if there is none.
 func (r *routes) lookup(a netip.Addr) *peer {
 	hi, lo := bitsOf(a)
 	var best *peer
@@ -102,7 +102,7 @@ func (r *routes) insert(p netip.Prefix, to *peer) (from *peer) {
 	}
 }
 
-// remove takes a masked prefix from a peer that has it.
+// remove removes a masked prefix. It does nothing if the prefix does not belong to the peer of.
 func (r *routes) remove(p netip.Prefix, of *peer) {
 	hi, lo := bitsOf(p.Addr())
 	at := r.root(p.Addr())
@@ -127,7 +127,8 @@ func (r *routes) remove(p netip.Prefix, of *peer) {
 	}
 }
 
-// prune removes a node without a peer that has fewer than two children.
+// prune removes the node at *at if it has no peer and fewer than two children. Its child takes its
+// place.
 func prune(at **node) {
 	n := *at
 	if n == nil || n.peer != nil || n.child[0] != nil && n.child[1] != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// binding is the device's sockets.
+// binding holds the device's sockets. v6 is nil if the host has no IPv6.
 type binding struct {
 	v4, v6 *sock.UDP
 }
 
-// socket returns the socket of the endpoint's family, nil without one.
+// socket returns the socket of the endpoint's family, or nil if there is none.
 func (b *binding) socket(ep *sock.Endpoint) *sock.UDP {
 	if ep.Addr.Addr().Is4() {
 		return b.v4
@@ -33,7 +33,7 @@ func (b *binding) close() {
 	b.v6.Close()
 }
 
-// receiver is the receiving side of a shard. All of them share the device's sockets, see turns.
+// receiver is the receiving side of a shard. All receivers share the device's sockets, see turns.
 type receiver struct {
 	s      *shard
 	in     *sock.Receiver
@@ -44,17 +44,17 @@ type receiver struct {
 	stop   *sock.Waker
 	ended  chan struct{}
 	filter *noise.Filter // changed under Device.state
-	second bool          // the socket of IPv6 is the next to receive from
-	batch  uint64        // its number, see turns
+	second bool          // the next receive is from the IPv6 socket
+	batch  uint64        // the number of the current batch, see turns
 	turn   bool          // the batch may be delivered
 
-	// The batch: packets, and groups of them.
+	// The packets of the batch, in groups.
 	packets [maxReceived]aead.Packet
 	n       int
 	groups  [maxReceived]group
 	used    int // of groups
 
-	last     *session // the last index and its session, of one receive
+	last     *session // the session of the last transport message in this batch
 	lastFrom netip.Addr
 	lastPeer *peer
 }
@@ -62,7 +62,7 @@ type receiver struct {
 // maxReceived bounds the packets that are opened before they are delivered.
 const maxReceived = 512
 
-// group is consecutive packets of one session from one place.
+// group holds consecutive packets of one session from one endpoint with one ECN field.
 type group struct {
 	session *session
 	from    *sock.Endpoint
@@ -93,14 +93,15 @@ func (r *receiver) close() {
 	r.stop.Close()
 }
 
-// start begins to receive from the shard's sockets.
+// start starts the thread that receives from the sockets of b.
 func (r *receiver) start(b *binding) {
 	r.stop.Clear()
 	r.ended = make(chan struct{})
 	go r.runRX(b)
 }
 
-// end waits until the thread has ended after stop. The caller holds no lock of the thread.
+// end waits until the thread has ended. The caller has signalled stop, and holds no lock that the
+// thread takes.
 func (r *receiver) end() {
 	if r.ended == nil {
 		return
@@ -109,7 +110,8 @@ func (r *receiver) end() {
 	r.ended = nil
 }
 
-// runRX is a thread from the network to the TUN. It ends after stop.
+// runRX is the thread that forwards packets from the network to the TUN. It ends once stopping is
+// set and stop is signalled.
 func (r *receiver) runRX(b *binding) {
 	runtime.LockOSThread()
 	defer close(r.ended)
@@ -145,8 +147,8 @@ func (r *receiver) runRX(b *binding) {
 	d.turns.follow()
 }
 
-// receive returns the datagrams that wait at one of the sockets, at most as many as one call
-// returns; the sockets take turns.
+// receive returns queued datagrams of one of the two sockets, or nil if neither has any. It makes
+// one system call per socket, and alternates between the sockets.
 func (r *receiver) receive(b *binding) []sock.Message {
 	for range 2 {
 		u := b.v4
@@ -157,7 +159,7 @@ func (r *receiver) receive(b *binding) []sock.Message {
 		if u == nil {
 			continue
 		}
-		// Errors of ICMP do not reach an unconnected socket; errors for lack of memory are
+		// Errors are ignored: an unconnected socket receives no ICMP errors, and lack of memory is
 		// transient.
 		if msgs, err := r.in.Receive(u); err == nil && len(msgs) > 0 {
 			return msgs
@@ -166,7 +168,7 @@ func (r *receiver) receive(b *binding) []sock.Message {
 	return nil
 }
 
-// take opens the received datagrams, and delivers them when it is the thread's turn.
+// take opens the received datagrams, and delivers their packets when it is the batch's turn.
 func (r *receiver) take(msgs []sock.Message, now time.Duration) {
 	d := r.s.d
 	r.last, r.lastPeer = nil, nil
@@ -183,7 +185,7 @@ func (r *receiver) take(msgs []sock.Message, now time.Duration) {
 	r.join.Flush()
 }
 
-// datagram takes one datagram.
+// datagram handles one datagram.
 func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 	d := r.s.d
 	if len(b) < 4 {
@@ -200,7 +202,7 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 	r.handshake(kind, b, m, now)
 }
 
-// transport gathers a transport message.
+// transport adds a transport message to a group of the batch.
 func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 	d := r.s.d
 	if len(b) < minTransport {
@@ -236,8 +238,8 @@ func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 	r.n++
 }
 
-// deliverAll opens the gathered packets. It takes each packet that is authentic and new when all
-// earlier batches are done.
+// deliverAll opens the packets of all groups. Then it waits until all earlier batches are
+// delivered, and delivers the packets that are authentic and new.
 func (r *receiver) deliverAll(now time.Duration) {
 	d := r.s.d
 	groups := r.groups[:r.used]
@@ -259,7 +261,7 @@ func (r *receiver) deliverAll(now time.Duration) {
 	r.n, r.used = 0, 0
 }
 
-// deliverGroup takes each packet of a group that is authentic and new.
+// deliverGroup delivers the packets of a group that are authentic and new.
 func (r *receiver) deliverGroup(g *group, now time.Duration) {
 	d, s, packets := r.s.d, g.session, g.packets
 	s.mu.Lock()
@@ -298,7 +300,8 @@ func (r *receiver) deliverGroup(g *group, now time.Duration) {
 	s.peer.receivedAt(now, data)
 }
 
-// fresh drops the packets whose counters are too old, before they cost any work.
+// fresh returns the packets without those whose counters are below the replay window, so that
+// opening these costs no CPU time. It reuses the slice.
 func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,7 +315,8 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 	return kept
 }
 
-// authentic applies the effects of an authentic packet of the session.
+// authentic records that an authentic packet of the session came. It updates the endpoint, and
+// requests from control what the packet makes due.
 func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration) {
 	p := s.peer
 	p.move(from, now)
@@ -326,7 +330,8 @@ func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration)
 		s.declined.CompareAndSwap(at, 0) {
 		r.s.d.post(p, insisted)
 	}
-	// The session that the peer sends under need not be ours, see proof.
+	// Renew the session if it was begun here and is old. It may be another than current if
+	// handshakes crossed; then both must be of about the same age. See proof.
 	if s.initiator && now-s.born > refreshOnReceive && p.current != nil &&
 		p.current.born-s.born < crossing && !p.refreshed.Load() {
 		p.refreshed.Store(true)
@@ -334,7 +339,8 @@ func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration)
 	}
 }
 
-// deliver hands an authentic packet to the TUN if its source belongs to the peer.
+// deliver passes an authentic packet to the coalescer, which writes to the TUN. It drops the packet
+// if its source is not an allowed IP of the peer.
 func (r *receiver) deliver(p *peer, b []byte, ecn uint8) {
 	d := r.s.d
 	b, from, bad := packet.Trim(b)
@@ -355,9 +361,10 @@ func (r *receiver) deliver(p *peer, b []byte, ecn uint8) {
 	r.join.Add(b)
 }
 
-// write writes to the TUN. The queue follows from the flow, since the kernel sends the answers to a
-// flow by the queue to which it was last written. A kernel that refuses superpackets of a kind gets
-// no more of them.
+// write writes a packet or superpacket to the TUN. flow selects the queue, because the kernel sends
+// the replies of a flow to the queue on which the flow was last written. If the kernel refuses
+// superpackets of a protocol, the device stops writing them. write returns false if the caller must
+// write the packets of a superpacket one by one.
 func (r *receiver) write(flow uint32, parts [][]byte) bool {
 	all := r.s.d.shards
 	err := all[flow%uint32(len(all))].queue.Write(parts)

@@ -7,8 +7,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// handshake takes a handshake message. A message that a sender can make without our public key or
-// an index of ours ends here: it wakes control no more than it fills the ring.
+// handshake queues a handshake message for control. It drops messages that a sender can make
+// without this device's public key or an index of this device. So such messages neither fill the
+// ring nor wake control.
 func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Duration) {
 	d := r.s.d
 	size := handshakeSize(kind)
@@ -28,12 +29,13 @@ func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Du
 	}
 }
 
-// awaits reports whether an index belongs to this device. The caller holds state.
+// awaits reports whether an index belongs to a session or an initiation of this device. The caller
+// holds state.
 func (d *Device) awaits(index uint32) bool {
 	return d.state.sessions[index] != nil || d.waiting.get(index) != nil
 }
 
-// handshakeSize returns the size of handshake messages of a type, or 0 for another type.
+// handshakeSize returns the size of handshake messages of a type, or 0 if kind is not such a type.
 func handshakeSize(kind uint32) int {
 	switch kind {
 	case noise.TypeInitiation:

@@ -10,36 +10,38 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// session is a pair of keys with a peer.
+// session is a pair of keys shared with a peer.
 type session struct {
 	peer          *peer
 	keys          *noise.Keys
 	local, remote uint32
 	initiator     bool
 	born          time.Duration
-	// used reports that a packet came under these keys.
+	// used reports whether a packet came under these keys.
 	used atomic.Bool
 	// sent is the next counter.
 	sent atomic.Uint64
-	// crossed reports whether the peer began this session possibly without knowledge of ours.
+	// crossed reports whether the peer may have begun this session before it knew current, which
+	// this side began.
 	crossed bool
-	// rival is the index of the session to which this session gave way, see proof; 0 means none.
-	// declined is the time, in ns since boot, or 0 once the peer was seen to prefer this session.
+	// rival is the index of the session that was kept when this session was declined, see proof; 0
+	// means none. declined is the time of that, in ns since boot. It is set to 0 when the peer
+	// still sends under this session after patience.
 	rival    uint32
 	declined atomic.Int64
 
-	mu     sync.Mutex // taken once a batch
+	mu     sync.Mutex // taken once per batch
 	window window
 }
 
-// expired reports whether a session is too old to send or receive under it.
+// expired reports whether a session is too old to send or receive packets.
 func (s *session) expired(now time.Duration) bool { return now-s.born >= rejectAfterTime }
 
-// exhausted reports whether a session has no counter left. A batch has at most maxBatch packets, so
-// threads that pass the check together stay below the protocol's limit.
+// exhausted reports whether a session has no counters left. The check leaves a margin of 64
+// batches, so threads that pass it at the same time stay below the protocol's limit.
 func (s *session) exhausted() bool { return s.sent.Load() >= rejectAfterMessages-64*maxBatch }
 
-// take reserves n counters and returns the first; ok is false when the session has no more.
+// take reserves n counters and returns the first. ok is false if the session is exhausted.
 func (s *session) take(n int) (first uint64, ok bool) {
 	if s.exhausted() {
 		return 0, false
@@ -47,26 +49,27 @@ func (s *session) take(n int) (first uint64, ok bool) {
 	return s.sent.Add(uint64(n)) - uint64(n), true
 }
 
-// maxFormer bounds the sessions of a peer that only receive.
+// maxFormer bounds the sessions of a peer that are only for receiving.
 const maxFormer = 6
 
-// sessions are the sessions of a peer. Packets are sent under current. next waits for the peer's
-// first packet under it. Each of former was one of both: packets under them may be on their way for
-// as long as they may be used. Where both sides' handshakes cross there are more sessions than the
-// one of the protocol. While the device runs, only step changes them.
+// sessions are the sessions of a peer. Packets are sent under current. next was begun by the peer,
+// and is not used for sending before the first packet under it comes. former are earlier sessions
+// that were current or next. They still receive until they expire, because packets under them may
+// be under way. There are several, because each crossing of both sides' handshakes adds a session.
+// While the device runs, only step changes sessions.
 type sessions struct {
 	current, next *session
 	former        [maxFormer]*session
 }
 
-// sessionState is what can be sent to a peer. It follows from its sessions.
+// sessionState says which session can send to a peer. It is computed from sessions.
 type sessionState uint8
 
 const (
-	noSession sessionState = iota // nothing
-	unproven                      // nothing until next is proven
-	sending                       // packets under current
-	renewing                      // packets under current until next is proven
+	noSession sessionState = iota // none
+	unproven                      // none until next is proven
+	sending                       // current
+	renewing                      // current until next is proven
 	sessionStates
 )
 
@@ -82,41 +85,41 @@ func (s *sessions) state() sessionState {
 	return renewing
 }
 
-// sessionEvent is what changes a peer's sessions.
+// sessionEvent is an event that changes the sessions of a peer.
 type sessionEvent uint8
 
 const (
 	noEvent   sessionEvent = iota
 	accepted               // the peer's initiation was answered; a fresh session is unproven
 	answered               // the peer's response came; a fresh session is proven
-	proven                 // the first packet came under next: the peer has its keys
-	declined               // the same, but current is kept, see proof
+	proven                 // the first packet under next came, so the peer has its keys
+	declined               // the first packet under next came, but current is kept, see proof
 	preferred              // the peer still sends under a session that was declined, see proof
 	aged                   // some of former have expired
-	over                   // 540 s without a fresh session, a new key, the link down, no peer
+	over                   // 540 s without a fresh session, new key, link down, or peer removed
 	sessionEvents
 )
 
-// move is a set of bits, what an event does. step makes those up to endAll, in this order, and
-// control does the rest.
+// move is a set of bits: the effects of an event. step applies the effects up to endAll, in this
+// order. changeSessions applies the rest.
 type move uint16
 
 const (
-	shelveCurrent move = 1 << iota // it only receives from now on
-	shelveNext
-	useNext
-	useFresh
-	awaitFresh // it becomes next
-	useDeclined
-	endAged
-	endAll
-	armZero // keys are zeroed after 540 s
-	finish  // the handshake is complete: packets that wait are sent
-	prove   // an empty packet is sent if none waits: the peer waits for it
+	shelveCurrent move = 1 << iota // current moves to former, so it only receives
+	shelveNext                     // next moves to former
+	useNext                        // next becomes current
+	useFresh                       // fresh becomes current
+	awaitFresh                     // fresh becomes next
+	useDeclined                    // the declined session of former and current change places
+	endAged                        // expired sessions of former end
+	endAll                         // all sessions end
+	armZero                        // the timer that zeroes keys restarts (540 s)
+	finish                         // the handshake is complete, and staged packets are sent
+	prove                          // without staged packets, an empty packet is sent
 )
 
-// transitions is what each event does in each state. An event that a state does not list does
-// nothing. These states follow:
+// transitions holds the effects of each event in each state. An event that a state does not list
+// has no effect. The table shows the state after each event:
 //
 //	           accepted  answered  proven   declined  preferred  over
 //	noSession  unproven  sending   –        –         –          noSession
@@ -155,8 +158,9 @@ var transitions = [sessionStates][sessionEvents]move{
 	},
 }
 
-// step returns the sessions after an event, those that ended appended to ended, and the moves of
-// the event. It is pure. fresh is the session of a handshake.
+// step returns the sessions after an event, ended with the ended sessions appended, and the effects
+// of the event. It is a pure function. fresh is the session of the handshake, for the events
+// accepted and answered.
 func (s sessions) step(e sessionEvent, fresh *session, now time.Duration,
 	ended []*session) (sessions, []*session, move) {
 	m := transitions[s.state()][e]
@@ -207,7 +211,7 @@ func (s sessions) step(e sessionEvent, fresh *session, now time.Duration,
 	return s, ended, m
 }
 
-// all returns the places of the sessions.
+// all returns pointers to the fields that hold sessions.
 func (s *sessions) all() (out [2 + maxFormer]**session) {
 	out[0], out[1] = &s.current, &s.next
 	for i := range s.former {
@@ -223,18 +227,22 @@ func (s *sessions) hasAged(now time.Duration) bool {
 }
 
 const (
-	// crossing is the time between two sessions that both sides began at once.
+	// crossing is the maximum time between two sessions whose handshakes can have crossed.
 	crossing = rekeyTimeout
-	// patience is the time for which a peer may send under a session that gave way.
+	// patience is the time for which a peer may still send under a declined session. If it sends
+	// longer, it prefers that session.
 	patience = 400 * time.Millisecond
 )
 
-// proof returns the event of the first packet under next; greater reports whether our public key is
-// the greater one. Where the handshakes of both sides crossed there are two sessions; then the one
-// whose initiator has the greater key is kept. Else each side might send under the other's session,
-// and neither would renew its own. They did not cross if the peer had used ours before it began its
-// own. The handshake of a process that restarted may look crossed: such a peer does not have our
-// session, and prefers the declined one.
+// proof returns the event of the first packet under next, or noEvent if there was no such packet.
+// greater reports whether this side's public key is the greater one.
+//
+// If the handshakes of both sides cross, there are two sessions. Both sides then keep the session
+// whose initiator has the greater key. Otherwise each side could send under the session that the
+// other began, and neither would renew its own. Handshakes did not cross if the peer had used this
+// side's session before it began its own. The handshake of a restarted peer may look crossed. That
+// peer does not have this side's session, so it keeps sending under the declined one (event
+// preferred).
 func (s *sessions) proof(greater bool) sessionEvent {
 	c, n := s.current, s.next
 	switch {
@@ -246,7 +254,8 @@ func (s *sessions) proof(greater bool) sessionEvent {
 	return proven
 }
 
-// changeSessions applies an event to the sessions of a peer. The caller holds mu.
+// changeSessions applies an event to the sessions of a peer. fresh is nil except for accepted and
+// answered. The caller holds mu.
 func (d *Device) changeSessions(p *peer, e sessionEvent, fresh *session, now time.Duration) {
 	if transitions[p.sessions.state()][e] == 0 {
 		return
@@ -264,8 +273,9 @@ func (d *Device) changeSessions(p *peer, e sessionEvent, fresh *session, now tim
 	}
 }
 
-// changeSessionsLocked does the part of changeSessions that the threads see, and returns the moves.
-// The caller holds state for writing, and calls zeroRetired after it has released it.
+// changeSessionsLocked does the part of changeSessions that the threads see, and returns the
+// effects of the event. The caller holds state for writing. It calls zeroRetired after it has
+// released state.
 func (d *Device) changeSessionsLocked(p *peer, e sessionEvent, fresh *session,
 	now time.Duration) (m move) {
 	kept := len(d.mu.retired)
@@ -279,7 +289,7 @@ func (d *Device) changeSessionsLocked(p *peer, e sessionEvent, fresh *session,
 	return m
 }
 
-// zeroRetired zeroes the keys of sessions that no thread can reach.
+// zeroRetired zeroes the keys of ended sessions. No thread can reach these any more.
 func (d *Device) zeroRetired() {
 	for i, s := range d.mu.retired {
 		secret.Free(d.arena, s.keys)

@@ -6,26 +6,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// A peer takes no initiation whose timestamp is not later than all before. A clock that was ahead
-// once, and is right when the process starts again, would so cut the node off. What was used is
-// therefore kept outside of the process, one timestamp for all peers.
+// A peer accepts an initiation only if its timestamp is later than all earlier timestamps. If the
+// clock was ahead, and is right when the process restarts, peers would refuse the node's
+// initiations. So the process that owns the device stores the latest timestamp, one for all peers,
+// outside of this process.
 
-// LastStamp returns a timestamp than which no initiation of the device had a later one.
+// LastStamp returns the latest timestamp of any initiation, or the argument of StampsAfter if that
+// is later.
 func (d *Device) LastStamp() noise.Timestamp {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return later(d.mu.lastStamp, d.mu.stampsAfter)
 }
 
-// StampsAfter makes the timestamps of initiations from now on later than t.
+// StampsAfter makes the timestamps of all following initiations later than t.
 func (d *Device) StampsAfter(t noise.Timestamp) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.stampsAfter = later(d.mu.stampsAfter, t)
 }
 
-// stamp returns the timestamp of the next initiation to a peer. It need not be later than those to
-// other peers: else a thousand of them would run ahead of the clock.
+// stamp returns the timestamp of the next initiation to a peer. It is later than the last one to
+// this peer, but not than those to other peers. Otherwise the timestamps of a thousand peers would
+// run ahead of the clock.
 func (d *Device) stamp(p *peer) noise.Timestamp {
 	t := noise.Stamp(time.Now(), later(p.lastStamp, d.mu.stampsAfter))
 	d.mu.lastStamp = later(d.mu.lastStamp, t)

@@ -15,60 +15,62 @@ const (
 	maxAttempts      = 18 // 90 s of attempts
 	maxJitter        = 334 * time.Millisecond
 	zeroAfterTime    = 3 * rejectAfterTime
-	// refreshOnReceive is the age at which an initiator that only receives begins a handshake.
+	// refreshOnReceive is the age of a session at which an initiator that only receives renews it.
 	refreshOnReceive = rejectAfterTime - keepaliveTimeout - rekeyTimeout
 	// floodInterval is the least time between two initiations of a peer.
 	floodInterval = 20 * time.Millisecond
 )
 
-// Greetings. A peer that had a session with the process before this one cannot notice that its keys
-// are gone; when it only receives, it would never find out. So a peer without a handshake is
-// greeted with an initiation, repeated much earlier than after rekeyTimeout, since the first ones
-// of both sides often cross. A handshake that succeeded so is confirmed a few times: the peer uses
-// its old keys until it has received a packet under the new ones.
+// Greetings. A peer may still have a session with an earlier process, whose keys are gone. It
+// cannot notice that, and never would if it only receives. So the device greets a peer without a
+// handshake: it sends an initiation. It repeats the greeting much earlier than after rekeyTimeout,
+// because the first greetings of both sides often cross. After a handshake that began with a
+// greeting, the device sends a few empty packets (confirmations), because the peer uses its old
+// keys until a packet under the new keys comes.
 const (
 	maxGreetings     = 6
 	maxConfirmations = 3
 	greetPause       = 150 * time.Millisecond
 )
 
-// timers holds the times of a peer's next actions, on a clock that begins at boot; 0 means never.
-// It is pure: due decides, and the caller acts.
+// timers holds the times since boot of a peer's next actions; 0 means never. Its methods only
+// compute which actions are due. The caller performs them.
 type timers struct {
-	retransmit time.Duration // the initiation is repeated
-	attempts   int
-	zero       time.Duration // keys are zeroed
-	greet      time.Duration
-	greetings  int
-	confirm    time.Duration
-	confirms   int
+	retransmit time.Duration // next retransmission of the initiation
+	attempts   int           // retransmissions so far
+	zero       time.Duration // zeroing of keys
+	greet      time.Duration // next greeting
+	greetings  int           // greetings so far
+	confirm    time.Duration // next confirmation
+	confirms   int           // confirmations so far
 }
 
-// view is the input of due beside the timers.
+// view is the input of timers.due.
 type view struct {
 	now time.Duration
-	// unanswered is the time when data was first sent since a packet came. owed is the time when
-	// data first came since a packet was sent. traversal is the time of the last packet in either
-	// direction. Zero means never.
+	// unanswered is when the first data since the last received packet was sent. owed is when the
+	// first data since the last sent packet was received. traversal is the time of the last packet
+	// in either direction. Zero means never.
 	unanswered, owed, traversal time.Duration
 	keepalive                   time.Duration
 	jitter                      time.Duration
 }
 
-// action is a set of bits, the actions that are due.
+// action is a set of bits: the actions that are due.
 type action uint16
 
 const (
-	doRetry    action = 1 << iota // repeat the initiation
-	doGiveUp                      // drop staged packets
-	doInitiate                    // the peer stopped to answer
-	doKeepalive
-	doZero
-	doGreet
-	doConfirm
+	doRetry     action = 1 << iota // repeat the initiation
+	doGiveUp                       // drop staged packets, after maxAttempts
+	doInitiate                     // begin a handshake, because the peer stopped answering
+	doKeepalive                    // send an empty packet
+	doZero                         // end all sessions and zero their keys
+	doGreet                        // send a greeting
+	doConfirm                      // send an empty packet after a greeting's handshake
 )
 
-// due returns what is due and moves the timers on, but for an initiation, which began does.
+// due returns the due actions and advances the timers, except retransmit and greet, which began and
+// greeted set.
 func (t *timers) due(v view) action {
 	var a action
 	past := func(at time.Duration) bool { return at != 0 && v.now >= at }
@@ -115,10 +117,10 @@ func (t *timers) due(v view) action {
 	return a
 }
 
-// began notes that an initiation was sent.
+// began records that an initiation was sent.
 func (t *timers) began(now, jitter time.Duration) { t.retransmit = now + rekeyTimeout + jitter }
 
-// greeted notes that an initiation was sent as a greeting; jitter is between 0 and 1.
+// greeted records that an initiation was sent as a greeting; jitter is between 0 and 1.
 func (t *timers) greeted(now time.Duration, jitter float64) {
 	t.greetings++
 	t.greet = 0
@@ -128,10 +130,10 @@ func (t *timers) greeted(now time.Duration, jitter float64) {
 	}
 }
 
-// derived notes that a session was derived.
+// derived records that a session was derived.
 func (t *timers) derived(now time.Duration) { t.zero = now + zeroAfterTime }
 
-// completed notes that the peer has proven to have the session's keys.
+// completed records that a handshake is complete: the peer has the keys of the session.
 func (t *timers) completed(now time.Duration, initiator bool) {
 	t.retransmit, t.attempts = 0, 0
 	if initiator && t.greetings > 0 {

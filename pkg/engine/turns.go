@@ -2,18 +2,19 @@ package engine
 
 import "sync"
 
-// turns let the receiving threads of a device share its sockets: one of them receives, several open
-// batches, and batches are delivered in the order in which they came. The sockets cannot be one per
-// thread: that takes SO_REUSEPORT, with which other processes could have the port too.
+// turns lets the receiving threads of a device share its sockets. One thread, the leader, receives.
+// Several threads can open batches at the same time. Batches are delivered in the order in which
+// they were received. The threads share sockets, because a socket per thread needs SO_REUSEPORT,
+// which lets other processes bind the port too.
 //
-// While one thread suffices it keeps the lead, and no other wakes up.
+// While one thread is fast enough, it keeps the lead and no other thread wakes up.
 type turns struct {
 	mu      sync.Mutex
-	free    sync.Cond // no thread leads
-	due     sync.Cond // another batch may be delivered
-	led     bool
-	drawn   uint64 // batches that were received
-	through uint64 // batches that were delivered
+	free    sync.Cond // signalled when no thread leads
+	due     sync.Cond // signalled when the next batch may be delivered
+	led     bool      // a thread leads
+	drawn   uint64    // number of batches received
+	through uint64    // number of batches delivered
 }
 
 func newTurns() *turns {
@@ -22,7 +23,7 @@ func newTurns() *turns {
 	return t
 }
 
-// lead waits until no other thread receives.
+// lead waits until no thread leads, and makes the caller the leader.
 func (t *turns) lead() {
 	t.mu.Lock()
 	for t.led {
@@ -32,7 +33,7 @@ func (t *turns) lead() {
 	t.mu.Unlock()
 }
 
-// follow lets another thread receive.
+// follow gives up the lead, so that another thread can receive.
 func (t *turns) follow() {
 	t.mu.Lock()
 	t.led = false
@@ -40,8 +41,9 @@ func (t *turns) follow() {
 	t.free.Signal()
 }
 
-// draw returns the number of a batch that the leader received. The caller holds Device.state, so
-// that a thread which waits for the state does not keep later batches waiting, see await.
+// draw returns the number of the batch that the leader has received. The caller already holds
+// Device.state. If it waited for state after draw, later batches would have to wait for it in
+// await.
 func (t *turns) draw() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +51,7 @@ func (t *turns) draw() uint64 {
 	return t.drawn - 1
 }
 
-// await waits until all batches before this one were delivered.
+// await waits until all batches before this one are delivered.
 func (t *turns) await(batch uint64) {
 	t.mu.Lock()
 	for t.through != batch {
@@ -58,7 +60,7 @@ func (t *turns) await(batch uint64) {
 	t.mu.Unlock()
 }
 
-// done notes that the batch whose turn it is was delivered.
+// done records that the batch whose turn it is was delivered.
 func (t *turns) done() {
 	t.mu.Lock()
 	t.through++

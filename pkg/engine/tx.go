@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// shard is one queue of the TUN with its thread, and one thread that receives.
+// shard is a queue of the TUN with its sending thread, and a receiver.
 type shard struct {
 	d      *Device
 	queue  *sock.Queue
@@ -20,15 +20,15 @@ type shard struct {
 	out    *outbox
 	waiter sock.Waiter
 	stop   *sock.Waker
-	slice  slice // of the thread from the TUN
+	slice  slice // of the sending thread
 
 	rx *receiver
 
-	lastTo   netip.Addr // of this batch: the last destination and its peer
-	lastPeer *peer
+	lastTo   netip.Addr // the last destination in this batch
+	lastPeer *peer      // the peer of lastTo
 }
 
-// tunBuffer has room for the largest packet and its vnet header.
+// tunBuffer is the size of the largest packet with its vnet header, bytes.
 const tunBuffer = 64<<10 + packet.HeaderSize
 
 func newShard(d *Device, q *sock.Queue) (*shard, error) {
@@ -57,11 +57,11 @@ func (s *shard) close() {
 	_ = unix.Munmap(s.buf)
 }
 
-// readsPerBatch bounds the packets that are read before what was gathered is sent.
+// readsPerBatch bounds the reads from the TUN before the gathered packets are sent.
 const readsPerBatch = 16
 
-// runTX is the thread from the TUN to the network. It ends when the device is halted or the TUN is
-// gone.
+// runTX is the thread that forwards packets from the TUN to the network. It ends when the device is
+// halted or the TUN is gone.
 func (s *shard) runTX() {
 	runtime.LockOSThread()
 	s.waiter.Set(s.queue.FD, s.stop.FD)
@@ -88,7 +88,7 @@ func (s *shard) runTX() {
 				s.d.lostTUN(err)
 				return
 			}
-			// The link is down: the kernel reports an error until it is up.
+			// The link is down. Until it is up, the wait returns at once with an error.
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
@@ -118,8 +118,8 @@ func (s *shard) transmit() (more bool, err error) {
 	return err == nil, ignorable(err)
 }
 
-// ignorable returns nil for the transient errors of a TUN: nothing to read, and a link that is
-// down.
+// ignorable returns nil for the transient errors of a TUN, which mean that there is nothing to read
+// or that the link is down. It returns other errors unchanged.
 func ignorable(err error) error {
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EIO) {
 		return nil
@@ -127,7 +127,8 @@ func ignorable(err error) error {
 	return err
 }
 
-// outbound takes one packet of the TUN with its vnet header.
+// outbound adds a packet of the TUN, with its vnet header, to the outbox. Without a session it
+// stages the packet.
 func (s *shard) outbound(b []byte, now time.Duration) {
 	d := s.d
 	if len(b) < packet.HeaderSize {
@@ -181,7 +182,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 // askInterval is the shortest interval between a thread's requests for a session of a peer.
 const askInterval = 100 * time.Millisecond
 
-// ask notifies control that a peer needs a session.
+// ask posts wantSession for a peer, at most once per askInterval.
 func (d *Device) ask(p *peer, now time.Duration) {
 	if last := p.asked.Load(); last != 0 && now-time.Duration(last) < askInterval {
 		return

@@ -19,7 +19,8 @@ const (
 	windowSize  = (windowWords - 1) * 64
 )
 
-// stale reports whether a counter cannot be accepted, regardless of the window's content.
+// stale reports whether a counter is beyond the protocol's limit or below the window. accept
+// refuses such a counter.
 func (w *window) stale(c uint64) bool {
 	return c >= rejectAfterMessages || w.next > windowSize+1 && c < w.next-1-windowSize
 }
