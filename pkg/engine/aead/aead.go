@@ -17,35 +17,35 @@ const (
 	Overhead = chacha20poly1305.Overhead
 )
 
-// Key is a key in memory of package secret.
+// Key is a ChaCha20-Poly1305 key. It must lie in memory of package secret.
 type Key = [KeySize]byte
 
 // Packet is one message of a batch. It is sealed and opened in place.
 type Packet struct {
-	// Data is the text and, behind it, Overhead bytes of tag.
+	// Data is the text, followed by Overhead bytes for the tag.
 	Data []byte
 	// Counter is the nonce.
 	Counter uint64
-	// OK reports after Open whether the tag was right. If not, the text of Data is undefined.
+	// OK reports, after Open, whether the tag was right. If not, the text in Data is undefined.
 	OK bool
 }
 
-// Tier is one implementation. Seal and Open take packets under one key.
+// Tier is one implementation of the AEAD. Seal and Open process packets that have one key.
 type Tier struct {
 	Name string
 	Seal func(w *Worker, key *Key, packets []Packet)
 	Open func(w *Worker, key *Key, packets []Packet)
 }
 
-// Worker is the scratch of one thread. It must not be copied.
+// Worker is the scratch memory of one thread. It must not be copied.
 type Worker struct {
 	nonce [chacha20poly1305.NonceSize]byte
 	lanes *lanes // secret memory of a tier with several lanes
-	// unused is the text of lanes without a packet.
+	// unused is the text of the lanes that have no packet.
 	unused unused
 }
 
-// NewWorker returns the scratch for a thread, with memory of a.
+// NewWorker returns the Worker of a thread. It allocates secret memory from a.
 func NewWorker(a *secret.Arena) (*Worker, error) {
 	l, err := secret.Alloc[lanes](a)
 	if err != nil {
@@ -54,10 +54,10 @@ func NewWorker(a *secret.Arena) (*Worker, error) {
 	return &Worker{lanes: l}, nil
 }
 
-// Close zeroes the scratch.
+// Close zeroes the scratch memory and returns it to a, the arena of NewWorker.
 func (w *Worker) Close(a *secret.Arena) { secret.Free(a, w.lanes) }
 
-// XCrypto is the tier that runs on every CPU.
+// XCrypto is the tier that runs on every CPU, from golang.org/x/crypto.
 var XCrypto = Tier{Name: "x/crypto", Seal: sealEach, Open: openEach}
 
 func (w *Worker) setCounter(c uint64) { binary.LittleEndian.PutUint64(w.nonce[4:], c) }
@@ -86,7 +86,8 @@ func openEach(w *Worker, key *Key, packets []Packet) {
 	secret.Scrub()
 }
 
-// SealMessage seals text under a handshake's key, nonce 0, into dst, which has room for the tag.
+// SealMessage seals text with nonce 0 into dst, which has room for the tag. It is for handshakes,
+// whose keys are used once.
 func (w *Worker) SealMessage(key *Key, dst, text, ad []byte) {
 	secret.Reserve()
 	w.setCounter(0)
@@ -94,7 +95,7 @@ func (w *Worker) SealMessage(key *Key, dst, text, ad []byte) {
 	secret.Scrub()
 }
 
-// OpenMessage opens what SealMessage made and reports whether it is authentic.
+// OpenMessage opens the result of SealMessage into dst, and reports whether it is authentic.
 func (w *Worker) OpenMessage(key *Key, dst, sealed, ad []byte) bool {
 	secret.Reserve()
 	w.setCounter(0)
@@ -106,8 +107,8 @@ func (w *Worker) OpenMessage(key *Key, dst, sealed, ad []byte) bool {
 // iface is the layout of an interface value with methods (runtime.iface).
 type iface struct{ tab, data unsafe.Pointer }
 
-// template is an AEAD of x/crypto with the zero key. Its concrete type is a struct that holds the
-// 32 bytes of the key and nothing else; Choose proves it.
+// template is an AEAD of x/crypto with the zero key. at relies on its concrete type: a struct that
+// holds only the 32 bytes of the key. Choose fails if that is not so.
 var template = func() cipher.AEAD {
 	a, err := chacha20poly1305.New(make([]byte, KeySize))
 	if err != nil {
@@ -116,8 +117,8 @@ var template = func() cipher.AEAD {
 	return a
 }()
 
-// at returns an AEAD of x/crypto that reads its key at key. chacha20poly1305.New would copy the key
-// to the heap, where it outlives the session.
+// at returns an AEAD of x/crypto that uses the key in place. chacha20poly1305.New would copy the
+// key to the heap, where the copy would outlive the session.
 func at(key *Key) cipher.AEAD {
 	a := template
 	(*iface)(unsafe.Pointer(&a)).data = unsafe.Pointer(key)

@@ -13,7 +13,7 @@ import (
 
 //go:generate go -C gen run . -out ../lanes_amd64.s -stubs ../lanes_amd64.go -pkg aead
 
-// hasAVX512 reports whether the CPU has what lanes_amd64.s uses.
+// hasAVX512 reports whether the CPU has the instructions that lanes_amd64.s uses.
 var hasAVX512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL &&
 	cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512IFMA
 
@@ -22,16 +22,16 @@ var AVX512 = Tier{Name: "avx512", Seal: sealLanes, Open: openLanes}
 
 const (
 	laneCount = 8
-	// leastLanes is the least number of packets of one length for which a pass with unused lanes
-	// pays. For packets of at most shortText bytes it is leastShort.
+	// leastLanes is the number of packets of one length from which on a pass with unused lanes is
+	// faster than x/crypto. For packets of at most shortText bytes it is leastShort.
 	leastLanes = 5
 	leastShort = 2
 	shortText  = 256
-	// maxLaneText bounds the texts of unused lanes; longer packets are left to x/crypto.
+	// maxLaneText is the size of the text of unused lanes. x/crypto processes longer packets.
 	maxLaneText = longest
 )
 
-// lanes is the scratch of the tier.
+// lanes is the secret scratch memory of the tier.
 type lanes struct {
 	keys     [laneCount][32]byte // Poly1305 keys: r and s
 	poly     [8][laneCount]uint64
@@ -39,7 +39,8 @@ type lanes struct {
 	counters [laneCount]uint64
 }
 
-// unused is the text of lanes without a packet. Nothing reads what the lanes leave there.
+// unused is the text of the lanes that have no packet. These lanes write to it too, but the result
+// is never read.
 type unused [maxLaneText]byte
 
 func sealLanes(w *Worker, key *Key, packets []Packet) {
@@ -49,7 +50,8 @@ func openLanes(w *Worker, key *Key, packets []Packet) {
 	w.groups(key, packets, openGroup, openEach)
 }
 
-// groups passes consecutive packets of one length to group, the others to each.
+// groups passes runs of consecutive packets of one length to group. It passes packets to each if
+// the run is too short, or the packets are too long.
 func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *Key, []Packet)) {
 	secret.Reserve()
 	for len(packets) > 0 {
@@ -71,7 +73,8 @@ func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *K
 	secret.Scrub()
 }
 
-// fill sets the lanes' texts and counters. All packets have one length.
+// fill sets the texts and counters of the lanes, and returns the lanes and the length of a text.
+// All packets have this length.
 func (w *Worker) fill(packets []Packet) (l *lanes, n int) {
 	l = w.lanes
 	for i := range laneCount {
@@ -119,13 +122,13 @@ const (
 	mask42 = 1<<42 - 1
 )
 
-// sum computes Poly1305 of the lanes' texts up to the last reduction.
+// sum computes Poly1305 of the lanes' texts of n bytes, except the final reduction; see tag.
 func (l *lanes) sum(n int) {
 	l.begin()
 	polyLanes(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
 }
 
-// begin sets h to 0, and r to the values of the lanes' keys.
+// begin sets h to 0, and r to the clamped r of each lane's key.
 func (l *lanes) begin() {
 	p := &l.poly
 	for i := range laneCount {
@@ -139,7 +142,7 @@ func (l *lanes) begin() {
 	}
 }
 
-// tag reduces h of a lane modulo 2^130-5 and adds s.
+// tag completes Poly1305 of lane i: it reduces h modulo 2^130-5, adds s, and writes the tag.
 func (l *lanes) tag(i int, out *[Overhead]byte) {
 	h0, h1, h2 := l.poly[0][i], l.poly[1][i], l.poly[2][i]
 	for range 2 {
@@ -156,7 +159,7 @@ func (l *lanes) tag(i int, out *[Overhead]byte) {
 	h2 += h1 >> 44
 	h1 &= mask44
 
-	// g is h - p; it is used if it is not negative.
+	// g is h - p. It replaces h if it is not negative.
 	g0 := h0 + 5
 	g1 := h1 + g0>>44
 	g0 &= mask44

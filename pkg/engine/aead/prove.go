@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
-// Choose returns the fastest tier that this CPU has and that agrees with x/crypto in every bit. If
-// a faster one had to be left out, it returns an error beside the tier. It never returns XCrypto
-// with a fatal flaw: then the tier is nil.
+// Choose returns the fastest tier that this CPU supports and that agrees with x/crypto in every
+// bit. If a faster tier does not agree, Choose also returns an error. If XCrypto itself is wrong,
+// the tier is nil.
 func Choose() (*Tier, error) {
 	if err := prove(&XCrypto); err != nil {
 		return nil, err
@@ -28,11 +28,11 @@ func Choose() (*Tier, error) {
 	return &AVX512, nil
 }
 
-// longest is the largest text that any tier seals without x/crypto, bytes.
+// longest is the size of the largest text that a tier other than XCrypto processes itself, bytes.
 const longest = 9216
 
-// prove compares a tier with x/crypto on batches of random keys, texts, lengths and offsets, and on
-// wrong tags. The comparison uses chacha20poly1305.New, not the view that at returns.
+// prove compares a tier with x/crypto on batches with random keys, texts, lengths and offsets, and
+// with wrong tags. The reference is chacha20poly1305.New and not at, so that prove also checks at.
 func prove(t *Tier) error {
 	var a secret.Arena
 	defer a.Close()
@@ -67,7 +67,7 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 		length = longest
 	case round == 7:
 		length = longest + 1
-	case round%4 == 3: // Of a large MTU.
+	case round%4 == 3: // As with a large MTU.
 		length = int(binary.LittleEndian.Uint16(dice[2:])) % longest
 	}
 	packets := make([]Packet, count)
@@ -95,7 +95,7 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 		}
 	}
 
-	// Of each batch, one message is wrong in one bit. The others must open all the same.
+	// Flip one bit of one message of the batch. All other messages must still open.
 	wrong := int(dice[1]) % count
 	at := int(binary.LittleEndian.Uint16(dice[60:])) % len(packets[wrong].Data)
 	packets[wrong].Data[at] ^= 1 << (dice[62] % 8)

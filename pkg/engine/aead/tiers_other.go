@@ -4,10 +4,11 @@ package aead
 
 const hasAVX512 = false
 
-// AVX512 is the tier for CPUs with AVX-512. This CPU has none, so it seals and opens one by one.
+// AVX512 is the tier for CPUs with AVX-512. On this architecture it is the same as XCrypto, and
+// unused.
 var AVX512 = Tier{Name: "avx512", Seal: sealEach, Open: openEach}
 
-// lanes and unused are the scratch of tiers with several lanes.
+// lanes and unused are the scratch memory of tiers with several lanes, which do not exist here.
 type (
 	lanes  struct{ _ [8]byte }
 	unused struct{}

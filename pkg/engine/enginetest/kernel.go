@@ -20,9 +20,9 @@ import (
 // kernelLink is the name of a kernel's device in its namespace.
 const kernelLink = "wg0"
 
-// NewKernel returns a TunDevice with a device of the kernel, closed when the test ends. The link is
-// in a network namespace of its own, its socket in the namespace of the process. The test is
-// skipped where the kernel has no WireGuard.
+// NewKernel returns a Node with a WireGuard device of the kernel, closed when the test ends. The
+// link is in a new network namespace, but its UDP socket is in the namespace of the process. The
+// test is skipped if the kernel has no WireGuard.
 func NewKernel(t testing.TB) *TunDevice {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -32,8 +32,8 @@ func NewKernel(t testing.TB) *TunDevice {
 	}
 	defer here.Close()
 
-	// The kernel uses the namespace of the requesting socket (drivers/net/wireguard/device.c,
-	// wg_newlink).
+	// The UDP socket is in the namespace of the requesting netlink socket
+	// (drivers/net/wireguard/device.c, wg_newlink).
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Namespace = kernelLink, MTU, nl.NsFd(ns.Fd())
 	if err := here.LinkAdd(&nl.Wireguard{LinkAttrs: attrs}); errors.Is(err, unix.EOPNOTSUPP) {
@@ -63,7 +63,7 @@ func NewKernel(t testing.TB) *TunDevice {
 	return n
 }
 
-// openTap sets a link up and opens a socket that reads the packets which the link receives.
+// openTap sets a link up and opens a packet socket that reads the packets received by the link.
 func openTap(name string) (*os.File, error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -109,7 +109,7 @@ func (n *TunDevice) readTap(tap *os.File) {
 	}
 }
 
-// writeTap sends a packet through the link.
+// writeTap sends a packet out of the link, so the device encrypts it.
 func (n *TunDevice) writeTap(ns *nettest.NS, p []byte) error {
 	protocol := uint16(unix.ETH_P_IP)
 	if p[0]>>4 == 6 {
@@ -130,7 +130,7 @@ func (n *TunDevice) writeTap(ns *nettest.NS, p []byte) error {
 	})
 }
 
-// kernel is a device of the kernel, configured as the others are.
+// kernel is a Device for a WireGuard device of the kernel.
 type kernel struct {
 	ns      *nettest.NS
 	control *wgctrl.Client

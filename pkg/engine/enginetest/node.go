@@ -30,7 +30,7 @@ import (
 // MTU is the MTU of every TunDevice.
 const MTU = 1420
 
-// Device has the methods that both kinds of device offer.
+// Device has the methods that all kinds of device have.
 type Device interface {
 	IpcGetOperation(w io.Writer) error
 	IpcSetOperation(r io.Reader) error
@@ -40,19 +40,19 @@ type Device interface {
 // TunDevice is a device with its TUN.
 type TunDevice struct {
 	Device
-	// Engine is the device if package engine made it, otherwise nil.
+	// Engine is the device if it is of package engine, otherwise nil.
 	Engine *engine.Device
-	// Private and Public are its keys.
+	// Private and Public are the keys of the device.
 	Private, Public [32]byte
-	// Up is the state of the engine's link.
+	// Up is the state of the link for the engine. It is nil for other kinds.
 	Up *atomic.Bool
 
 	send    func(p []byte) error
 	receive chan []byte
-	far     int // the other end of the engine's TUN; -1 for the reference
-	queue   int // the engine's end
+	far     int // the test's end of the socket pair that stands for the TUN; -1 for other kinds
+	queue   int // the engine's end of the socket pair
 	options engine.DeviceConfig
-	// imported are the sockets of the engine that was imported last.
+	// imported are the sockets that the last Import used.
 	imported []int
 }
 
@@ -99,7 +99,7 @@ func NewEngine(t testing.TB, change ...func(*engine.DeviceConfig)) *TunDevice {
 	}
 
 	n.Device, n.options = n.Engine, o
-	// An os.File that the runtime polls ends the reader when it is closed.
+	// Closing an os.File that the runtime polls ends its reader.
 	file := os.NewFile(uintptr(fds[1]), "tun")
 	go n.read(file)
 	n.send = func(p []byte) error { return n.SendSuper(packet.Header{}, p) }
@@ -112,8 +112,8 @@ func NewEngine(t testing.TB, change ...func(*engine.DeviceConfig)) *TunDevice {
 	return n
 }
 
-// Import makes another engine from the export of the node's engine, with descriptors of its own, as
-// another process has them. The caller uses or abandons it.
+// Import makes another engine from the export of the node's engine. Like another process, it has
+// its own descriptors. The caller passes it to Use or Abandon.
 func (n *TunDevice) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
 	t.Helper()
 	base, err := secret.OpenSealed(duplicate(t, h.Base.Image.FD))
@@ -156,7 +156,8 @@ func (n *TunDevice) Abandon(d *engine.Device) {
 	closeAll(n.imported)
 }
 
-// Restart makes a new engine for the node, as a process does that finds only the TUN.
+// Restart makes a new engine for the node, without any state of the old one, like a restarted
+// process.
 func (n *TunDevice) Restart(t testing.TB) {
 	t.Helper()
 	o := n.options
@@ -186,7 +187,7 @@ func closeAll(fds []int) {
 	}
 }
 
-// logTo writes a device's log to a test's.
+// logTo writes the log of a device to the log of a test.
 type logTo struct{ t testing.TB }
 
 func (l logTo) Write(b []byte) (int, error) {
@@ -194,7 +195,7 @@ func (l logTo) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read splits what the engine wrote to its TUN into packets.
+// read reads what the engine writes to its TUN, and splits it into packets.
 func (n *TunDevice) read(file *os.File) {
 	b := make([]byte, 1<<17)
 	for {
@@ -279,10 +280,10 @@ func (n *TunDevice) Send(t testing.TB, p []byte) {
 	}
 }
 
-// TrySend is Send that may fail.
+// TrySend is Send, but returns an error instead of ending the test.
 func (n *TunDevice) TrySend(p []byte) error { return n.send(p) }
 
-// Receive returns the next packet that came out of the tunnel, nil after the time.
+// Receive returns the next packet that came out of the tunnel, or nil if none comes within d.
 func (n *TunDevice) Receive(d time.Duration) []byte {
 	select {
 	case p := <-n.receive:
@@ -292,7 +293,7 @@ func (n *TunDevice) Receive(d time.Duration) []byte {
 	}
 }
 
-// Set changes the configuration.
+// Set applies a "set" of the configuration protocol.
 func (n *TunDevice) Set(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if err := n.IpcSetOperation(strings.NewReader(fmt.Sprintf(format, args...))); err != nil {
@@ -300,7 +301,7 @@ func (n *TunDevice) Set(t testing.TB, format string, args ...any) {
 	}
 }
 
-// Get returns the values of a "get" that have the key.
+// Get returns the values of all lines with the key in the answer to a "get".
 func (n *TunDevice) Get(t testing.TB, key string) []string {
 	t.Helper()
 	var b bytes.Buffer
@@ -316,9 +317,9 @@ func (n *TunDevice) Get(t testing.TB, key string) []string {
 	return out
 }
 
-// Pair configures two nodes as peers of each other over loopback of the family. The first has the
-// inner addresses 10.0.0.1 and fd00::1, the second 10.0.0.2 and fd00::2. extra is added to each
-// peer's section.
+// Pair configures two nodes as peers of each other over IPv4 or IPv6 loopback. The first has the
+// inner addresses 10.0.0.1 and fd00::1, the second 10.0.0.2 and fd00::2. extra is appended to the
+// section of each peer.
 func Pair(t testing.TB, a, b *TunDevice, v6 bool, extra string) {
 	t.Helper()
 	host := netip.MustParseAddr("127.0.0.1")
@@ -350,7 +351,7 @@ func hostText(a netip.Addr) string {
 	return a.String()
 }
 
-// Initiation returns an initiation to the owner of public from a stranger, with a valid MAC1.
+// Initiation returns an initiation to the owner of public, with a valid MAC1, from a random key.
 func Initiation(t testing.TB, public [32]byte) []byte {
 	t.Helper()
 	arena := new(secret.Arena)

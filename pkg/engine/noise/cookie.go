@@ -12,16 +12,18 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// CookieLifetime is how long a secret is used, and a cookie that was made with it accepted.
+// CookieLifetime is the time for which a Checker uses a secret and accepts the cookies made with
+// it.
 const CookieLifetime = 120 * time.Second
 
-// cookieUse is how long a cookie is used: its maker's secret is older than the cookie is here by the
-// time it took to come (drivers/net/wireguard/messages.h, COOKIE_SECRET_LATENCY).
+// cookieUse is the time for which a Stamper uses a cookie. It is shorter than CookieLifetime,
+// because the cookie has been under way since the peer made it (drivers/net/wireguard/messages.h,
+// COOKIE_SECRET_LATENCY).
 const cookieUse = CookieLifetime - 5*time.Second
 
 const macSize = blake2s.Size128
 
-// macKeys are the keys for MAC1 and for cookies that follow from a public key.
+// macKeys are the keys for MAC1 and for cookies, which are derived from a public key.
 type macKeys struct{ mac1, cookie [32]byte }
 
 func keysOf(public *PublicKey) macKeys {
@@ -43,14 +45,13 @@ func mac(key []byte, parts ...[]byte) (out [macSize]byte) {
 	return out
 }
 
-// Filter checks the first MAC of handshake messages, and allocates nothing. It is not safe for
-// concurrent use.
+// Filter checks MAC1 of handshake messages without allocating. It is not safe for concurrent use.
 type Filter struct {
 	h   hash.Hash
 	sum [macSize]byte
 }
 
-// NewFilter returns the filter for messages to the owner of public.
+// NewFilter returns the filter for messages that are sent to the owner of public.
 func NewFilter(public PublicKey) *Filter {
 	keys := keysOf(&public)
 	h, err := blake2s.New128(keys.mac1[:])
@@ -60,8 +61,8 @@ func NewFilter(public PublicKey) *Filter {
 	return &Filter{h: h}
 }
 
-// Passes reports whether the first MAC of a handshake message is right: its sender has our public
-// key.
+// Passes reports whether MAC1 of a handshake message is right, which proves that its sender knows
+// the owner's public key.
 func (f *Filter) Passes(msg []byte) bool {
 	at := len(msg) - 2*macSize
 	f.h.Reset()
@@ -69,8 +70,8 @@ func (f *Filter) Passes(msg []byte) bool {
 	return subtle.ConstantTimeCompare(f.h.Sum(f.sum[:0]), msg[at:at+macSize]) == 1
 }
 
-// Checker checks the second MAC of messages to this side and makes cookies under load. Times are of
-// any steady clock.
+// Checker makes cookies for the senders of messages, and checks MAC2, which is made with a cookie.
+// Times can be of any monotonic clock.
 type Checker struct {
 	keys   macKeys
 	secret [32]byte
@@ -78,10 +79,10 @@ type Checker struct {
 	valid  bool
 }
 
-// NewChecker returns the checker for messages to the owner of public.
+// NewChecker returns the checker for messages that are sent to the owner of public.
 func NewChecker(public PublicKey) *Checker { return &Checker{keys: keysOf(&public)} }
 
-// MAC2 reports whether the second MAC was made with the cookie that the owner of from received.
+// MAC2 reports whether MAC2 of msg was made with the valid cookie of the address from.
 func (c *Checker) MAC2(msg []byte, from netip.AddrPort, now time.Duration) bool {
 	if !c.valid || now-c.made >= CookieLifetime {
 		return false
@@ -92,7 +93,7 @@ func (c *Checker) MAC2(msg []byte, from netip.AddrPort, now time.Duration) bool 
 	return subtle.ConstantTimeCompare(want[:], msg[at:]) == 1
 }
 
-// cookie ties address and port of a sender to the secret.
+// cookie returns the cookie of a sender: a MAC of its address and port under the secret.
 func (c *Checker) cookie(from netip.AddrPort) [macSize]byte {
 	addr := from.Addr().As16()
 	var port [2]byte
@@ -100,7 +101,7 @@ func (c *Checker) cookie(from netip.AddrPort) [macSize]byte {
 	return mac(c.secret[:], addr[:], port[:])
 }
 
-// Reply answers a handshake message with a cookie for its sender.
+// Reply returns the cookie reply to a handshake message, which holds the cookie of its sender.
 func (c *Checker) Reply(msg []byte, from netip.AddrPort, now time.Duration) [CookieSize]byte {
 	if !c.valid || now-c.made >= CookieLifetime {
 		rand.Read(c.secret[:])
@@ -130,10 +131,10 @@ type Stamper struct {
 	present bool
 }
 
-// NewStamper returns the stamper for messages to the owner of public.
+// NewStamper returns the stamper for messages that are sent to the owner of public.
 func NewStamper(public PublicKey) *Stamper { return &Stamper{keys: keysOf(&public)} }
 
-// Stamp writes MAC1 and, while a cookie is valid, MAC2 into a handshake message.
+// Stamp writes MAC1 into a handshake message and, if there is a valid cookie, MAC2.
 func (s *Stamper) Stamp(msg []byte, now time.Duration) {
 	at := len(msg) - 2*macSize
 	s.last = mac(s.keys.mac1[:], msg[:at])
@@ -162,7 +163,7 @@ func (s *Stamper) Take(msg *[CookieSize]byte, now time.Duration) bool {
 		return false
 	}
 	s.cookie, s.got, s.present = cookie, now, true
-	// One reply a message: a repeated one does not make the cookie younger.
+	// Accept one reply per message, so that a replayed reply does not renew an old cookie.
 	s.sent = false
 	return true
 }

@@ -5,14 +5,15 @@
 //	Identity.Finish   ←─ response ────────────────┘
 //
 // It promises:
-//   - A message changes nothing until it has proven to be whole and authentic.
-//   - The state of an initiation that this side began survives the initiations of the other side,
-//     so that both can begin at once.
+//   - A message changes no state until it is known to be complete and authentic.
+//   - Initiations of the peer do not affect the state of this side's initiation, so both sides can
+//     initiate at the same time.
 //   - Private keys, shared secrets, chaining keys and session keys live in memory of package secret
 //     and are zeroed once they are used. X25519 and HKDF are computed there too.
 //
-// It keeps no clock, no table and no socket, and it decides nothing about rates or replays: package
-// engine compares timestamps. Identity and the values of one peer are not safe for concurrent use.
+// It has no clock, no table of peers and no socket. It does not limit rates and does not detect
+// replays; package engine does both. Identity and the values of one peer are not safe for
+// concurrent use.
 //
 // Start reading at Identity.Initiate.
 package noise

@@ -2,16 +2,16 @@ package noise
 
 import "time"
 
-// Fields reads or writes values in a fixed order: Visit describes the values that another process
-// needs to take over from this one.
+// Fields reads or writes values in a fixed order. The Visit methods pass to it the values that
+// another process needs to take over from this one.
 type Fields interface {
-	// Raw takes bytes in place, without a copy elsewhere.
+	// Raw reads or writes b in place, without another copy, because b may be secret.
 	Raw(b []byte)
 	Flag(b *bool)
 	Duration(d *time.Duration)
 }
 
-// Visit visits the keys of a peer and the exchange that waits for its response.
+// Visit visits the keys of a peer and the initiation that waits for its response.
 func (s *Secrets) Visit(f Fields) {
 	f.Raw(s.Preshared[:])
 	f.Raw(s.staticStatic[:])
@@ -29,7 +29,7 @@ func (c *Checker) Visit(f Fields) {
 	f.Flag(&c.valid)
 }
 
-// Visit visits the peer's cookie, and the message that the next one answers.
+// Visit visits the peer's cookie, and MAC1 of the message to which the next cookie reply belongs.
 func (s *Stamper) Visit(f Fields) {
 	f.Raw(s.last[:])
 	f.Flag(&s.sent)

@@ -44,10 +44,10 @@ type PublicKey [32]byte
 // TimestampSize is the size of a TAI64N timestamp, bytes.
 const TimestampSize = 12
 
-// Timestamp is a TAI64N label. Greater is later, byte by byte.
+// Timestamp is a TAI64N label. A later label is greater in the order of its bytes.
 type Timestamp [TimestampSize]byte
 
-// Errors of messages. None holds a secret.
+// Errors of handshakes. Their texts hold no secret.
 var (
 	ErrForged  = errors.New("message is not authentic")
 	ErrNoState = errors.New("no initiation waits for this response")
@@ -59,7 +59,7 @@ type Secrets struct {
 	Preshared    [32]byte
 	staticStatic [32]byte
 	initiation   state
-	// Waiting reports whether an initiation was sent and no response accepted since.
+	// Waiting reports whether an initiation waits for its response.
 	Waiting bool
 	// Usable reports whether staticStatic was computed and is not zero.
 	Usable bool
@@ -71,7 +71,8 @@ type state struct{ hash, chain, ephemeral [32]byte }
 // Keys are the keys of a session. They live in memory of package secret.
 type Keys struct{ Send, Receive aead.Key }
 
-// work is scratch in secret memory.
+// work is the scratch memory of a handshake, in secret memory. It also holds the static private
+// key.
 type work struct {
 	lad                 ladder
 	shared              [32]byte
@@ -83,14 +84,14 @@ type work struct {
 	private             [32]byte
 }
 
-// Identity is this side's static key and the scratch of its handshakes.
+// Identity is this side's static key and the scratch memory of its handshakes.
 type Identity struct {
 	Public PublicKey
 	set    bool
 	arena  *secret.Arena
 	w      *work
 	seal   *aead.Worker
-	// Rand makes ephemeral keys; a test may replace it. It must fill its argument.
+	// Rand fills its argument with a new ephemeral key. A test may replace it.
 	Rand func([]byte)
 }
 
@@ -114,8 +115,8 @@ func NewIdentity(a *secret.Arena) (*Identity, error) {
 	return &Identity{arena: a, w: w, seal: s, Rand: func(b []byte) { rand.Read(b) }}, nil
 }
 
-// SetPrivate sets the static key and clamps it. The zero key means none. Values computed from the
-// former key have to be computed again with Precompute.
+// SetPrivate sets the static key and clamps it. The zero key means no key. The caller must then
+// call Precompute for every peer.
 func (id *Identity) SetPrivate(key *[32]byte) {
 	secret.Reserve()
 	if *key == [32]byte{} {
@@ -129,18 +130,18 @@ func (id *Identity) SetPrivate(key *[32]byte) {
 	id.set = true
 }
 
-// Private returns the static key, clamped; it points into secret memory. It is zero if there is no
-// key.
+// Private returns a pointer to the clamped static key in secret memory. The key is zero if none is
+// set.
 func (id *Identity) Private() *[32]byte { return &id.w.private }
 
-// Close zeroes the key and the scratch. The identity must not be used afterwards.
+// Close zeroes the key and the scratch memory. The identity must not be used afterwards.
 func (id *Identity) Close() {
 	secret.Free(id.arena, id.w)
 	id.seal.Close(id.arena)
 }
 
-// Precompute computes what handshakes with remote need of both static keys, and ends an exchange
-// that waits for its response.
+// Precompute computes the shared secret of both static keys, which handshakes with remote need. It
+// discards an initiation that waits for its response.
 func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {
 	secret.Reserve()
 	s.initiation, s.Waiting = state{}, false
@@ -148,8 +149,8 @@ func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {
 	s.Usable = id.set && id.w.lad.x25519(&s.staticStatic, &id.w.private, (*[32]byte)(remote))
 }
 
-// Initiate writes the first message of an exchange, but for its MACs. It replaces an initiation
-// that waits for its response.
+// Initiate writes an initiation without its MACs. It replaces an earlier initiation that waits for
+// its response.
 func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Timestamp,
 	msg *[InitiationSize]byte) error {
 	secret.Reserve()
@@ -186,8 +187,8 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	return nil
 }
 
-// Open decrypts the static key of an initiation's sender. Verify has to follow before anything
-// else.
+// Open decrypts and returns the static key of an initiation's sender. Call Verify next, because the
+// sender has not proven yet that it owns the key.
 func (id *Identity) Open(msg *[InitiationSize]byte) (PublicKey, error) {
 	secret.Reserve()
 	w, st := id.w, &id.w.response
@@ -229,8 +230,8 @@ func (id *Identity) Verify(s *Secrets, msg *[InitiationSize]byte) (Timestamp, er
 	return at, nil
 }
 
-// Respond answers the initiation that Verify accepted: it writes the response, but for its MACs,
-// and sets the keys of the new session.
+// Respond writes the response, without its MACs, to the initiation that Verify accepted. It also
+// sets the keys of the new session.
 func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[InitiationSize]byte,
 	index uint32, msg *[ResponseSize]byte, keys *Keys) error {
 	secret.Reserve()
@@ -258,8 +259,8 @@ func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[Initiati
 	return nil
 }
 
-// Finish accepts the response to the initiation that waits in s and sets the keys of the new
-// session. A response that is not accepted changes nothing.
+// Finish accepts the response to the initiation that waits in s, and sets the keys of the new
+// session. A response with an error leaves s unchanged.
 func (id *Identity) Finish(s *Secrets, msg *[ResponseSize]byte, keys *Keys) error {
 	secret.Reserve()
 	if !s.Waiting {
@@ -288,21 +289,22 @@ func (id *Identity) Finish(s *Secrets, msg *[ResponseSize]byte, keys *Keys) erro
 	return nil
 }
 
-// Forget ends an initiation that waits for its response.
+// Forget discards and zeroes an initiation that waits for its response.
 func (s *Secrets) Forget() { s.initiation, s.Waiting = state{}, false }
 
 // Sender returns the session index that the sender of a handshake message chose.
 func Sender(msg []byte) uint32 { return binary.LittleEndian.Uint32(msg[senderAt:]) }
 
-// ResponseReceiver returns the session index to which a response answers.
+// ResponseReceiver returns the session index of the initiation to which a response belongs.
 func ResponseReceiver(msg *[ResponseSize]byte) uint32 {
 	return binary.LittleEndian.Uint32(msg[receiverAt:])
 }
 
-// CookieReceiver returns the session index to which a cookie reply answers.
+// CookieReceiver returns the session index of the message to which a cookie reply belongs.
 func CookieReceiver(msg *[CookieSize]byte) uint32 { return binary.LittleEndian.Uint32(msg[4:]) }
 
-// forget zeroes the scratch, but for the static key, and what the stack may still hold of it.
+// forget zeroes the scratch memory except the static key, and the part of the stack that may hold
+// copies of secrets.
 func (w *work) forget() {
 	w.lad, w.response = ladder{}, state{}
 	for _, b := range []*[32]byte{&w.shared, &w.prk, &w.key, &w.tau, &w.temp, &w.remoteEphemeral} {

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// tai64nBase is the label of 1970-01-01 00:00:00 TAI with the 10 s by which UTC was behind it.
+// tai64nBase is the label of 1970-01-01 00:00:00 UTC: 2^62 plus the 10 s by which TAI was ahead of
+// UTC.
 const tai64nBase = 0x400000000000000a
 
-// granularity hides when exactly a handshake began (whitepaper, section 5.4.2): 2^24 ns, about 17
-// ms.
+// granularity is the resolution of timestamps in ns, 2^24 ns or about 17 ms. It is coarse so that a
+// timestamp does not reveal when exactly a handshake began (whitepaper, section 5.4.2).
 const granularity = 1 << 24
 
-// Stamp returns the label of t, or a later label than last if t is not after it. A clock that was
-// set back so does not stop handshakes.
+// Stamp returns the label of t. If that is not later than last, it returns the next label after
+// last, so that handshakes still work after the clock was set back.
 func Stamp(t time.Time, last Timestamp) Timestamp {
 	var out Timestamp
 	binary.BigEndian.PutUint64(out[:], tai64nBase+uint64(t.Unix()))

@@ -5,15 +5,16 @@ import (
 	"math/bits"
 )
 
-// X25519 (RFC 7748) on memory of the caller. crypto/ecdh would leave private keys and shared
-// secrets on the heap. It runs in constant time: no branch and no index depends on a secret.
+// This file is X25519 (RFC 7748) in memory of the caller. crypto/ecdh is not used, because it would
+// leave private keys and shared secrets on the heap. The code runs in constant time: no branch and
+// no index depends on a secret.
 
 // fe is an element of GF(2^255-19), 5 limbs of 51 bits. Between operations a limb is below 2^52.
 type fe [5]uint64
 
 const mask51 = 1<<51 - 1
 
-// ladder is the scratch of x25519. It holds secrets.
+// ladder is the scratch memory of x25519. It holds secrets.
 type ladder struct {
 	k                     [32]byte
 	x1, x2, z2, x3, z3    fe
@@ -31,11 +32,11 @@ func (v *fe) fromBytes(b *[32]byte) {
 	v[4] = w3 >> 12 & mask51
 }
 
-// bytes writes the one representation below 2^255-19.
+// bytes writes v modulo 2^255-19, in little-endian order.
 func (v *fe) bytes(out *[32]byte) {
 	v.carry()
 	v.carry()
-	// q is 1 if v >= p: then v + 19 carries out of bit 255.
+	// q is 1 if v >= p, because v + 19 then carries out of bit 255.
 	q := (v[0] + 19) >> 51
 	q = (v[1] + q) >> 51
 	q = (v[2] + q) >> 51
@@ -67,7 +68,7 @@ func (v *fe) add(a, b *fe) {
 	v.carry()
 }
 
-// sub adds 2p first, so that no limb underflows.
+// sub sets v to a - b. It adds 2p to a first, so that no limb underflows.
 func (v *fe) sub(a, b *fe) {
 	v[0] = a[0] + 0xFFFFFFFFFFFDA - b[0]
 	v[1] = a[1] + 0xFFFFFFFFFFFFE - b[1]
@@ -152,8 +153,8 @@ func (v *fe) squares(a *fe, n int) {
 	}
 }
 
-// invert sets l.z2 to its inverse: z^(p-2) by the usual chain of 254 squarings. It uses the rest of
-// l.
+// invert sets l.z2 to its inverse z^(p-2), by the usual chain of 254 squarings. It uses other
+// fields of l as scratch memory.
 func (l *ladder) invert() {
 	z := &l.z2
 	z2, z9, z11, z5, z10, z20, t := &l.a, &l.aa, &l.b, &l.bb, &l.e, &l.c, &l.t
@@ -182,8 +183,8 @@ func (l *ladder) invert() {
 	z.mul(t, z11)
 }
 
-// x25519 sets out to scalar times point, and reports whether the result is not zero, which a point
-// of small order would make it (RFC 7748, section 6.1). It leaves l zeroed.
+// x25519 sets out to scalar times point, and reports whether the result is not zero. It is zero if
+// the point has a small order (RFC 7748, section 6.1). x25519 zeroes l at the end.
 func (l *ladder) x25519(out, scalar, point *[32]byte) bool {
 	l.k = *scalar
 	l.k[0] &= 248

@@ -5,11 +5,12 @@ import (
 	"math/bits"
 )
 
-// sum adds the 16-bit words of b, in the network's order of bytes, to acc in ones' complement. An odd
-// last byte counts as the high byte of a word.
+// sum adds the 16-bit words of b, in network byte order, to acc in ones' complement. An odd last
+// byte counts as the high byte of a word.
 //
-// The words are added as 64-bit numbers in the other order of bytes, which costs no swap at each
-// load; their sum is the same but for its own order (RFC 1071, section 2(B)).
+// The code adds 64-bit numbers in little-endian order, which saves a byte swap per load on most
+// CPUs. Only the byte order of the result differs (RFC 1071, section 2(B)), so it is swapped at the
+// end.
 func sum(b []byte, acc uint64) uint64 {
 	var s, c uint64
 	for len(b) >= 64 {
@@ -52,8 +53,8 @@ func fold(acc uint64) uint16 {
 	return uint16(acc)
 }
 
-// pseudo is the sum of the pseudo-header of a packet (RFC 9293, section 3.1; RFC 8200, section
-// 8.1), in which the transport header and its payload have length bytes.
+// pseudo returns the sum of the pseudo-header of a packet p (RFC 9293, section 3.1; RFC 8200,
+// section 8.1). length is the size of the transport header and its payload, bytes.
 func pseudo(p []byte, v6 bool, proto uint8, length int) uint64 {
 	if v6 {
 		return sum(p[8:40], uint64(length)+uint64(proto))

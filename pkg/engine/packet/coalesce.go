@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// maxPackets bounds the packets of a batch, and so its flows: eight messages of 64 datagrams.
-	// One more closes the batch.
+	// maxPackets bounds the packets of a batch, and so its flows. It is what one receive returns:
+	// eight messages of 64 datagrams. A further packet flushes the batch first.
 	maxPackets = 512
-	// slots is the size of the table of flows, a power of two; at most half of it is in use.
+	// slots is the size of the table of flows. It is a power of two, and at most half full.
 	slots = 2 * maxPackets
 )
 
@@ -20,20 +20,21 @@ const maxParts = 64
 // maxHead is the largest header of a packet that is coalesced: IPv6 and TCP with all options.
 const maxHead = lenIP6 + 60
 
-// Write writes one packet to a TUN. parts are its consecutive pieces, the first of which begins
-// with a vnet header. Packets of one flow have the same number, on every Coalescer. Write reports
-// whether the TUN took it; false for a superpacket makes the Coalescer write its packets one by
-// one.
+// Write writes one packet or superpacket to a TUN. parts are its consecutive pieces, the first of
+// which begins with a vnet header. flow is a number that is equal for all packets of a flow, on
+// every Coalescer. Write reports whether the TUN accepted the packet. If it returns false for a
+// superpacket, the Coalescer writes the packets of it one by one.
 type Write func(flow uint32, parts [][]byte) bool
 
-// Coalescer joins consecutive packets of a flow into superpackets. It belongs to one thread.
-// Packets that were added must stay as they are until Flush.
+// Coalescer joins consecutive packets of a flow into superpackets. It is for one thread. The caller
+// must not change added packets until Flush.
 //
-// Flows that take turns coalesce however many they are. A flow is found by an open-addressing table
-// with a seeded hash, so that no peer can choose flows that collide.
+// Packets of different flows may alternate: each flow has its own superpacket. Flows are found in a
+// hash table with open addressing. Its hash is seeded, so that no peer can choose flows that
+// collide.
 type Coalescer struct {
 	write Write
-	// NoTCP and NoUDP switch coalescing of a kind off.
+	// NoTCP and NoUDP switch off the coalescing of a protocol.
 	NoTCP, NoUDP bool
 
 	packets [maxPackets]link
@@ -41,21 +42,22 @@ type Coalescer struct {
 	flows   [maxPackets]flow
 	used    int // of flows
 	table   [slots]slot
-	batch   uint32 // its slots are in use, all others are free
+	batch   uint32 // number of the batch; slots of other batches are free
 	seed    [4]uint64
 
-	head   [HeaderSize + maxHead]byte // of the packet that is written
+	head   [HeaderSize + maxHead]byte // headers of the packet that is written
 	parts  [maxParts + 1][]byte
 	single [2][]byte
 }
 
-// link is a packet of a flow, and the place of the next one in Coalescer.packets.
+// link is a packet of a flow. next is the index in Coalescer.packets of the next packet of the
+// flow.
 type link struct {
 	p    []byte
 	next int
 }
 
-// slot is the place of the flow of a batch in Coalescer.flows.
+// slot is an entry of the table: the index of a flow in Coalescer.flows, valid for one batch.
 type slot struct {
 	batch uint32
 	flow  int32
@@ -69,18 +71,19 @@ type key struct {
 	v6       bool
 }
 
-// flow is a superpacket that grows. If n is 0 it was written, and another one may begin.
+// flow holds the superpacket of a flow that is being gathered. n is the number of its packets; 0
+// means that it was written, and that a new superpacket may begin.
 type flow struct {
 	key         key
-	first, last int // of Coalescer.packets
+	first, last int // indices in Coalescer.packets
 	n           int
 	headLen     int
-	ip          int // length of the IP header
-	size        int // payload of the first packet
-	length      int // of the superpacket
-	next        uint32
-	push        bool // a packet has PSH
-	closed      bool // no packet may follow
+	ip          int    // length of the IP header
+	size        int    // payload of the first packet, bytes
+	length      int    // length of the superpacket, bytes
+	next        uint32 // next TCP sequence number
+	push        bool   // a packet has PSH
+	closed      bool   // no packet may follow
 }
 
 // NewCoalescer returns a Coalescer that writes with w.
@@ -92,12 +95,13 @@ func NewCoalescer(w Write) *Coalescer {
 	return c
 }
 
-// Add takes a packet without its padding. It writes it at once, later, or as a part of a
-// superpacket.
+// Add adds a packet without its padding. The packet is written now or until Flush, by itself or in
+// a superpacket.
 func (c *Coalescer) Add(p []byte) {
 	k, ip, head, ok := classify(p)
 	if !ok {
-		// A fragment or a packet with options may belong to any open flow of its addresses.
+		// The packet may belong to any flow between its addresses, so write these flows first to
+		// keep the order.
 		c.flushBetween(&k)
 		c.one(&k, p)
 		return
@@ -131,7 +135,7 @@ func (c *Coalescer) Add(p []byte) {
 	c.used++
 }
 
-// find returns the slot of a flow, a free one if the batch does not have the flow.
+// find returns the index of a flow's slot, or of a free slot if the batch does not have the flow.
 func (c *Coalescer) find(k *key) int {
 	at := int(c.hash(k) % slots)
 	for c.table[at].batch == c.batch && c.flows[c.table[at].flow].key != *k {
@@ -140,7 +144,7 @@ func (c *Coalescer) find(k *key) int {
 	return at
 }
 
-// hash folds products of the key's words with the seed (as wyhash does).
+// hash mixes the key's words with the seed by folded multiplication, as wyhash does.
 func (c *Coalescer) hash(k *key) uint64 {
 	mix := func(a, b uint64) uint64 {
 		high, low := bits.Mul64(a, b)
@@ -157,7 +161,7 @@ func (c *Coalescer) joinable(k *key) bool {
 	return k.proto == protoTCP && !c.NoTCP || k.proto == protoUDP && !c.NoUDP
 }
 
-// Flush writes all that is open, and ends the batch.
+// Flush writes all gathered packets and ends the batch.
 func (c *Coalescer) Flush() {
 	for i := range c.flows[:c.used] {
 		c.flush(&c.flows[i])
@@ -172,7 +176,7 @@ func (c *Coalescer) Flush() {
 	}
 }
 
-// flushBetween writes the open flows from one address to another.
+// flushBetween writes the gathered packets of all flows with the addresses of k.
 func (c *Coalescer) flushBetween(k *key) {
 	for i := range c.flows[:c.used] {
 		f := &c.flows[i]
@@ -182,20 +186,22 @@ func (c *Coalescer) flushBetween(k *key) {
 	}
 }
 
-// number spreads flows over numbers. Packets without ports have one number per pair of addresses.
+// number returns the flow number for Write, a hash of addresses and ports. All packets without
+// ports between two addresses have the same number.
 func (k *key) number() uint32 {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
 	h := (k.src[0]^k.src[1])*odd + k.dst[0] ^ k.dst[1]
 	return uint32((h*odd + uint64(k.ports)) * odd >> 32)
 }
 
+// one writes a single packet.
 func (c *Coalescer) one(k *key, p []byte) {
 	Header{Flags: DataValid}.Write(c.head[:])
 	c.single[0], c.single[1] = c.head[:HeaderSize], p
 	c.write(k.number(), c.single[:])
 }
 
-// flush writes the packets of a flow, if there are any.
+// flush writes the gathered packets of a flow, if there are any.
 func (c *Coalescer) flush(f *flow) {
 	if f.n == 1 {
 		c.one(&f.key, c.packets[f.first].p)
@@ -207,9 +213,9 @@ func (c *Coalescer) flush(f *flow) {
 	f.n = 0
 }
 
-// classify returns the flow of a packet that may be coalesced, and the lengths of its IP header and
-// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced; for
-// them k has only the addresses.
+// classify returns the flow k of a packet, and the lengths of its IP header and of all headers. ok
+// is false if the packet cannot be coalesced: another protocol, a fragment, IP options, extension
+// headers or inconsistent lengths. Then k may hold only the addresses.
 func classify(p []byte) (k key, ip, head int, ok bool) {
 	be := binary.BigEndian
 	if p[0]>>4 == 4 {
@@ -253,7 +259,8 @@ func classify(p []byte) (k key, ip, head int, ok bool) {
 	return k, ip, head, true
 }
 
-// begin opens a flow with its first packet, and reports whether others may follow it.
+// begin starts the superpacket of a flow with its first packet. It returns false, and does not take
+// the packet, if no other packet can be joined to it.
 func (c *Coalescer) begin(f *flow, p []byte, ip, head int) bool {
 	size := len(p) - head
 	if size < minSegmentSize {
@@ -270,7 +277,7 @@ func (c *Coalescer) begin(f *flow, p []byte, ip, head int) bool {
 		f.closed = f.push
 		f.next = binary.BigEndian.Uint32(p[ip+4:]) + uint32(size)
 	} else if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
-		// Without this check, the superpacket would get a checksum that the sender did not request.
+		// The sender requested no checksum, but packets of a superpacket get one.
 		return false
 	}
 
@@ -281,8 +288,8 @@ func (c *Coalescer) begin(f *flow, p []byte, ip, head int) bool {
 	return true
 }
 
-// append adds a packet of the same flow if the kernel, splitting the superpacket, would make the
-// same packet of it.
+// append adds a packet to the superpacket of its flow, and reports whether it did. It adds a packet
+// only if the kernel would restore exactly this packet when it splits the superpacket.
 func (c *Coalescer) append(f *flow, p []byte, ip, head int) bool {
 	size := len(p) - head
 	if f.closed || size == 0 || size > f.size || head != f.headLen || f.n == maxParts ||
@@ -311,19 +318,22 @@ func (c *Coalescer) append(f *flow, p []byte, ip, head int) bool {
 	return true
 }
 
-// sameIP reports whether the IP header of a packet follows the header of the first packet, h.
+// sameIP reports whether the IP header of the next packet p can follow the header h of the first
+// packet.
 func (f *flow) sameIP(h, p []byte) bool {
 	if f.key.v6 {
 		// Version, traffic class and flow label; hop limit.
 		return [4]byte(h[:4]) == [4]byte(p[:4]) && h[7] == p[7]
 	}
-	// TOS, flags, TTL. The kernel counts IDs up; they have a meaning without DF only.
+	// TOS, flags, TTL. IDs matter only without DF. They must then count up, as the kernel sets
+	// them.
 	return h[1] == p[1] && h[6] == p[6] && h[8] == p[8] && (h[6]&0x40 != 0 ||
 		binary.BigEndian.Uint16(p[4:]) == binary.BigEndian.Uint16(h[4:])+uint16(f.n))
 }
 
-// appendTCP compares the TCP header of a packet, t, with the header of the first one, h: all but
-// sequence number, PSH and checksum are the same. Byte 12 holds the AE bit of AccECN (RFC 9768).
+// appendTCP reports whether a packet with the TCP header t can follow the first packet, which has
+// the header h. If so, it updates the flow. The headers must be equal except for the sequence
+// number, PSH and the checksum. Byte 12 holds the AE bit of AccECN (RFC 9768).
 func (f *flow) appendTCP(h, t []byte, size int) bool {
 	flags := t[tcpFlagsAt]
 	if flags&^flagPSH != flagACK || binary.BigEndian.Uint32(t[4:]) != f.next ||
@@ -338,7 +348,7 @@ func (f *flow) appendTCP(h, t []byte, size int) bool {
 	return true
 }
 
-// super returns the parts of the superpacket of a flow: headers, and the payload of each packet.
+// super returns the parts of the superpacket of a flow: its headers and the payload of each packet.
 func (c *Coalescer) super(f *flow) [][]byte {
 	be := binary.BigEndian
 	h := c.head[HeaderSize : HeaderSize+f.headLen]
@@ -366,7 +376,8 @@ func (c *Coalescer) super(f *flow) [][]byte {
 		be.PutUint16(h[f.ip+udpLengthAt:], uint16(f.length-f.ip))
 	}
 
-	// The kernel adds the rest to the sum of the pseudo-header, so it is not complemented.
+	// The kernel completes the checksum, so the field holds the sum of the pseudo-header, not
+	// complemented.
 	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):],
 		fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))
 	vnet.Write(c.head[:])

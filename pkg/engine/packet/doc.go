@@ -9,14 +9,14 @@
 // 768.
 //
 // It promises:
-//   - A packet that it does not understand has a Reason and no other effect.
+//   - A malformed packet results in a Reason and has no other effect.
 //   - The lengths of headers come from the packet, never from hdr_len of the vnet header, which the
 //     kernel sets to the length of the first fragment when it forwards.
 //   - Packets of one inner flow keep their order.
 //   - A datagram over UDP never gets the checksum 0, which means that there is none (RFC 768).
 //
-// It trusts the inner checksum of the packets that it coalesces, as the kernel's WireGuard does:
-// the AEAD proved that the packet is as the peer sent it.
+// It does not verify the inner checksums of packets that it coalesces, as the kernel's WireGuard
+// does not. The AEAD has proven that a packet is as the peer sent it.
 //
 // Start reading at Parse and at Coalescer.Add.
 package packet

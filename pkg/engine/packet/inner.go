@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// Trim checks a decrypted packet and returns it without its padding, and its source address.
+// Trim checks the IP header of a decrypted packet. It returns the packet without its padding and
+// the source address.
 func Trim(p []byte) ([]byte, netip.Addr, Reason) {
 	if len(p) < minIP4 {
 		return nil, netip.Addr{}, TooShort
@@ -33,8 +34,8 @@ func Trim(p []byte) ([]byte, netip.Addr, Reason) {
 	return nil, netip.Addr{}, BadVersion
 }
 
-// Congested marks a packet as the tunnel's outer packet was marked on its way (RFC 6040, section
-// 4.2). A packet that supports congestion marks gets one; any other stays.
+// Congested sets CE in a packet whose outer packet arrived with CE (RFC 6040, section 4.2). It
+// leaves packets unchanged that are not ECT(0) or ECT(1).
 func Congested(p []byte) {
 	if e := ECN(p); e != 1 && e != 2 {
 		return
@@ -43,7 +44,7 @@ func Congested(p []byte) {
 		p[1] |= 3 << 4
 		return
 	}
-	// The checksum follows by RFC 1624: the word changes by the bits that are set.
+	// Update the checksum for the changed word (RFC 1624).
 	old := binary.BigEndian.Uint16(p)
 	p[1] |= 3
 	c := uint64(^binary.BigEndian.Uint16(p[10:])) + uint64(^old) +

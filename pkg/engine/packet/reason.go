@@ -1,6 +1,6 @@
 package packet
 
-// Reason is the reason why a packet was not taken. Zero means that it was taken.
+// Reason is the reason why a packet was refused. Zero means that it was accepted.
 type Reason uint8
 
 // Reasons.

@@ -31,15 +31,14 @@ const (
 	minSegmentSize = 8
 )
 
-// Super is a packet that was read from a TUN: one packet or, with Segments above 1, one for each
-// part of the payload.
+// Super is a packet that was read from a TUN. If Segments is above 1, it is a superpacket.
 type Super struct {
 	p []byte
 	h Header
-	// Segments is the number of packets in it.
+	// Segments is the number of packets into which Segment splits it.
 	Segments int
-	// size is the payload of each segment but the last; head is the length of all headers, and
-	// transport the offset of the TCP or UDP header.
+	// size is the payload of each segment except the last; 0 means a single packet. head is the
+	// length of all headers. transport is the offset of the TCP or UDP header.
 	size, head, transport int
 	v6                    bool
 	proto                 uint8
@@ -129,7 +128,7 @@ func (s *Super) parseGSO() Reason {
 	return None
 }
 
-// Destination returns the address to which the packet goes.
+// Destination returns the destination address of the packet.
 func (s *Super) Destination() netip.Addr {
 	if s.v6 {
 		return netip.AddrFrom16([16]byte(s.p[24:40]))
@@ -156,7 +155,7 @@ func (s *Super) SegmentLen(i int) int {
 	return s.head + min(s.size, len(s.p)-s.head-i*s.size)
 }
 
-// Segment writes segment i into out, which has SegmentLen(i) bytes. Its checksums are right.
+// Segment writes segment i, with correct checksums, into out, which has SegmentLen(i) bytes.
 func (s *Super) Segment(i int, out []byte) {
 	if s.size == 0 {
 		copy(out, s.p)
@@ -205,7 +204,7 @@ func (s *Super) Segment(i int, out []byte) {
 	be.PutUint16(t[at:], c)
 }
 
-// finish completes a partial checksum: the field holds the sum of the pseudo-header.
+// finish completes a partial checksum, whose field holds the sum of the pseudo-header.
 func (s *Super) finish(out []byte) {
 	t := out[s.h.ChecksumStart:]
 	at := int(s.h.ChecksumAt)
@@ -229,9 +228,9 @@ func (s *Super) udp(out []byte) bool {
 	return out[9] == protoUDP
 }
 
-// mendUDP sets the checksum of a datagram over IPv6 to 0xffff if it came out as 0 (RFC 768): the
-// receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram whose sender requested no checksum
-// (RFC 6935) stays as it is.
+// mendUDP sets the checksum of a UDP datagram over IPv6 to 0xffff if its computation results in 0
+// (RFC 768), because the receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram that has 0
+// because its sender requested no checksum (RFC 6935) is unchanged.
 func mendUDP(p []byte, v6 bool) {
 	if !v6 || len(p) < lenIP6+lenUDP || p[6] != protoUDP {
 		return

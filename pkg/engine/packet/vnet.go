@@ -2,7 +2,7 @@ package packet
 
 import "encoding/binary"
 
-// HeaderSize is the size of a vnet header without the number of buffers, bytes.
+// HeaderSize is the size of a vnet header without its field num_buffers, bytes.
 const HeaderSize = 10
 
 // Flags of Header.Flags (VIRTIO_NET_HDR_F_…).
@@ -19,8 +19,8 @@ const (
 	GSOUDP  = 5
 )
 
-// Header is a vnet header (struct virtio_net_hdr). Its fields have the order of bytes of the
-// machine.
+// Header is a vnet header (struct virtio_net_hdr). On the wire, its fields have the machine's byte
+// order.
 type Header struct {
 	Flags, GSO                                        uint8
 	HeaderLen, SegmentSize, ChecksumStart, ChecksumAt uint16

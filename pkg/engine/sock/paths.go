@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths reads from the kernel which routes it takes, and follows their changes, in the network
-// namespace in which it was made. Link and Wait may be called by one goroutine each.
+// Paths looks up routes in the kernel and watches their changes. It belongs to the network
+// namespace in which NewPaths was called. Only one goroutine at a time may call Link, and one Wait.
 type Paths struct {
 	ask     int
 	number  uint32
@@ -22,10 +22,10 @@ type Paths struct {
 	event   [32 << 10]byte
 }
 
-// Change lists the endpoints that may have another route, or another source address. The zero value
-// means all of them.
+// Change says which endpoints a change of routes, links or addresses may affect. The zero value
+// means all endpoints.
 type Change struct {
-	// Prefix holds the endpoints to which a route changed.
+	// Prefix is the destination of a route that changed; invalid means no route.
 	Prefix netip.Prefix
 	// Link is the index of a link that changed; 0 means none.
 	Link int32
@@ -33,20 +33,20 @@ type Change struct {
 	Source netip.Addr
 }
 
-// Affects reports whether the change is about this endpoint.
+// Affects reports whether the change may affect the endpoint.
 func (c Change) Affects(e *Endpoint) bool {
 	return c == Change{} || c.Link != 0 && c.Link == e.Interface ||
 		c.Prefix.IsValid() && c.Prefix.Contains(e.Addr.Addr().WithZone("")) ||
 		c.Source.IsValid() && c.Source == e.Source
 }
 
-// groups are the groups that Wait follows: links, addresses, routes and rules (linux/rtnetlink.h).
+// groups are the multicast groups of Wait: links, addresses, routes and rules (linux/rtnetlink.h).
 const groups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
 	1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV4_RULE-1) |
 	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1) |
 	1<<(unix.RTNLGRP_IPV6_RULE-1)
 
-// askPatience bounds the wait for an answer, which the kernel queues before send returns.
+// askPatience bounds the wait for an answer. Usually the kernel queues it before sendto returns.
 var askPatience = unix.Timeval{Sec: 1}
 
 // NewPaths opens the netlink sockets.
@@ -87,7 +87,7 @@ func (p *Paths) Stop() {
 	}
 }
 
-// Close closes the sockets, when neither Link nor Wait is called any more. A nil Paths is allowed.
+// Close closes the sockets. No call of Link or Wait may be running. A nil Paths is allowed.
 func (p *Paths) Close() {
 	if p != nil {
 		p.Stop()
@@ -95,8 +95,8 @@ func (p *Paths) Close() {
 	}
 }
 
-// Link returns the index of the link by which a datagram with this mark leaves for the endpoint,
-// from its source. The error is the kernel's where it has no such route: EINVAL,
+// Link returns the index of the link through which a datagram with this mark and the endpoint's
+// source leaves for the endpoint. If the kernel has no such route, the error is EINVAL,
 // ENETUNREACH, EHOSTUNREACH or EACCES.
 func (p *Paths) Link(e *Endpoint, mark uint32) (int32, error) {
 	p.number++
@@ -171,18 +171,18 @@ func readLink(kind uint16, body []byte) (int32, error) {
 			return int32(n.Uint32(a)), nil
 		}
 	}
-	return 0, unix.EHOSTUNREACH // A blackhole has no link.
+	return 0, unix.EHOSTUNREACH // A blackhole route has no link.
 }
 
-// Wait blocks until something changed, and appends the changes. One change may stand for several
-// that come together. ok is false after Stop.
+// Wait blocks until there are changes, and returns out with the changes appended. After lost
+// messages it appends the zero Change. ok is false after Stop.
 func (p *Paths) Wait(out []Change) (changes []Change, ok bool) {
 	n, err := p.events.Read(p.event[:])
 	if errors.Is(err, os.ErrClosed) {
 		return out, false
 	}
 	if err != nil {
-		// The kernel lost changes (ENOBUFS).
+		// The socket's buffer was full, so messages were lost (ENOBUFS).
 		time.Sleep(changesPause)
 		return append(out, Change{}), true
 	}
@@ -195,10 +195,11 @@ func (p *Paths) Wait(out []Change) (changes []Change, ok bool) {
 	return out, true
 }
 
-// changesPause is the pause between two reads of a subscription that loses changes.
+// changesPause is the pause after lost messages, so that Wait does not return too often.
 const changesPause = 100 * time.Millisecond
 
-// readChange reads a message of one of the groups.
+// readChange returns the change that a message of one of the groups reports. ok is false if there
+// is none.
 func readChange(kind uint16, body []byte) (c Change, ok bool) {
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -224,7 +225,7 @@ func readChange(kind uint16, body []byte) (c Change, ok bool) {
 	return Change{}, false
 }
 
-// readRoute reads which endpoints a route is for.
+// readRoute returns the change for a message about a route.
 func readRoute(body []byte) (Change, bool) {
 	if len(body) < unix.SizeofRtMsg {
 		return Change{}, false
@@ -253,7 +254,7 @@ func eachMessage(b []byte, each func(kind uint16, number uint32, body []byte)) {
 	}
 }
 
-// attribute returns the value of an attribute, nil without one.
+// attribute returns the value of the first attribute of a kind, or nil if there is none.
 func attribute(b []byte, kind uint16) []byte {
 	n := binary.NativeEndian
 	for len(b) >= unix.SizeofRtAttr {

@@ -16,10 +16,10 @@ const (
 	probeWait = 100 * time.Millisecond
 )
 
-// offloads are the offloads that a kernel does correctly.
+// offloads reports which offloads of the kernel work.
 type offloads struct{ segment, gro bool }
 
-// whole is the assumption where a probe has no result.
+// whole is the assumption if a probe has no result.
 var whole = offloads{true, true}
 
 var probed [2]struct {
@@ -27,8 +27,8 @@ var probed [2]struct {
 	got  offloads
 }
 
-// proven returns which offloads of an address family pass a probe on loopback of the network
-// namespace. The first call of a process probes.
+// proven returns which offloads of an address family work. The first call per family in a process
+// probes them, on the loopback interface of the current network namespace.
 func proven(v6 bool) offloads {
 	p := &probed[0]
 	if v6 {
@@ -38,9 +38,9 @@ func proven(v6 bool) offloads {
 	return p.got
 }
 
-// probe sends one datagram and then segmented ones over loopback. It does not trust offloads with
-// which the segmented ones do not come whole and in order. If the single one does not come, it has
-// no result.
+// probe sends a single datagram and then segmented datagrams over loopback. An offload works if the
+// segmented datagrams arrive complete and in order. If the single datagram does not arrive, the
+// probe has no result.
 func probe(v6 bool) offloads {
 	if !passes(v6, 1, false) {
 		return whole
@@ -49,8 +49,8 @@ func probe(v6 bool) offloads {
 	return offloads{segment: plain, gro: plain && passes(v6, 4, true)}
 }
 
-// passes reports whether so many datagrams that are sent as one, the last of them shorter, come
-// whole and in order.
+// passes sends count datagrams as one, the last of which is shorter. It reports whether they arrive
+// complete and in order.
 func passes(v6 bool, count int, gro bool) bool {
 	from, _, err := open(v6, 0, 0)
 	if err != nil {
@@ -85,7 +85,8 @@ func passes(v6 bool, count int, gro bool) bool {
 		comes(to, wire)
 }
 
-// comes reports whether exactly these bytes come as datagrams of probeSize and a shorter last one.
+// comes reports whether u receives exactly the bytes of wire, in datagrams of probeSize bytes and a
+// shorter last one.
 func comes(u *UDP, wire []byte) bool {
 	r, err := NewReceiver()
 	if err != nil {
@@ -113,7 +114,7 @@ func comes(u *UDP, wire []byte) bool {
 	return true
 }
 
-// poll waits until a descriptor is ready, at most d. It returns nil after an interruption.
+// poll waits until a descriptor is ready, at most d. It returns nil if a signal interrupts it.
 func poll(fds []unix.PollFd, d time.Duration) error {
 	t := unix.NsecToTimespec(int64(d))
 	if _, err := unix.Ppoll(fds, &t, nil); err != nil && err != unix.EINTR {

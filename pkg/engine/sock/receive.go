@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// received is how many messages one system call takes.
+	// received is the maximum number of messages that one system call returns.
 	received = 8
-	// receiveSize has room for the largest datagram and the largest GRO run.
+	// receiveSize is the size of a message's buffer, bytes: the largest datagram or GRO run.
 	receiveSize = 64 << 10
 )
 
-// Message is the result of one receive: consecutive datagrams of equal size, the last of which may
-// be smaller, from one sender.
+// Message holds consecutive datagrams from one sender. Each has Size bytes, except that the last
+// may be smaller.
 type Message struct {
 	Data []byte
 	Size int
@@ -25,8 +25,7 @@ type Message struct {
 	ECN  uint8
 }
 
-// Receiver receives for one thread. It must not be copied. What Receive returns is valid until the
-// next call.
+// Receiver holds the receive buffers of one thread. It must not be copied.
 type Receiver struct {
 	buf   []byte
 	msgs  [received]mmsghdr
@@ -64,7 +63,8 @@ func (r *Receiver) Close() {
 	}
 }
 
-// Receive takes the messages that wait. It returns EAGAIN when there are none.
+// Receive returns queued messages without blocking. They are valid until the next call. It returns
+// EAGAIN if none are queued.
 func (r *Receiver) Receive(u *UDP) ([]Message, error) {
 	for i := range r.msgs {
 		h := &r.msgs[i].hdr

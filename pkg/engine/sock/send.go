@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// maxMessages is how many runs of datagrams one system call sends.
+	// maxMessages is the maximum number of runs that one system call sends.
 	maxMessages = 64
-	// maxSegments and maxBytes bound a run (UDP_MAX_SEGMENTS of the kernel before 6.9; a UDP
-	// length).
+	// maxSegments bounds the datagrams of a run (UDP_MAX_SEGMENTS of kernels before 6.9), and
+	// maxBytes its bytes (the largest UDP payload).
 	maxSegments = 64
 	maxBytes    = 65507
-	// maxDatagrams bounds what is gathered before Flush.
+	// maxDatagrams bounds the runs that are gathered before Flush.
 	maxDatagrams = 512
 )
 
@@ -25,10 +25,10 @@ type mmsghdr struct {
 	_   [4]byte
 }
 
-// controlSize has room for packet information, segment size and traffic class.
+// controlSize is enough for packet information, segment size and traffic class, bytes.
 const controlSize = 96
 
-// run is consecutive datagrams of equal size, the last of which may be smaller.
+// run holds consecutive datagrams of equal size, the last of which may be smaller.
 type run struct {
 	first *byte
 	bytes int
@@ -37,10 +37,10 @@ type run struct {
 	ecn   uint8
 }
 
-// Stats counts what a Sender could not send, datagrams.
+// Stats counts the datagrams that a Sender could not send.
 type Stats struct {
-	// TooLarge did not fit the interface; NoRoute had no way out; Refused was stopped by a
-	// firewall; Full found no room in the socket's buffer; Other failed otherwise.
+	// TooLarge were larger than the MTU of the interface. NoRoute had no route. A firewall stopped
+	// Refused. The socket's buffer had no room for Full. Other failed with another error.
 	TooLarge, NoRoute, Refused, Full, Other uint64
 }
 
@@ -53,22 +53,22 @@ type Sender struct {
 	name  unix.RawSockaddrInet6
 	ctl   [maxMessages][controlSize]byte
 	Stats Stats
-	// Singly makes Flush send each datagram by itself, regardless of the socket's offloads.
+	// Singly makes Flush send datagrams one by one, regardless of the socket's offloads.
 	Singly bool
-	// SourceLost reports whether the last Flush sent without the endpoint's source address, which
-	// this machine does not have any more.
+	// SourceLost reports whether the last Flush sent without the endpoint's source address, because
+	// the machine does not have this address any more.
 	SourceLost bool
-	// SegmentsRefused reports whether the kernel refused segmented datagrams to the endpoint of the
-	// last Flush, which then sent single ones: its interface has no checksum offload, or another MTU.
+	// SegmentsRefused reports whether the kernel refused segmented datagrams in the last Flush,
+	// which then sent single datagrams. A reason is an interface without checksum offload.
 	SegmentsRefused bool
 }
 
-// MaxDatagram is the payload of the largest datagram, bytes: over IPv4 without options.
+// MaxDatagram is the payload of the largest datagram over IPv4 without options, bytes.
 const MaxDatagram = maxBytes
 
-// Add gathers consecutive datagrams in wire: each has size bytes, the last may have fewer. It
-// returns false when there is no room; call Flush then. Datagrams above MaxDatagram are counted and
-// not sent.
+// Add gathers the consecutive datagrams in wire. Each has size bytes, the last may have fewer. It
+// returns false if it has no room for all of them; call Flush then. Datagrams above MaxDatagram are
+// counted as TooLarge and not sent.
 func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 	if size > MaxDatagram {
 		s.Stats.TooLarge += uint64((len(wire) + size - 1) / size)
@@ -88,8 +88,8 @@ func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 	return true
 }
 
-// Flush sends what was gathered to ep, and waits for nothing: what finds no room is counted. It
-// returns the number of datagrams that the kernel took.
+// Flush sends the gathered datagrams to ep without blocking. It counts in Stats the datagrams that
+// it cannot send, and returns the number of datagrams that the kernel accepted.
 func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 	s.SourceLost, s.SegmentsRefused = false, false
 	sent, at := 0, 0
@@ -127,12 +127,12 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 			continue
 		case source && (errno == unix.EINVAL || errno == unix.ENETUNREACH ||
 			errno == unix.EADDRNOTAVAIL || errno == unix.ENODEV):
-			// The address or the interface is gone: the kernel chooses again.
+			// The source address or its interface is gone. Let the kernel choose the source.
 			source, s.SourceLost = false, true
 			continue
 		case (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE) && r.count > 1:
-			// EIO: the interface has no checksum offload. EMSGSIZE: one segment does not fit; if
-			// single datagrams do not either, they are counted there.
+			// EIO means that the interface has no checksum offload. EMSGSIZE means that a segment
+			// is larger than the MTU; singly counts the datagrams that are.
 			s.SegmentsRefused = errno != unix.EMSGSIZE
 			sent += s.singly(u, ep, at, source, nameLen)
 		default:
@@ -187,7 +187,7 @@ func (s *Sender) send(u *UDP, count int) (int, unix.Errno) {
 		return 0, errno
 	}
 	if int(n) < count {
-		// sendmmsg(2) reports the error of a later message only with the next call.
+		// sendmmsg(2) stops at a failed message. Only another call returns its error.
 		m, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD),
 			uintptr(unsafe.Pointer(&s.msgs[n])), uintptr(count)-n, 0, 0, 0)
 		if errno != 0 {
@@ -224,7 +224,7 @@ func (s *Sender) fill(i int, r *run, ep *Endpoint, source bool, nameLen uint32) 
 	c := control{b: s.ctl[i][:]}
 	v4 := ep.Addr.Addr().Is4()
 	if source {
-		// The routes choose the interface, but for a link-local peer.
+		// The interface is 0, so that routes choose it, except for a link-local peer.
 		c.packetInfo(v4, ep.Source, ep.Scope)
 	}
 	if r.count > 1 {

@@ -16,20 +16,20 @@ const (
 	tunUSO6     = 0x40
 )
 
-// Queue is one queue of a TUN that was made with vnet headers and without packet information.
+// Queue is one queue of a TUN that was made with IFF_VNET_HDR and IFF_NO_PI.
 type Queue struct {
 	FD  int
 	iov [80]unix.Iovec
 }
 
-// NewQueue takes the descriptor of an attached queue and requests superpackets from the kernel. udp
-// reports whether it takes and returns superpackets of UDP (kernel 6.2).
+// NewQueue returns the queue with the descriptor fd, which the caller still owns, and switches on
+// its superpackets. udp reports whether they include UDP, which needs Linux 6.2.
 func NewQueue(fd int) (q *Queue, udp bool, err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, false, fmt.Errorf("prepare TUN: %w", err)
 	}
 	const tcp = tunChecksum | tunTSO4 | tunTSO6
-	// The kernel takes USO4 with USO6 only.
+	// The kernel accepts USO4 and USO6 only together.
 	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|tunUSO4|tunUSO6) == nil {
 		return &Queue{FD: fd}, true, nil
 	}
@@ -39,7 +39,7 @@ func NewQueue(fd int) (q *Queue, udp bool, err error) {
 	return &Queue{FD: fd}, false, nil
 }
 
-// Read reads one packet with its vnet header. It returns EAGAIN when no packet waits.
+// Read reads one packet with its vnet header into b. It returns EAGAIN if no packet is queued.
 func (q *Queue) Read(b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(q.FD), uintptr(unsafe.Pointer(&b[0])),
 		uintptr(len(b)))
@@ -49,7 +49,7 @@ func (q *Queue) Read(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// Write writes one packet, in parts, the first of which begins with a vnet header.
+// Write writes one packet that consists of parts. The first part begins with a vnet header.
 func (q *Queue) Write(parts [][]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -68,10 +68,10 @@ func (q *Queue) Write(parts [][]byte) error {
 	return nil
 }
 
-// Waker ends a Wait of another thread.
+// Waker wakes a thread that is in Waiter.Wait, by an eventfd.
 type Waker struct{ FD int }
 
-// NewWaker makes a Waker.
+// NewWaker opens the eventfd of a Waker.
 func NewWaker() (*Waker, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -84,7 +84,7 @@ var one = [8]byte{1, 1, 1, 1, 1, 1, 1, 1}
 
 // Wake makes the descriptor readable.
 func (w *Waker) Wake() {
-	// A full counter is readable all the same.
+	// An error means that the counter is full, and then the descriptor is already readable.
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(w.FD), uintptr(unsafe.Pointer(&one)), 8)
 }
 
@@ -97,13 +97,13 @@ func (w *Waker) Clear() {
 // Close closes the descriptor.
 func (w *Waker) Close() { unix.Close(w.FD) }
 
-// Waiter waits for one thread until a descriptor is readable. It must not be copied.
+// Waiter lets one thread wait until a descriptor is readable. It must not be copied.
 type Waiter struct {
 	fds [4]unix.PollFd
 	n   int
 }
 
-// Set sets the descriptors.
+// Set sets the descriptors, at most four.
 func (w *Waiter) Set(fds ...int) {
 	w.n = 0
 	for _, fd := range fds {
@@ -112,7 +112,7 @@ func (w *Waiter) Set(fds ...int) {
 	}
 }
 
-// Wait blocks until a descriptor is readable or failed. Ready then returns which.
+// Wait blocks until a descriptor is readable or has an error. Ready reports which.
 func (w *Waiter) Wait() {
 	for {
 		if _, err := unix.Poll(w.fds[:w.n], -1); err != unix.EINTR {
@@ -121,25 +121,25 @@ func (w *Waiter) Wait() {
 	}
 }
 
-// Ready reports whether descriptor i of Set is readable, and whether it failed.
+// Ready reports whether descriptor i of Set was readable or had an error when Wait returned.
 func (w *Waiter) Ready(i int) (readable, failed bool) {
 	r := w.fds[i].Revents
 	return r&unix.POLLIN != 0, r&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
 }
 
-// Link holds the state of its TUN's link that the engine needs.
+// Link is the state of the TUN's link.
 type Link struct {
 	Up  bool
 	MTU int
 }
 
-// LinkReader reads a link's state, in the network namespace in which it was made.
+// LinkReader reads the state of a link in the network namespace in which NewLinkReader was called.
 type LinkReader struct {
 	fd   int
 	name string
 }
 
-// NewLinkReader makes a reader for the link of that name.
+// NewLinkReader returns a reader for the link called name. The link need not exist yet.
 func NewLinkReader(name string) (*LinkReader, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

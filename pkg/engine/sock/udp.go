@@ -9,17 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Endpoint is where a peer is reached, and from where. It is immutable.
+// Endpoint holds the address of a peer and the local address from which to send to it. It is
+// immutable.
 type Endpoint struct {
-	// Addr is the peer's address. One of 4 bytes is IPv4; an IPv4 address in IPv6 form does not
-	// occur.
+	// Addr is the peer's address. It is never an IPv4-mapped IPv6 address.
 	Addr netip.AddrPort
-	// Scope is the interface of a link-local Addr, else 0.
+	// Scope is the interface index of a link-local Addr, otherwise 0.
 	Scope uint32
-	// Source is the local address to which the peer sends; invalid lets the kernel choose.
+	// Source is the local address to which the peer sends. If it is invalid, the kernel chooses the
+	// source address.
 	Source netip.Addr
-	// Interface is the index of the link on which the peer's last datagram came in; 0 means
-	// unknown. It does not choose the output: the routes decide, see Watch.
+	// Interface is the index of the link on which the peer's last datagram arrived; 0 means
+	// unknown. Datagrams do not have to leave through it, because the kernel's routes decide; see
+	// Paths.
 	Interface int32
 }
 
@@ -35,30 +37,30 @@ type UDP struct {
 // Offloads reports which offloads the socket uses.
 func (u *UDP) Offloads() (segment, gro bool) { return u.segment.Load(), u.gro }
 
-// Adopt returns the socket of a descriptor that another process opened by Open, with the offloads
-// that it used.
+// Adopt returns the socket with descriptor fd, which another process opened by Open. segment and
+// gro are the offloads that the other process used.
 func Adopt(fd int, v6, segment, gro bool) *UDP {
 	u := &UDP{FD: fd, V6: v6, gro: gro}
 	u.segment.Store(segment)
 	return u
 }
 
-// Sizes of a socket's buffers, bytes, twice of which the kernel takes for packets and their
-// overhead.
+// Sizes of a socket's buffers, bytes. The kernel doubles them to allow for its overhead.
 const (
-	// receiveBuffer holds one upgrade's worth of a fast flow.
+	// receiveBuffer holds the packets of a fast flow while a handover stops the threads.
 	receiveBuffer = 16 << 20
-	// sendBuffer is larger than the queues of the links are. All peers share it: if it were full of
-	// packets for a slow link, no other peer could be sent to. So the queueing discipline of each
-	// link decides what is dropped, as it does for the kernel's WireGuard, which has no such buffer.
+	// sendBuffer is larger than the queues of the links, so that it is never full. All peers share
+	// it: if packets for a slow link filled it, no packet could be sent to another peer. With this
+	// size, the queueing discipline of each link decides what is dropped, as it does for the
+	// kernel's WireGuard, which has no such buffer.
 	sendBuffer = 128 << 20
 )
 
-// Open opens a socket of each address family on one port; port 0 chooses one. v6 is nil where the
-// kernel has no IPv6.
+// Open opens a socket of each address family on the same port. Port 0 means that the kernel chooses
+// the port. v6 is nil if the kernel has no IPv6. actual is the port.
 //
-// The sockets do not have SO_REUSEPORT: with it any process of the same user could bind the port
-// too, without a capability, and would take datagrams away.
+// The sockets do not have SO_REUSEPORT. With it, any process of the same user could also bind the
+// port, without a capability, and would receive some of the datagrams.
 func Open(port uint16, mark uint32) (v4, v6 *UDP, actual uint16, err error) {
 	for range 100 {
 		v4, actual, err = open(false, port, mark)
@@ -74,7 +76,7 @@ func Open(port uint16, mark uint32) (v4, v6 *UDP, actual uint16, err error) {
 			return v4, v6, actual, nil
 		}
 		v4.Close()
-		// Another process has the port that IPv4 chose, for IPv6.
+		// Another process may use the chosen port for IPv6. If so, try another port.
 		if port != 0 || !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
@@ -145,14 +147,14 @@ func (u *UDP) prepare(mark uint32) error {
 		}
 	}
 
-	// Without CAP_NET_ADMIN the buffers stay as the machine has them.
+	// Without CAP_NET_ADMIN this fails, and the buffers keep the machine's default sizes.
 	_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
 
 	return nil
 }
 
-// offload switches on the offloads that the kernel has and that proved to work.
+// offload switches on the offloads that the kernel has and that passed the probe.
 func (u *UDP) offload() {
 	proven := proven(u.V6)
 	_, err := unix.GetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
@@ -161,7 +163,7 @@ func (u *UDP) offload() {
 		unix.SetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 }
 
-// groUsable reports whether the kernel's UDP_GRO works: before 5.12 it does not.
+// groUsable reports whether the kernel is 5.12 or newer. UDP_GRO of older kernels does not work.
 func groUsable() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -175,7 +177,7 @@ func groUsable() bool {
 	return major > 5 || major == 5 && minor >= 12
 }
 
-// SetMark sets the mark of what the socket sends.
+// SetMark sets the mark of the packets that the socket sends.
 func (u *UDP) SetMark(mark uint32) error {
 	if err := unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
 		return fmt.Errorf("set mark: %w", err)

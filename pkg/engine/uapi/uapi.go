@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Key is a key of any kind.
+// Key is a private, public or preshared key.
 type Key = [32]byte
 
-// Set is a parsed "set". Nil fields stay as they are.
+// Set is a parsed "set". Nil fields are not changed by the request.
 type Set struct {
 	PrivateKey   *Key
 	ListenPort   *uint16
@@ -39,7 +39,8 @@ type Peer struct {
 	Allowed []Allowed
 }
 
-// Endpoint is an address with the interface of a link-local one.
+// Endpoint is the address of a peer. Scope is the interface index of a link-local address,
+// otherwise 0.
 type Endpoint struct {
 	Addr  netip.AddrPort
 	Scope uint32
@@ -47,14 +48,15 @@ type Endpoint struct {
 
 // Allowed is one change of allowed IPs.
 type Allowed struct {
-	// Clear removes all of the peer; then Prefix is not used.
-	Clear  bool
+	// Clear removes all allowed IPs of the peer. Then Prefix is not used.
+	Clear bool
+	// Remove removes Prefix instead of adding it.
 	Remove bool
 	// Prefix is masked.
 	Prefix netip.Prefix
 }
 
-// Error is an error with the number that the protocol has for it.
+// Error is an error with its errno in the protocol.
 type Error struct {
 	Code int64
 	Err  error
@@ -66,19 +68,19 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrorCode returns the number that the protocol has for the error.
+// ErrorCode returns the errno of the answer, a negative number.
 func (e *Error) ErrorCode() int64 { return e.Code }
 
 func invalid(key string, err error) error {
 	return &Error{-int64(unix.EINVAL), fmt.Errorf("set %s: %w", key, err)}
 }
 
-// plain is an error whose text holds nothing of the value.
+// plain is an error whose text contains no part of a value.
 type plain string
 
 func (p plain) Error() string { return string(p) }
 
-// Parse reads a "set" up to an empty line or the end.
+// Parse reads a "set" up to an empty line or the end of r.
 func Parse(r io.Reader) (*Set, error) {
 	s := &Set{}
 	in := bufio.NewScanner(r)
@@ -115,8 +117,8 @@ func Parse(r io.Reader) (*Set, error) {
 	return s, nil
 }
 
-// clean cuts a key that is not one of the protocol's short words: it may be a secret in the wrong
-// place.
+// clean returns key, or "unknown key" if key does not look like a key of the protocol. Such a text
+// may be a secret in the wrong place, and must not get into an error.
 func clean(key string) string {
 	if len(key) > 30 || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz_") != "" {
 		return "unknown key"
@@ -200,7 +202,7 @@ func (p *Peer) line(key, value string) error {
 	return nil
 }
 
-// plainPrefix masks a prefix and makes one of IPv4 in IPv6 form one of IPv4.
+// plainPrefix returns the masked prefix, with an IPv4-mapped IPv6 prefix converted to IPv4.
 func plainPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -260,7 +262,7 @@ type PeerState struct {
 	Allowed       []netip.Prefix
 }
 
-// Write writes the answer to a "get", without its errno.
+// Write writes the answer to a "get", without the line errno.
 func (s *DeviceState) Write(w io.Writer) error {
 	b := make([]byte, 0, 256+512*len(s.Peers))
 	line := func(format string, args ...any) { b = append(fmt.Appendf(b, format, args...), '\n') }

@@ -1,5 +1,5 @@
-// Command gen writes the assembly of the AVX-512 tier. It is run in package aead by go generate,
-// and is a module of its own so that building Kubeveil does not need avo.
+// Command gen writes the assembly of the AVX-512 tier. go generate runs it in package aead. It is a
+// separate module, so that building Kubeveil does not need avo.
 //
 // chachaLanes is ChaCha20 (RFC 8439) of 8 packets of one length under one key. A vector holds one
 // word of the state for 16 blocks: lanes 0 to 7 are a block of each packet, lanes 8 to 15 the next
@@ -100,7 +100,8 @@ func chacha() {
 	VPADDD_BCST(two, Z29, Z29)
 	transposeWords()
 
-	// The first half is block 0 in the first pass, else text.
+	// In the first pass, the first half is block 0, which holds the Poly1305 keys. Otherwise it is
+	// keystream for text.
 	TESTQ(off, off)
 	JNS(LabelRef("text"))
 	for i := range 8 {
@@ -135,7 +136,7 @@ func chacha() {
 	CMPQ(off, n)
 	JLT(LabelRef("pass"))
 	Label("done")
-	// Keystream, key and text leave the registers; the scratch of transposeWords has some, too.
+	// Clear keystream, key and text from the registers, also from the scratch of transposeWords.
 	for i := range 20 {
 		VPXORD(z[i], z[i], z[i])
 	}
@@ -143,7 +144,8 @@ func chacha() {
 	RET()
 }
 
-// masked XORs lanes from first on with the next bytes of each text: count bytes, at most 64.
+// masked XORs the next bytes of each text, count bytes but at most 64, with registers z[first] to
+// z[first+7].
 func masked(count Register, text [8]Register, off Register, first int, name string) {
 	MOVQ(I32(-1), RCX)
 	CMPQ(count, U8(64))
@@ -163,7 +165,7 @@ func masked(count Register, text [8]Register, off Register, first int, name stri
 	}
 }
 
-// quarters does four quarter rounds (RFC 8439, section 2.1), interleaved.
+// quarters emits four quarter rounds (RFC 8439, section 2.1), interleaved.
 func quarters(q [4][4]int) {
 	step := func(add, to, xor, rot int, by uint8) {
 		for _, r := range q {
