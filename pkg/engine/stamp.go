@@ -8,8 +8,8 @@ import (
 
 // A peer accepts an initiation only if its timestamp is later than all earlier timestamps. If the
 // clock was ahead, and is right when the process restarts, peers would refuse the node's
-// initiations. So the process that owns the device stores the latest timestamp, one for all peers,
-// outside of this process.
+// initiations. So the owner of the device keeps the latest timestamp, one for all peers, across
+// restarts.
 
 // LastStamp returns the latest timestamp of any initiation, or the argument of StampsAfter if that
 // is later.

@@ -20,37 +20,39 @@ import (
 
 // DeviceOptions configure a process that serves one device.
 type DeviceOptions struct {
-	// Request is the device.
+	// Request names the device and its MTU.
 	supervisor.Request
-	// Dir holds its state.
+	// Dir is the directory with the state of the device.
 	Dir string
-	// SocketDir holds its configuration socket; empty means abi.WireGuardSocketDir.
+	// SocketDir is the directory of the configuration socket; empty means abi.WireGuardSocketDir.
 	SocketDir string
-	// Engine serves the device: EngineKubeveil, which is also what empty means, or
-	// EngineWireGuardGo.
+	// Engine is EngineKubeveil or EngineWireGuardGo; empty means EngineKubeveil.
 	Engine string
-	// Shards is the number of queues and threads each way of EngineKubeveil; 0 follows the CPUs.
+	// Shards is the number of TUN queues, each with a sending and a receiving thread, for
+	// EngineKubeveil. 0 derives it from the number of CPUs.
 	Shards int
-	// AEAD names the implementation of EngineKubeveil's AEAD; empty lets the CPU decide. It is for
-	// measuring.
+	// AEAD is the name of the AEAD implementation for EngineKubeveil. Empty means the fastest that
+	// the CPU supports. It is for benchmarks.
 	AEAD string
-	// Lock is the held lock of the device, into which the process writes its
-	// number; RunDevice closes it. May be nil.
+	// Lock is the held lock of the device. The process writes its PID into it, and RunDevice closes
+	// it. May be nil.
 	Lock *os.File
-	// TakeOver takes the device, with its sessions and its lock, from the process that serves it.
-	// RunDevice fails when there is no such process or it refuses.
+	// TakeOver makes RunDevice take the device, with its sessions and its lock, over from the
+	// process that serves it. RunDevice fails if there is no such process or if that process
+	// refuses.
 	TakeOver bool
-	// TookOver gets a byte once that is done, and is closed. May be nil.
+	// TookOver is a pipe to which RunDevice writes a byte after the takeover, and which it then
+	// closes. May be nil.
 	TookOver *os.File
-	// Step is called for each step of a handover. It is for tests, which end the process there.
+	// Step is called at each step of a handover. Tests use it to kill the process at a step.
 	Step func(name string)
 	// Debug also logs the library's messages about normal operation.
 	Debug bool
 	Log   *slog.Logger
 }
 
-// Harden forbids core dumps and the reading of this process's memory by others
-// of the same user (prctl(2), PR_SET_DUMPABLE).
+// Harden forbids core dumps. It also forbids other processes of the same user to read the memory of
+// this process (prctl(2), PR_SET_DUMPABLE).
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid dumps of the process: %w", err)
@@ -61,11 +63,11 @@ func Harden() error {
 	return nil
 }
 
-// ErrDeviceGone is the error of RunDevice when the TUN was removed under it.
+// ErrDeviceGone is the error of RunDevice if the TUN was removed.
 var ErrDeviceGone = errors.New("the TUN was removed")
 
-// RunDevice serves a device until ctx ends, and then returns nil, or until it fails. It never
-// removes the TUN.
+// RunDevice serves a device until ctx ends or another process takes the device over, and then
+// returns nil. It returns an error if the device fails. It never removes the TUN.
 func RunDevice(ctx context.Context, o DeviceOptions) error {
 	if err := supervisor.CheckName(o.Device); err != nil {
 		return err
@@ -79,7 +81,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	}
 
 	if o.Lock != nil {
-		// Open, and so held, as long as the device is served.
+		// The open file holds the lock while the device is served.
 		defer o.Lock.Close()
 		if err := supervisor.WritePID(o.Lock); err != nil {
 			return err
@@ -92,7 +94,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	}
 	defer dev.Close()
 	s := &confsocket.Server{Device: dev, State: filepath.Join(o.Dir, o.Device+".state")}
-	o.stamps().Restore(dev, o.Log) // before the peers exist, which are greeted
+	o.stamps().Restore(dev, o.Log) // before s.Restore, which makes the device greet its peers
 	if err := s.Restore(o.Log); err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	return run(ctx, s, o, dev, l)
 }
 
-// runSuccessor serves a device in place of the process that serves it now.
+// runSuccessor takes the device over from the process that serves it, and serves it.
 func runSuccessor(ctx context.Context, o DeviceOptions) error {
 	if !HandsOver(o.Engine) {
 		return fmt.Errorf("take over %s: engine %s has no handover", o.Device, o.Engine)
@@ -176,7 +178,7 @@ func run(ctx context.Context, s *confsocket.Server, o DeviceOptions, dev served,
 	o.Log.Info("device ready", "socket", path)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	ours, _ := os.Stat(path) // without it the socket is made again
+	ours, _ := os.Stat(path) // if this fails, the loop recreates the socket
 	stamps, stampsKept := o.stamps(), true
 	for {
 		select {

@@ -22,13 +22,13 @@ import (
 
 // Engines that serve a device.
 const (
-	// EngineKubeveil is package engine; it is also what empty means.
+	// EngineKubeveil is package engine. An empty name means the same.
 	EngineKubeveil = "kubeveil"
 	// EngineWireGuardGo is the library golang.zx2c4.com/wireguard.
 	EngineWireGuardGo = "wireguard-go"
 )
 
-// Engines are all engines.
+// Engines are the names of all engines.
 var Engines = []string{EngineKubeveil, EngineWireGuardGo}
 
 // CheckEngine returns an error if name is not the name of an engine.
@@ -39,15 +39,16 @@ func CheckEngine(name string) error {
 	return fmt.Errorf("engine %q: want %s", name, strings.Join(Engines, " or "))
 }
 
-// HandsOver reports whether a device of the engine hands its sessions over to a successor.
+// HandsOver reports whether devices of the engine can hand their sessions over to a successor.
 func HandsOver(engine string) bool { return engine != EngineWireGuardGo }
 
-// served is a device of either engine.
+// served is a device of one of the engines.
 type served interface {
 	confsocket.Device
-	// begin is called once the kept state is restored; stop is called before Close.
+	// begin starts the device after the kept state was restored. The caller calls stop before
+	// Close.
 	begin(ctx context.Context, s *confsocket.Server) (stop func(), err error)
-	// gone is closed when the TUN was removed.
+	// gone returns a channel that is closed when the TUN was removed.
 	gone() <-chan struct{}
 	Close()
 }
@@ -96,18 +97,18 @@ func (l *library) begin(ctx context.Context, s *confsocket.Server) (func(), erro
 	}, nil
 }
 
-// own is a device of package engine. It follows its link and greets its peers by itself.
+// own is a device of package engine, which watches its link and greets its peers itself.
 type own struct {
 	*engine.Device
 	queues tunlink.Queues
 	link   *sock.LinkReader
 }
 
-// maxShards bounds the shards that a device gets by itself.
+// maxShards bounds the default number of shards of a device.
 const maxShards = 4
 
-// shards returns how many shards a device gets on a machine with that many CPUs: they share the
-// machine with pods.
+// shards returns the default number of shards on a machine with the given number of CPUs. It is
+// half of the CPUs at most, because pods need CPUs too.
 func shards(cpus int) int { return max(1, min(maxShards, cpus/2)) }
 
 func openEngine(o DeviceOptions) (served, error) {
@@ -129,7 +130,7 @@ func openEngine(o DeviceOptions) (served, error) {
 	return d, nil
 }
 
-// engineOptions returns the options of a device but for its queues. The caller closes the reader.
+// engineOptions returns the options of a device without its queues. The caller closes the reader.
 func engineOptions(o DeviceOptions) (engine.DeviceConfig, *sock.LinkReader, error) {
 	options := engine.DeviceConfig{Log: o.Log.With("device", o.Device), UDPOffload: true}
 	switch o.AEAD {
@@ -164,8 +165,8 @@ func (d *own) open(o DeviceOptions) error {
 	}
 
 	d.link = link
-	// Each shard has two threads that run or wait in the kernel; control and configuration need
-	// one.
+	// Each shard has two threads that run Go code or block in the kernel. The other two are for
+	// control and configuration.
 	runtime.GOMAXPROCS(2*len(options.Queues) + 2)
 	if d.Device, err = engine.New(options); err != nil {
 		link.Close()

@@ -13,14 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker/handover"
 )
 
-// give hands the device over to the process at the other end of c. With an error the device goes on
-// as before.
+// give hands the device over to the successor at the other end of c, and closes c. After an error
+// the device continues to run as before.
 func (d *own) give(c *net.UnixConn, s *confsocket.Server, a *accepting, lock *os.File,
 	step func(string)) error {
 	defer c.Close()
 	step(StepHello)
 
-	// Clients that come meanwhile wait in the socket's queue, which the successor gets too.
+	// New clients wait in the backlog of the listening socket, which the successor receives.
 	a.pause()
 	if !s.Hold(handover.Patience) {
 		a.resume(s)
@@ -31,7 +31,7 @@ func (d *own) give(c *net.UnixConn, s *confsocket.Server, a *accepting, lock *os
 
 	err := d.move(c, a, lock, step)
 	if err == nil {
-		// Clients that were connected before are not answered any more.
+		// s stays held, so that this process answers no connected client any more.
 		return nil
 	}
 	s.Release()
@@ -39,7 +39,7 @@ func (d *own) give(c *net.UnixConn, s *confsocket.Server, a *accepting, lock *os
 	return err
 }
 
-// move sends the device: what it is while it is served, and then what changed since.
+// move sends the base while the device runs, then stops the device and sends the changes since.
 func (d *own) move(c *net.UnixConn, a *accepting, lock *os.File, step func(string)) error {
 	_ = c.SetDeadline(time.Now().Add(handover.BasePatience))
 	b, err := d.sendBase(c, step)
@@ -78,7 +78,7 @@ func (d *own) sendBase(c *net.UnixConn, step func(string)) (*engine.Base, error)
 	return b, nil
 }
 
-// answered waits for a word of the successor.
+// answered receives a message of the successor, and returns an error unless it is want.
 func answered(c *net.UnixConn, want string) error {
 	text, err := handover.Hear(c)
 	switch {
@@ -92,8 +92,8 @@ func answered(c *net.UnixConn, want string) error {
 	return fmt.Errorf("the successor sends %q, want %q", text, want)
 }
 
-// commit sends the device and, once the successor has it, "go". Without an error the device has
-// ended.
+// commit sends the state, waits until the successor has taken it, and sends "go". If it returns
+// nil, the device of this process is closed.
 func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a *accepting,
 	lock *os.File, step func(string)) error {
 	p := &handover.Parcel{Image: h.Image.FD, Lock: -1, Sockets: h.Sockets(), Since: since}
@@ -120,8 +120,8 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a
 	}
 	step(StepTaken)
 
-	// A message of this kind of socket is delivered whole or not at all: after an error the
-	// successor cannot have it.
+	// This kind of socket delivers a message completely or not at all. So after an error the
+	// successor has not received "go".
 	if err := handover.Say(c, handover.Go); err != nil {
 		return fmt.Errorf("send the successor go: %w", err)
 	}
@@ -130,7 +130,7 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a
 	return nil
 }
 
-// accepting is a configuration socket whose clients are answered by s.serve.
+// accepting is a listening configuration socket with a goroutine that runs Server.Serve.
 type accepting struct {
 	l     *net.UnixListener
 	ended chan struct{}
@@ -142,13 +142,13 @@ func accept(l *net.UnixListener, s *confsocket.Server) *accepting {
 	return a
 }
 
-// pause stops to accept clients.
+// pause stops accepting clients, until resume.
 func (a *accepting) pause() {
 	_ = a.l.SetDeadline(time.Unix(1, 0))
 	<-a.ended
 }
 
-// resume accepts clients.
+// resume starts the goroutine that accepts clients.
 func (a *accepting) resume(s *confsocket.Server) {
 	_ = a.l.SetDeadline(time.Time{})
 	a.ended = make(chan struct{})

@@ -9,30 +9,31 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// greeter initiates a handshake with every peer that has an endpoint and no successful handshake
-// yet: at start, and after each configuration.
+// greeter does for wireguard-go what package engine does itself. At start and after each
+// configuration, it greets every peer that has an endpoint and no handshake yet: it initiates a
+// handshake.
 //
-// At start, because a peer with a session of the previous process cannot know that its keys are
-// gone. A peer that only receives would never find out.
+// At start, a peer may still have a session with the previous process, whose keys are gone. It
+// cannot notice that, and never would if it only receives.
 //
-// A failed handshake is repeated much earlier than after the library's 5 seconds. It fails when
-// both sides initiate at once: each response then refers to an abandoned initiation. Under steady
-// traffic both would repeat in the same millisecond 5 seconds later, so the pauses are random.
+// A greeting is repeated much earlier than after the library's 5 seconds. Handshakes fail if both
+// sides initiate at once, because each response then belongs to an abandoned initiation. The pauses
+// are random. Otherwise, under steady traffic, both sides would repeat in the same millisecond.
 //
-// A successful handshake is confirmed a few times. The peer uses its old keys until it has received
-// a packet under the new ones, and the library sends only one. If that were lost, a peer that only
-// sends would notice after 15 seconds.
+// After a successful handshake, the greeter sends a few empty packets (confirmations). The peer
+// uses its old keys until it receives a packet under the new keys, and the library sends only one.
+// If that packet were lost, a peer that only sends would notice after 15 seconds.
 type greeter struct {
 	dev *device.Device
 	// changed requests greetings; it holds at most one request.
 	changed chan struct{}
-	// greeted records what was done for each stranger, so that a peer that is away does not cost a
-	// handshake for each configuration of another.
+	// greeted records the greetings of each peer, so that an unreachable peer is not greeted again
+	// whenever another peer is configured.
 	greeted map[device.NoisePublicKey]greeting
 }
 
-// greeting is how often a peer was greeted at an endpoint, and how often the handshake
-// was confirmed since.
+// greeting counts the greetings that were sent to a peer at an endpoint, and the confirmations
+// since the handshake.
 type greeting struct {
 	endpoint  string
 	times     int
@@ -43,7 +44,7 @@ func newGreeter(dev *device.Device) *greeter {
 	return &greeter{dev: dev, changed: make(chan struct{}, 1)}
 }
 
-// greet requests greetings.
+// greet makes run begin new rounds. It does not block.
 func (g *greeter) greet() {
 	select {
 	case g.changed <- struct{}{}:
@@ -51,17 +52,17 @@ func (g *greeter) greet() {
 	}
 }
 
-// Greetings are repeated after firstPause and then after twice the last pause,
-// each made longer or shorter by up to half, until rounds are over. The first
-// is longer than the 20 ms within which a peer takes a second one for a flood.
+// A greeting is repeated up to rounds times. The pauses are firstPause, then twice the previous
+// pause, each longer or shorter by up to half. The shortest pause is longer than the 20 ms within
+// which a peer treats a second initiation as a flood.
 const (
 	rounds        = 6
 	firstPause    = 150 * time.Millisecond
 	confirmations = 3
 )
 
-// Many greetings are spread, so that the answers do not put this process under load: it would then
-// demand cookies first.
+// Greetings are sent in batches, so that their responses do not put this process under load. Under
+// load it would demand cookies.
 const (
 	batch      = 64
 	batchPause = 10 * time.Millisecond
@@ -83,9 +84,9 @@ func (g *greeter) run(ctx context.Context) {
 	}
 }
 
-// round begins a handshake with each stranger that was not greeted often enough, and discards the
-// one that was begun before. It also confirms those that succeeded. It returns false when there was
-// neither.
+// round greets each stranger that was not greeted often enough; a new initiation replaces an
+// earlier one. It sends a confirmation to each peer whose handshake has succeeded. It returns false
+// if there was nothing to send.
 func (g *greeter) round(ctx context.Context) bool {
 	var get bytes.Buffer
 	if err := g.dev.IpcGetOperation(&get); err != nil {
@@ -124,7 +125,7 @@ func (g *greeter) round(ctx context.Context) bool {
 		if done.times > 0 {
 			p.ExpireCurrentKeypairs()
 		}
-		// Its error is a lost packet, and the library has logged it.
+		// An error means that the packet was lost, and the library has already logged it.
 		_ = p.SendHandshakeInitiation(false)
 		g.greeted[key] = greeting{endpoint: endpoint, times: done.times + 1}
 	}
@@ -132,7 +133,7 @@ func (g *greeter) round(ctx context.Context) bool {
 	return sent > 0
 }
 
-// strangers are the peers in a "get" that have an endpoint and no handshake,
+// strangers returns the peers in the answer to a "get" that have an endpoint and no handshake yet,
 // with their endpoints.
 func strangers(get []byte) map[device.NoisePublicKey]string {
 	out := map[device.NoisePublicKey]string{}
@@ -154,7 +155,8 @@ func strangers(get []byte) map[device.NoisePublicKey]string {
 	return out
 }
 
-// sleep returns false when ctx ended, or when something came by wake (and was put back).
+// sleep waits for d and returns true. It returns false early if ctx ends or wake has a value, which
+// stays in wake.
 func sleep(ctx context.Context, wake chan struct{}, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -9,11 +9,11 @@ import (
 	_ "golang.zx2c4.com/wireguard/conn" // owns controlFns
 )
 
-// controlFns are run by the library on each UDP socket that it makes, before the
-// socket is bound. It offers no other way to set an option before a packet can
-// leave; a wrapped conn.Bind would set it afterwards, and would also lose the
-// library's following of route changes, which it does for its own Bind only.
-// A test looks at the sockets, so that a renamed variable does not go unseen.
+// controlFns is a variable of wireguard-go. The library runs these functions on each UDP socket
+// that it makes, before it binds the socket. There is no other way to set an option before a packet
+// can leave. A wrapper of conn.Bind would set it later. It would also lose the tracking of route
+// changes, which the library does only for its own Bind. A test inspects the sockets, so it fails
+// if the library renames the variable.
 //
 //go:linkname controlFns golang.zx2c4.com/wireguard/conn.controlFns
 var controlFns []func(network, address string, c syscall.RawConn) error
@@ -21,8 +21,8 @@ var controlFns []func(network, address string, c syscall.RawConn) error
 func init() { controlFns = append(controlFns, neverFragment) }
 
 // neverFragment sets DF on outgoing packets and makes the socket ignore path MTUs from ICMP (ip(7),
-// IP_PMTUDISC_PROBE). A packet too large for the interface is an error; one too large for the path
-// is lost, and pkg/pathmtu notices.
+// IP_PMTUDISC_PROBE). Sending a packet that is too large for the interface is an error. A packet
+// that is too large for the path is lost, which pkg/pathmtu detects.
 func neverFragment(network, address string, c syscall.RawConn) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 	if network == "udp6" {

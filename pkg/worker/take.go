@@ -19,14 +19,14 @@ import (
 // taken is a device that was taken over and started.
 type taken struct {
 	dev      *own
-	lock     *os.File // nil: the former process had none
+	lock     *os.File // nil if the former process had no lock
 	listener *net.UnixListener
 }
 
-// takeOver goes on in place of the process that serves the device. With an error that process goes
-// on, unless it died.
+// takeOver takes the device over from the process that serves it. After an error that process
+// continues to serve it, unless it died.
 func takeOver(o DeviceOptions) (*taken, error) {
-	// All that takes time comes before the device stands still.
+	// Do all slow work before the other process stops its device.
 	options, link, err := engineOptions(o)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func takeOver(o DeviceOptions) (*taken, error) {
 	return t, nil
 }
 
-// ask talks to the process that serves the device.
+// ask runs the successor's side of the handover with the process that serves the device.
 func (t *taken) ask(o DeviceOptions, options engine.DeviceConfig) error {
 	raw, err := net.DialUnix("unixpacket", nil,
 		&net.UnixAddr{Name: handover.Path(o.Dir, o.Device), Net: "unixpacket"})
@@ -79,7 +79,7 @@ func (t *taken) ask(o DeviceOptions, options engine.DeviceConfig) error {
 	return nil
 }
 
-// prepare makes a device without state.
+// prepare makes a device without state, with the queues that were received.
 func (t *taken) prepare(o DeviceOptions, options engine.DeviceConfig) error {
 	for _, fd := range t.dev.queues.FDs {
 		if err := checkQueue(fd, o.Device); err != nil {
@@ -93,7 +93,7 @@ func (t *taken) prepare(o DeviceOptions, options engine.DeviceConfig) error {
 	return err
 }
 
-// take fills the device with its state and starts it. With an error it is not started.
+// take receives the state into the device and starts it. After an error the device is not started.
 func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	if err := handover.Say(raw, handover.Ready); err != nil {
 		return err
@@ -117,8 +117,7 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	err = handover.Say(raw, handover.Taken)
 	if err == nil {
 		o.step(StepTold)
-		// The other side either sends a refusal or closes the socket; there is nothing else to wait
-		// for.
+		// No deadline is needed: the other process sends "go" or a refusal, or closes the socket.
 		_ = raw.SetDeadline(time.Time{})
 		err = handover.Expect(raw, handover.Go)
 	}
@@ -139,7 +138,7 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	return nil
 }
 
-// fill fills the device with the base.
+// fill receives the base and imports it into the device.
 func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
 	fd, err := handover.Receive(raw, handover.ParseBase)
 	if err != nil {
@@ -160,7 +159,7 @@ func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
 	return handover.Say(raw, handover.Filled)
 }
 
-// refuse informs the other side that its state is not taken.
+// refuse sends a refusal of the state to the other process.
 func refuse(raw *net.UnixConn, err error) {
 	why := "failed"
 	if errors.Is(err, engine.ErrMalformed) {
@@ -169,8 +168,8 @@ func refuse(raw *net.UnixConn, err error) {
 	_ = handover.Say(raw, handover.Refused+" "+why)
 }
 
-// unpack changes the device to its state at the other process; it stands still. With an error all
-// descriptors still belong to the caller.
+// unpack imports the state of the other process into the device, which does not run yet. After an
+// error the caller still owns all descriptors of p.
 func (t *taken) unpack(p *handover.Parcel) error {
 	for _, fd := range p.Sockets {
 		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
@@ -184,7 +183,7 @@ func (t *taken) unpack(p *handover.Parcel) error {
 	}
 
 	file := os.NewFile(uintptr(duplicate(p.Listener)), "configuration")
-	l, err := net.FileListener(file) // which duplicates it again
+	l, err := net.FileListener(file) // duplicates the descriptor again
 	file.Close()
 	if err != nil {
 		return fmt.Errorf("configuration socket: %w", err)

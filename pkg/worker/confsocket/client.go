@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
+	// maxSet bounds the body of a request, bytes. It is enough for 65,536 peers, the limit of a
+	// device, with 8 allowed IPs each.
 	maxSet = 64 << 20
-	// largeSet is the size above which configurations are read one at a time, so that clients
-	// cannot fill the memory together.
+	// largeSet is the size in bytes above which bodies are read one at a time, so that several
+	// clients cannot exhaust the memory.
 	largeSet = 1 << 20
-	// maxClients bounds the clients that are connected at once.
+	// maxClients bounds the clients that are connected at the same time.
 	maxClients = 32
-	// requestPatience is the time that a client has to send a request that it began, and
-	// answerPatience the time to read its answer.
+	// requestPatience is the time in which a client must complete a request that it began.
+	// answerPatience is the time in which it must read the answer.
 	requestPatience = 10 * time.Second
 	answerPatience  = 10 * time.Second
 )
@@ -27,16 +28,16 @@ const (
 // clients are the clients of a configuration socket. The zero value is ready.
 type clients struct {
 	mu sync.Mutex
-	// idle are the clients that are waited for: longest first. busy counts the others, whose
-	// operation is under way.
+	// idle are the clients that must send next, the longest idle first. busy counts the clients
+	// whose operation is running.
 	idle []io.Closer
 	busy int
-	// large is held while a large configuration is read and applied.
+	// large is held while a body above largeSet is read and applied.
 	large sync.Mutex
 }
 
-// enter notes that a client is waited for. Where there are too many, the one that was waited for
-// longest is closed; if all are busy, the new one is, and enter reports false.
+// enter adds a new client, which is idle. If there are too many clients, it closes the longest idle
+// one. If all are busy, it closes the new client and returns false.
 func (c *clients) enter(client io.Closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,8 +53,7 @@ func (c *clients) enter(client io.Closer) bool {
 	return true
 }
 
-// begin records that the client's operation is under way. It returns false if enter closed the
-// client.
+// begin makes an idle client busy. It returns false if enter has closed the client.
 func (c *clients) begin(client io.Closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *clients) begin(client io.Closer) bool {
 	return true
 }
 
-// end notes that the operation is done and the client is waited for.
+// end makes a busy client idle.
 func (c *clients) end(client io.Closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,13 +72,14 @@ func (c *clients) end(client io.Closer) {
 	c.idle = append(c.idle, client)
 }
 
-// leave forgets a client that is waited for.
+// leave removes an idle client.
 func (c *clients) leave(client io.Closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(client)
 }
 
+// remove removes a client from idle and reports whether it was there. The caller holds mu.
 func (c *clients) remove(client io.Closer) bool {
 	for i := range c.idle {
 		if c.idle[i] == client {
@@ -89,7 +90,7 @@ func (c *clients) remove(client io.Closer) bool {
 	return false
 }
 
-// Serve answers the clients of l until it is closed.
+// Serve answers the clients of l until l is closed or its deadline passes.
 func (s *Server) Serve(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -100,12 +101,12 @@ func (s *Server) Serve(l net.Listener) {
 	}
 }
 
-// deadliner is a client that need not be waited for longer than until a time.
+// deadliner is a client that supports deadlines, as all but clients of tests do.
 type deadliner interface {
 	SetDeadline(t time.Time) error
 }
 
-// within bounds the wait for a client; 0 removes the bound.
+// within sets the deadline of a client to d from now; 0 removes the deadline.
 func within(c io.ReadWriteCloser, d time.Duration) {
 	if c, ok := c.(deadliner); ok {
 		var end time.Time
@@ -116,7 +117,7 @@ func within(c io.ReadWriteCloser, d time.Duration) {
 	}
 }
 
-// handle answers one client until it leaves, breaks the protocol or is too slow.
+// handle answers one client until the client disconnects, violates the protocol or is too slow.
 func (s *Server) handle(c io.ReadWriteCloser) {
 	defer c.Close()
 	if !s.clients.enter(c) {
@@ -166,13 +167,13 @@ func (s *Server) handle(c io.ReadWriteCloser) {
 // request is the body of a request.
 type request struct {
 	server *Server
-	// renew lets the client have requestPatience from now on.
+	// renew sets the client's deadline to requestPatience from now.
 	renew func()
 	text  []byte
 	large bool
 }
 
-// read reads the lines up to an empty one, which it swallows.
+// read reads the lines of the body, and the empty line that ends it.
 func (q *request) read(r *bufio.Reader) error {
 	for {
 		line, err := r.ReadSlice('\n')
@@ -195,7 +196,7 @@ func (q *request) read(r *bufio.Reader) error {
 	}
 }
 
-// done forgets the text, which may hold keys.
+// done zeroes the text, which may hold keys, and lets the next large request be read.
 func (q *request) done() {
 	clear(q.text)
 	q.text = nil

@@ -1,8 +1,9 @@
 // Package confsocket answers the configuration socket of a userspace device, and keeps what was
-// set. The state is on tmpfs before the answer leaves, a changed peer appended and not all of them
-// written. Beside it is the last timestamp of handshakes.
+// set. Before a request is answered, the new state is in a file on tmpfs. A change of a peer is
+// appended to the file, so that not all peers have to be written. Another file holds the last
+// timestamp of handshakes.
 //
-// It promises that no client that is slow, silent or hostile holds up another or a handover.
+// It promises that a slow, silent or hostile client delays neither other clients nor a handover.
 //
 // Start reading at Server.
 package confsocket

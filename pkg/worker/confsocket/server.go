@@ -28,45 +28,46 @@ type Device interface {
 	IpcSetOperation(r io.Reader) error
 }
 
-// dropCounter is a configurer that counts what it drops.
+// dropCounter is a Device that counts drops, see engine.Device.
 type dropCounter interface {
 	Drops() map[string]uint64
 	NoteRefused()
 }
 
-// offloader is a configurer that reports and changes its offloads.
+// offloader is a Device that reports and changes its offloads, see engine.Device.
 type offloader interface {
 	Offloads() engine.Offloads
 	SendSingly(peer noise.PublicKey) error
 }
 
-// Server speaks the cross-platform configuration protocol
-// (https://www.wireguard.com/xplatform/) and keeps what was set. Beside "get" and "set" it knows
+// Server answers clients in the cross-platform configuration protocol
+// (https://www.wireguard.com/xplatform/) and keeps the configuration in a file. Besides "get" and
+// "set" it supports
 //
-//	drops=1        a line for each reason: its name, an equals sign and the number
-//	offloads=1     a line for each offload, 1 or 0, and singly=KEY for each peer to which datagrams
-//	               are sent one by one
+//	drops=1        returns a line REASON=COUNT for each reason of drops
+//	offloads=1     returns a line NAME=1 or NAME=0 for each offload, and singly=KEY for each peer
+//	               to which datagrams are sent one by one
 //	singly=KEY     send datagrams to this peer one by one
 //
 // where KEY is a public key in hexadecimal digits.
 type Server struct {
 	Device  Device
-	State   string
+	State   string // path of the state file
 	Changed func() // called after each set; may be nil
 
-	// gate is held for reading while an operation is done, and for writing during a handover. No
-	// client is waited for with it held.
+	// gate is held for reading while an operation runs, and for writing during a handover. It is
+	// never held during a wait for a client.
 	gate    sync.RWMutex
 	clients clients
 
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
-	// whole is the size in bytes of the state file when it was last rewritten, appended the size of
-	// what sets appended since. With 0 the next set rewrites it.
+	// whole is the size of the state file when it was last rewritten, bytes. appended is the size
+	// of what sets have appended since. If whole is 0, the next set rewrites the file.
 	whole, appended int
 }
 
-// Listen makes the configuration socket of a device, with mode 0600 from the first moment. It
-// replaces a socket without a listener.
+// Listen makes the configuration socket of a device. No client can connect before the socket has
+// mode 0600. It replaces a socket that has no listener.
 func Listen(path string) (*net.UnixListener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
@@ -80,7 +81,7 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// answer does an operation and returns the reply to the client. It returns nothing if op is not an
+// answer performs an operation and returns the reply to the client. It returns nil if op is not an
 // operation of the protocol.
 func (s *Server) answer(op string, body []byte) []byte {
 	s.gate.RLock()
@@ -108,14 +109,14 @@ func (s *Server) answer(op string, body []byte) []byte {
 	return answer.Bytes()
 }
 
-// refuse counts a request that the device does not see.
+// refuse counts a refused request that was not passed to the device.
 func (s *Server) refuse() {
 	if c, ok := s.Device.(dropCounter); ok {
 		c.NoteRefused()
 	}
 }
 
-// drops writes how often something was dropped, by reason.
+// drops writes the number of drops by reason.
 func (s *Server) drops(w io.Writer) error {
 	c, ok := s.Device.(dropCounter)
 	if !ok {
@@ -128,7 +129,7 @@ func (s *Server) drops(w io.Writer) error {
 	return nil
 }
 
-// offloads writes which offloads the device uses.
+// offloads writes which offloads the device uses, and the peers without segmented datagrams.
 func (s *Server) offloads(w io.Writer) error {
 	d, ok := s.Device.(offloader)
 	if !ok {
@@ -151,7 +152,7 @@ func (s *Server) offloads(w io.Writer) error {
 	return nil
 }
 
-// singly makes the device send datagrams to a peer one by one.
+// singly makes the device send datagrams one by one to the peer with the key text.
 func (s *Server) singly(text string) error {
 	d, ok := s.Device.(offloader)
 	if !ok {
@@ -170,8 +171,8 @@ func (s *Server) singly(text string) error {
 	return nil
 }
 
-// Hold waits until no operation is under way and lets none begin until release. It returns false
-// when that takes too long.
+// Hold waits until no operation runs, and blocks new operations until Release. It returns false,
+// and blocks nothing, if that takes longer than patience.
 func (s *Server) Hold(patience time.Duration) bool {
 	held := make(chan struct{})
 	go func() {
@@ -192,10 +193,11 @@ func (s *Server) Hold(patience time.Duration) bool {
 	}
 }
 
-// Release lets operations begin again.
+// Release ends a successful Hold.
 func (s *Server) Release() { s.gate.Unlock() }
 
-// set changes the device and keeps what came of it, also of a set that failed half way.
+// set applies a set to the device and keeps the new state. If the set fails, it keeps the state
+// that the device has then.
 func (s *Server) set(body []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,10 +211,11 @@ func (s *Server) set(body []byte) error {
 	return err
 }
 
-// extend appends a set to the stored state and reports whether it did: changing one peer need not
-// read and write a thousand. Sections of peers may follow others in one set; settings of the device
-// may not. An interface's name may not either: a kept state has numbers, which need no interface to
-// be read. The file is rewritten once more than half of it was appended.
+// extend appends a set to the state file, and reports whether it did. So a change of one peer does
+// not rewrite a thousand peers. It appends only sets without settings of the device, because these
+// cannot follow the section of a peer. It does not append the name of an interface (%): a kept
+// state holds numbers instead, so that the state can be read without the interface. The file is
+// rewritten before more than half of it is appended sets.
 func (s *Server) extend(body []byte) bool {
 	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole ||
 		bytes.IndexByte(body, '%') >= 0 {
@@ -225,6 +228,7 @@ func (s *Server) extend(body []byte) bool {
 	return true
 }
 
+// keep rewrites the state file.
 func (s *Server) keep() error {
 	s.whole, s.appended = 0, 0
 	var get bytes.Buffer
@@ -239,10 +243,10 @@ func (s *Server) keep() error {
 	return nil
 }
 
-// errno is the number that the protocol has for err.
+// errno returns the number of the protocol for err: 0 or a negative errno.
 func errno(err error) int64 {
 	var coded interface{ ErrorCode() int64 }
-	//nolint:errorlint // One that is wrapped is of the state file.
+	//nolint:errorlint // A wrapped errno comes from the state file and is not for clients.
 	bare, ok := err.(unix.Errno)
 	switch {
 	case err == nil:
@@ -255,8 +259,9 @@ func errno(err error) int64 {
 	return -int64(unix.EIO)
 }
 
-// Restore sets the device to the kept state. One that it does not take is
-// a warning: the device begins empty and waits to be configured.
+// Restore applies the kept state to the device. If the device refuses the state, Restore logs a
+// warning and leaves the device without configuration. It returns an error if the state file cannot
+// be read.
 func (s *Server) Restore(log *slog.Logger) error {
 	b, err := load(s.State)
 	if err != nil {

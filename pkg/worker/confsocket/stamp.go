@@ -19,15 +19,15 @@ type stamped interface {
 	StampsAfter(t noise.Timestamp)
 }
 
-// StampFile keeps the last timestamp of a device beside its state: 24 hexadecimal digits. It is
-// behind by a second at most.
+// StampFile is the file with the last timestamp of a device, as 24 hexadecimal digits. Keep is
+// called every second, so the file is at most a second old.
 type StampFile struct {
 	Path string
 	kept noise.Timestamp
 }
 
-// Restore makes the device go on behind the kept timestamp. One that cannot be read is a warning:
-// it matters only if the clock was set back.
+// Restore makes the timestamps of the device later than the kept one. If the file cannot be read,
+// it only logs a warning, because the timestamp matters only if the clock was set back.
 func (f *StampFile) Restore(dev Device, log *slog.Logger) {
 	d, ok := dev.(stamped)
 	if !ok {
@@ -58,7 +58,7 @@ func (f *StampFile) parse(text string) error {
 	return nil
 }
 
-// Keep writes the timestamp of the device if it is a later one.
+// Keep writes the last timestamp of the device if it is later than the kept one.
 func (f *StampFile) Keep(dev Device) error {
 	d, ok := dev.(stamped)
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// A state file is the answer of a device to "get", less what "set" refuses and
-// what changes without being set, and behind it the sets of peers since. It holds the private key.
+// A state file begins with the answer of a device to "get", without the lines that are not
+// configuration. The sets that were appended since follow. The file holds the private key.
 
 // counters are the lines of a "get" that are not configuration.
 var counters = [][]byte{
@@ -19,7 +19,7 @@ var counters = [][]byte{
 	[]byte("tx_bytes="), []byte("rx_bytes="), []byte("errno="),
 }
 
-// configuration returns the lines of a "get" that a "set" takes.
+// configuration returns the lines of the answer to a "get" that are configuration.
 func configuration(get []byte) []byte {
 	set := make([]byte, 0, len(get))
 next:
@@ -45,7 +45,8 @@ func save(path string, state []byte) error {
 	return nil
 }
 
-// extend appends a set to a state file of that size.
+// extend appends a set to a state file. It returns an error if the file does not have the given
+// size.
 func extend(path string, size int64, body []byte) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -65,8 +66,8 @@ func extend(path string, size int64, body []byte) (err error) {
 	return f.Sync()
 }
 
-// load reads a state file; it returns nothing without one. It drops an unterminated last line: the
-// process died before it answered that set.
+// load reads a state file. It returns nil if there is none. It drops an unterminated last line,
+// because the process died while it appended a set, before it answered it.
 func load(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -36,17 +36,18 @@ import (
 //	      ←─────────────────── go   the commit: forgets its keys and ends
 //	starts: packets go on
 //
-// Packets wait from "filled" to the start. So all that can be done earlier is done earlier.
+// Packets wait from "filled" to the start. So all work that can be done earlier is done earlier.
 //
-// Until the commit, the process goes on serving if the successor refuses, ends, or is silent for
-// Patience. A successor that receives no "go" ends. The sessions are lost if the process ends
-// before the commit, or the successor after it. The next process then begins as after any death.
+// Until the commit, the serving process continues if the successor refuses, ends, or is silent for
+// Patience. A successor that receives no "go" ends. The sessions are lost if the serving process
+// dies before the commit, or the successor after it. The next process then starts as after any
+// death.
 
-// Hello is the first message. It has the versions of the protocol and of the state; the process
-// refuses other versions.
+// Hello is the first message. It holds the versions of the protocol and of the state. The serving
+// process refuses other versions.
 var Hello = fmt.Sprintf("hello 3 %d", engine.Schema)
 
-// Words of the protocol.
+// First words of messages. Malformed follows Refused.
 const (
 	queuesWord = "queues"
 	Ready      = "ready"
@@ -60,19 +61,21 @@ const (
 )
 
 const (
-	// Patience is the longest time for which a device stands still for a silent successor.
+	// Patience is the longest time for which a device is stopped because of a silent successor.
 	Patience = 500 * time.Millisecond
-	// BasePatience is the longest time in which a successor has to fill its device. The process
-	// serves its own device meanwhile, and only configuration waits. 10,000 peers take 0.1 s.
+	// BasePatience is the time in which a successor must fill its device. Meanwhile the serving
+	// process continues, and only configuration waits. 10,000 peers take 0.1 s.
 	BasePatience = 10 * time.Second
-	// HelloPatience is the time that a successor has for its first message.
+	// HelloPatience is the time in which a successor must send its messages up to "ready".
 	HelloPatience = 2 * time.Second
-	// handMessage bounds a message, bytes. handFDs bounds its descriptors (SCM_MAX_FD is 253).
+	// handMessage bounds the size of a message, bytes. handFDs bounds its descriptors (SCM_MAX_FD
+	// is 253).
 	handMessage = 256
 	handFDs     = 3 + 3*64
 )
 
-// Listen makes a socket with mode 0600 from the first moment, in place of a former one.
+// Listen makes a listening socket at path and replaces an old one. No client can connect before the
+// socket has mode 0600.
 func Listen(path, network string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of sockets: %w", err)
@@ -95,22 +98,23 @@ func Listen(path, network string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Path is the path of a device's handover socket.
+// Path returns the path of a device's handover socket.
 func Path(dir, device string) string { return dir + "/" + device + ".handover" }
 
-// Desk accepts processes that request the device.
+// Desk accepts the connections of successors. It runs the protocol with them up to "ready".
 type Desk struct {
 	l *net.UnixListener
-	// Asked receives the connection to each successor that is ready.
+	// Asked delivers the connection to each successor that has sent "ready". The receiver closes
+	// it.
 	Asked chan *net.UnixConn
 	end   chan struct{}
 
 	mu     sync.Mutex
-	queues []int // of the TUN; nil once the desk is closed
+	queues []int // the queues of the TUN; nil once the desk is closed
 }
 
-// OpenDesk makes the handover socket, mode 0600, and removes one that an earlier process left. The
-// queues must stay open until close.
+// OpenDesk makes the handover socket, with mode 0600, and replaces the socket of an earlier
+// process. The queues must stay open until Close.
 func OpenDesk(path string, queues []int) (*Desk, error) {
 	l, err := Listen(path, "unixpacket")
 	if err != nil {
@@ -121,7 +125,7 @@ func OpenDesk(path string, queues []int) (*Desk, error) {
 	return d, nil
 }
 
-// Close accepts no more of them.
+// Close closes the handover socket. No successor receives the queues after it.
 func (d *Desk) Close() {
 	close(d.end)
 	d.l.Close()
@@ -164,7 +168,7 @@ func (d *Desk) greet(c *net.UnixConn) {
 	}
 }
 
-// offer sends the queues of the TUN.
+// offer sends the queues of the TUN to a successor.
 func (d *Desk) offer(c *net.UnixConn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -174,7 +178,8 @@ func (d *Desk) offer(c *net.UnixConn) error {
 	return Send(c, fmt.Sprintf("%s %d", queuesWord, len(d.queues)), d.queues)
 }
 
-// SameUser refuses the process of another user at the other end (SO_PEERCRED, unix(7)).
+// SameUser returns an error if the process at the other end of c has another user id (SO_PEERCRED,
+// unix(7)).
 func SameUser(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -196,13 +201,13 @@ func SameUser(c *net.UnixConn) error {
 	return nil
 }
 
-// Say sends one message.
+// Say sends one message without descriptors.
 func Say(c *net.UnixConn, text string) error {
 	_, err := c.Write([]byte(text[:min(len(text), handMessage)]))
 	return err
 }
 
-// Hear receives one message.
+// Hear receives one message without descriptors.
 func Hear(c *net.UnixConn) (string, error) {
 	b := make([]byte, handMessage)
 	n, err := c.Read(b)
@@ -224,22 +229,22 @@ func Send(c *net.UnixConn, text string, fds []int) error {
 	return err
 }
 
-// Parcel holds the descriptors that go with the state.
+// Parcel holds the descriptors of the message with the state.
 type Parcel struct {
 	Image    int
-	Lock     int // -1: the process has none
-	Listener int // of the configuration socket
+	Lock     int // -1 if the serving process has no lock
+	Listener int // the listening configuration socket
 	Sockets  []int
-	// Since is the time since boot at which the device began to stand still.
+	// Since is the time since boot at which the serving process began to stop the device.
 	Since time.Duration
 }
 
-// Text is the message that they go with.
+// Text returns the text of the message.
 func (p *Parcel) Text() string {
 	return fmt.Sprintf("%s %t %d %d", stateWord, p.Lock >= 0, len(p.Sockets), p.Since)
 }
 
-// FDs are all of them, in the order of ParseParcel.
+// FDs returns all descriptors, in the order that ParseParcel expects.
 func (p *Parcel) FDs() []int {
 	fds := []int{p.Image, p.Listener}
 	if p.Lock >= 0 {
@@ -259,8 +264,8 @@ func ParseBase(text string, fds []int) (int, error) {
 	return fds[0], nil
 }
 
-// words returns the words of a message after its first. The first must be first, and more is how
-// many must follow.
+// words returns the words of a message after its first. It returns an error unless the first word
+// is first and exactly more words follow.
 func words(text, first string, more int) ([]string, error) {
 	f := strings.Fields(text)
 	if len(f) > 0 && f[0] == Refused {
@@ -288,7 +293,7 @@ func ParseQueues(text string, fds []int) ([]int, error) {
 	return fds, nil
 }
 
-// ParseParcel returns the descriptors of a message with the state, by their use.
+// ParseParcel assigns the descriptors of a message with the state to the fields of a Parcel.
 func ParseParcel(text string, fds []int) (*Parcel, error) {
 	f, err := words(text, stateWord, 3)
 	if err != nil {
@@ -318,8 +323,8 @@ func ParseParcel(text string, fds []int) (*Parcel, error) {
 	return p, nil
 }
 
-// Receive receives a message with descriptors, and returns what parse makes of both. It closes the
-// descriptors if it returns an error.
+// Receive receives a message with descriptors, and returns the result of parse for them. It closes
+// the descriptors if it returns an error.
 func Receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, error) {
 	var out T
 	b, oob := make([]byte, handMessage), make([]byte, unix.CmsgSpace(4*handFDs))

@@ -11,15 +11,15 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// keyText matches what a 32 byte key looks like in hexadecimal or base64, or a
-// good part of it. The library quotes input lines that it could not parse.
+// keyText matches text that may be a key of 32 bytes, or a large part of it, in hexadecimal or
+// base64. Messages can contain keys, because the library quotes input lines that it cannot parse.
 var keyText = regexp.MustCompile(`[0-9A-Fa-f]{24,}|[A-Za-z0-9+/]{40,}=?`)
 
-// Redact cuts from s what may be a key.
+// Redact returns s with each text that may be a key replaced.
 func Redact(s string) string { return keyText.ReplaceAllString(s, "redacted") }
 
-// NewLogger returns the library's messages to log: its errors as warnings, at
-// most linesPerSecond, the others as debug messages when debug is set.
+// NewLogger returns a logger for wireguard-go that writes to log. It writes errors as warnings, at
+// most linesPerSecond, and other messages as debug messages if debug is true.
 func NewLogger(log *slog.Logger, debug bool) *device.Logger {
 	l := &limiter{now: time.Now}
 	out := &device.Logger{Verbosef: device.DiscardLogf}
@@ -40,10 +40,10 @@ func message(format string, args []any) string {
 	return Redact(strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
-// linesPerSecond bounds what a peer that cannot be reached writes to the log.
+// linesPerSecond bounds the log lines, for example about a peer that cannot be reached.
 const linesPerSecond = 10
 
-// limiter allows linesPerSecond in each second.
+// limiter allows linesPerSecond log lines in each second.
 type limiter struct {
 	now func() time.Time
 

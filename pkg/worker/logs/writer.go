@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Writer passes lines on to another writer and does not wait for it. Where no process reads the
-// log, lines are lost and their number is written later. A device logs with its lock held, and a
-// log that is stuck must not end its sessions. It is safe for concurrent use.
+// Writer queues lines for another writer, so that Write never blocks. If no process reads the log,
+// lines are lost, and their number is written later. A device logs while it holds its lock, so a
+// log that blocked would end its sessions. Writer is safe for concurrent use.
 type Writer struct {
 	lines   chan []byte
 	dropped atomic.Int64
@@ -20,14 +20,14 @@ type Writer struct {
 }
 
 const (
-	// maxLines bounds the lines that wait to be written.
+	// maxLines bounds the queued lines.
 	maxLines = 1024
-	// patience is how long Close waits for them.
+	// patience is the longest time that Close waits for queued lines.
 	patience = time.Second
 )
 
-// NewWriter returns a writer to w. direct writes to w in the format of the lines: it reports how
-// many of them are lost. Close has to be called.
+// NewWriter returns a Writer for w. direct also writes to w, but without the queue. The Writer uses
+// it to report the number of lost lines. Close must be called once.
 func NewWriter(w io.Writer, direct slog.Handler) *Writer {
 	l := &Writer{lines: make(chan []byte, maxLines), out: w, direct: slog.New(direct),
 		stop: make(chan struct{}), done: make(chan struct{})}
@@ -62,7 +62,7 @@ func (l *Writer) write(line []byte) {
 	_, _ = l.out.Write(line)
 }
 
-// Write takes a line, or loses it. It never fails.
+// Write queues a line, or drops it if the queue is full. It never returns an error.
 func (l *Writer) Write(line []byte) (int, error) {
 	select {
 	case l.lines <- append([]byte(nil), line...):
@@ -72,7 +72,8 @@ func (l *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close waits a second at most until all lines are written. Later ones are lost.
+// Close waits until all queued lines are written, at most patience. Later lines are lost. A second
+// call panics.
 func (l *Writer) Close() {
 	close(l.stop)
 	select {

@@ -16,14 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instances of veil-wg that share one directory. Each has a file <dir>/<id>.instance, which it
-// locks (flock(2)) as long as it lives, with its number and whether it is ready. Numbers grow with
-// the first start of an instance: a container that starts again keeps the number of its pod, so the
-// newer pod stays the newer one.
+// An instance is a veil-wg process, or the processes that follow each other in one pod. Several
+// instances may share a directory. Each has a file <dir>/<id>.instance, which holds its number and
+// whether it is ready, and which it locks (flock(2)) as long as it lives. The number is assigned at
+// the first start of the instance and is greater than all others. A restarted container keeps the
+// number of its pod, so the newer pod keeps the greater number.
 
 const instanceSuffix = ".instance"
 
-// maxInstances bounds the files of instances that ended.
+// maxInstances bounds the number of instance files.
 const maxInstances = 16
 
 type instance struct {
@@ -31,7 +32,7 @@ type instance struct {
 	number  int
 	file    *os.File
 	ready   bool
-	// passing reports that the id is of this start only.
+	// passing reports whether the id is random and only for this start.
 	passing bool
 }
 
@@ -43,7 +44,8 @@ func checkInstance(id string) error {
 	return nil
 }
 
-// register makes this process an instance. With an empty id it is newer than all others.
+// register makes this process the instance called id. If id is empty, it is a new instance, newer
+// than all others.
 func register(dir, id string) (*instance, error) {
 	if err := checkInstance(id); err != nil {
 		return nil, err
@@ -55,7 +57,7 @@ func register(dir, id string) (*instance, error) {
 		i.id = "start-" + hex.EncodeToString(b[:])
 	}
 
-	// Its end wakes the instances that watch the directory.
+	// Closing the file wakes the instances that watch the directory.
 	guard, err := os.OpenFile(filepath.Join(dir, "instances.lock"), os.O_RDWR|os.O_CREATE|
 		unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -79,7 +81,7 @@ func register(dir, id string) (*instance, error) {
 	}
 	i.prune(known)
 
-	// Another instance may be looking whether this one lives.
+	// Retry, because alive of another instance may hold the lock for a moment.
 	for end := time.Now().Add(time.Second); ; time.Sleep(adoptedPoll) {
 		file, held, err := tryLock(i.path())
 		if err != nil {
@@ -98,7 +100,7 @@ func register(dir, id string) (*instance, error) {
 
 func (i *instance) path() string { return filepath.Join(i.dir, i.id+instanceSuffix) }
 
-// write writes the file in place, all of it at once.
+// write overwrites the whole file with one system call.
 func (i *instance) write() error {
 	if _, err := i.file.WriteAt(fmt.Appendf(nil, "%010d %-5t\n", i.number, i.ready), 0); err != nil {
 		return fmt.Errorf("write instance: %w", err)
@@ -106,7 +108,7 @@ func (i *instance) write() error {
 	return nil
 }
 
-// setReady sets whether the instance serves, see Ready.
+// setReady records whether the instance is ready, see Ready.
 func (i *instance) setReady(ready bool) error {
 	if i.ready == ready {
 		return nil
@@ -115,7 +117,7 @@ func (i *instance) setReady(ready bool) error {
 	return i.write()
 }
 
-// superseded reports whether a newer instance lives.
+// superseded reports whether a newer instance runs.
 func (i *instance) superseded() bool {
 	known, err := numbers(i.dir)
 	if err != nil {
@@ -129,7 +131,7 @@ func (i *instance) superseded() bool {
 	return false
 }
 
-// close ends the instance.
+// close records that the instance is not ready, and releases its lock.
 func (i *instance) close() {
 	if i.passing {
 		os.Remove(i.path())
@@ -139,7 +141,7 @@ func (i *instance) close() {
 	i.file.Close()
 }
 
-// prune removes the oldest files of instances that ended, beyond a number.
+// prune removes the oldest instance files beyond maxInstances, except those of running instances.
 func (i *instance) prune(known map[string]int) {
 	ids := make([]string, 0, len(known))
 	for id := range known {
@@ -155,7 +157,7 @@ func (i *instance) prune(known map[string]int) {
 	}
 }
 
-// alive reports whether a process holds the lock of a file.
+// alive reports whether a process holds the lock of an instance file.
 func alive(file string) bool {
 	f, err := os.OpenFile(file, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -199,8 +201,10 @@ func readInstance(file string) (number int, ready bool, err error) {
 	return number, f[1] == "true", nil
 }
 
-// Ready returns an error unless the instance of that id serves the devices. One that waits for a
-// veil-wg that hands nothing over is ready too: only that one's end lets it serve.
+// Ready returns an error unless the instance called id is ready, which means that it serves the
+// devices. An instance is also ready if it waits for an older veil-wg that cannot hand its devices
+// over. It can serve only after that veil-wg has ended, which a rollout does once the new pod is
+// ready.
 func Ready(dir, id string) error {
 	if err := checkInstance(id); err != nil {
 		return err
@@ -210,7 +214,7 @@ func Ready(dir, id string) error {
 	if err != nil {
 		return err
 	}
-	// One that was killed leaves its last word.
+	// The file of a killed instance may still say that it is ready.
 	if !ready || !alive(file) {
 		return fmt.Errorf("instance %q does not serve the devices yet, or a newer one does", id)
 	}

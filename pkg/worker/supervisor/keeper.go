@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker/tunlink"
 )
 
-// keeper keeps the process of one device alive.
+// keeper keeps a process running for one device.
 type keeper struct {
 	name    string
 	dir     string
@@ -26,28 +26,28 @@ type keeper struct {
 	command func(Request) []string
 	// takeover is Supervisor.Takeover.
 	takeover func(Request) []string
-	// named reports whether the supervisor has the name of an instance. Processes that it did not
-	// start then belong to another container, and their numbers mean nothing here.
+	// named reports whether Supervisor.Instance is set. Processes that the keeper did not start
+	// then belong to another container, and their PIDs mean nothing in this one.
 	named bool
 	log   *slog.Logger
 
 	stop     context.CancelFunc
-	gone     atomic.Bool // the request is gone: the device follows
-	leaving  atomic.Bool // a newer supervisor keeps the device: its process stays
+	gone     atomic.Bool // the request was removed, so the device must be removed
+	leaving  atomic.Bool // a newer supervisor serves the device, so its process must stay
 	settled  atomic.Bool // see Supervisor.settled
-	attempts int         // to take the device over that failed
-	process  *process    // the last one; of others when the keeper has ended
+	attempts int         // failed attempts to take the device over
+	process  *process    // the last started process; only run uses it until the keeper ends
 
-	removing bool // of the supervisor's loop alone
+	removing bool // only for the supervisor's loop: remove was called
 }
 
-// remove ends the process and then the device.
+// remove makes the keeper end the process, and then remove the device.
 func (k *keeper) remove() {
 	k.gone.Store(true)
 	k.stop()
 }
 
-// keep starts a keeper, which signals its end on s.done.
+// keep starts a keeper. When the keeper ends, it sends its name on s.done.
 func (s *Supervisor) keep(ctx context.Context, r Request) *keeper {
 	ctx, stop := context.WithCancel(ctx)
 	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command, takeover: s.Takeover,
@@ -65,15 +65,17 @@ func (s *Supervisor) keep(ctx context.Context, r Request) *keeper {
 	return k
 }
 
-// Back-off after a process that lived less than shortLife: the first is
-// started at once, later ones after minDelay, doubled up to maxDelay.
+// Back-off after processes that lived less than shortLife. The next process is started at once
+// after the first, after minDelay following the second, and then after pauses that double up to
+// maxDelay.
 const (
 	shortLife = time.Second
 	minDelay  = 100 * time.Millisecond
 	maxDelay  = 5 * time.Second
 )
 
-// nextDelay is the pause before the next start, after a process that lived so long.
+// nextDelay returns the pause before the next start. delay is the previous pause, lived the life of
+// the last process, and failures the number of successive short lives.
 func nextDelay(delay, lived time.Duration, failures int) time.Duration {
 	switch {
 	case lived >= shortLife || failures <= 1:
@@ -84,7 +86,7 @@ func nextDelay(delay, lived time.Duration, failures int) time.Duration {
 	return min(2*delay, maxDelay)
 }
 
-// run starts the process again whenever it ends, until ctx ends.
+// run runs one process after another, until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	var delay time.Duration
 	failures := 0
@@ -109,12 +111,13 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// adoptedPoll is how often the end of an adopted process is looked for.
+// adoptedPoll is the interval of checks whether an adopted process has ended.
 const adoptedPoll = 20 * time.Millisecond
 
-// once runs one process to its end, and returns when it began to serve the device. While a process
-// that another supervisor started serves it, once requests a handover from that process, or waits
-// for it. When ctx ends, that process is ended, unless it is left to another supervisor.
+// once runs one process until it ends, and returns the time at which it began to serve the device.
+// If a process of another supervisor serves the device, once starts a successor that takes the
+// device over, or waits for that process to end. When ctx ends, once ends the process, unless
+// another supervisor is responsible for it.
 func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 	path := filepath.Join(k.dir, k.name+".lock")
 	var next time.Time
@@ -155,23 +158,23 @@ func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 	}
 }
 
-// Pauses between attempts to take a device over, each twice as long as the one before. An attempt
-// that fails late makes the device stand still for handPatience, so that the last pause is long.
+// Pauses between attempts to take a device over. They double from firstTry to lastTry. The last
+// pause is long, because an attempt that fails late stops the device for handover.Patience.
 const (
 	firstTry = time.Second
 	lastTry  = time.Hour
-	// settledAfter is how many attempts a supervisor makes before it counts as ready all the same.
+	// settledAfter is the number of failed attempts after which the keeper counts as settled.
 	settledAfter = 3
 )
 
-// grace is how long a process may take to end before it is killed.
+// grace is the time after SIGTERM after which a process is killed.
 const grace = 3 * time.Second
 
 // process is a started device process.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // of Wait, once done is closed
+	err  error // the result of cmd.Wait, valid once done is closed
 }
 
 // start starts a process that has f as file descriptor 3; it closes f.
@@ -180,7 +183,8 @@ func (k *keeper) start(argv []string, f *os.File) (*process, error) {
 	cmd.Env = secret.Environ()
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{f}
-	// A group of its own: what kills the supervisor's group leaves the data path.
+	// Use another process group, so that a signal to the supervisor's group does not stop the
+	// device.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err := cmd.Start()
 	f.Close()
@@ -219,8 +223,8 @@ func (p *process) end() error {
 	return p.err
 }
 
-// wait waits for the process. When ctx ends, it signals the process to end, or leaves it to a newer
-// supervisor.
+// wait waits until the process ends. When ctx ends, it ends the process, or leaves it running for a
+// newer supervisor.
 func (k *keeper) wait(ctx context.Context, p *process) error {
 	select {
 	case <-p.done:
@@ -233,7 +237,7 @@ func (k *keeper) wait(ctx context.Context, p *process) error {
 	return p.end()
 }
 
-// child runs the device's process, which inherits the lock, and waits for it.
+// child starts the device's process, which inherits the lock, and waits for it.
 func (k *keeper) child(ctx context.Context, lock *os.File) error {
 	p, err := k.start(k.command(*k.request.Load()), lock)
 	if err != nil {
@@ -243,8 +247,8 @@ func (k *keeper) child(ctx context.Context, lock *os.File) error {
 	return k.wait(ctx, p)
 }
 
-// succeed starts a process that takes the device over, and waits for it if it did; took reports
-// whether.
+// succeed starts a process that takes the device over. took reports whether that succeeded. If so,
+// succeed waits until the process ends.
 func (k *keeper) succeed(ctx context.Context) (began time.Time, took bool, err error) {
 	var argv []string
 	if k.takeover != nil {
@@ -266,7 +270,7 @@ func (k *keeper) succeed(ctx context.Context) (began time.Time, took bool, err e
 		return time.Time{}, false, err
 	}
 
-	// The process writes, or it ends and so closes the pipe.
+	// The read ends when the process writes, or when it ends and so closes the pipe.
 	defer context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })()
 	n, _ := r.Read(make([]byte, 1))
 	if n == 0 {
@@ -283,11 +287,11 @@ func (k *keeper) succeed(ctx context.Context) (began time.Time, took bool, err e
 	return time.Now(), true, k.wait(ctx, p)
 }
 
-// clean removes the device and what belongs to it, the state with the key first.
+// clean removes the device and its files. It removes the state, which holds the key, first.
 func (k *keeper) clean() {
 	path := func(suffix string) string { return filepath.Join(k.dir, k.name+suffix) }
 	var errs []error
-	// A process killed while it saved leaves a part under another name.
+	// A process that is killed while it saves the state leaves a temporary file.
 	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
 	for _, file := range append(parts, path(".state"), path(".stamp"),
 		handover.Path(k.dir, k.name), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes the lock at path if it is free. The lock is held while any process has the file
-// open, including a child that inherited it.
+// tryLock locks the file at path if it is not locked; held reports whether it did. The lock is held
+// while any process has the file f open, including a child that inherited it.
 func tryLock(path string) (f *os.File, held bool, err error) {
 	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -29,7 +29,7 @@ func tryLock(path string) (f *os.File, held bool, err error) {
 	return nil, false, fmt.Errorf("lock %s: %w", path, err)
 }
 
-// WritePID writes the number of this process into its lock.
+// WritePID writes the PID of this process into its lock file.
 func WritePID(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return fmt.Errorf("write pid: %w", err)
@@ -40,7 +40,7 @@ func WritePID(f *os.File) error {
 	return nil
 }
 
-// endHolder ends the process that holds the lock at path, by force after grace.
+// endHolder ends the process that holds the lock at path, and kills it after grace.
 func endHolder(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -60,8 +60,8 @@ func endHolder(path string) error {
 	}
 	defer unix.Close(fd)
 
-	// Checked after the process was opened: while the lock is held, the number belongs to its
-	// holder.
+	// Check the lock after the process was opened. While the lock is held, the PID belongs to its
+	// holder and was not reused.
 	free := func() bool {
 		f, held, err := tryLock(path)
 		if held {

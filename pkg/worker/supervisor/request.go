@@ -10,23 +10,23 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Request is a request for a device. It is the content of <dir>/<device>.json; the device exists as
-// long as the file does.
+// Request is a request for a device. It is the content of the file <dir>/<device>.json. The device
+// exists as long as the file.
 type Request struct {
 	// Device is the name of the TUN: abi.TunnelDevicePrefix and a number.
 	Device string `json:"device"`
-	// MTU is the MTU in bytes of a new TUN. An existing TUN keeps its own.
+	// MTU is the MTU of a new TUN, bytes. An existing TUN keeps its MTU.
 	MTU int `json:"mtu"`
 }
 
-// maxRequest bounds the content of a request's file, bytes.
+// maxRequest bounds the size of a request file, bytes.
 const maxRequest = 64 << 10
 
-// requestSuffix ends the name of a request's file.
+// requestSuffix is the suffix of a request file's name.
 const requestSuffix = ".json"
 
-// ParseRequest reads the content of a request's file. It ignores unknown fields: veil-wg is
-// replaced later than veild, when its pod is deleted.
+// ParseRequest parses the content of a request file. It ignores unknown fields, because veild may
+// be newer than veil-wg: veil-wg is updated only when its pod is deleted.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
 	if len(data) > maxRequest {
@@ -50,7 +50,7 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, nil
 }
 
-// CheckName refuses a name that is not a name of a tunnel, hence also any path.
+// CheckName returns an error if name is not a name of a tunnel device. So it also refuses any path.
 func CheckName(name string) error {
 	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {

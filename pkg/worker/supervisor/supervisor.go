@@ -23,41 +23,41 @@ import (
 type Supervisor struct {
 	// Dir holds requests, locks and states.
 	Dir string
-	// Command returns the program and arguments of a device's process. The held
-	// lock of the device is its file descriptor 3.
+	// Command returns the program and arguments of a device's process. The process inherits the
+	// held lock of the device as file descriptor 3.
 	Command func(Request) []string
-	// Takeover returns the program and arguments of a process that takes a device over from the one
-	// that serves it. It writes a byte to its file descriptor 3 once that is done. With a nil func
-	// or an empty result, the supervisor waits for the end of the device's process instead.
+	// Takeover returns the program and arguments of a process that takes a device over from the
+	// process that serves it. Once that is done, it writes a byte to its file descriptor 3. If
+	// Takeover is nil or returns nothing, the supervisor waits until the old process ends.
 	Takeover func(Request) []string
-	// Instance names this start and those that follow it in the same place: a pod's UID. A newer
-	// one takes over, an older one waits. Without it each start is newer than all before.
+	// Instance names this process and later processes in the same place, for example by the UID of
+	// the pod. A newer instance serves the directory and an older one waits. If Instance is empty,
+	// each start is a new instance.
 	Instance string
-	// TrustDisk allows Dir to be elsewhere than on tmpfs.
+	// TrustDisk allows a Dir that is not on tmpfs.
 	TrustDisk bool
 	Log       *slog.Logger
 
 	keepers map[string]*keeper
 	refused map[string]string // by file name: the last logged reason
 	done    chan string
-	left    []*process // of devices that a newer supervisor keeps
+	left    []*process // started processes whose devices a newer supervisor serves
 	// patience is endPatience; tests shorten it.
 	patience time.Duration
 }
 
-// rescan is the time after which Dir is read again when nothing was heard of it:
-// it may have been removed and made again.
+// rescan is the interval at which Dir is read without a signal, because a removed and recreated Dir
+// is not watched.
 const rescan = time.Second
 
-// endPatience is the time that a supervisor waits for a previous one to end, which grants its
-// processes their grace period.
+// endPatience is the time that a supervisor waits for an earlier one to end. It is longer than
+// grace, because the earlier one waits that long for its processes.
 const endPatience = 2 * grace
 
-// Run serves the requests until ctx ends. Then it ends the processes; the
-// devices, their routes and their states stay. When a newer supervisor of the same directory
-// appears, it leaves the requests to that one and waits: for the end of ctx, or of the newer one,
-// whose place it takes. It refuses to run beside one that does not yield, after it has waited a
-// little for its end; as a named Instance it waits on.
+// Run serves the requests until ctx ends. Then it ends the processes, but keeps the devices, their
+// routes and their states. When a newer supervisor of the same directory starts, Run stops serving.
+// It serves again when the newer one has ended. If an older supervisor does not stop serving within
+// endPatience, Run returns an error, or continues to wait if Instance is set.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := prepareDir(s.Dir, s.TrustDisk); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// serve serves the requests until ctx ends or a newer supervisor takes over.
+// serve serves the requests until ctx ends or a newer supervisor runs. yielded reports the latter.
 func (s *Supervisor) serve(ctx context.Context, me *instance) (yielded bool, err error) {
 	s.keepers, s.refused, s.done = map[string]*keeper{}, map[string]string{}, make(chan string)
 	changed, stop, err := watch(s.Dir)
@@ -122,8 +122,8 @@ func (s *Supervisor) setReady(me *instance, ready bool) {
 	}
 }
 
-// settled reports whether each device has a process of this supervisor, or one that hands nothing
-// over.
+// settled reports whether each device has a process of this supervisor, or a process that cannot or
+// does not hand the device over.
 func (s *Supervisor) settled() bool {
 	for _, k := range s.keepers {
 		if !k.settled.Load() {
@@ -133,7 +133,7 @@ func (s *Supervisor) settled() bool {
 	return true
 }
 
-// leave ends the keepers and leaves the devices' processes as they are.
+// leave ends the keepers without ending the processes of the devices.
 func (s *Supervisor) leave() {
 	for _, k := range s.keepers {
 		k.leaving.Store(true)
@@ -149,7 +149,7 @@ func (s *Supervisor) leave() {
 	s.left = slices.DeleteFunc(s.left, (*process).ended)
 }
 
-// endLeft ends the processes that still serve a device.
+// endLeft ends the processes of this supervisor that still serve a device.
 func (s *Supervisor) endLeft() {
 	var all sync.WaitGroup
 	for _, p := range s.left {
@@ -158,10 +158,11 @@ func (s *Supervisor) endLeft() {
 	all.Wait()
 }
 
-// supersededPoll is how often a supervisor looks whether the newer one lives.
+// supersededPoll is the interval of checks whether the newer supervisor still runs.
 const supersededPoll = 200 * time.Millisecond
 
-// takeOver takes the supervisor's lock. It returns nil when ctx ended before.
+// takeOver waits for the lock of the directory's supervisor, and returns it. It returns nil if ctx
+// ends first.
 func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, error) {
 	patience := s.patience
 	if patience == 0 {
@@ -198,19 +199,20 @@ func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, erro
 		if s.Instance == "" {
 			return nil, fmt.Errorf("another veil-wg serves %s", s.Dir)
 		}
-		// One that hands nothing over: a rollout goes on by ending it.
+		// The older veil-wg cannot hand its devices over. Report ready, so that the rollout
+		// continues and ends it.
 		s.setReady(me, true)
 	}
 }
 
-// drain waits for the keepers, which see the same end of the context.
+// drain waits until all keepers have ended. The caller has ended their context.
 func (s *Supervisor) drain() {
 	for len(s.keepers) > 0 {
 		delete(s.keepers, <-s.done)
 	}
 }
 
-// scan starts a keeper for each new request and ends those whose request is gone.
+// scan starts a keeper for each new request, and removes the devices whose request is gone.
 func (s *Supervisor) scan(ctx context.Context) {
 	wanted, err := s.requests()
 	if err != nil {
@@ -233,8 +235,8 @@ func (s *Supervisor) scan(ctx context.Context) {
 	}
 }
 
-// requests reads Dir. A request that cannot be read counts as absent and is
-// complained of once.
+// requests returns the requests in Dir by device name. It leaves out a request that cannot be read,
+// and logs that once.
 func (s *Supervisor) requests() (map[string]Request, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -278,7 +280,7 @@ func (s *Supervisor) request(name string) (Request, error) {
 			requestSuffix)
 	}
 	if k, ok := s.keepers[name]; err != nil && ok {
-		// A bad edit of a good request takes no device away.
+		// If a good request is replaced by a bad one, keep the device with the good one.
 		s.refuse(name+requestSuffix, err)
 		return *k.request.Load(), nil
 	}
@@ -292,7 +294,8 @@ func (s *Supervisor) refuse(file string, err error) {
 	}
 }
 
-// watch signals changes in dir on a channel that holds at most one signal.
+// watch returns a channel that signals changes of files in dir, and a function that ends the watch.
+// The channel holds at most one signal.
 func watch(dir string) (<-chan struct{}, func(), error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -320,8 +323,8 @@ func watch(dir string) (<-chan struct{}, func(), error) {
 	return changed, func() { f.Close() }, nil
 }
 
-// prepareDir makes the directory of requests and states and refuses one that
-// is on a disk: states hold private keys.
+// prepareDir makes the directory of requests and states. It refuses a directory that is not on
+// tmpfs, because states hold private keys, unless trustDisk is true.
 func prepareDir(dir string, trustDisk bool) error {
 	if !trustDisk {
 		if err := atomicfile.RequireMemory(dir); err != nil {

@@ -13,12 +13,12 @@ const (
 	udpCheck   = 6 // offset of the checksum in a UDP header
 )
 
-// summedTUN is a TUN that writes UDP checksum 0xffff instead of 0 over IPv6.
+// summedTUN is a TUN for wireguard-go that corrects UDP checksums over IPv6.
 //
-// The kernel leaves checksums to the device, and the library writes the sum as it is. A sum of 0
-// must be written as 0xffff (RFC 768): 0 means "no checksum", and the receiver's kernel drops such
-// a datagram (RFC 8200, section 8.1). One in 65,536 datagrams is affected, and so is every
-// repetition of it. Over IPv4 a datagram without a checksum is accepted.
+// The kernel leaves checksums to the device, and the library writes the computed checksum as it is.
+// But a computed 0 must be written as 0xffff (RFC 768), because 0 means "no checksum". The
+// receiver's kernel drops such a datagram (RFC 8200, section 8.1). This affects one in 65,536
+// datagrams, and every repetition of it. Over IPv4 a datagram without a checksum is accepted.
 type summedTUN struct{ tun.Device }
 
 func (d summedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
@@ -29,8 +29,9 @@ func (d summedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	return n, err
 }
 
-// mendUDPChecksum makes a checksum of 0 one of 0xffff where that is right. A datagram whose sender
-// requested no checksum (RFC 6935) stays as it is: its sum is another, except for one of 65,536.
+// mendUDPChecksum replaces a UDP checksum of 0 by 0xffff if that is the right checksum. A datagram
+// that has 0 because its sender requested no checksum (RFC 6935) is unchanged, since its right
+// checksum is another, except for one in 65,536.
 func mendUDPChecksum(packet []byte) {
 	if len(packet) < ipv6Header+udpHeader || packet[0]>>4 != 6 || packet[6] != unix.IPPROTO_UDP {
 		return

@@ -15,26 +15,28 @@ import (
 // tunLink is the netlink library's type name of a TUN or TAP.
 const tunLink = "tuntap"
 
-// Queues are the attached queues of a TUN.
+// Queues are the attached queues of a TUN, and its MTU in bytes.
 type Queues struct {
 	FDs []int
 	MTU int
 }
 
-// Close detaches from the queues; the TUN stays.
+// Close detaches from the queues. The TUN continues to exist.
 func (q Queues) Close() {
 	for _, fd := range q.FDs {
 		unix.Close(fd)
 	}
 }
 
-// Open opens the TUN of that name with one queue and returns it to the library.
+// Open attaches to one queue of the TUN called name, as OpenQueues does, and returns it as a device
+// for wireguard-go.
 func Open(name string, mtu int) (tun.Device, error) {
 	q, err := OpenQueues(name, mtu, 0, 1)
 	if err != nil {
 		return nil, err
 	}
-	// Handed to the runtime's poller only when it is a TUN: before, it never becomes ready.
+	// Make the os.File only now, because the runtime's poller cannot poll the descriptor before it
+	// is attached to a TUN.
 	file := os.NewFile(uintptr(q.FDs[0]), "/dev/net/tun")
 	dev, err := tun.CreateTUNFromFile(file, q.MTU)
 	if err != nil {
@@ -44,9 +46,10 @@ func Open(name string, mtu int) (tun.Device, error) {
 	return summedTUN{dev}, nil
 }
 
-// OpenQueues attaches to n queues of the TUN of that name. It makes a missing TUN with flags,
-// persistent, in the group of tunnels, with mtu and a queue that does not drop bursts, and sets it
-// up. An existing TUN keeps its settings, and its single queue if it was made with one.
+// OpenQueues attaches to n queues of the TUN called name. If the TUN does not exist, it makes a
+// persistent TUN with flags and mtu, in the group of tunnels, with a queue long enough for bursts,
+// and sets it up. An existing TUN keeps its settings. If it was made for a single queue, only that
+// queue is attached.
 func OpenQueues(name string, mtu int, flags uint16, n int) (Queues, error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -87,9 +90,9 @@ func OpenQueues(name string, mtu int, flags uint16, n int) (Queues, error) {
 	return q, nil
 }
 
-// queueFlags returns the flags with which an existing TUN must be attached. The
-// kernel takes no other value of IFF_MULTI_QUEUE than the TUN was made with
-// (drivers/net/tun.c, tun_set_iff), and another release may have made it.
+// queueFlags returns the flags that are needed to attach to an existing TUN, which another release
+// may have made. IFF_MULTI_QUEUE must be as it was when the TUN was made (drivers/net/tun.c,
+// tun_set_iff).
 func queueFlags(l nl.Link) (uint16, error) {
 	t, ok := l.(*nl.Tuntap)
 	switch {
@@ -103,7 +106,8 @@ func queueFlags(l nl.Link) (uint16, error) {
 	return uint16(t.Flags) & unix.IFF_MULTI_QUEUE, nil
 }
 
-// attachTUN attaches to the persistent TUN of that name, making it if need be.
+// attachTUN attaches to the persistent TUN called name, and makes it if it does not exist. It
+// returns the descriptor of a queue.
 func attachTUN(name string, flags uint16) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
@@ -131,6 +135,7 @@ func attachTUN(name string, flags uint16) (int, error) {
 	return -1, fmt.Errorf("attach to TUN %s: %w", name, err)
 }
 
+// setUpTUN sets the group of a TUN, and the other settings if the TUN was just created.
 func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 	link, err := h.LinkByName(name)
 	if err != nil {
@@ -165,7 +170,8 @@ func IsUp(name string) (bool, error) {
 	return up, err
 }
 
-// Remove removes the TUN of that name if there is one, and nothing else.
+// Remove removes the TUN called name. It does nothing if there is no such link, or if it is not a
+// TUN.
 func Remove(name string) error {
 	h, err := nl.Open()
 	if err != nil {
