@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Steps of readiness.
+// Steps that must be done before the agent is ready; see telemetry.Health.
 const (
 	stepGuard = "guard in force"
 	stepApply = "first apply done"
@@ -28,22 +28,22 @@ const (
 // Dependencies are what an Agent is made from.
 type Dependencies struct {
 	Config config.Config
-	// Reload reads and checks the configuration again; nil when it cannot change.
+	// Reload reads and checks the configuration again. Nil means that it never changes.
 	Reload  func() (config.Config, error)
 	Version string
 	Log     *slog.Logger
 }
 
-// Agent is the daemon of one node. Make one with New, then call Run once. New sets its fields, and
-// none changes after that, except those that synchronise themselves (kernel, guardCounts and view).
-// Only the loop uses host.
+// Agent is the daemon of one node. Make it with New, then call Run once. No field changes after
+// New, except kernel, guardCounts and view, which are safe for concurrent use. Only the loop uses
+// host.
 type Agent struct {
 	log     *slog.Logger
 	version string
 	started time.Time
 	reload  func() (config.Config, error)
 
-	// key is the one of the start, made at keyMade.
+	// key is the private key at the start of veild. keyMade is when it was made.
 	key     wgkey.Private
 	keyMade time.Time
 	guard   *guard.Guard
@@ -52,25 +52,25 @@ type Agent struct {
 	pods    *podkeeper.Keeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
-	// features plug into the agent, in the order in which they begin.
+	// features are called in this order.
 	features []feature.Feature
 	table    *source.Writer
 	health   *telemetry.Health
 	metrics  *telemetry.Metrics
-	// adminSocket and metricsSocket are open from New on; metricsSocket is nil when there is none.
+	// New opens adminSocket and metricsSocket. metricsSocket is nil if no address is configured.
 	adminSocket, metricsSocket net.Listener
 
 	wake   chan struct{}
 	kernel kernelChanges
-	// showGuard shows the guard; a test has its own.
+	// showGuard returns the status of the guard. Tests replace it.
 	showGuard func() (telemetry.Guard, error)
-	// guardCounts are the guard's counters as Status last saw them. It has a lock of its own.
+	// guardCounts holds the guard's counters as they were last read. It has its own lock.
 	guardCounts guardCounts
 
 	view atomic.Pointer[view]
 }
 
-// poke wakes the loop; several pokes before a turn count as one.
+// poke makes the loop run a turn soon. Several calls before that turn cause only one turn.
 func (a *Agent) poke() {
 	select {
 	case a.wake <- struct{}{}:
@@ -78,6 +78,7 @@ func (a *Agent) poke() {
 	}
 }
 
+// logOps logs operations, at most 20.
 func logOps[T fmt.Stringer](log *slog.Logger, what string, ops []T) {
 	const shown = 20
 	for i, op := range ops {

@@ -12,20 +12,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// A peer refuses an initiation whose timestamp is not later than all before (WireGuard, section
-// 5.1). The kernel's WireGuard takes timestamps from the system clock. So peers refuse the node's
-// handshakes after a clock that was ahead is set right, for as long as it was ahead. They know no
-// timestamp of another key: the node makes one.
+// A peer refuses an initiation whose timestamp is not later than all earlier ones (WireGuard,
+// section 5.1). The kernel's WireGuard takes timestamps from the system clock. So after a clock
+// that was ahead is corrected, peers refuse the node's handshakes for as long as it was ahead.
+// Peers store timestamps per key, so the node then makes a new key.
 
 const (
-	// setBackLimit is how far a clock may be set back without another key: peers take handshakes
-	// again before they would have the key.
+	// setBackLimit is the correction of the clock up to which the node keeps its key. Peers accept
+	// handshakes again after this time, which is shorter than the distribution of a new key takes.
 	setBackLimit = 10 * time.Second
-	// rekeyPause is the shortest time between two keys: a clock that moves costs peers no more.
+	// rekeyPause is the shortest time between two new keys. It bounds the work of peers if the
+	// clock is set back again and again.
 	rekeyPause = time.Minute
 )
 
-// clock notices that the system clock was set back while a key was in use.
+// clock detects that the system clock was set back while a key was in use.
 type clock struct {
 	// now returns the system clock and the time since boot.
 	now func() (wall time.Time, boot time.Duration)
@@ -41,8 +42,8 @@ func systemClock() (wall time.Time, boot time.Duration) {
 	return time.Now().Round(0), time.Duration(ts.Nano())
 }
 
-// setBack returns for how long peers refuse handshakes since the clock was set back, 0 if for less
-// than matters.
+// setBack returns for how long peers will refuse handshakes because the clock was set back. It
+// returns 0 if that is at most setBackLimit.
 func (c *clock) setBack() time.Duration {
 	wall, _ := c.now()
 	if wall.After(c.latest) {
@@ -54,7 +55,7 @@ func (c *clock) setBack() time.Duration {
 	return 0
 }
 
-// pause returns how long the next key has to wait.
+// pause returns the time until another new key may be made.
 func (c *clock) pause() time.Duration {
 	_, boot := c.now()
 	if c.rekeyed == 0 {
@@ -63,7 +64,7 @@ func (c *clock) pause() time.Duration {
 	return max(0, c.rekeyed+rekeyPause-boot)
 }
 
-// checkClock makes another key for the node if its clock was set back. If it cannot, it returns a
+// checkClock makes a new key for the node if its clock was set back. If it cannot, it returns a
 // note with the reason.
 func (l *loop) checkClock(in *inputs) (note string) {
 	back := l.clock.setBack()
@@ -91,7 +92,7 @@ func (l *loop) checkClock(in *inputs) (note string) {
 	return ""
 }
 
-// keyMade returns when the file of the key was written; the zero time if that is not known.
+// keyMade returns the time at which the key file was written, or the zero time if there is no file.
 func keyMade(file string) (time.Time, error) {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,7 +8,8 @@ import (
 
 // flapLimit is how long the link between nodes may be down before the node is closed to new pods.
 // Carrier losses, DHCP clients and restarts of network managers remove an address or a route for
-// seconds. Runtimes that call CNI STATUS make the Node NotReady at once, which evicts its pods.
+// seconds. Closing the node at once would be wrong: runtimes that call CNI STATUS then make the
+// Node NotReady, which evicts its pods.
 const flapLimit = time.Minute
 
 // linkInputs is the part of inputs that depends on the link between nodes.
@@ -18,7 +19,7 @@ type linkInputs struct {
 	localAddrs, otherAddrs []netip.Addr
 }
 
-// away reports whether the link between nodes has no route or none of its addresses.
+// away reports whether the link between nodes is down: no route or no address was found.
 func (in inputs) away() bool { return in.underlayMTU == 0 || len(in.localAddrs) == 0 }
 
 func (in inputs) link() linkInputs {
@@ -30,21 +31,21 @@ func (in *inputs) setLink(l linkInputs) {
 		l.localAddrs, l.otherAddrs
 }
 
-// flap debounces the link between nodes. The zero value has seen no link.
+// flap debounces the link between nodes. The zero value is ready for use.
 type flap struct {
-	fit   *linkInputs // the last one that was fit
+	fit   *linkInputs // inputs of the last link without a problem; nil if there was none
 	since time.Time   // when the link was lost; zero while it is up
-	held  bool        // the last decision was for fit, and not for what is there
+	held  bool        // the last decision was made with fit instead of the actual link
 }
 
-// hold returns d, the decision for in, while the link is up. While it is down, hold returns the
-// decision for the last fit link for flapLimit: the marker stays and no MTU changes. After that, or
-// if no link was ever fit, it returns d. A link that is up but too narrow does not count as a flap:
-// packets of pods do not fit its configured MTU.
+// hold returns in and d, the decision for in, while the link is up. While the link is down, but for
+// at most flapLimit, it returns the decision for the last fit link. So the marker stays and no MTU
+// changes. After that, or if no link was ever fit, it returns d. A link that is up but too narrow
+// does not count as a flap, because packets of pods do not fit it.
 func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	f.held = false
 	if d.linkProblem == "" {
-		// Without tunnels the link has not been judged.
+		// Without tunnels, decide has not checked the link.
 		if d.self != nil {
 			link := in.link()
 			f.fit, f.since = &link, time.Time{}

@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/watch"
 )
 
-// kernelChanges collects the kernel's notifications until the loop takes them. It is shared: the
-// watch adds to what the loop takes.
+// kernelChanges collects the kernel's notifications until the loop takes them. The goroutine of the
+// watch adds them.
 type kernelChanges struct {
-	told chan struct{}
+	told chan struct{} // signals that there are changes; holds at most one signal
 
 	mu sync.Mutex // guards the fields below
 	c  watch.Change
@@ -35,14 +35,16 @@ func (k *kernelChanges) take() watch.Change {
 	return c
 }
 
-// Pauses before the kernel is watched again. A watch that lasted for watchSteady resets them.
+// Pauses before a broken watch of the kernel is started again. They double, until a watch lasts for
+// watchSteady.
 const (
 	watchPauseMin = 100 * time.Millisecond
 	watchPauseMax = 10 * time.Second
 	watchSteady   = time.Minute
 )
 
-// watchPause returns the pause after a watch that broke.
+// watchPause returns the pause after a watch that broke. last is the previous pause, and lasted the
+// duration of the watch.
 func watchPause(last, lasted time.Duration) time.Duration {
 	if last == 0 || lasted >= watchSteady {
 		return watchPauseMin
@@ -50,7 +52,8 @@ func watchPause(last, lasted time.Duration) time.Duration {
 	return min(2*last, watchPauseMax)
 }
 
-// watchKernel passes the changes of others to the loop, the keeper of pods and the features.
+// watchKernel passes changes of the kernel's state to the loop, the keeper of pods and the
+// features, until ctx ends. It returns an error only if the first watch cannot start.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
@@ -73,7 +76,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		// The subscription broke: everything is read again.
+		// Notifications may be lost, so everything is read again.
 		a.changedKernel(watch.All())
 	}
 }

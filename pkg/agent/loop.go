@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	// resync is the interval of full comparisons with the kernel without a reason.
+	// resync is the interval in which the whole kernel state is compared, even without a change.
 	resync = 30 * time.Second
 	// retry is the delay after a failed turn.
 	retry = time.Second
-	// quiet is how long changes of the kernel are collected.
+	// quiet is the time for which notifications of the kernel are collected before they are passed
+	// on.
 	quiet = 50 * time.Millisecond
-	// calm is the shortest time between two turns that only the kernel causes.
+	// calm is the shortest time between two turns that only changes of the kernel cause.
 	calm = 500 * time.Millisecond
-	// lossy is the shortest time between two full readings after lost notifications.
+	// lossy is the shortest time between two full readings of the kernel after lost notifications.
 	lossy = 5 * time.Second
-	// loopLimit is when a loop without a turn counts as stuck.
+	// loopLimit is the time without a completed turn after which the loop counts as stuck.
 	loopLimit = 2*time.Minute + resync
 )
 
-// part is a part of the kernel's state that a turn skips until it changes.
+// part is a part of the kernel's state that turns do not read again until it may have changed.
 type part int
 
-// The parts. The resync reads one at a time, so that no turn reads all.
+// The parts. A resync makes each of several turns read one part, so that no turn reads all.
 const (
 	partUnderlay part = iota
 	partRouting
@@ -38,16 +39,16 @@ const (
 	parts
 )
 
-// pace decides when the loop makes a turn without news from the source.
+// pace decides when the loop runs a turn without news from the source.
 type pace struct {
-	// part is the next part to compare without a reason, and due the time for it.
+	// part is the part that the resync compares next, and due the time for it.
 	part part
 	due  time.Time
-	// asked is the time of the last turn that a change in the kernel caused.
+	// asked is the time of the last turn that only a change of the kernel caused.
 	asked time.Time
 }
 
-// next returns the part that is to be compared now, if one is.
+// next returns the part that the resync compares now. It returns false if none is due.
 func (p *pace) next(now time.Time) (part, bool) {
 	if now.Before(p.due) {
 		return 0, false
@@ -58,44 +59,44 @@ func (p *pace) next(now time.Time) (part, bool) {
 	return next, true
 }
 
-// wait returns how long a turn that the kernel causes now has to wait.
+// wait returns the time until the next turn that only a change of the kernel causes.
 func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(now) }
 
-// loop has what only the goroutine that changes the kernel knows, so its fields need no lock. Run
-// fills it before that goroutine starts.
+// loop holds the state of the goroutine that changes the kernel. Only this goroutine uses it, so
+// its fields need no lock. Run makes the loop before the goroutine starts.
 type loop struct {
 	*Agent
 	outcome
-	// key is the key of the node now. clock may have replaced it since the start.
+	// key is the current key of the node. checkClock may have replaced the key of the start.
 	key    wgkey.Private
 	clock  clock
 	pace   pace
 	flap   flap
 	probes probes
 	seen   seen
-	// based reports whether the base routes were checked by this process.
+	// based reports whether this process has checked the base routes, see base.
 	based bool
-	// passage reports whether pods' packets pass the filters of other programs.
+	// passage holds the results of probes through the filters of other programs.
 	passage passageProof
-	// recalled reports whether the path MTU of an earlier veild was looked up.
+	// recalled reports whether recall has read the path MTUs of an earlier veild.
 	recalled bool
 }
 
-// seen is what the loop need not read again until the kernel changes.
+// seen records what the loop need not read again until the kernel changes.
 type seen struct {
 	// underlay reports whether the underlay was read for the addresses in asked.
 	underlay bool
 	asked    []netip.Addr
-	// guard is the settings in force.
+	// guard holds the settings in force; nil means that they must be applied again.
 	guard *guard.Settings
-	// families has the families of the tunnels' underlay, changed the time of their last change.
+	// families are the families of the tunnels' underlay. changed is the time of their last change.
 	families cluster.Families
 	changed  time.Time
 }
 
-// run makes turns until ctx ends. It makes one at once when the source or the configuration
-// changed, and soon after a failed one. It also makes one when the kernel differs from what the
-// last turn left, and at intervals without a reason.
+// run runs turns until ctx ends. A turn follows when the source or the configuration has changed,
+// after a failed turn, when the kernel differs from the result of the last turn, and at the
+// intervals of the resync.
 func (l *loop) run(ctx context.Context) error {
 	l.pace.due = time.Now().Add(resync)
 	for {
@@ -113,7 +114,8 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next turn; it returns false once ctx has ended.
+// rest waits until the next turn is due. It returns false if ctx has ended. failed reports whether
+// the last turn failed.
 func (l *loop) rest(ctx context.Context, failed bool) bool {
 	pause := time.Until(l.pace.due)
 	if failed {
@@ -167,7 +169,7 @@ func (l *loop) forget(p part) {
 }
 
 // takeKernel forgets the parts that the kernel's notifications concern, and reports whether a turn
-// is needed: this process's own writes need none.
+// is needed. Notifications about this process's own writes need no turn.
 func (l *loop) takeKernel() bool {
 	c := l.kernel.take()
 	l.passage.filtersChanged = l.passage.filtersChanged || c.Filters
@@ -176,7 +178,8 @@ func (l *loop) takeKernel() bool {
 		partUnderlay: c.Underlay,
 		partRouting:  c.Routing || l.host.Differs(c),
 		partGuard:    c.Guard,
-		// Before Watch next looks, endpoints of peers may have moved back to the old family.
+		// After a change of the underlay's family, endpoints of peers may move back to the old
+		// family before the next tunnel.Manager.Watch.
 		partTunnels: c.Tunnels || c.Underlay && time.Since(l.seen.changed) < 2*tunnel.WatchEvery,
 	} {
 		if concerned {

@@ -12,16 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// shownFor is how long status shows a problem after its counter last rose.
+// shownFor is the time for which status shows a problem after its counter last rose.
 const shownFor = 10 * time.Minute
 
-// rising notes when a counter last rose. Its zero value is ready for use.
+// rising records when a counter last rose. Its zero value is ready for use.
 type rising struct {
 	count uint64
 	at    time.Time
 }
 
-// lately reports whether the counter rises, or rose within shownFor.
+// lately takes a new value of the counter, and reports whether the counter rose within shownFor.
 func (r *rising) lately(count uint64, now time.Time) bool {
 	if count > r.count {
 		r.at = now
@@ -30,9 +30,8 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 	return !r.at.IsZero() && now.Sub(r.at) <= shownFor
 }
 
-// guardCounts are the guard's counters that indicate problems. The zero value is ready for use by
-// any goroutine. It is shared: each reader of a status brings newer counters, and has to see what
-// the others brought.
+// guardCounts holds the guard's counters that indicate problems. The zero value is ready for use.
+// It is safe for concurrent use, because each caller of Status updates it.
 type guardCounts struct {
 	mu             sync.Mutex // guards the fields below
 	marks, unknown rising
@@ -40,19 +39,20 @@ type guardCounts struct {
 	crossed map[string]*crossing
 }
 
-// clusterDrops are the reasons of packets of the cluster that were about to cross the network in
-// clear, or came in so.
+// clusterDrops are the drop reasons of packets of the cluster that were about to cross the network
+// in clear, or that arrived in clear.
 var clusterDrops = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node",
 	"pod_mark_lost", "pod_unmarked"}
 
-// crossing is a counter of clusterDrops. What it counted before veild started is not a problem.
+// crossing is a counter of clusterDrops. Drops from before the start of veild are not a problem.
 type crossing struct {
 	rising
-	// from is the count before it rose.
+	// from is the value before the counter rose.
 	from uint64
 }
 
-// lately returns by how much the counter rose, while it rises and for shownFor after it last did.
+// lately takes a new value of the counter. It returns by how much the counter rose, or 0 if it did
+// not rise within shownFor.
 func (c *crossing) lately(count uint64, now time.Time) uint64 {
 	if !c.rising.lately(count, now) {
 		c.from = count
@@ -95,7 +95,8 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	return problems
 }
 
-// crossings returns the reasons of clusterDrops that counted lately, each with its number.
+// crossings returns the reasons of clusterDrops whose counters rose lately, each with its number of
+// drops.
 func (c *guardCounts) crossings(drops []telemetry.Drop, now time.Time) string {
 	var lost []string
 	for _, d := range drops {
@@ -117,8 +118,8 @@ func (c *guardCounts) crossings(drops []telemetry.Drop, now time.Time) string {
 	return strings.Join(lost, ", ")
 }
 
-// watchDrops reads the guard's counters each resync until ctx ends, so that status knows when a
-// counter rose, however seldom it is read.
+// watchDrops reads the guard's counters each resync until ctx ends. So status shows when a counter
+// rose, even if status is rarely read.
 func (a *Agent) watchDrops(ctx context.Context) {
 	tick := time.NewTicker(resync)
 	defer tick.Stop()

@@ -31,9 +31,9 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 	}
 }
 
-// shutForOtherCNI makes a CNI configuration that sorts before ours a problem of d and shuts the
-// node, even while its peers are not known. The runtime would start pods with an unencrypted
-// network, so it must not find the node ready.
+// shutForOtherCNI adds a problem to d and shuts the node if a CNI configuration sorts before ours,
+// even while the node's peers are not known. The runtime would start pods with the other network,
+// which does not encrypt, so the node must not be ready.
 func (l *loop) shutForOtherCNI(confDir string, d *decision) error {
 	others := node.OtherCNI(confDir)
 	if len(others) == 0 {

@@ -15,27 +15,28 @@ import (
 )
 
 const (
-	// proofRetry is the pause after a probe that did not pass. One whose datagrams are dropped
+	// proofRetry is the pause after a probe that did not pass. A probe whose datagrams are dropped
 	// takes a second per family.
 	proofRetry = 5 * time.Second
-	// proofPause is the shortest time between two probes that changed filters cause: a program may
-	// change its rules all the time.
+	// proofPause is the shortest time between two probes that changes of filters cause, because a
+	// program may change its rules all the time.
 	proofPause = 10 * time.Second
-	// proofLegacy is the interval where iptables-legacy has a filter: its changes have no
-	// notifications.
+	// proofLegacy is the interval of probes if iptables-legacy has a filter, because the kernel
+	// sends no notifications about its changes.
 	proofLegacy = 45 * time.Second
-	// proofInterval is the interval of probes without a reason. Filters that are not nftables' have
-	// no notifications either.
+	// proofInterval is the interval of probes otherwise. Filters that are neither nftables nor
+	// iptables have no notifications either.
 	proofInterval = 5 * time.Minute
-	// proofDoubts is how many probes in a row may be without a result once one has passed.
+	// proofDoubts is the number of successive probes without a result, after one that passed, from
+	// which on a note says so.
 	proofDoubts = 3
 )
 
-// passageProof is what the probes of pods' way into the tunnel found.
+// passageProof holds the results of probes of the path from pods into the tunnel.
 type passageProof struct {
 	// filtersChanged reports whether other programs changed filters since the last probe.
 	filtersChanged bool
-	// at is when the last probe ended. changedAt is when the last probe ended that a change of
+	// at is the end of the last probe. changedAt is the end of the last probe that a change of
 	// filters caused.
 	at, changedAt time.Time
 	// passed reports whether the last probe with a result passed.
@@ -64,7 +65,7 @@ func (p *passageProof) due(now time.Time, legacy func() bool) bool {
 	return since >= proofLegacy && legacy()
 }
 
-// take takes the result of a probe that ended now.
+// take records the result of a probe that ended now.
 func (p *passageProof) take(now time.Time, err error) {
 	if p.filtersChanged && !p.at.IsZero() {
 		p.changedAt = now
@@ -82,9 +83,10 @@ func (p *passageProof) take(now time.Time, err error) {
 	}
 }
 
-// provePassage sends a datagram from a pod's link of veild's own into the tunnel once there are
-// peers, and again when filters of other programs may have changed. A datagram dropped by a foreign
-// filter is a problem of d, so the node is not ready. If the result is unknown, that is a note.
+// provePassage sends a datagram from a test pod's link into the tunnel once there are peers, and
+// again when filters of other programs may have changed. If another program's filter drops the
+// datagram, that is a problem of d, so the node is not ready. If the result is unknown, that is a
+// note of d.
 func (l *loop) provePassage(ctx context.Context, d *decision) {
 	if len(d.host.Peers) == 0 {
 		return
@@ -107,19 +109,21 @@ func legacyFilter() bool {
 	return has || err != nil
 }
 
-// ways returns what a probe sends: packets from this node's pod prefixes to the peers' prefixes.
+// ways returns the ways that a probe tests: from this node's pod prefixes to the peers' pod
+// prefixes.
 func ways(d *decision) []passage.Way {
 	var prefixes []netip.Prefix
 	for _, p := range d.host.Peers {
 		if len(p.Devices) == 0 {
-			continue // It is unreachable.
+			continue // The peer is unreachable.
 		}
 		prefixes = append(prefixes, p.PodPrefixes...)
 	}
 	return passage.Ways(d.podPrefixes, prefixes)
 }
 
-// dropped returns a sentence about what may drop pods' packets, and the remedy.
+// dropped returns a sentence about err with the filters that may drop pods' packets, and the
+// remedy.
 func dropped(err error) string {
 	suspects := []string{"no filter is known that does: look at `nft list ruleset` and " +
 		"`iptables-legacy -S FORWARD`"}

@@ -8,11 +8,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// askAfter is how long a peer may be silent before its key is read from the API server.
+// askAfter is the time for which a peer may be silent before its key is read from the API server.
 const askAfter = 30 * time.Second
 
 // watchPeers reads the counters of peers until ctx ends, often enough to distinguish a silent peer
-// from an idle one. It causes a turn when another program changed a device.
+// from an idle one. If another program has changed a device, it causes a turn.
 func (a *Agent) watchPeers(ctx context.Context) error {
 	tick := time.NewTicker(tunnel.WatchEvery)
 	defer tick.Stop()
@@ -23,7 +23,7 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 		case <-tick.C:
 		}
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
-		// Status reports why tunnels cannot be read.
+		// The error is ignored here, because Status reports why tunnels cannot be read.
 		if differs, _ := a.tunnels.Watch(limited); differs {
 			a.poke()
 		}
@@ -34,15 +34,16 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 	}
 }
 
-// peerTraffic returns what the path MTU prober needs to know about a peer.
+// peerTraffic returns the traffic to a peer for the path MTU prober. It returns false if the peer
+// is not known.
 func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
 	s, ok := a.tunnels.SentTo(p.Device, p.Name)
 	return pathmtu.Traffic{Sent: s.Bytes, At: s.At, Silent: s.Contact == tunnel.ContactSilent,
 		Segments: s.Kind == tunnel.Userspace}, ok
 }
 
-// sendSingly makes veil-wg send datagrams to a peer one by one: the path to it loses segmented
-// ones.
+// sendSingly makes veil-wg send datagrams to a peer one by one, because the path to the peer loses
+// segmented datagrams.
 func (a *Agent) sendSingly(ctx context.Context, p pathmtu.Peer) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()

@@ -17,15 +17,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// deviceName is the only tunnel device; epochs and lanes get further numbers.
+// deviceName is the name of the only tunnel device. Further devices would get further numbers.
 const deviceName = abi.TunnelDevicePrefix + "0"
 
-// inputs are everything that one turn of the loop decides from.
+// inputs holds all inputs of the decision of one turn.
 type inputs struct {
 	cfg   config.Config
 	key   wgkey.Private
 	table cluster.Table
-	// since is when the source first sent what no earlier turn has taken; zero if it sent nothing.
+	// since is when the source sent the first state after the last turn; zero if it sent none.
 	since time.Time
 	// complete reports whether table can be applied: it comes from the source, or it is the last
 	// good one.
@@ -36,28 +36,29 @@ type inputs struct {
 	// underlayMTU is the configured MTU, or the smallest MTU of the links that carry node traffic,
 	// in bytes.
 	underlayMTU int
-	// wideMTU is a sentence about a configured MTU that exceeds the link's; else it is empty.
+	// wideMTU is a sentence about a configured MTU that exceeds the MTU of the link, or empty.
 	wideMTU string
 	// overlaps is a sentence about links of other programs inside the cluster's ranges, or empty.
 	overlaps string
-	// localAddrs are the addresses on the link that carries node traffic. otherAddrs are those on
-	// any link: they count if the node has none of the former.
+	// localAddrs are the addresses on the link that carries node traffic. otherAddrs are the
+	// addresses on all links. They are used if none of the node's addresses is in localAddrs.
 	localAddrs, otherAddrs []netip.Addr
-	// lastSelf and lastMTU are this node and the pods' MTU in the last turn with tunnels. Under a
-	// new problem peers are still followed with them, so that a removed peer does not stay.
+	// lastSelf and lastMTU are this node and the pods' MTU in the last turn with tunnels. If this
+	// node or the link has a problem now, they are used to update the peers, so that a removed peer
+	// does not stay.
 	lastSelf *cluster.Node
 	lastMTU  int
 	// vips are the addresses of services outside the ranges.
 	vips []netip.Addr
-	// rangeProblems are sentences about ranges of services that are not closed.
+	// rangeProblems are sentences about service ranges that the guard does not close.
 	rangeProblems []string
 	// clockNote is a sentence about a clock that was set back, or empty.
 	clockNote string
-	// pathMTU are the inner MTUs found by the probe, by peer.
+	// pathMTU holds the inner MTUs that the prober found, by peer.
 	pathMTU map[string]int
 }
 
-// waited returns the time since the source sent its news, 0 without news.
+// waited returns the time since in.since, or 0 if the source sent no new state.
 func (in inputs) waited() time.Duration {
 	if in.since.IsZero() {
 		return 0
@@ -65,31 +66,31 @@ func (in inputs) waited() time.Duration {
 	return time.Since(in.since)
 }
 
-// decision is the desired state of the kernel and of what this node publishes.
+// decision holds the desired state of the kernel and the claim that this node publishes.
 type decision struct {
 	guard  guard.Settings
 	host   hostnet.Want
 	tunnel tunnel.Spec
-	// self is the node that was planned for; nil without tunnels.
+	// self is this node; nil if there are no tunnels.
 	self *cluster.Node
 	// podMTU is the MTU of tunnel devices and pods in bytes; 0 while unknown.
 	podMTU int
 	// podPrefixes are the prefixes of this node's pods.
 	podPrefixes []netip.Prefix
-	// claim is what this node publishes about itself, nil while it cannot.
+	// claim is what this node publishes about itself; nil while a problem prevents that.
 	claim *cluster.Claim
 	// problems are sentences about why the node is not ready for pods.
 	problems []string
-	// tunnelSources describes, for people, the sources of tunnel datagrams that are accepted.
+	// tunnelSources is a text for status: the sources from which tunnel datagrams are accepted.
 	tunnelSources string
 	// linkProblem is the sentence among problems about the link between nodes. It is empty if the
 	// link has no problem.
 	linkProblem string
-	// notes are sentences about other problems, which leave the node ready.
+	// notes are sentences about other problems, with which the node is still ready.
 	notes []string
 }
 
-// decide is the agent's pure part: equal inputs give equal decisions.
+// decide computes the decision of a turn. It is a pure function.
 func decide(in inputs) decision {
 	d := decision{notes: slices.Clone(in.rangeProblems)}
 	if in.clockNote != "" {
@@ -170,13 +171,14 @@ func decide(in inputs) decision {
 	return d
 }
 
-// datagrams decides which sources of tunnel datagrams are accepted: the addresses of believed
-// nodes, once every node sends only from these. text describes them for people.
+// datagrams decides from which sources tunnel datagrams are accepted: from the addresses of
+// believed nodes, once every node sends only from its addresses. text describes the sources for
+// status.
 func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	if in.cfg.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
 	}
-	// A snapshot as a source has no versions: its nodes count as having this one.
+	// A snapshot source does not contain versions of nodes. Its nodes count as having this version.
 	unbound := func(n cluster.Node) bool {
 		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil &&
 			!n.Claim.Has(cluster.BoundSource)
@@ -197,7 +199,7 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	return d, "believed nodes"
 }
 
-// absent returns the reason why nothing is known of this node.
+// absent returns a sentence about why this node is not in the table.
 func absent(in inputs) string {
 	switch {
 	case in.complete:
@@ -210,15 +212,15 @@ func absent(in inputs) string {
 	return "nothing has been heard from the API server yet, and there is no last good table"
 }
 
-// among returns the addresses in addrs that are assigned.
+// among returns the addresses in addrs that are also in assigned.
 func among(addrs, assigned []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs),
 		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
 }
 
-// hostPeers returns the routes to believed peers, and notes about what is unreachable. A peer
-// without a common family has no device. A path too narrow for IPv6 has no IPv6 routes: its
-// destinations stay unreachable instead of becoming a black hole.
+// hostPeers returns the routes to believed peers, and notes about unreachable peers. A peer without
+// a common family has no device. If the path to a peer is too narrow for IPv6, the peer has no IPv6
+// routes: its IPv6 addresses are then unreachable, instead of a black hole.
 func hostPeers(in inputs, underlay cluster.Families,
 	deviceMTU int) (peers []hostnet.Peer, notes []string) {
 	is6 := func(a netip.Addr) bool { return a.Is6() }
@@ -260,8 +262,8 @@ func closedServers(in inputs) (notes []string) {
 	return notes
 }
 
-// routeMTU returns the MTU to a peer if it is below the device's, else 0: the narrowest of this
-// underlay, the peer's, and the probe's result.
+// routeMTU returns the MTU of the routes to a peer, or 0 if it is not below the MTU of the device.
+// It is the smallest MTU of this node's underlay, the peer's underlay, and the prober's result.
 func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int) int {
 	mtu := deviceMTU
 	outer6 := endpoint.Addr().Is6()
@@ -284,8 +286,7 @@ func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int)
 	return mtu
 }
 
-// ownClaim returns what this node publishes: its key, and an endpoint of each family that it has on
-// a link.
+// ownClaim returns the claim of this node, with one endpoint per address family of own.
 func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 	c := &cluster.Claim{
 		Keys:        []cluster.Key{{Public: in.key.Public()}},
@@ -307,5 +308,5 @@ func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 	return c
 }
 
-// errNotReady is the reason for not writing a marker.
+// errNotReady is the result of a successful turn with problems, after which the node is not ready.
 var errNotReady = errors.New("not ready for pods")

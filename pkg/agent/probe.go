@@ -13,16 +13,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
-// probes runs the path MTU prober for this node's addresses, which are known only after a source
-// has spoken.
+// probes runs the path MTU prober. The prober needs this node's addresses, so it starts only after
+// the source has sent a state.
 type probes struct {
 	ctx   context.Context
 	run   func(func() error)
 	log   *slog.Logger
+	// found is called with each result of the prober.
 	found func(pathmtu.Peer, int)
-	// broken receives the peer of each path that loses segmented datagrams.
+	// broken is called with the peer of each path that loses segmented datagrams.
 	broken func(pathmtu.Peer)
-	// traffic returns what was sent to a peer.
+	// traffic returns the traffic to a peer.
 	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)
 
 	sources []netip.Addr
@@ -30,7 +31,7 @@ type probes struct {
 	stop    context.CancelFunc
 }
 
-// probe makes the prober probe peers from sources, and forgets the results of nodes that are not
+// probe sets the sources and peers of the prober, and removes the results of nodes that are not
 // peers any more.
 func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 	l.probes.set(sources, peers, l.view.Load().pathMTU)
@@ -49,8 +50,8 @@ func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 	}
 }
 
-// set makes the prober probe peers from sources; another set of sources starts a new prober with
-// the previous results.
+// set sets the sources and peers of the prober. If the sources have changed, it starts a new prober
+// with believed as the previous results.
 func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[string]int) {
 	if p.prober == nil || !slices.Equal(p.sources, sources) {
 		if p.stop != nil {
@@ -65,7 +66,8 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 	p.prober.SetPeers(peers)
 }
 
-// recall adopts the results of an earlier veild, once.
+// recall adopts the path MTUs that an earlier veild found, from the routes in the kernel. Only the
+// first successful call does that.
 func (l *loop) recall(in *inputs) error {
 	if l.recalled {
 		return nil
@@ -80,8 +82,8 @@ func (l *loop) recall(in *inputs) error {
 	return nil
 }
 
-// routedMTU reads the results of an earlier veild from the routes, by peer. After a restart the
-// node so never sends packets that the path cannot carry.
+// routedMTU returns the MTUs of the routes to peers, by peer. An earlier veild found them, so after
+// a restart the node sends no packets that are too large for a path.
 func routedMTU(routes []rtnetlink.Route, peers []cluster.Node) map[string]int {
 	byPrefix := map[netip.Prefix]string{}
 	for _, n := range peers {

@@ -21,8 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// turn brings the kernel to the state that is believed now. It does as much as it can; the error
-// holds the rest.
+// turn runs one turn of the loop: it gathers inputs, decides, and applies the decision. It applies
+// as much as it can, and returns the errors of the rest.
 func (l *loop) turn(ctx context.Context) error {
 	in, refusals, err := l.gather()
 	if err != nil {
@@ -31,7 +31,7 @@ func (l *loop) turn(ctx context.Context) error {
 
 	if in.complete {
 		if err := l.recall(&in); err != nil {
-			// Features do not wait for routes that cannot be read.
+			// Features work also if the routes cannot be read.
 			d := decide(in)
 			l.turnFeatures(in, &d)
 			return l.finish(in, l.last, l.refusals, err)
@@ -58,7 +58,7 @@ func (l *loop) turn(ctx context.Context) error {
 	return l.finish(in, d, refusals, err)
 }
 
-// gather collects the inputs of one turn, so that nothing changes under it.
+// gather collects the inputs of one turn. They do not change during the turn.
 func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	var told news
 	l.change(func(v *view) { told, v.unread = v.news, time.Time{} })
@@ -97,15 +97,17 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	return in, refusals, nil
 }
 
-// union returns the known addresses and those in the guard, sorted. The last process may have
-// learned an address and died before it saved it; a forgotten address would be reached in clear.
+// union returns the addresses of the table and of the guard, sorted. The guard may have more, if
+// the last process learned an address and died before it saved the table. Packets to an address
+// that is missing here would leave in clear.
 func union(table, guarded []netip.Addr) []netip.Addr {
 	all := slices.Concat(table, guarded)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }
 
-// readUnderlay finds the link between nodes, with the peers known so far.
+// readUnderlay returns the link between nodes. It looks for the link with the addresses of the last
+// good table.
 func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
@@ -122,7 +124,7 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	}
 	u, err := l.host.Underlay(nodes, self)
 	if errors.Is(err, underlay.ErrNone) {
-		// A link that is down for a moment does not allow others to claim its gateway.
+		// Keep the gateways while the link is down for a moment, so that no node can claim them.
 		u.Gateways = l.underlay.Gateways
 	}
 	l.underlay = u
@@ -130,7 +132,8 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (underlay.Link, error) {
 	return u, err
 }
 
-// applyGuard puts the guard in force if it may differ. guard.Watch handles new links.
+// applyGuard applies the settings of the guard if they may differ from those in force. New links
+// are handled by guard.Watch.
 func (l *loop) applyGuard(want guard.Settings) error {
 	if l.seen.guard == nil || !reflect.DeepEqual(*l.seen.guard, want) {
 		l.seen.guard = nil
@@ -146,8 +149,9 @@ func (l *loop) applyGuard(want guard.Settings) error {
 	return nil
 }
 
-// shutForLinks makes each link without its guard a problem of d, and shuts the node while there is
-// one. Tunnels and routes do not wait for that: they only take traffic from the link.
+// shutForLinks adds a problem to d for each link without its guard, and shuts the node if there is
+// one. Tunnels and routes are applied regardless, because they only move traffic away from such a
+// link.
 func (l *loop) shutForLinks(d *decision) error {
 	links := l.guard.Unguarded()
 	if len(links) == 0 {
@@ -158,8 +162,8 @@ func (l *loop) shutForLinks(d *decision) error {
 	return l.shut()
 }
 
-// withOwnKey replaces this node's published key, if there is one, by its real key, so that no other
-// node can be believed with it.
+// withOwnKey returns s with the claim of this node changed to its real key. So no other node is
+// believed if it claims this key.
 func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	s.Nodes = slices.Clone(s.Nodes)
 	for i, n := range s.Nodes {
@@ -176,8 +180,8 @@ func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	return s
 }
 
-// base closes a node without a tunnel device: rules and unreachable routes. With a device, the base
-// routes exist already, and peers that are not known yet must not be lost.
+// base applies rules and unreachable routes, but only if the node has no tunnel device. If it has
+// one, they already exist, and routes to peers that are not known yet must not be removed.
 func (l *loop) base(d decision) error {
 	have, err := l.host.Read()
 	if err != nil {
@@ -219,7 +223,7 @@ func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 	return err
 }
 
-// peerChanges counts the peers that c touches.
+// peerChanges returns the number of peers that c configures.
 func peerChanges(c tunnel.Changes) int {
 	n := 0
 	for _, d := range c.Configure {
@@ -243,8 +247,8 @@ func (l *loop) syncHost(want hostnet.Want) error {
 	return nil
 }
 
-// finish ends a turn with a new view. Once all of the turn is in force, it first publishes: the
-// snapshot, the API server, the marker, and last the runtime.
+// finish ends a turn: it logs new problems and publishes a new view. If err is nil and the inputs
+// are complete, it first calls publish.
 func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
 	for _, r := range refusals {
 		if !slices.Contains(l.refusals, r) {
@@ -286,7 +290,8 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	})
 
 	if err != nil {
-		// The kernel takes no route from an address that is away for a moment.
+		// While the link is away for a moment, the kernel refuses routes from its address. That
+		// error must not make the node unready.
 		if !l.flap.held {
 			l.health.Undone(stepApply)
 		}
@@ -298,8 +303,8 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	return nil
 }
 
-// publish writes the last good table, then this node's claim, then opens the node for pods. A local
-// problem, such as a link without a guard, keeps the node closed.
+// publish writes the last good table, publishes this node's claim, and then opens the node for
+// pods. A problem, such as a link without a guard, keeps the node closed.
 func (l *loop) publish(in inputs, d decision) error {
 	if l.lastGood == nil || !reflect.DeepEqual(*l.lastGood, in.table) {
 		if err := l.table.Write(in.table); err != nil {
@@ -320,7 +325,7 @@ func (l *loop) publish(in inputs, d decision) error {
 	return l.open(in.cfg, d)
 }
 
-// open opens the node for pods: the marker first, the CNI configuration last.
+// open opens the node for pods: it writes the marker, and then the CNI configuration.
 func (l *loop) open(cfg config.Config, d decision) error {
 	if err := l.writeMarker(d); err != nil {
 		return err
@@ -337,8 +342,8 @@ func (l *loop) open(cfg config.Config, d decision) error {
 	return nil
 }
 
-// shut is the opposite of open: ADD fails, with a code that makes runtimes retry, until the problem
-// is gone. The CNI configuration stays, because existing pods need it for their DEL.
+// shut closes the node for new pods: it removes the marker, so ADD fails with a code that makes
+// runtimes retry. The CNI configuration stays, because existing pods need it for their DEL.
 func (l *loop) shut() error {
 	l.health.Undone(stepApply)
 	if err := os.Remove(abi.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -347,6 +352,7 @@ func (l *loop) shut() error {
 	return nil
 }
 
+// writeMarker writes the marker if it differs from the existing one, except in its time.
 func (l *loop) writeMarker(d decision) error {
 	boot, err := abi.BootID()
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// reloadEvery is the interval of reading the configuration. A mounted ConfigMap is replaced by
-// moving a symbolic link, which a watch on the file would miss.
+// reloadEvery is the interval at which the configuration is read. The file is not watched, because
+// a mounted ConfigMap is replaced by moving a symbolic link, which a watch on the file would miss.
 const reloadEvery = 2 * time.Second
 
-// watchConfig applies what may change while the daemon runs: the MTU and masquerading. Other
-// changes are logged and wait for a restart, which costs no packet.
+// watchConfig applies changes of the configuration that need no restart: the MTU and masquerading.
+// It logs other changes, which need a restart of veild. A restart loses no packet.
 func (a *Agent) watchConfig(ctx context.Context) error {
 	if a.reload == nil {
 		return nil
@@ -31,8 +31,9 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 	}
 }
 
-// takeConfig applies what it can of next. An invalid configuration, or a change that needs a
-// restart, is a problem until the file is valid or as before. Only watchConfig calls it.
+// takeConfig applies the changes in next that need no restart. An invalid configuration (err), or a
+// change that needs a restart, is a problem until the file is valid or as before. Only watchConfig
+// calls it.
 func (a *Agent) takeConfig(next config.Config, err error) {
 	if err != nil {
 		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one "+
@@ -56,7 +57,8 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	a.noteConfig(problem)
 }
 
-// noteConfig stores what is wrong with the file, empty for nothing, and logs a new problem.
+// noteConfig stores the problem of the configuration file, and logs it if it is new. An empty
+// string means that there is no problem.
 func (a *Agent) noteConfig(problem string) {
 	if problem != "" && problem != a.view.Load().configProblem {
 		a.log.Warn("not as it should be", "problem", problem)

@@ -25,9 +25,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// New opens everything that can fail before it changes anything: the source and the machine, then
-// the key and the last good table, then the guard's directory. It returns the errors of all checks
-// that change nothing together. Without any, it returns the errors of key and table together.
+// New returns the agent of this node. It first does all checks that change nothing, of the machine,
+// the source and the tunnels, and returns all their errors together. Then it opens the key and the
+// last good table, and returns their errors together. Last it opens the guard, the routing and the
+// features.
 func New(o Dependencies) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
@@ -40,7 +41,7 @@ func New(o Dependencies) (*Agent, error) {
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = podkeeper.New(pod.DefaultPaths(), resync, retry, o.Log, a.metrics.ObserveAdd)
 
-	// Read-only checks come first: an unfit machine stays as it is, without a key.
+	// Read-only checks come first, so that an unfit machine is not changed and gets no key.
 	if err := errors.Join(node.Check(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,7 @@ func New(o Dependencies) (*Agent, error) {
 		a.kube.Recall(*last)
 	}
 
-	// Before the guard: a second veild on the node ends here.
+	// Listen before the guard is opened, because listening fails if another veild runs on the node.
 	if err := a.listen(); err != nil {
 		return nil, err
 	}
@@ -105,8 +106,8 @@ func (a *Agent) openTable() (err error) {
 	return nil
 }
 
-// moveTableAside makes room for a new last good table. Until the source has spoken, the node keeps
-// the peers and the closed addresses in its kernel.
+// moveTableAside renames a corrupt last good table, so that a new one can be written. Until the
+// source has sent a state, the kernel keeps its peers and closed addresses.
 func (a *Agent) moveTableAside(corrupt error) error {
 	aside, err := source.MoveAside(a.config().SnapshotFile)
 	if err != nil {
@@ -132,7 +133,7 @@ func (a *Agent) openTunnels() error {
 	return nil
 }
 
-// Run keeps the node as the table demands until ctx ends. Tunnels, guard, routes and the CNI
+// Run keeps the kernel as the table requires until ctx ends. Tunnels, guard, routes and the CNI
 // configuration stay in force after that.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
@@ -166,8 +167,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.closeFeatures())
 }
 
-// guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
-// that the guard already has stay.
+// guardFirst puts the guard in force before the source has sent a state. It uses the configuration
+// and the last good table, and keeps the node addresses that the guard already has.
 func (l *loop) guardFirst() error {
 	have, err := l.guard.Read()
 	if err != nil {
@@ -192,7 +193,7 @@ func (l *loop) guardFirst() error {
 	return nil
 }
 
-// listen opens the admin socket, and the metrics address if there is one.
+// listen opens the admin socket, and the metrics socket if an address is configured.
 func (a *Agent) listen() (err error) {
 	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
 		return err

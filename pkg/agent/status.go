@@ -14,10 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// statusLimit bounds how long a status may take.
+// statusLimit bounds the time for reading the tunnels.
 const statusLimit = 2 * time.Second
 
-// Status returns the present status of this node. Any goroutine may call it. A slow kernel delays
+// Status returns the current status of this node. Any goroutine may call it. A slow kernel delays
 // only the caller.
 func (a *Agent) Status() telemetry.Status {
 	v := a.view.Load()
@@ -54,7 +54,7 @@ func (a *Agent) Status() telemetry.Status {
 	return s
 }
 
-// status returns the part that v alone determines.
+// status returns the part of the status that depends only on v.
 func (v *view) status() telemetry.Status {
 	return telemetry.Status{
 		Node: v.cfg.Node,
@@ -72,7 +72,7 @@ func (v *view) status() telemetry.Status {
 	}
 }
 
-// inClear names what crosses the network in clear as configured.
+// inClear describes the traffic that crosses the network in clear with this configuration.
 func inClear(cfg config.Config) []string {
 	out := []string{"masqueraded traffic that leaves the cluster", "host to host traffic"}
 	if open := cfg.OpenNodeRanges(); open != "" {
@@ -162,7 +162,8 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 	return guardStatus(a.guard, state)
 }
 
-// guardStatus returns a guard's status: where it is attached and what it dropped.
+// guardStatus returns the status of a guard: the links to which it is attached, and its drop
+// counters.
 func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges,
 		NodeAddrs: state.Nodes}
@@ -170,7 +171,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 		if !l.Guarded {
 			continue
 		}
-		// A link that could not be read has no points.
+		// state.Points has no entry for a link that could not be read.
 		ingress, egress := state.Points[guard.Point{Index: l.Index, Hook: guard.Ingress}],
 			state.Points[guard.Point{Index: l.Index, Hook: guard.Egress}]
 		if len(ingress.Ours) == 0 || len(egress.Ours) == 0 {

@@ -10,29 +10,28 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
-// view is what the agent knows at one moment. A published view never changes, and neither does what
-// it points to, so any goroutine reads it without a lock.
+// view is the knowledge of the agent at one moment. A published view, and all that it points to,
+// never changes. So any goroutine reads it without a lock.
 type view struct {
 	news
 	outcome
 }
 
-// news is what other goroutines pass to the loop: the source, the watch of the configuration and
-// the path MTU prober. A turn that hangs must not hide news, so they publish it themselves.
+// news holds what other goroutines pass to the loop: the source, the watch of the configuration and
+// the path MTU prober. They publish it themselves, so that status shows it even while a turn hangs.
 type news struct {
 	cfg     config.Config
 	state   cluster.State
-	changed time.Time // when the source last yielded
-	waiting time.Time // since when state is not applied
-	unread  time.Time // since when a state waits for a turn
+	changed time.Time // when the source last sent a state
+	waiting time.Time // since when state is not applied; zero if it is
+	unread  time.Time // since when a state waits for a turn; zero if none waits
 	pathMTU map[string]int
-	// configProblem is what is wrong with the configuration file while an earlier one is in force;
-	// else empty.
+	// configProblem is a sentence about a configuration file that is not in force, or empty.
 	configProblem string
 }
 
-// outcome is what the last turn left. The loop changes its own copy, and publishes it at the end of
-// each turn.
+// outcome holds the results of the last turn. The loop changes its own copy, and publishes it at
+// the end of each turn.
 type outcome struct {
 	lastGood *cluster.Table
 	applied  uint64
@@ -40,12 +39,12 @@ type outcome struct {
 	underlay underlay.Link
 	refusals []cluster.Refusal
 	problems []string
-	// flowtable is its text in telemetry.Status.
+	// flowtable is the text for Flowtable in telemetry.Status.
 	flowtable string
 }
 
-// change publishes a view with the changes that f makes. Any goroutine may call it. f may run again
-// when another change comes first, so it only sets fields.
+// change publishes a view with the changes that f makes. Any goroutine may call it. f may run
+// several times if views change at the same time, so it must only set fields.
 func (a *Agent) change(f func(*view)) {
 	for {
 		old := a.view.Load()
@@ -60,7 +59,7 @@ func (a *Agent) change(f func(*view)) {
 // config returns the configuration in force.
 func (a *Agent) config() config.Config { return a.view.Load().cfg }
 
-// yield accepts a state from the source.
+// yield accepts a state from the source and causes a turn.
 func (a *Agent) yield(s cluster.State) {
 	now := time.Now()
 	a.change(func(v *view) {
@@ -75,7 +74,7 @@ func (a *Agent) yield(s cluster.State) {
 	a.poke()
 }
 
-// foundMTU accepts a result of the probe.
+// foundMTU accepts a result of the prober and causes a turn.
 func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
 	a.change(func(v *view) {
 		v.pathMTU = maps.Clone(v.pathMTU)

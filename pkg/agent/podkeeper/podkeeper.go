@@ -16,16 +16,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// podWait is how long the keeper waits for plugins, for all pods together: one that hangs must not
-// delay the others.
+// podWait bounds the time that one pass waits for CNI plugins that work on pods, for all pods
+// together. So a plugin that hangs delays other pods only for that long.
 const podWait = time.Second
 
-// Keeper keeps the pods of this node as their records describe them. It has a goroutine of its
-// own, so peers never wait behind pods. Make one with New, then call Run once; the other
-// methods are for any goroutine.
+// Keeper keeps the pods of this node as their records describe them. It has its own goroutine, so
+// that pods never delay the work for peers. Make it with New, then call Run once. Any goroutine may
+// call the other methods.
 //
-// A notification of the kernel names the pods that it concerns, and only those are checked. All are
-// compared every resync, because the kernel sends no notifications about neighbours, among others.
+// A notification of the kernel names the links of pods, and only these pods are checked. All pods
+// are checked every resync, because the kernel does not notify about all changes, such as
+// neighbours.
 type Keeper struct {
 	paths pod.Paths
 	log   *slog.Logger
@@ -39,12 +40,13 @@ type Keeper struct {
 	mtu   int
 	todo  podWork
 
-	// timed are the attachments whose ADD was observed. It belongs to Run, and is nil before the
-	// first sweep.
+	// timed holds the host links of the pods whose ADD was observed. Only Run uses it. It is nil
+	// before the first pass.
 	timed map[string]bool
 }
 
-// podWork is what is to be checked. Every piece of work counts the records.
+// podWork is the work of one pass: all pods, or the pods with these host links. Every pass also
+// counts the records.
 type podWork struct {
 	all   bool
 	links map[string]bool
@@ -59,15 +61,15 @@ func (w *podWork) add(links ...string) {
 	}
 }
 
-// Seen is a result. It never changes.
+// Seen is the result of a pass. It is immutable.
 type Seen struct {
 	// Count is the number of records.
 	Count    int
 	Problems []string
 }
 
-// New returns a Keeper that compares all pods every resync, and tries again after retry what
-// failed. observe receives how long the ADD of each new pod took.
+// New returns a Keeper that checks all pods every resync, and tries failed work again after retry.
+// It calls observe with the duration of the ADD of each new pod.
 func New(paths pod.Paths, resync, retry time.Duration, log *slog.Logger,
 	observe func(time.Duration)) *Keeper {
 	k := &Keeper{paths: paths, log: log, observe: observe,
@@ -76,14 +78,14 @@ func New(paths pod.Paths, resync, retry time.Duration, log *slog.Logger,
 	return k
 }
 
-// Seen returns the last result.
+// Seen returns the result of the last pass.
 func (k *Keeper) Seen() *Seen { return k.seen.Load() }
 
-// Paths are where it finds records.
+// Paths returns the paths of the records.
 func (k *Keeper) Paths() pod.Paths { return k.paths }
 
-// Begin starts the keeper, and sets the MTU in force; 0 keeps the pods' MTU. It is called only once
-// the guard is in force: no pod becomes reachable before it is judged.
+// Begin lets the keeper start its work, and sets the MTU of pods; 0 keeps their MTU. Call it only
+// when the guard is in force, because the keeper may make pods reachable.
 func (k *Keeper) Begin(mtu int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,6 +105,7 @@ func (k *Keeper) Changed(c watch.Change) {
 	k.loop.Poke()
 }
 
+// want adds work for the next pass.
 func (k *Keeper) want(w podWork, links ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,7 +114,7 @@ func (k *Keeper) want(w podWork, links ...string) {
 	k.todo.add(slices.Collect(maps.Keys(w.links))...)
 }
 
-// Run keeps pods until ctx ends. It then waits only for the attachment that it works on.
+// Run does the work until ctx ends. It then finishes only the pod that it is working on.
 func (k *Keeper) Run(ctx context.Context) error {
 	k.loop.Run(ctx, func(r turns.Reason) error {
 		if r.Resync {
@@ -130,10 +133,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// errAgain has the loop try again what keep returned.
+// errAgain makes the loop run again after a pause, for the work that keep returned.
 var errAgain = errors.New("some pods must be tried again")
 
-// take returns the work; it stays until the keeper may start.
+// take returns the work and the MTU, and clears the work. Before Begin, it returns false and clears
+// nothing.
 func (k *Keeper) take() (work podWork, mtu int, began bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,8 +148,8 @@ func (k *Keeper) take() (work podWork, mtu int, began bool) {
 	return work, k.mtu, true
 }
 
-// keep does the work and returns what must be tried again. A pod that is being removed does not
-// count as an error. A pod that a plugin works on for longer than podWait does.
+// keep does the work and returns the part that must be tried again. A pod that is being removed
+// does not count as an error. A pod on which a plugin works for longer than podWait does.
 func (k *Keeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
@@ -187,7 +191,8 @@ func (k *Keeper) keep(ctx context.Context, work podWork, mtu int) (again podWork
 	return again
 }
 
-// records reads all records, or those whose ADD was not observed yet, and observes them.
+// records returns all records, or only those whose ADD was not observed yet, and observes them.
+// count is the number of all records.
 func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) {
 	if all {
 		records, err = k.paths.List()
@@ -200,7 +205,7 @@ func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) 
 		if r.Took == 0 {
 			continue
 		}
-		// The previous process observed those that existed before this one.
+		// The previous veild has observed the pods that existed before this one started.
 		if k.timed != nil && !k.timed[r.HostLink] {
 			k.observe(r.Took)
 		}
@@ -213,7 +218,7 @@ func (k *Keeper) records(all bool) (records []pod.Record, count int, err error) 
 	return records, count, err
 }
 
-// show publishes the result, and logs new problems.
+// show publishes the result of a pass, and logs new problems.
 func (k *Keeper) show(count int, errs []error) {
 	var problems []string
 	for _, err := range errs {
@@ -229,7 +234,7 @@ func (k *Keeper) show(count int, errs []error) {
 	k.seen.Store(&Seen{Count: count, Problems: problems})
 }
 
-// ofPod adds the pod's name to an error; the error of a pod that is being removed is dropped.
+// ofPod adds the pod to an error. It returns nil if the pod is being removed.
 func ofPod(r pod.Record, err error) error {
 	if err == nil || errors.Is(err, pod.ErrNotFound) {
 		return nil
@@ -237,7 +242,7 @@ func ofPod(r pod.Record, err error) error {
 	return fmt.Errorf("pod %s: %w", r.ContainerID, err)
 }
 
-// keepMTU sets a pod's MTU to the one in force.
+// keepMTU sets the MTU of a pod. An mtu of 0 means no change.
 func (k *Keeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	if mtu == 0 || r.MTU == mtu {
 		return nil
@@ -249,7 +254,7 @@ func (k *Keeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	return nil
 }
 
-// prune forgets addresses of links that disappeared without a DEL.
+// prune releases the addresses of pods whose links disappeared without a DEL.
 func (k *Keeper) prune() error {
 	_, err := k.paths.PruneAddrs()
 	if errors.Is(err, pod.ErrNotFound) {
