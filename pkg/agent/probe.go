@@ -16,9 +16,9 @@ import (
 // probes runs the path MTU prober. The prober needs this node's addresses, so it starts only after
 // the source has sent a state.
 type probes struct {
-	ctx   context.Context
-	run   func(func() error)
-	log   *slog.Logger
+	ctx context.Context
+	run func(func() error)
+	log *slog.Logger
 	// found is called with each result of the prober.
 	found func(pathmtu.Peer, int)
 	// broken is called with the peer of each path that loses segmented datagrams.

@@ -33,7 +33,7 @@ func (t *turns) lead() {
 	t.mu.Unlock()
 }
 
-// follow gives up the lead, so that another thread can receive.
+// follow ends the caller's lead, so that another thread can receive.
 func (t *turns) follow() {
 	t.mu.Lock()
 	t.led = false

@@ -18,19 +18,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
-// ErrForeign matches the error of Apply for a route or rule that another owner has in our place.
-var ErrForeign = errors.New("in the way is one of another owner")
+// ErrForeign matches the error of Apply for a route that cannot be added, because a route of
+// another owner has the same identity.
+var ErrForeign = errors.New("another owner has a route of the same identity")
 
-// Apply does ops in order. A failed op does not stop the others, with one exception: if something
-// that closes could not be added, nothing is removed. The error names every failed op; reading and
-// diffing again yields exactly what is missing.
+// Apply applies ops in order. A failed op does not stop the others, with one exception: if a
+// closing route could not be added, nothing is removed. The error names every failed op. Read and
+// Diff then return exactly the missing changes.
 func (h *Host) Apply(ops []Op) error {
 	h.links = map[string]int{}
 	var errs []error
 	open := false
 	for _, op := range ops {
 		if open && op.phase() >= phaseUntunnel {
-			errs = append(errs, fmt.Errorf("%s: left, as a closing route is missing", op))
+			errs = append(errs, fmt.Errorf("%s: not removed: a closing route could not be added", op))
 			continue
 		}
 		if err := h.do(op); err != nil {
@@ -41,9 +42,10 @@ func (h *Host) Apply(ops []Op) error {
 	return errors.Join(errs...)
 }
 
-// Sync makes the kernel match want, and returns what it did. It reads the kernel first, unless the
-// last Sync succeeded and Forget was not called since: with a thousand peers, reading takes longer
-// than changing one. Call Forget after a notification of pkg/hostnet/watch.
+// Sync makes the kernel match want, and returns the changes that it made. It reads the kernel
+// first, but not if the last Sync succeeded and Forget was not called since: with a thousand peers,
+// reading takes longer than the change of one peer. Call Forget after a notification of
+// pkg/hostnet/watch.
 func (h *Host) Sync(want State) ([]Op, error) {
 	if h.have == nil {
 		have, err := h.Read()
@@ -67,7 +69,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 		return ops, err
 	}
 
-	if h.flows.None() != nil { // An attempt found it out and changed nothing.
+	if h.flows.None() != nil { // Apply found out that the kernel has no flow tables.
 		want.Flows = ""
 		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
@@ -91,9 +93,9 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	return ops, nil
 }
 
-// SyncWant is Sync of w's Plan. If the last call had an equal Want, and Forget was not called
-// since, it does not plan: a peer with another key or endpoint has the same routes. It keeps a
-// reference to w's content, which must not be changed.
+// SyncWant calls Sync with the Plan of w. If the last call had an equal Want and Forget was not
+// called since, it does nothing. That is common, because a new key or endpoint of a peer does not
+// change routes. It keeps references to the slices of w, which must not be changed.
 func (h *Host) SyncWant(w Want) ([]Op, error) {
 	if h.have != nil && !h.podLinksChanged && h.wanted != nil && h.wanted.equal(w) {
 		return nil, nil
@@ -108,8 +110,8 @@ func (h *Host) SyncWant(w Want) ([]Op, error) {
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }
 
-// ForgetPodLinks makes the next Sync check which pod links are in the flow tables. It reports
-// whether that is needed: without flow tables it is not.
+// ForgetPodLinks makes the next Sync check which pod links are in the flow tables. It returns false
+// if the kernel has no flow tables, and no Sync is needed.
 func (h *Host) ForgetPodLinks() bool {
 	if h.flows.None() != nil {
 		return false
@@ -118,7 +120,8 @@ func (h *Host) ForgetPodLinks() bool {
 	return true
 }
 
-// refreshFlows reads the flow tables and their candidate links, if those changed.
+// refreshFlows reads the flow tables and the links that belong to them, if ForgetPodLinks was
+// called.
 func (h *Host) refreshFlows() error {
 	if !h.podLinksChanged {
 		return nil
@@ -147,8 +150,9 @@ func (h *Host) do(op Op) error {
 	return op.apply(h)
 }
 
-// Remove removes everything of ours except the settings of devices and forwarding, and returns a
-// line for each thing that it removed. It finishes as much as it can.
+// Remove removes all routes, rules and tables of Kubeveil, and resets fwmark_reflect. It keeps the
+// settings of devices and forwarding. It returns a line for each change, and continues after
+// errors.
 func (h *Host) Remove() ([]string, error) {
 	h.Forget()
 	have, err := h.Read()
@@ -172,7 +176,7 @@ func (o routeOp) apply(h *Host) error {
 	r, err := h.toKernel(o.route)
 	if err != nil {
 		if o.verb == verbDelete && errors.Is(err, nl.ErrNotFound) {
-			return nil // Its device is gone, and the kernel removed the route with it.
+			return nil // The kernel has removed the route together with its device.
 		}
 		return err
 	}
@@ -210,7 +214,8 @@ func (h *Host) toKernel(r rtnetlink.Route) (*nl.Route, error) {
 		return out, nil
 	}
 	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {
-		out.Scope = unix.RT_SCOPE_NOWHERE // Any scope: such a route is only ever deleted.
+		// RT_SCOPE_NOWHERE matches any scope when a route is deleted. Such a route is never added.
+		out.Scope = unix.RT_SCOPE_NOWHERE
 		return out, nil
 	}
 	index, err := h.linkIndex(r.Device)
@@ -224,7 +229,8 @@ func (h *Host) toKernel(r rtnetlink.Route) (*nl.Route, error) {
 	return out, nil
 }
 
-// linkIndex finds a link by its name, or by "#index …", as fromKernel writes it.
+// linkIndex returns the index of a link by its name, or by the name "#INDEX …" that
+// rtnetlink.FromLibrary makes.
 func (h *Host) linkIndex(name string) (int, error) {
 	if i, ok := h.links[name]; ok {
 		return i, nil
@@ -245,7 +251,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// tunnelAddr is abi.TunnelAddress4 as a link has it.
+// tunnelAddr returns abi.TunnelAddress4 as the address of a link.
 func tunnelAddr() *net.IPNet { return ipNet(netip.MustParsePrefix(abi.TunnelAddress4 + "/32")) }
 
 // ruleUnreachable is FR_ACT_UNREACHABLE (include/uapi/linux/fib_rules.h).
@@ -285,8 +291,8 @@ func (o tableOp) apply(*Host) error {
 	return err
 }
 
-// apply sets the group first, by which the guard and rules recognize the device, and brings it up
-// last.
+// apply sets the group first, because the guard and rules recognize the device by it. It sets the
+// device up last.
 func (o deviceOp) apply(h *Host) error {
 	link, err := h.nl.LinkByName(o.want.Name)
 	if err != nil {
@@ -334,18 +340,18 @@ func (o deviceOp) apply(h *Host) error {
 	return nil
 }
 
-// FlowtableProblem returns why packets of known flows do not all take the fast path although it is
-// wanted, or nil if they do.
+// FlowtableProblem returns the reason why some or all packets of known flows do not take the fast
+// path although the Want enables it. It returns nil if there is no problem.
 func (h *Host) FlowtableProblem() error { return h.flows.Problem() }
 
-// StopFlows sends every packet by the slow path, until the next Sync that enables flows.
+// StopFlows makes every packet take the slow path, until the next Sync that enables flow tables.
 func (h *Host) StopFlows() error {
 	h.Forget()
 	return flowtable.Stop()
 }
 
-// Differs reports whether the routes and tunnel devices of c differ from what the last Sync left.
-// It does not query the kernel: the notifications of own writes match what Sync remembers.
+// Differs reports whether the routes and tunnel devices of c differ from the result of the last
+// Sync. It does not query the kernel. Notifications about the writes of Sync itself do not differ.
 func (h *Host) Differs(c watch.Change) bool {
 	if len(c.Routes) == 0 && len(c.Devices) == 0 {
 		return false

@@ -10,25 +10,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 )
 
-// Op is one change. Its String is a line for people.
+// Op is one change of the kernel's state. String describes it in one line.
 type Op interface {
 	fmt.Stringer
 	apply(h *Host) error
 	phase() phase
 }
 
-// phase orders changes so that no intermediate step leaks.
+// phase orders changes so that no packet leaves in clear after any of them.
 type phase int
 
 const (
-	// phaseClose adds the unreachable routes first: the fallback under all others.
+	// phaseClose adds the unreachable routes, which packets use if all other routes are missing.
 	phaseClose phase = iota
 	phaseRule
 	phaseSetting
 	phaseDevice
 	phaseTunnel
 	phaseTable
-	// The phases from here remove things, the uppermost first.
+	// The following phases remove: first the tunnel routes, last the unreachable routes.
 	phaseUntunnel
 	phaseUnrule
 	phaseUnclose
@@ -56,7 +56,7 @@ func Diff(have, want State) []Op {
 	return ops
 }
 
-// diffRoutes merges two lists in canonical order, identity by identity.
+// diffRoutes compares two lists in canonical order, one route identity after another.
 func diffRoutes(have, want []rtnetlink.Route) []Op {
 	var ops []Op
 	for len(have) > 0 || len(want) > 0 {
@@ -86,7 +86,7 @@ func compareFirst(a, b []rtnetlink.Route) int {
 	return rtnetlink.CompareKeys(a[0], b[0])
 }
 
-// cutSame cuts off the routes with the identity of the first.
+// cutSame splits off the leading routes that have the identity of the first.
 func cutSame(routes []rtnetlink.Route) (same, rest []rtnetlink.Route) {
 	n := 1
 	for n < len(routes) && rtnetlink.CompareKeys(routes[0], routes[n]) == 0 {
@@ -96,7 +96,7 @@ func cutSame(routes []rtnetlink.Route) (same, rest []rtnetlink.Route) {
 }
 
 // diffSame compares routes of one identity. At most one is wanted, but the kernel may have several.
-// After a replacement the next reading finds the superfluous ones.
+// After a replacement, superfluous routes may be left, which the next Read finds.
 func diffSame(have, want []rtnetlink.Route) []Op {
 	if len(want) > 0 && !slices.Contains(have, want[0]) {
 		if len(have) > 0 {
@@ -113,9 +113,9 @@ func diffSame(have, want []rtnetlink.Route) []Op {
 	return ops
 }
 
-// afterMTU returns routes as the kernel will have them once the devices are set. A device's new MTU
-// also becomes the MTU of an IPv6 route over it, if the route's own MTU is at least as large or was
-// the device's (rt6_mtu_change_route in net/ipv6/route.c).
+// afterMTU returns routes as they will be after the changes of devices. The kernel also sets a
+// device's new MTU on an IPv6 route over the device, if the route's MTU is at least as large, or is
+// equal to the device's old MTU (rt6_mtu_change_route in net/ipv6/route.c).
 func afterMTU(routes []rtnetlink.Route, devices []deviceOp) []rtnetlink.Route {
 	changed := slices.ContainsFunc(devices,
 		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
@@ -137,7 +137,8 @@ func afterMTU(routes []rtnetlink.Route, devices []deviceOp) []rtnetlink.Route {
 
 func diffRules(have, want []Rule) []Op {
 	var ops []Op
-	// In reverse order: the rule that denies outer packets exists before the one that it backs up.
+	// Add in reverse order, so that the rule that denies outer packets exists before the rule that
+	// routes them.
 	for _, r := range slices.Backward(want) {
 		if !slices.Contains(have, r) {
 			ops = append(ops, ruleOp{verbAdd, r})
@@ -173,7 +174,7 @@ func diffReflect(path string, have, want int) []Op {
 	return nil
 }
 
-// reflectAfter returns the value after Apply: another owner's value stays.
+// reflectAfter returns the value of fwmark_reflect after Apply. A value of another owner is kept.
 func reflectAfter(have, want int) int {
 	if have != 0 && have != reflectOurs {
 		return have
@@ -263,9 +264,9 @@ func (o tableOp) String() string {
 }
 func (o tableOp) phase() phase { return phaseTable }
 
-// diffFlows returns the changes to the flow tables. They are replaced, which ends all entries, when
-// a link has another MTU, because entries remember it, and when a link is gone: since Linux 6.16
-// its name stays in the list.
+// diffFlows returns the changes of the flow tables. They are replaced, which ends all entries, if
+// the MTU of a link changed, because entries store it. They are also replaced if a link is gone,
+// because since Linux 6.16 its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
 	if want.Flows == "" {
 		if have.Flows == "" {
@@ -290,7 +291,7 @@ func diffFlows(have, want State, devices []deviceOp) []Op {
 	return nil
 }
 
-// flowsOp makes the flow tables, or lets links join them.
+// flowsOp replaces the flow tables, or only adds links to them.
 type flowsOp struct {
 	joins []flowtable.Join
 	anew  bool

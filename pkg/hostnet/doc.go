@@ -4,24 +4,23 @@
 //
 // It promises:
 //
-//   - Closed by default. Every cluster range, service range and node address has
-//     an `unreachable` route beneath it, always: a route into a tunnel lies over
-//     it with a better metric and never takes its place. When a tunnel route
-//     disappears, because a peer was removed, a device went down or another program flushed it,
-//     the packet is refused; it never falls through to the underlay. This holds after
-//     each single Op that Diff returns, not only after the last.
+//   - Closed by default. Every cluster range, service range and node address always has an
+//     `unreachable` route. A route into a tunnel is added with a better metric, and does not
+//     replace it. When a tunnel route disappears, because a peer was removed, a device went down or
+//     another program flushed it, packets are refused and never leave by the underlay. This holds
+//     after each single Op that Diff returns, not only after the last.
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
 //   - Outer packets are never fragmented (pkg/hostnet/tables).
-//   - Nothing of others is changed or deleted. Ours are routes of protocol RouteProtoNode in main
-//     and in TablePod, rules with our preference and mark, and the nft tables NFTNatTable,
-//     NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place that
-//     we need is an error, not replaced.
-//   - Applying twice changes nothing, and one changed peer touches only that
-//     peer's routes.
+//   - Nothing of other owners is changed or deleted. Kubeveil owns routes of protocol
+//     RouteProtoNode in main and in TablePod, rules with its preference and mark, and the nft
+//     tables NFTNatTable, NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. If a route of another
+//     owner has the identity of a wanted route, Apply returns an error.
+//   - Applying twice changes nothing the second time. A change of one peer changes only that peer's
+//     routes.
 //
-// It refuses to make or delete devices (pkg/tunnel does) and to decide which nodes to
-// believe (pkg/cluster does).
+// It does not make or delete devices (pkg/tunnel does) and does not decide which nodes to believe
+// (pkg/cluster does).
 //
 // # Surprising behaviour of the kernel
 //
@@ -30,13 +29,14 @@
 //	lo goes down                 the IPv6 unreachable routes, which live on lo, vanish
 //	an address is removed        IPv4 routes that prefer it as source vanish,
 //	                             IPv6 routes silently lose the preference
-//	an IPv6 address is tentative it cannot be preferred yet: Apply fails, watch
-//	                             wakes when it is ready
-//	a device's MTU changes       IPv6 routes over it follow if their own MTU is at
-//	                             least as large, or was the device's MTU; Diff
-//	                             reckons with it
-//	the route's metric           is part of a route's identity (table, prefix,
-//	                             metric), so ours never meet routes of a lower one
+//	an IPv6 address is tentative it cannot be preferred yet, so Apply fails;
+//	                             watch reports when the address is ready
+//	a device's MTU changes       the MTU of IPv6 routes over it changes too if it
+//	                             is at least as large, or was the device's MTU;
+//	                             Diff takes that into account
+//	a route has a metric         it is part of the route's identity (table, prefix,
+//	                             metric), so routes of other programs with lower
+//	                             metrics are never replaced
 //
 // A tunnel device needs no address: IPv4 and IPv6 routes in main name the
 // node's own address as preferred source, and TUN and WireGuard devices have no
@@ -44,19 +44,20 @@
 //
 // # Forwarding
 //
-// net.ipv4.ip_forward and net.ipv6.conf.all.forwarding are set to 1 for the
-// families of the cluster ranges when they are 0. They stay 1 on Remove: others
-// may have come to rely on them. IPv6 forwarding makes the kernel forget default
-// routes learned from router advertisements on links with accept_ra=1; such
-// links, and only those, are set to accept_ra=2 before it.
+// net.ipv4.ip_forward and net.ipv6.conf.all.forwarding are set to 1 for the families of the cluster
+// ranges when they are 0. Remove keeps them, because other programs may rely on them by then. When
+// IPv6 forwarding is enabled, the kernel removes default routes learned from router advertisements
+// on links with accept_ra=1. So accept_ra of these links, and no others, is set to 2 first.
 //
 // # Reflected marks
 //
-// With Want.ReflectMarks net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect are on, for the same
-// families: to a packet with PodMark the kernel's own answers go by TablePod, like the packets of
-// pods. Routes into tunnels there then prefer this node's address as source, or the answer might
-// have another, which peers do not take from the tunnel. Where a setting is 0 it becomes
-// reflectOurs, and 0 again when it is not wanted, and on Remove; another value stays as it is.
+// Want.ReflectMarks enables net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect, for the same
+// families. The kernel's own replies to a packet with PodMark then use TablePod, like the packets
+// of pods. Routes into tunnels in this table get this node's address as preferred source. Otherwise
+// a reply could have another source, which peers refuse from the tunnel. A setting of 0 becomes
+// reflectOurs. It becomes 0 again on Remove, and when it is not wanted any more. Another value is
+// not changed.
 //
-// Start reading at Plan, then Diff; Host is the kernel, and Host.Sync does all of it.
+// Start reading at Plan, then Diff. Host reads and changes the kernel, and Host.Sync combines all
+// steps.
 package hostnet

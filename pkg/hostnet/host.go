@@ -28,16 +28,16 @@ type Host struct {
 	nl *nl.Handle
 	// ask lists and looks up routes.
 	ask *rtnetlink.Socket
-	// have is the state that Sync left, or nil when it must read.
+	// have is the state after the last Sync. Nil means that the next Sync must read the kernel.
 	have *State
-	// wanted is the want of the last SyncWant if that succeeded, else nil.
+	// wanted is the argument of the last SyncWant if that succeeded, otherwise nil.
 	wanted *Want
-	// podLinksChanged reports that have's flow tables may be outdated.
+	// podLinksChanged reports whether the flow tables in have may be outdated.
 	podLinksChanged bool
 	flows           *flowtable.Flows
-	// links caches link indexes by name for the length of one Apply.
+	// links caches link indexes by name during one Apply.
 	links map[string]int
-	// inject, when set by a test, is called before each Op.
+	// inject is called before each Op. Only tests set it, to inject failures.
 	inject func(Op) error
 }
 
@@ -55,13 +55,13 @@ func Open() (*Host, error) {
 	return &Host{nl: h, ask: ask, flows: flowtable.New(kfeature.FlowTableProblem())}, nil
 }
 
-// Close closes the sockets; the kernel's state stays.
+// Close closes the sockets. It does not change the kernel's state.
 func (h *Host) Close() {
 	h.nl.Close()
 	h.ask.Close()
 }
 
-// Read returns what is ours in the kernel, in canonical order.
+// Read returns the part of the kernel's state that belongs to Kubeveil, in canonical order.
 func (h *Host) Read() (State, error) {
 	var s State
 	links, err := h.nl.LinkList()
@@ -166,7 +166,7 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	}
 
 	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // The kernel makes a table with its first route.
+		return nil // A table without routes does not exist.
 	} else if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
@@ -175,7 +175,8 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	return nil
 }
 
-// readOddRoutes is readRoutes for routes with our protocol that Route cannot express.
+// readOddRoutes is readRoutes for a table that has routes of our protocol which ReadRoute cannot
+// represent.
 func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) error {
 	filter := &nl.Route{Table: table, Protocol: abi.RouteProtoNode}
 	routes, err := h.nl.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
@@ -264,9 +265,9 @@ const (
 	reflect6Path = "ipv6/fwmark_reflect"
 )
 
-// reflectOurs is our value for fwmark_reflect. To the kernel all values but 0 are equal
-// (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest. So the value identifies its owner:
-// any other, such as an operator's 1, is not ours to reset.
+// reflectOurs is the value to which Kubeveil sets fwmark_reflect. The kernel treats all values
+// except 0 equally (IP4_REPLY_MARK, include/net/ip.h); 255 is the largest. So the value identifies
+// its owner. A value of another owner, such as an operator's 1, must not be reset.
 const reflectOurs = abi.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

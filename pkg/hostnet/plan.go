@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/tables"
 )
 
-// Want is the agent's demand for this node's routing. Order never matters.
+// Want is the input of Plan: what the agent demands of this node's routing. The order of elements
+// does not matter, except where a field says so.
 type Want struct {
 	// Devices are the tunnel devices. The first carries the service ranges.
 	Devices []TunnelDevice
@@ -22,9 +23,11 @@ type Want struct {
 	// ClusterRanges and ServiceRanges are reachable only through a tunnel. Forwarding is enabled
 	// for the families of ClusterRanges.
 	ClusterRanges, ServiceRanges []netip.Prefix
-	// NodeAddrs are the addresses of all known nodes: unreachable for pods, unless a peer has them.
+	// NodeAddrs are the addresses of all known nodes. Pods reach those of peers through tunnels;
+	// the others are unreachable for pods.
 	NodeAddrs []netip.Addr
-	// ClosedRanges are unreachable for pods, like NodeAddrs: networks of nodes, link-local addresses.
+	// ClosedRanges are other ranges that are unreachable for pods, such as networks of nodes and
+	// link-local addresses.
 	ClosedRanges []netip.Prefix
 	// SelfAddrs are this node's own addresses. The first of a family is the preferred source
 	// towards remote pods; it must be assigned to a link.
@@ -33,12 +36,13 @@ type Want struct {
 	// address.
 	Masquerade bool
 	// ReflectMarks makes the kernel's own replies to a packet (resets, ICMP errors, echoes) carry
-	// the packet's mark, which then routes them; for the forwarded families.
+	// the packet's mark, so that rules route them by it. It applies to the families of
+	// ClusterRanges.
 	ReflectMarks bool
 	// Flowtable lets packets of known flows between pods and tunnels take the kernel's fast path,
-	// where it has one.
+	// if the kernel has flow tables.
 	Flowtable bool
-	// TunnelPort is the UDP port of the tunnels; 0 leaves their packets alone.
+	// TunnelPort is the UDP port of the tunnels. 0 means that no rules for outer packets are made.
 	TunnelPort int
 }
 
@@ -54,8 +58,8 @@ type Peer struct {
 	Name        string
 	PodPrefixes []netip.Prefix
 	NodeAddrs   []netip.Addr
-	// Devices lead to the peer. Today the first is used; a peer without one is
-	// unreachable.
+	// Devices are the tunnel devices that lead to the peer. Only the first is used. A peer without
+	// devices is unreachable.
 	Devices []string
 	// MTU is the largest packet that fits through the tunnel to this peer, bytes; 0 means the MTU
 	// of the device.
@@ -116,24 +120,24 @@ func Plan(w Want) State {
 	return s
 }
 
-// unspecified6 is the unspecified address of IPv6 (RFC 4291 section 2.5.2). The kernel routes packets
-// to it, unlike those to 0.0.0.0.
+// unspecified6 is the unspecified address of IPv6 (RFC 4291 section 2.5.2). The kernel routes
+// packets to it, unlike those to 0.0.0.0.
 const unspecified6 = "::"
 
 type planner struct{ routes []rtnetlink.Route }
 
 func (p *planner) add(r rtnetlink.Route) { p.routes = append(p.routes, r) }
 
-// list returns the routes in canonical order; of several with one identity the
-// first that was added.
+// list returns the routes in canonical order. Of several routes with one identity, it returns only
+// the first that was added.
 func (p *planner) list() []rtnetlink.Route {
 	slices.SortStableFunc(p.routes, rtnetlink.CompareKeys)
 	return slices.CompactFunc(p.routes,
 		func(a, b rtnetlink.Route) bool { return rtnetlink.CompareKeys(a, b) == 0 })
 }
 
-// beneath closes everything that must not be reached in clear. It does not trust the caller: a
-// peer's prefixes are closed even if no range or node contains them.
+// beneath adds unreachable routes for all destinations that must not be reached in clear. It does
+// not rely on the ranges: the prefixes of a peer get such routes even if no range contains them.
 func (p *planner) beneath(w Want) {
 	for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
 		for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
@@ -141,7 +145,8 @@ func (p *planner) beneath(w Want) {
 		}
 	}
 
-	// No host has these addresses. Without a route they would leave by the node's default route.
+	// No host has these addresses. Without these routes, packets to them would take the node's
+	// default route.
 	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, unspecified6} {
 		nowhere := netip.MustParseAddr(a)
 		if slices.ContainsFunc(w.ClusterRanges,
@@ -171,11 +176,11 @@ func (p *planner) beneath(w Want) {
 	}
 }
 
-// tunnels adds the routes into tunnels above the closing ones.
+// tunnels adds the routes into tunnels, with a better metric than the unreachable routes.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
-	// Pods' packets have their source. The kernel's replies that use TablePod need one that peers
-	// accept from this node.
+	// Packets of pods already have a source. The kernel's own replies that use TablePod need a
+	// source that peers accept from this node.
 	var answers map[bool]netip.Addr
 	if w.ReflectMarks {
 		answers = source
@@ -203,8 +208,9 @@ func (p *planner) tunnels(w Want) {
 		return
 	}
 
-	// A host process that connects to a service is routed once before its packet is translated. An
-	// untranslated packet dies in the tunnel, which has no peer for it.
+	// If a host process connects to a service, the kernel looks up a route before it translates the
+	// packet. So service ranges need a route. The tunnel drops a packet that is not translated,
+	// because no peer has its destination.
 	via := rtnetlink.Route{Metric: abi.MetricTunnel, Device: w.Devices[0].Name}
 	for _, r := range w.ServiceRanges {
 		p.add(from(to(via, unix.RT_TABLE_MAIN, r), source))
@@ -243,7 +249,7 @@ func single(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// canonical returns p masked; 4-in-6 prefixes become IPv4.
+// canonical returns p masked, with an IPv4-mapped IPv6 prefix converted to IPv4.
 func canonical(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -259,7 +265,7 @@ func covered(p netip.Prefix, ranges []netip.Prefix) bool {
 	})
 }
 
-// planRules returns the rules for every family that any range or node has.
+// planRules returns the rules for each family of the ranges and node addresses.
 func planRules(w Want) []Rule {
 	var out []Rule
 	for _, v6 := range []bool{false, true} {
@@ -301,7 +307,8 @@ func planDevices(devices []TunnelDevice) []Device {
 	return out
 }
 
-// rpFilterLoose accepts a source that any link routes to (RFC 3704 loose mode): packets from a
-// peer's node address arrive on the tunnel device. The kernel applies it only if the device has an
-// address (no_addr in __fib_validate_source, net/ipv4/fib_frontend.c).
+// rpFilterLoose is the loose mode of rp_filter (RFC 3704), which accepts a source if any link has a
+// route to it. It is needed because packets from a peer's node address arrive on the tunnel device.
+// The kernel applies it only if the device has an address (no_addr in __fib_validate_source,
+// net/ipv4/fib_frontend.c).
 const rpFilterLoose = 2

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// State is our part of the kernel's state in one canonical order: equal States print the same. The
-// zero value is "nothing of ours".
+// State is the part of the kernel's state that belongs to Kubeveil, in canonical order, so equal
+// States print the same. The zero value means that the kernel has nothing of Kubeveil.
 type State struct {
 	Rules   []Rule
 	Routes  []rtnetlink.Route
@@ -25,19 +25,19 @@ type State struct {
 	// reflectOurs means that Kubeveil turned it on, any other value belongs to another owner.
 	Reflect4, Reflect6 int
 	// RALinks are links that would lose a default route, learned from router advertisements, if
-	// IPv6 forwarding is enabled. Only read, never planned.
+	// IPv6 forwarding were enabled. Read sets it, Plan does not.
 	RALinks []string
-	// NAT is the content of the nftables table NFTNatTable as text; empty when there is no such
+	// NAT is the content of the nftables table NFTNatTable as text. It is empty if there is no such
 	// table.
 	NAT string
-	// Outer is the same of NFTOuterTable.
+	// Outer is the content of NFTOuterTable, in the same form.
 	Outer string
-	// Flows is the same of NFTFlowTableTCP and NFTFlowTableUDP.
+	// Flows is the content of NFTFlowTableTCP and NFTFlowTableUDP, in the same form.
 	Flows string
-	// Joins are the links that belong into its flow tables, Joined those that are in them. Only
-	// read, never planned.
+	// Joins are the links that belong to the flow tables. Joined are the links that are in them.
+	// Read sets both, Plan does not.
 	Joins, Joined []flowtable.Join
-	// OuterPort is the port for which Outer was planned. Only planned, never read.
+	// OuterPort is the port in the rules of Outer. Plan sets it, Read does not.
 	OuterPort int
 }
 
@@ -45,28 +45,29 @@ type State struct {
 type Rule struct {
 	V6   bool
 	Pref int
-	// Mark is both the value and its own mask.
+	// Mark is both the value and the mask of the match.
 	Mark uint32
-	// Table is the routing table to look up; 0 makes the packet unreachable.
+	// Table is the routing table to look up. 0 means that the rule refuses the packet as
+	// unreachable.
 	Table int
-	// NotGroup, when not 0, rejects results whose output link is of this group.
+	// NotGroup makes the rule ignore a route whose output link is in this group. 0 means no group.
 	NotGroup uint32
 }
 
-// Device is the configuration of a tunnel device. Diff ignores a wanted Device that does not exist;
-// routes over it fail until pkg/tunnel makes it.
+// Device is the configuration of a tunnel device. Diff ignores a wanted Device that does not exist.
+// Routes over it cannot be added until pkg/tunnel makes it.
 type Device struct {
 	Name string
-	// MTU in bytes; a wanted 0 leaves it unchanged.
+	// MTU is in bytes. 0 in a wanted Device means that the MTU is not changed.
 	MTU int
 	// Group is the link group, TunnelGroup.
 	Group uint32
-	// QueueLen is the transmit queue, packets.
+	// QueueLen is the length of the transmit queue, packets.
 	QueueLen int
-	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
+	// RPFilter is net.ipv4.conf.NAME.rp_filter; 2 means loose.
 	RPFilter int
-	// Addr4 reports whether the device has abi.TunnelAddress4, without which RPFilter is not
-	// loose.
+	// Addr4 reports whether the device has abi.TunnelAddress4. Without an address, RPFilter 2 has
+	// no effect.
 	Addr4 bool
 	Up    bool
 }
@@ -104,7 +105,8 @@ func (d Device) String() string {
 		d.QueueLen, d.RPFilter, addr, up)
 }
 
-// String is the whole state for people and for golden tests, one line a thing.
+// String returns the state as text, for people and for golden tests: one line per rule, route and
+// device.
 func (s State) String() string {
 	var b strings.Builder
 	for _, r := range s.Rules {
@@ -129,7 +131,7 @@ func (s *State) sort() {
 	s.sortSmall()
 }
 
-// sortSmall is sort for when the routes are in order already.
+// sortSmall brings all fields except Routes into canonical order.
 func (s *State) sortSmall() {
 	slices.SortFunc(s.Rules, compareRules)
 	slices.SortFunc(s.Devices, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })

@@ -15,57 +15,60 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A flow between a pod's link and a tunnel that has passed all rules is put into a flow table of
-// the kernel (Documentation/networking/nf_flowtable.rst). Its packets go from the one link to the
-// other then, past routing and the other hooks:
+// A flow between a pod's link and a tunnel whose packets have passed all rules is added to a flow
+// table of the kernel (Documentation/networking/nf_flowtable.rst). Its later packets go directly
+// from one link to the other, without routing and the other hooks:
 //
 //	vpod… ─► flow table: known? ─► veil0 ═►
 //	             └ no ─► prerouting, routing, forward: one packet in odds adds its flow
 //	                       ─► postrouting ─► veil0 ═►
 //
-// The guard's checks per packet become checks per flow. An entry is the link by which the packet
-// comes in, both addresses, both ports and the protocol. So the source is the one that was judged,
-// from the link for which it was judged. The output is the route that was found, of a tunnel or of
-// a pod. The slow path looks it up again once that route has changed (dst_check in
-// nf_flow_table_ip.c). Fragments, IP options and packets larger than the route's MTU take the slow
-// path.
+// So the guard checks flows once, instead of each packet. The key of an entry is the input link,
+// both addresses, both ports and the protocol. So a packet matches only with the source and the
+// link that the guard has checked. The output is the route that was found, to a tunnel or a pod.
+// When that route changes, packets take the slow path, which looks it up again (dst_check in
+// nf_flow_table_ip.c). Fragments, IP options and packets larger than the route's MTU also take the
+// slow path.
 //
-// A flow whose source is translated stays on the slow path: the guard judges it behind the hook at
-// which flows are added (source_translated). So does a flow without PodMark, because the tables
-// that set it are missing. So does a flow of which only the replies are forwarded: IPVS takes its
-// first packet at another hook, and its translation is not in the entry.
+// These flows stay on the slow path:
+//   - A flow whose source is translated, because the guard checks it after the hook at which flows
+//     are added (source_translated).
+//   - A flow without PodMark, because the tables that set the mark are missing.
+//   - A flow of which only the replies are forwarded. IPVS takes its first packet at another hook,
+//     and the entry would lack the translation of IPVS.
+//   - TCP from pods. TCP of the pod waits until its segments are freed (TCP small queues). The slow
+//     path frees them early (skb_orphan in ip_rcv_core), but the fast path only after encryption,
+//     so the pod would send in small pieces.
 //
-// TCP from pods takes the slow path. The pod's sender waits until its segments are freed (TCP small
-// queues). The slow path frees them early (skb_orphan in ip_rcv_core), but the fast path only after
-// encryption, so the pod would send in small pieces. Packets out of a tunnel take the fast path
-// with both protocols.
+// Packets out of a tunnel take the fast path with both TCP and UDP.
 
-// The content of an nftables table of flows. Each protocol has its own table, because a link joins
-// only one flow table of a table.
+// Names in an nftables table with a flow table. Each protocol has its own nftables table, because a
+// link can join only one flow table of an nftables table.
 const (
 	setName = "flows"
 	chain   = "forward"
 )
 
-// Names are the tables.
+// Names are the names of the nftables tables.
 var Names = []string{abi.NFTFlowTableTCP, abi.NFTFlowTableUDP}
 
-// afterAll runs after everything else at forward: a packet that others drop there adds no flow.
+// afterAll is a priority after all other chains at forward, so that a packet which they drop adds
+// no flow.
 const afterAll = 300
 
-// odds: one packet in so many adds its flow. Most short connections, for which adding costs
-// more than it saves, end before.
+// odds is the number of packets of which, on average, one adds its flow. Most short connections end
+// before they are added. For these, adding would cost more than it saves.
 const odds = 16
 
 // sourceTranslated is IPS_SRC_NAT (include/uapi/linux/netfilter/nf_conntrack_common.h).
 const sourceTranslated = 1 << 4
 
-// MaxPods bounds the pod links that join. The kernel lists a flow table in one message of less
-// than 4 KiB, 20 bytes a link, with at most 255 links (NFT_NETDEVICE_MAX). Packets of further pods
-// take the slow path.
+// MaxPods bounds the pod links that join the flow tables. The kernel lists a flow table in one
+// message of less than 4 KiB, with 20 bytes per link, and with at most 255 links
+// (NFT_NETDEVICE_MAX). Packets of further pods take the slow path.
 const MaxPods = 150
 
-// errNone matches a kernel without flow tables (CONFIG_NF_FLOW_TABLE_INET,
+// errNone is the problem of a kernel without flow tables (CONFIG_NF_FLOW_TABLE_INET,
 // CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
 var errNone = errors.New("the kernel has no flow tables, so packets take the slow path: " +
 	"load nf_flow_table_inet, nft_flow_offload, nft_numgen")
@@ -83,8 +86,8 @@ func CompareJoins(a, b Join) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Link, b.Link))
 }
 
-// Tables returns the nftables tables, one for each protocol, with flow tables for packets that
-// come in by links.
+// Tables returns the nftables tables, one per protocol, with the links of joins in their flow
+// tables.
 func Tables(joins []Join) []*nft.Table {
 	tables := []*nft.Table{table(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
 		table(abi.NFTFlowTableUDP, unix.IPPROTO_UDP)}
@@ -98,7 +101,7 @@ func Tables(joins []Join) []*nft.Table {
 	return tables
 }
 
-// Text returns the text of all.
+// Text returns the text of all tables, without links.
 func Text() (text string) {
 	for _, t := range Tables(nil) {
 		text += t.String()
@@ -106,7 +109,7 @@ func Text() (text string) {
 	return text
 }
 
-// table is the nft table for flows of a protocol, without links.
+// table returns the nftables table for flows of a protocol, without links.
 func table(name string, proto byte) *nft.Table {
 	skip := func(part nft.Rule) nft.Rule { return nft.All(part, nft.Return) }
 	add := nft.Rule{&expr.FlowOffload{Name: setName}}
@@ -130,8 +133,8 @@ func Without(a, b []Join) []Join {
 	return slices.DeleteFunc(slices.Clone(a), func(j Join) bool { return slices.Contains(b, j) })
 }
 
-// join joins the links of t. It ignores a link or table that is gone: package watch notifies, and
-// the next reading finds what is missing.
+// join adds the links of t to its flow table. It ignores a link or table that is gone, because
+// package watch reports that, and the next Read finds what is missing.
 func join(t *nft.Table) error {
 	if len(t.Devices) == 0 {
 		return nil
@@ -148,21 +151,22 @@ func noFlowtable(err error) bool {
 
 // Flows are the flow tables of one network namespace. It is not safe for concurrent use.
 type Flows struct {
-	// none is why the kernel's flow tables are not used; err is why they are not as planned.
+	// none is the reason why the kernel's flow tables are not used. err is the reason why they
+	// differ from the plan. Nil means no problem.
 	none, err error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; other links
-	// have their present one.
+	// joinedMTU holds the MTUs that links had when they joined a flow table, by name.
 	joinedMTU map[string]int
 }
 
-// New returns Flows; problem is why the kernel has no flow tables, or nil.
+// New returns Flows. problem is the reason why the kernel has no flow tables, or nil if it has
+// them.
 func New(problem error) *Flows { return &Flows{none: problem} }
 
-// None returns why the kernel's flow tables are not used, or nil.
+// None returns the reason why the kernel's flow tables are not used, or nil if they are used.
 func (f *Flows) None() error { return f.none }
 
-// Problem returns why packets of known flows do not all take the fast path although it is wanted,
-// or nil if they do.
+// Problem returns the reason why some or all packets of known flows do not take the fast path
+// although it is wanted, or nil if there is no problem.
 func (f *Flows) Problem() error {
 	if f.none != nil {
 		return f.none
@@ -170,8 +174,8 @@ func (f *Flows) Problem() error {
 	return f.err
 }
 
-// Read returns the text of tables that were read, in which a missing one is nil, the links that
-// belong into them, and the links that joined.
+// Read returns the text of tables, the links that belong to the flow tables, and the links that
+// have joined. tables are the tables in the kernel; nil stands for a missing table.
 func (f *Flows) Read(links []nl.Link, tables []*nft.Table) (text string, joins, joined []Join) {
 	for _, t := range tables {
 		if t == nil {
@@ -208,7 +212,7 @@ func (f *Flows) Read(links []nl.Link, tables []*nft.Table) (text string, joins, 
 	}
 
 	f.joinedMTU = mtus
-	// Joined links stay: none has to leave for a new one.
+	// Sort joined links first, so that beyond MaxPods no joined link is replaced by a new one.
 	slices.SortStableFunc(pods, func(a, b Join) int {
 		_, has := mtus[a.Link]
 		_, had := mtus[b.Link]
@@ -223,8 +227,8 @@ func (f *Flows) Read(links []nl.Link, tables []*nft.Table) (text string, joins, 
 	return text, append(joins, pods[:min(len(pods), MaxPods)]...), joined
 }
 
-// Make replaces the tables, or lets links join them. It never fails: without flow tables packets
-// are slower and nothing is wrong. Problem reports what happened.
+// Make replaces the tables, or only adds links to them. It returns no error,
+// because packets also flow without flow tables, only slower. Problem reports a failure.
 func (f *Flows) Make(joins []Join, anew bool) {
 	f.err = nil
 	for _, t := range Tables(joins) {

@@ -1,8 +1,9 @@
 // Package rtnetlink queries routes of the kernel, and reads the messages of its netlink sockets:
 // many destinations in one system call, dumps filtered by the kernel, and replies parsed in place.
-// The general library takes as long for a thousand peers as a whole turn of the agent may.
+// With a thousand peers, the general netlink library would take as long as a whole turn of the
+// agent may take.
 //
 // It changes nothing in the kernel: pkg/hostnet does.
 //
-// Start reading at Socket; Route is what it finds.
+// Start reading at Socket, then at Route.
 package rtnetlink

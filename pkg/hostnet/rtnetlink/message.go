@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Messages returns the messages of a datagram: kind and body. At a message that cannot be
-// read, the kind is 0 and the iteration ends.
+// Messages iterates over the messages of a datagram: the type and body of each. A malformed message
+// is yielded with type 0, and ends the iteration.
 func Messages(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlMsghdr {
@@ -26,14 +26,14 @@ func Messages(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Align returns n rounded up to where the next message or attribute begins.
+// Align returns n rounded up to the alignment of messages and attributes.
 func Align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
 // attributeType is NLA_TYPE_MASK (include/uapi/linux/netlink.h).
 const attributeType = 1<<14 - 1
 
-// Attributes returns the attributes of a message or of a nested attribute, without flags of their
-// types. It ends at the first attribute that cannot be read.
+// Attributes iterates over the attributes of a message or of a nested attribute: the type, without
+// flags, and value of each. It ends at the first malformed attribute.
 func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -50,7 +50,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Attribute returns the first attribute of a kind, or nil when there is none.
+// Attribute returns the value of the first attribute of a kind, or nil if there is none.
 func Attribute(b []byte, kind uint16) []byte {
 	for k, v := range Attributes(b) {
 		if k == kind {
@@ -60,7 +60,8 @@ func Attribute(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// Number returns a number of four bytes in the host's order, or 0 if b is shorter.
+// Number returns the first four bytes of b as a number in the host's byte order, or 0 if b is
+// shorter.
 func Number(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -68,7 +69,7 @@ func Number(b []byte) int {
 	return int(binary.NativeEndian.Uint32(b))
 }
 
-// Text returns b up to its zero.
+// Text returns b up to its first zero byte.
 func Text(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)

@@ -11,8 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Route is one route. It is comparable: the kernel's identity of a route is
-// Table, Dst and Metric, the rest is where it leads.
+// Route is one route. It is comparable. Table, Dst and Metric are the kernel's identity of a route.
 type Route struct {
 	Table  int
 	Dst    netip.Prefix
@@ -50,7 +49,8 @@ func (r Route) String() string {
 	return b.String()
 }
 
-// CompareRoutes puts TablePod, the larger number, first: it closes pods' routes.
+// CompareRoutes defines the canonical order of routes. Larger table numbers come first, so that the
+// routes of pods in TablePod are closed before those in main.
 func CompareRoutes(a, b Route) int {
 	if c := CompareKeys(a, b); c != 0 {
 		return c
@@ -73,15 +73,14 @@ func CompareKeys(a, b Route) int {
 	return cmp.Compare(a.Metric, b.Metric)
 }
 
-// OddDevice is the device of a route that Route cannot represent. No wanted route has such a
-// device.
+// OddDevice is the Device of a route that Route cannot represent. No wanted route has this Device.
 const OddDevice = "#"
 
 // nexthopID is RTA_NH_ID (include/uapi/linux/rtnetlink.h).
 const nexthopID = 30
 
-// ReadRoute reads the body of RTM_NEWROUTE. index is the index of the device; ok is false when the
-// body cannot be read.
+// ReadRoute parses the body of RTM_NEWROUTE or RTM_DELROUTE. index is the index of the output link,
+// and kind the type of the route (RTN_…). ok is false if the body is malformed.
 func ReadRoute(body []byte,
 	nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
 	if len(body) < unix.SizeofRtMsg {
@@ -132,10 +131,9 @@ func ReadRoute(body []byte,
 	return r, index, proto, kind, r.Dst.IsValid()
 }
 
-// FromLibrary returns a route as the kernel has it, by the general library. A property that Route
-// cannot express, such as a gateway that another program set with our protocol, becomes an
-// impossible device name.
-// Such a route never equals a wanted one.
+// FromLibrary converts a route that the general netlink library has read. A property that Route
+// cannot represent, such as a gateway that another program set with our protocol, becomes an
+// impossible device name. So such a route never equals a wanted one.
 func FromLibrary(r nl.Route, family int, names map[int]string) Route {
 	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU,
 		Dst: defaultPrefix(family)}

@@ -13,8 +13,7 @@ import (
 )
 
 // Socket queries routes of the kernel: many destinations in one system call, dumps filtered by the
-// kernel, and replies parsed in place. With a thousand peers, the general library alone would take
-// as long as a whole turn may. It is not safe for concurrent use.
+// kernel, and replies parsed in place. It is not safe for concurrent use.
 type Socket struct {
 	fd  int
 	seq uint32
@@ -25,8 +24,8 @@ const (
 	// askedAtOnce bounds the requests of one datagram, so that the replies fit into the socket's
 	// buffer.
 	askedAtOnce = 128
-	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE,
-	// netlink_dump).
+	// answerBytes is the size of the receive buffer. The kernel's datagrams are not larger
+	// (NLMSG_GOODSIZE, netlink_dump).
 	answerBytes = 1 << 16
 	// answerSeconds bounds the wait for a reply.
 	answerSeconds = 10
@@ -60,9 +59,9 @@ func Open() (*Socket, error) {
 // Close closes the socket.
 func (s *Socket) Close() { unix.Close(s.fd) }
 
-// LookUp calls found for the configured route that an outer packet to each of dsts takes. Path MTUs
-// and redirects that the kernel learned from ICMP do not count. Destinations without a route are
-// skipped.
+// LookUp looks up the configured route of an outer packet to each of dsts, and calls found with the
+// body of RTM_NEWROUTE. It ignores path MTUs and redirects that the kernel learned from ICMP. It
+// skips destinations without a route.
 func (s *Socket) LookUp(dsts []netip.Addr, found func(body []byte)) error {
 	for some := range slices.Chunk(dsts, askedAtOnce) {
 		var b []byte
@@ -116,9 +115,9 @@ func (s *Socket) appendLookUp(b []byte, dst netip.Addr) []byte {
 	return b
 }
 
-// Dump calls each for the routes of a family in a table, filtered by protocol and type unless those
-// are 0. begin returns each; when routes change meanwhile, the dump starts over with a new call of
-// begin.
+// Dump lists the routes of a family in a table, filtered by protocol and type; 0 means no filter.
+// It calls begin, and then the returned function for each route. If routes change during the dump,
+// it starts over with a new call of begin.
 func (s *Socket) Dump(family byte, table int, proto, kind byte,
 	begin func() (each func(body []byte))) error {
 	for range askTries {
@@ -166,11 +165,12 @@ func (s *Socket) dumpOnce(family byte, table int, proto, kind byte, each func(bo
 	return nil
 }
 
-// interruptedKind marks the kind of a message that has NLM_F_DUMP_INTR; no kind is so large.
+// interruptedKind is a bit that receive sets in the type of a message that has NLM_F_DUMP_INTR. No
+// real type has this bit.
 const interruptedKind = 1 << 15
 
-// appendHeader appends the header of a route request with the next number: struct nlmsghdr, whose
-// length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
+// appendHeader appends the header of a route request: struct nlmsghdr with the next sequence
+// number, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h). The caller sets the length.
 func (s *Socket) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte,
 	routeFlags uint32) []byte {
 	s.seq++
@@ -178,7 +178,7 @@ func (s *Socket) appendHeader(b []byte, flags uint16, family, dstLen, proto, kin
 	b = binary.NativeEndian.AppendUint16(b, unix.RTM_GETROUTE)
 	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|flags)
 	b = binary.NativeEndian.AppendUint32(b, s.seq)
-	b = append(b, 0, 0, 0, 0) // The port of the kernel's choice.
+	b = append(b, 0, 0, 0, 0) // The kernel sets the port id.
 	b = append(b, family, dstLen, 0, 0, 0, proto, 0, kind)
 	return binary.NativeEndian.AppendUint32(b, routeFlags)
 }
@@ -211,7 +211,7 @@ func (s *Socket) receive(answer func(kind uint16, seq uint32, body []byte) error
 		return err
 	}
 	if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != 0 {
-		return nil // Only the kernel has the answer.
+		return nil // Ignore messages that are not from the kernel.
 	}
 
 	var errs []error
@@ -244,9 +244,9 @@ func answerError(kind uint16, body []byte) error {
 	return nil
 }
 
-// noWay reports whether err means that there is no route, or none of the family. Such are routes of
-// type unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
-// claims must not stop this node.
+// noWay reports whether err means that the destination has no route, a route of type unreachable,
+// prohibit or blackhole, or a family that the kernel lacks. Such destinations are skipped, because
+// an address that another node claims must not cause an error on this node.
 func noWay(err error) bool {
 	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,
 		unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},

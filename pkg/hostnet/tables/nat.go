@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// NAT masquerades packets from pods that leave by a link which is neither a tunnel nor another
-// pod, at postrouting, where the kernel translates sources.
+// NAT returns the table that masquerades packets from pods that leave through a link which belongs
+// neither to a tunnel nor to a pod.
 func NAT() *nft.Table {
 	return &nft.Table{Name: abi.NFTNatTable, Chains: []nft.Chain{
 		nft.Base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
@@ -19,5 +19,5 @@ func NAT() *nft.Table {
 	}}
 }
 
-// marked matches packets with that bit in their mark.
+// marked matches packets whose mark has the bit.
 func marked(bit uint32) nft.Rule { return nft.Mark(bit, nft.Eq, bit) }

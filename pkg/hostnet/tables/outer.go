@@ -11,34 +11,37 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Outer packets are never fragmented. A path that is too narrow loses them whole, which the path
-// MTU probe notices. ICMP, which any host can forge, has no influence. veil-wg sets its sockets so.
-// The kernel's WireGuard has no such setting (drivers/net/wireguard/socket.c): over IPv4 it sends
-// without DF, and over both families it fragments to the path MTU that an ICMP error claims.
+// Outer packets are never fragmented. A path that is too narrow drops them, which the path MTU
+// prober detects. ICMP errors have no influence, because any host can forge them. veil-wg gets this
+// behaviour by options of its sockets. The kernel's WireGuard has no such option
+// (drivers/net/wireguard/socket.c): over IPv4 it sends without DF, and over both families it
+// fragments to the path MTU that an ICMP error claims. So nftables rules do it:
 //
 //	WireGuard ─► LOCAL_OUT: DF ─► POST_ROUTING ─► larger than the route's MTU? ─► link
 //	ICMP "too big" about what this node's tunnel sent ─► LOCAL_IN: drop
 //
-// The rule is at LOCAL_OUT, so that forwarded packets do not pay for it. ip_finish_output, which
-// compares with the MTU, comes after both (net/ipv4/ip_output.c). iptunnel_xmit has revoked the
-// permission to ignore DF, so a packet larger than the link's MTU is dropped too. Over IPv6, where
-// only the sender fragments, that permission stays. But then the route's MTU is never below the
-// link's MTU, and the tunnel's MTU is derived from the link's.
+// The rule that sets DF is at LOCAL_OUT, so that forwarded packets do not pay for it. The check
+// against the MTU, ip_finish_output, comes later (net/ipv4/ip_output.c). iptunnel_xmit clears the
+// flag that lets the kernel ignore DF, so a packet larger than the link's MTU is dropped. Over IPv6
+// the kernel may still fragment packets larger than the route's MTU. But without ICMP errors the
+// route's MTU is never below the link's MTU, from which the tunnel's MTU is derived.
 
-// last is after all standard priorities: nothing else changes the packet.
+// last is a priority after all standard priorities, so that no other chain changes the packet
+// later.
 const last = 120
 
 // Offsets and values, RFC 791, 792, 4443 and 8200.
 const (
 	fragOffset, fragChecksum = 6, 10
 	dontFragment             = 0x4000
-	icmpQuote                = 8 // in an ICMP or ICMPv6 error: the header of the packet it is about
+	icmpQuote                = 8 // offset of the quoted packet in an ICMP or ICMPv6 error
 	quotedHeader4            = 0x45
 	quotedProto4, header4    = 9, 20
 	quotedProto6, header6    = 6, 40
 )
 
-// Outer is the table that drops those errors, for tunnels that send from this UDP port.
+// Outer returns the table that sets DF in outer packets, and drops ICMP errors about the size of
+// packets from this UDP port.
 func Outer(port int) *nft.Table {
 	return &nft.Table{Name: abi.NFTOuterTable, Chains: []nft.Chain{
 		nft.Base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, last, setDF()),
@@ -47,7 +50,7 @@ func Outer(port int) *nft.Table {
 	}}
 }
 
-// setDF leaves what has DF, or is a fragment, as it is:
+// setDF returns the rule that sets DF. It does not change fragments and packets that have DF:
 //
 //	meta mark & TunnelMark == TunnelMark meta l4proto udp ip frag-off 0 ip frag-off set 0x4000
 func setDF() nft.Rule {
@@ -60,7 +63,7 @@ func setDF() nft.Rule {
 			}})
 }
 
-// dropTooBig4 drops "fragmentation needed" that quotes a UDP packet from port.
+// dropTooBig4 drops ICMP errors "fragmentation needed" that quote a UDP packet from port.
 func dropTooBig4(port int) nft.Rule {
 	return nft.All(ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_ICMP),
 		nft.Bytes(nft.Transport, 0, 3, 4),
@@ -69,7 +72,7 @@ func dropTooBig4(port int) nft.Rule {
 		nft.Bytes(nft.Transport, icmpQuote+header4, byte(port>>8), byte(port)), nft.Drop)
 }
 
-// dropTooBig6 drops "packet too big" that quotes a UDP packet from port.
+// dropTooBig6 drops ICMPv6 errors "packet too big" that quote a UDP packet from port.
 func dropTooBig6(port int) nft.Rule {
 	return nft.All(ofProto(unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6),
 		nft.Bytes(nft.Transport, 0, 2),

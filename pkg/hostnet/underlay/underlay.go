@@ -14,25 +14,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// ErrNone matches when no link carries node traffic.
+// ErrNone is the error of Find if no link carries node traffic.
 var ErrNone = errors.New("no link carries traffic between nodes: the node needs a route to " +
 	"its peers, or a default route")
 
 // Link is the link that carries the traffic between nodes.
 type Link struct {
-	// Name and Index identify the link towards most nodes, else the link of the default route, else
-	// the link of the node's own address. A link without a carrier counts only if none has one.
+	// Name and Index identify the link to most nodes. If there is none, they identify the link of
+	// the default route, or else the link with the node's own address. A link without a carrier is
+	// used only if no link has a carrier.
 	Name  string
 	Index int
 	// MTU is the smallest MTU, in bytes, of all links and configured routes that lead to a node or
-	// hold an address of this one. Path MTUs that the kernel learned from ICMP do not count: any
-	// host can forge those, and pkg/pathmtu measures the paths.
+	// a default gateway, and of links with an address of this node. Path MTUs that the kernel
+	// learned from ICMP are ignored, because any host can forge them. pkg/pathmtu measures the
+	// paths.
 	MTU int
-	// Addrs are the addresses of the link, link-local ones excluded.
+	// Addrs are the addresses of the link without link-local addresses, sorted.
 	Addrs []netip.Addr
-	// Assigned are the addresses of all links, sorted: a node's address need not be on the underlay
-	// link. Links of tunnels, pods and kube-proxy's IPVS mode, loopback and link-local addresses
-	// are left out.
+	// Assigned are the addresses of all links, sorted, because a node's address need not be on the
+	// underlay link. Links of tunnels, pods and kube-proxy's IPVS mode, and loopback and link-local
+	// addresses, are left out.
 	Assigned []netip.Addr
 	// Networks are the networks of the links of Assigned, in the kernel's order.
 	Networks []Network
@@ -40,14 +42,14 @@ type Link struct {
 	Gateways []netip.Addr
 }
 
-// Network is the network that a link has by one of its addresses.
+// Network is the network of one address of a link.
 type Network struct {
 	Link    string
 	Network netip.Prefix
 }
 
-// Find determines how node traffic leaves this node. nodes are the underlay addresses of peers,
-// self the addresses of this node; either may be empty.
+// Find returns the link that carries node traffic. nodes are the underlay addresses of peers, and
+// self the addresses of this node. Either may be empty.
 func Find(h *nl.Handle, ask *rtnetlink.Socket, nodes, self []netip.Addr) (Link, error) {
 	links, err := h.LinkList()
 	if err != nil {
@@ -75,8 +77,8 @@ func Find(h *nl.Handle, ask *rtnetlink.Socket, nodes, self []netip.Addr) (Link, 
 	return f.result(addrs)
 }
 
-// Evidence for a link, by weight: a default route outweighs any number of own addresses, a node
-// reached over the link outweighs both, and a carrier outweighs all.
+// Weights of evidence for a link. A default route outweighs any number of own addresses. A node
+// that is reached over the link outweighs both. A carrier outweighs all.
 const (
 	weightOwn     = 1
 	weightDefault = 1 << 8
@@ -91,7 +93,8 @@ type finder struct {
 	gateways []netip.Addr
 }
 
-// link counts a link that may carry outer packets.
+// link adds weight to a link, unless the link cannot carry outer packets, and its MTU to the
+// result.
 func (f *finder) link(index, weight int) {
 	a := f.byIndex[index]
 	if a == nil || index == loopbackIndex || a.Group == abi.TunnelGroup ||
@@ -105,7 +108,8 @@ func (f *finder) link(index, weight int) {
 // loopbackIndex is LOOPBACK_IFINDEX of every network namespace.
 const loopbackIndex = 1
 
-// ipvsLink is where kube-proxy in its mode IPVS puts the addresses of services (pkg/proxy/ipvs).
+// ipvsLink is the link to which kube-proxy in IPVS mode assigns the addresses of services
+// (pkg/proxy/ipvs of Kubernetes).
 const ipvsLink = "kube-ipvs0"
 
 func (f *finder) narrow(mtu int) {
@@ -120,13 +124,13 @@ func (f *finder) gateway(b []byte) {
 	}
 }
 
-// towards looks up, for each node, the configured route of an outer packet. A node without a route
-// does not show the underlay.
+// towards looks up the configured route of an outer packet to each node, and counts its next hops.
+// Nodes without a route are skipped.
 func (f *finder) towards(ask *rtnetlink.Socket, nodes []netip.Addr) error {
 	return ask.LookUp(nodes, func(body []byte) { f.route(body, weightNode) })
 }
 
-// route counts every next hop of a route; of the body of RTM_NEWROUTE.
+// route counts every next hop of the route in body, the body of RTM_NEWROUTE.
 func (f *finder) route(body []byte, weight int) {
 	if len(body) < unix.SizeofRtMsg || body[7] != unix.RTN_UNICAST {
 		return
@@ -162,7 +166,7 @@ func (f *finder) route(body []byte, weight int) {
 	}
 }
 
-// defaults counts the default routes of main.
+// defaults counts the next hops of the default routes in table main.
 func (f *finder) defaults(ask *rtnetlink.Socket) error {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var routes [][]byte
@@ -188,7 +192,8 @@ func (f *finder) defaults(ask *rtnetlink.Socket) error {
 func (f *finder) result(addrs []nl.Addr) (Link, error) {
 	u := Link{MTU: f.mtu, Gateways: f.gateways}
 	for index, votes := range f.votes {
-		// The kernel keeps routes of a link that lost its carrier.
+		// The carrier is checked because the kernel keeps the routes of a link that lost its
+		// carrier.
 		if f.byIndex[index].RawFlags&unix.IFF_LOWER_UP != 0 {
 			f.votes[index] = votes + weightCarrier
 		}

@@ -7,36 +7,38 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// Change is what other programs may have changed, by the kernel's notifications. The zero value
-// means no change. It includes this process's own writes: Host.Differs separates the two.
+// Change says which parts of the kernel's state have changed, as the kernel's notifications report
+// it. The zero value means no change. Changes by this process itself are included;
+// hostnet.Host.Differs recognizes them.
 type Change struct {
-	// Underlay reports a link, address, rule or route that node traffic may take.
+	// Underlay reports whether a link, address, rule or route changed that node traffic may use.
 	Underlay bool
-	// Routing reports a change to what Host.Read reads, except for what Host.Differs compares.
+	// Routing reports whether something changed that hostnet.Host.Read reads, apart from Routes and
+	// Devices.
 	Routing bool
-	// Tunnels reports that a tunnel device appeared, disappeared, or changed whether it carries
+	// Tunnels reports whether a tunnel device appeared, disappeared, or changed whether it carries
 	// packets.
 	Tunnels bool
-	// Guard reports the nft tables of the guard.
+	// Guard reports whether the nft tables of the guard changed.
 	Guard bool
-	// Policy reports that an nft table of policies was deleted, or lost rules at hooks.
+	// Policy reports whether an nft table of policies was deleted, or lost rules at hooks.
 	Policy bool
-	// Filters reports that other programs changed nftables rules that may drop packets.
+	// Filters reports whether other programs changed nftables rules that may drop packets.
 	Filters bool
-	// PodLinks reports that pod links appeared or disappeared.
+	// PodLinks reports whether pod links appeared, disappeared, or changed their MTU or group.
 	PodLinks bool
 	// Pods are the host links of pods whose addresses, routes or links changed.
 	Pods []string
-	// AllPods reports that any pod may have changed.
+	// AllPods reports whether any pod may have changed.
 	AllPods bool
 
-	// Routes are the events of routes in order, Devices the last event of each tunnel device, by
-	// name.
+	// Routes are the events of routes in order. Devices holds the last event of each tunnel device,
+	// by name.
 	Routes  []RouteEvent
 	Devices map[string]Tunnel
 }
 
-// All is the Change after lost notifications.
+// All returns the Change after lost notifications: everything may have changed.
 func All() Change {
 	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, Policy: true,
 		Filters: true, PodLinks: true, AllPods: true}
@@ -48,10 +50,10 @@ func (c Change) Empty() bool {
 		c.PodLinks || c.AllPods) && len(c.Pods) == 0 && len(c.Routes) == 0 && len(c.Devices) == 0
 }
 
-// maxRouteEvents bounds the remembered routes of a Change; beyond it, Routing is set.
+// maxRouteEvents bounds the events in Change.Routes. Beyond it, Add sets Routing instead.
 const maxRouteEvents = 1 << 14
 
-// Add adds a later Change.
+// Add merges a later Change into c.
 func (c *Change) Add(later Change) {
 	c.Underlay = c.Underlay || later.Underlay
 	c.Routing = c.Routing || later.Routing
@@ -70,7 +72,7 @@ func (c *Change) Add(later Change) {
 		c.Routing = true
 	}
 	if c.Routing {
-		c.Routes = nil // Host.Read sees the later changes.
+		c.Routes = nil // Not needed: hostnet.Host.Read reads all routes.
 	}
 	if c.Devices == nil {
 		c.Devices = later.Devices
@@ -82,9 +84,9 @@ func (c *Change) Add(later Change) {
 // RouteEvent is a notification about a route.
 type RouteEvent struct {
 	Route rtnetlink.Route
-	// Ours reports whether it has RouteProtoNode.
+	// Ours reports whether the route has the protocol RouteProtoNode.
 	Ours bool
-	// Gone reports whether it was deleted.
+	// Gone reports whether the route was deleted.
 	Gone bool
 }
 

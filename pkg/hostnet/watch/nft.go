@@ -16,9 +16,9 @@ const nfgenmsgBytes = 4
 // linkNameBytes is IFNAMSIZ (include/uapi/linux/if.h).
 const linkNameBytes = 16
 
-// changeOfNFT returns the Change in a datagram about nftables tables: our tables, and whether rules
-// of other programs changed. New elements in the guard's sets only drop more, and elements of pods
-// belong to the plugin: neither needs a turn.
+// changeOfNFT returns the Change in a datagram about nftables: changes of our tables, and whether
+// rules of other programs changed. It ignores new elements in our sets. In the guard's sets these
+// only drop more packets, and the CNI plugin adds the elements of pods.
 func changeOfNFT(b []byte) (c Change) {
 	for kind, body := range rtnetlink.Messages(b) {
 		if kind == 0 {
@@ -55,13 +55,13 @@ func isOthersFilter(family byte, kind uint16, attrs []byte) bool {
 }
 
 // changeOfTable returns the Change in a message. In all messages about tables the first attribute
-// is the table's name (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
+// is the name of the table (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	switch table := rtnetlink.Text(rtnetlink.Attribute(attrs, unix.NFTA_TABLE_NAME)); {
 	case table == abi.NFTNatTable || table == abi.NFTOuterTable:
 		return Change{Routing: true}
 	case table == abi.NFTFlowTableTCP || table == abi.NFTFlowTableUDP:
-		// A new flow table, or a link that joined one, is ours.
+		// A new flow table, or a link that joined one, is a change by this process.
 		return Change{PodLinks: kind != unix.NFT_MSG_NEWFLOWTABLE}
 	case table == abi.NFTGuardTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM}
@@ -77,8 +77,8 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 		}
 		c.AllPods = len(c.Pods) == 0
 	case table == abi.NFTPolicyTable:
-		// Elements, chains and rules change with each policy, but not the rules at hooks: a table
-		// that another program flushes loses them.
+		// Elements, chains and rules change with each policy, but the rules at hooks do not. They
+		// are deleted only if another program flushes the table.
 		gone := kind == unix.NFT_MSG_DELTABLE || turnsOff(kind, attrs)
 		chain := rtnetlink.Text(rtnetlink.Attribute(attrs, unix.NFTA_RULE_CHAIN))
 		return Change{Policy: gone || kind == unix.NFT_MSG_DELRULE &&
@@ -93,7 +93,8 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	return c
 }
 
-// turnsOff reports whether a message makes a table dormant: its chains then see no packet.
+// turnsOff reports whether a message makes a table dormant, so that packets do not traverse its
+// chains.
 func turnsOff(kind uint16, attrs []byte) bool {
 	const dormant = 1 // NFT_TABLE_F_DORMANT
 	flags := rtnetlink.Attribute(attrs, unix.NFTA_TABLE_FLAGS)

@@ -12,16 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/rtnetlink"
 )
 
-// tracker follows links and addresses by the kernel's notifications. So it recognizes a
-// notification without news, and reports whether an index belongs to a pod, a tunnel or another
-// link.
+// tracker stores the links and addresses that the kernel's notifications report. So it recognizes
+// notifications that change nothing, and knows whether an index belongs to a pod, a tunnel or
+// another link.
 type tracker struct {
 	nl    *nl.Handle
 	links map[int]linkSeen
 	addrs map[addrSeen]uint32 // flags
 }
 
-// linkSeen holds the parts of a link's notification that are needed.
+// linkSeen holds the state of a link from its last notification.
 type linkSeen struct {
 	name             string
 	group            uint32
@@ -53,7 +53,7 @@ func openTracker() (*tracker, error) {
 
 func (t *tracker) close() { t.nl.Close() }
 
-// lost reads everything again.
+// lost reads all links and addresses, after notifications were lost.
 func (t *tracker) lost() error {
 	links, err := t.nl.LinkList()
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *tracker) link(gone bool, body []byte) Change {
 		return All()
 	}
 	if body[0] == unix.AF_BRIDGE {
-		return Change{} // The same news for a port of a bridge; the link has its own notification.
+		return Change{} // For a port of a bridge, the link itself has another notification.
 	}
 
 	index := rtnetlink.Number(body[4:])
@@ -148,14 +148,14 @@ func (t *tracker) link(gone bool, body []byte) Change {
 		return podChange(gone, known, was, is)
 	}
 
-	// A new link carries nothing before it has an address or a route, which have notifications of
-	// their own.
+	// A new link carries no packets before it has an address or a route, which have their own
+	// notifications.
 	return Change{Underlay: known || gone}
 }
 
-// tunnelChange returns the Change in a notification of a tunnel device. A device that appeared,
+// tunnelChange returns the Change in a notification about a tunnel device. A device that appeared,
 // disappeared, or changed whether it carries packets may have lost routes and peers without
-// notifications: everything is read. Host.Differs judges the rest.
+// notifications, so everything must be read. hostnet.Host.Differs compares other changes.
 func tunnelChange(anew bool, was, is linkSeen) Change {
 	if anew || was.flags != is.flags || was.operState != is.operState || was.name != is.name {
 		return Change{Underlay: true, Routing: true, Tunnels: true}
@@ -166,7 +166,8 @@ func tunnelChange(anew bool, was, is linkSeen) Change {
 	}}}
 }
 
-// podChange returns the Change in a notification of a pod's link. The plugin configures these.
+// podChange returns the Change in a notification about a pod's link. It ignores changes that the
+// CNI plugin makes when it configures the link.
 func podChange(gone, known bool, was, is linkSeen) Change {
 	if gone || !known {
 		return Change{PodLinks: true}
@@ -194,7 +195,7 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 	var addr netip.Addr
 	for k, v := range rtnetlink.Attributes(body[unix.SizeofIfAddrmsg:]) {
 		switch k {
-		case unix.IFA_LOCAL: // Where a link has a peer's address, too, this is its own.
+		case unix.IFA_LOCAL: // The link's own address, if it also has a peer address.
 			addr, _ = netip.AddrFromSlice(v)
 		case unix.IFA_ADDRESS:
 			if !addr.IsValid() {
@@ -210,14 +211,14 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 	if gone {
 		delete(t.addrs, key)
 	} else if t.addrs[key] = flags; had && was == flags {
-		return Change{} // Its lifetime was extended.
+		return Change{} // Only the lifetime of the address changed.
 	}
 
 	if known && l.tunnel() {
 		return Change{Routing: gone}
 	}
 
-	// Routes with an address as preferred source disappear with it; IPv4 ones without a
+	// Routes with the address as preferred source disappear with it; for IPv4 without a
 	// notification.
 	return Change{Underlay: true, Routing: gone}
 }
@@ -238,7 +239,7 @@ func (t *tracker) route(gone bool, body []byte) Change {
 		kind == unix.RTN_MULTICAST:
 		return Change{} // A route exception, or a route that belongs to an address.
 	case proto == abi.RouteProtoPod && !gone:
-		return Change{} // It belongs to the plugin.
+		return Change{} // The CNI plugin adds it.
 	case proto == abi.RouteProtoPod && l.name != "":
 		return Change{Pods: []string{l.name}}
 	case proto == abi.RouteProtoPod:
@@ -254,7 +255,8 @@ func (t *tracker) route(gone bool, body []byte) Change {
 	return c
 }
 
-// IsTunnel recognizes a tunnel device by its group, or by name before it has the group.
+// IsTunnel reports whether a link is a tunnel device. It checks the group, and the name for a
+// device that does not have the group yet.
 func IsTunnel(a *nl.LinkAttrs) bool {
 	if a.Group == abi.TunnelGroup {
 		return true

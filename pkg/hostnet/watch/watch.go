@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start reports changes in the network namespace of the calling thread: links (so MTU, up and
-// down), addresses, routes, rules, our nftables tables. It collects changes for the time quiet
-// before it sends them. The channel is closed when ctx ends or the subscription breaks; then the
-// caller reads everything and watches again.
+// Start returns a channel that reports changes in the network namespace of the calling thread: of
+// links (including MTU, up and down), addresses, routes, rules and nftables tables. Between two
+// Changes, it collects notifications for at least quiet. The channel is closed when ctx ends or the
+// subscription breaks. After a broken subscription, the caller should read everything and call
+// Start again.
 //
-// After lost notifications (ENOBUFS) everything may have changed. That is reported at most once in
-// the time lossy, because the program that overruns the socket continues.
+// After lost notifications (ENOBUFS), everything may have changed (All). That is reported at most
+// once per lossy, because the program whose changes overrun the socket may continue.
 func Start(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, error) {
 	route, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
@@ -32,7 +33,7 @@ func Start(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 		return nil, fmt.Errorf("subscribe to nftables changes: %w", err)
 	}
 
-	// After the subscription: later changes have notifications.
+	// Open the tracker after the subscription, so that no change is missed in between.
 	seen, err := openTracker()
 	if err != nil {
 		return nil, errors.Join(err, route.Close(), nft.Close())
@@ -63,7 +64,7 @@ func Start(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 	return out, nil
 }
 
-// message is the Change in one datagram; lost reports that datagrams are missing.
+// message is the Change in one datagram. lost reports whether datagrams were lost instead.
 type message struct {
 	Change
 	lost bool
@@ -75,11 +76,11 @@ type gatherer struct {
 	quiet, lossy time.Duration
 }
 
-// run passes on what arrived since the last Change, no sooner than quiet after it. A loss is held
-// back until lossy has passed since the last.
+// run sends the merged changes since the last Change, no sooner than quiet after it. It holds a
+// loss back until lossy has passed since the last reported loss.
 func (g gatherer) run(ctx context.Context, out chan<- Change) {
 	var pending Change
-	var held bool // A loss that was not passed on yet.
+	var held bool // There is a loss that was not reported yet.
 	var rest, calm <-chan time.Time
 	for {
 		send := out
@@ -116,11 +117,12 @@ func (g gatherer) run(ctx context.Context, out chan<- Change) {
 	}
 }
 
-// Receive buffers: for the notifications of a thousand new peers, and of another program's rules.
+// socketBuffer is the size of a receive buffer, bytes. It is enough for the notifications about a
+// thousand new peers, and about another program's rules.
 const socketBuffer = 4 << 20
 
-// subscribe opens a netlink socket with groups, to be read by the Go poller so
-// that closing it ends a read.
+// subscribe opens a netlink socket that is a member of groups. Go's poller reads it, so closing the
+// file ends a read.
 func subscribe(protocol int, groups ...int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		protocol)
@@ -132,7 +134,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// With the default buffer notifications are lost sooner; that is reported.
+	// If this fails, the default buffer is used. Notifications are then lost sooner, which is
+	// reported.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
@@ -144,8 +147,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	return f, nil
 }
 
-// read sends the Change of each datagram until the socket is closed or breaks. After a loss it
-// calls lost.
+// read sends the Change of each datagram until the socket is closed or has an error. When datagrams
+// were lost, it calls lost and sends that.
 func read(ctx context.Context, f *os.File, of func([]byte) Change, lost func() error,
 	out chan<- message) {
 	buf := make([]byte, 1<<16)
