@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// acceptAddrs is step 2 of Resolve. It assigns each candidate its own addresses, and puts addresses
-// that another node has or lists too into Contested. Every address that passed checkAddrs goes to
-// NodeAddrs, regardless of the node that has it.
+// acceptAddrs is step 2 of Resolve. It sets Addresses of each candidate to the addresses that are
+// assigned to it. An address that another node has, or lists too, goes to Contested instead.
+// NodeAddrs gets every address that passed checkAddrs, whether it is assigned or not.
 //
-// An address goes to the first of these:
+// An address is assigned by the first of these rules that applies:
 //
-//  1. this node, if it lists the address;
-//  2. the node, accepted in step 1, that has it in lastGood and still lists it;
-//  3. no node, if two nodes list it, or lastGood says that two did and not all nodes are
+//  1. to this node, if it lists the address;
+//  2. to the node, accepted in step 1, that has it in lastGood and still lists it;
+//  3. to no node, if two nodes list it, or if lastGood says that two did and not all nodes are
 //     listed yet;
-//  4. the one node that lists it.
+//  4. to the one node that lists it.
 //
-// Age and name do not matter here: a node that was taken over is often the older one.
+// Age and name do not matter here, because a compromised node is often the older one.
 func (r *resolver) acceptAddrs(candidates []*candidate) {
 	times := make(map[netip.Addr]int, len(candidates))
 	for _, c := range candidates {
@@ -78,7 +78,8 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	if r.contested[a] {
 		return nil
 	}
-	// A claim that another table has as contested gives way to one that it has as held.
+	// Nodes may come from another table. A node that has the address only as contested there loses
+	// to a node that has it as its own.
 	rest := slices.DeleteFunc(slices.Clone(listing), yields)
 	if len(rest) == 1 {
 		return rest[0]
@@ -86,7 +87,8 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	return nil
 }
 
-// loseAddr records that c lists a, which belongs to holder, or to no node if holder is nil.
+// loseAddr records a refusal: c lists a, which is assigned to holder, or to no node if holder is
+// nil.
 func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
 	what := fmt.Sprintf("it claims the node address %s, which", a)
 	const advice = "correct the addresses of the Node that has no right to it (kubelet " +
@@ -121,7 +123,7 @@ func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listi
 	})
 }
 
-// lastContested returns the addresses that were contested in last and held by no node.
+// lastContested returns the addresses that were contested in last and assigned to no node.
 func lastContested(last map[string]Node) map[netip.Addr]bool {
 	contested, held := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, n := range last {

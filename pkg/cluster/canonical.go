@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// canonical returns n in its one canonical form: addresses and prefixes sorted, without duplicates,
-// IPv4 never as IPv6, prefixes masked, times in UTC, nil instead of empty. Slices that already have
-// that form are shared, not copied.
+// canonical returns n in canonical form: addresses and prefixes are sorted and without duplicates,
+// IPv4 addresses are not IPv4-mapped, prefixes are masked, times are in UTC, and empty slices are
+// nil. Slices that already have this form are shared, not copied.
 func canonical(n Node) Node {
 	n.Created = n.Created.UTC().Round(0)
 	n.Addresses, n.Contested = canonicalAddrs(n.Addresses), canonicalAddrs(n.Contested)
@@ -29,7 +29,7 @@ func canonical(n Node) Node {
 	return n
 }
 
-// shared reports whether a and b are one slice.
+// shared reports whether a and b are the same slice, with the same memory.
 func shared[T any](a, b []T) bool {
 	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
@@ -45,13 +45,14 @@ func canonicalEndpoints(endpoints []netip.AddrPort) []netip.AddrPort {
 	return sorted(each(endpoints, unmap), netip.AddrPort.Compare)
 }
 
-// canonicalPrefixes keeps an invalid prefix, which Masked would turn into the
-// zero one, so that it can be refused.
+// canonicalPrefixes returns prefixes masked, sorted and without duplicates. An invalid prefix stays
+// invalid, so that it can be refused.
 func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return sorted(each(prefixes, netip.Prefix.Masked), netip.Prefix.Compare)
 }
 
-// each returns in with f applied to each element. It returns in itself if no element changes.
+// each returns a copy of in with f applied to each element. It returns in itself if f changes no
+// element.
 func each[T comparable](in []T, f func(T) T) []T {
 	if !slices.ContainsFunc(in, func(v T) bool { return f(v) != v }) {
 		return in
@@ -63,8 +64,8 @@ func each[T comparable](in []T, f func(T) T) []T {
 	return out
 }
 
-// sorted returns in sorted and without duplicates, or nil if it is empty. It returns in itself if
-// it already has that form.
+// sorted returns a copy of in, sorted and without duplicates, or nil if in is empty. It returns in
+// itself if in already has this form.
 func sorted[T comparable](in []T, compare func(a, b T) int) []T {
 	if len(in) == 0 {
 		return nil
@@ -85,8 +86,8 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), slices.Compare(a.Public[:], b.Public[:]))
 }
 
-// compareAge orders nodes: the older first, then by name, then by content, so
-// that two different claims are never equal.
+// compareAge orders nodes by age, oldest first, then by name, then by content. So two different
+// nodes never compare equal.
 func compareAge(a, b *Node) int {
 	if c := cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)); c != 0 {
 		return c
@@ -98,7 +99,8 @@ func compareAge(a, b *Node) int {
 func content(n Node) string {
 	b, err := json.Marshal(n)
 	if err != nil {
-		// A year beyond 9999 has no JSON; equal ages have the same year.
+		// A year above 9999 cannot be marshalled. Compared nodes have the same year, so leave it
+		// out.
 		n.Created = n.Created.AddDate(-n.Created.Year(), 0, 0)
 		b, _ = json.Marshal(n)
 	}

@@ -8,16 +8,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Bounds on what one node may claim. They are far above what any node has, and
-// keep one forged object from filling every node's tables and logs.
+// Bounds on the claims of one node. They are far above the needs of real nodes, and keep one forged
+// object from filling every node's tables and logs.
 const (
 	maxAddresses = 64
 	maxPrefixes  = 16
 	maxKeys      = 16
 )
 
-// check checks the name and the prefixes of c's Node object, without regard to other nodes, and
-// returns what may not be believed.
+// check checks the name and the pod prefixes of c's Node object, without regard to other nodes. It
+// adds sentences to c.problems, and keeps only valid prefixes.
 func (r *resolver) check(c *candidate) {
 	if c.Name == "" {
 		c.problems = append(c.problems, "a node has no name; delete it")
@@ -41,25 +41,27 @@ func (r *resolver) check(c *candidate) {
 // checkAddrs keeps the addresses that may belong to c, without regard to other nodes, and refuses
 // the others.
 //
-// An address that is ignored here never reaches Table.NodeAddrs, which would make it unreachable
-// for pods. A kubelet may write what it likes into the addresses of its own Node. Forged addresses,
-// one by one:
-//   - loopback, multicast, unspecified, broadcast, link-local: no node has these; ignored;
-//   - an address of the cluster or service ranges: ignored, since the ranges are closed
-//     already. A host route is longer than a pod prefix, so a forger would black-hole or
-//     capture one pod or service;
-//   - outside NodeRanges: some address of the world, for instance a resolver's; ignored;
-//   - a gateway of the underlay, or an API server's, on a node without the control-plane
-//     label: pods would lose what it serves, or talk to the forger. The underlay gives this
-//     evidence (DHCP, DNS), so it only refuses newcomers. An address that the node had in
-//     lastGood stays its own: otherwise an attacker who forges evidence would open the way to
-//     that node in clear. A refused address is closed if it is inside NodeRanges, where it
-//     probably belongs to a node, or if lastGood had it closed. Otherwise it is ignored;
-//   - an address of another node: see acceptAddrs, an accepted holder keeps it.
+// Table.NodeAddrs makes addresses unreachable for pods, so a forged address must not get there. A
+// kubelet can write any address into its own Node. The cases are:
+//   - Loopback, multicast, unspecified, broadcast and link-local addresses are ignored, because no
+//     node has them.
+//   - An address in the cluster or service ranges is ignored, because the ranges are closed
+//     already. A host route is more specific than a pod prefix, so with it a forger could
+//     black-hole or capture one pod or service.
+//   - An address outside of NodeRanges is ignored. It may be any address of the Internet, for
+//     example of a resolver.
+//   - The address of a gateway or of an API server is refused on a node without the control-plane
+//     label. Otherwise pods would lose that service, or reach the forger instead. The underlay
+//     supplies this evidence (DHCP, DNS) and can be forged, so it only refuses newcomers. A node
+//     keeps an address that it had in lastGood. Otherwise an attacker who forges evidence could
+//     make packets to that node leave in clear. A refused address is closed if it is inside
+//     NodeRanges, where it probably belongs to a node, or if it was closed in lastGood. Otherwise
+//     it is ignored.
+//   - For an address of another node see acceptAddrs.
 //
-// The remaining addresses are held by no known node. If the node is refused for another reason,
-// they are still unreachable for pods. A pod that cannot reach an address is better than bytes in
-// clear to what is probably a node.
+// No known node holds the remaining addresses. They are unreachable for pods even if the node is
+// refused for another reason. That is better than packets in clear to an address that probably
+// belongs to a node.
 func (r *resolver) checkAddrs(c *candidate) {
 	last := r.last[c.Name]
 	had := func(a netip.Addr) bool {
@@ -104,7 +106,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 	}
 }
 
-// checkAddr returns why a cannot be a node's address, or "" if it can.
+// checkAddr returns the reason why a cannot be a node's address, or "" if it can.
 func checkAddr(a netip.Addr, rules Rules) string {
 	const fix = "; correct the node's addresses (kubelet --node-ip) or delete the Node"
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -124,8 +126,8 @@ func checkAddr(a netip.Addr, rules Rules) string {
 	return ""
 }
 
-// checkEvidence returns why the underlay shows that a is not a worker's address, or "" without such
-// evidence.
+// checkEvidence returns the reason why a cannot be the address of a worker node, or "" if there is
+// none. The underlay shows this: a is the address of a gateway or of an API server.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
 	const fix = ", but is not a control-plane node; if it is one, give it the label " +
 		"node-role.kubernetes.io/control-plane, else delete the Node"
@@ -138,8 +140,8 @@ func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
 	return ""
 }
 
-// checkPrefix returns why p may not be a pod prefix, or "" if it may. own are the accepted prefixes
-// of the same node.
+// checkPrefix returns the reason why p cannot be a pod prefix of a node, or "" if it can. own are
+// the accepted prefixes of the same node.
 func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():
@@ -157,7 +159,7 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	return ""
 }
 
-// checkClaim returns the problems of the VeilNode of a node whose Node object was believed.
+// checkClaim returns the problems of the claim (VeilNode) of an accepted node.
 func checkClaim(n Node) (problems []string) {
 	say := func(format string, args ...any) {
 		problems = append(problems, fmt.Sprintf("its VeilNode is not believed: "+format, args...))
@@ -188,7 +190,8 @@ func checkClaim(n Node) (problems []string) {
 	}
 
 	for _, e := range c.Endpoints[:min(len(c.Endpoints), 2)] {
-		// The key proves the peer: a contested address may carry its outer packets.
+		// The endpoint may be a contested address, because outer packets are authenticated by the
+		// key.
 		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) &&
 			!slices.Contains(n.Contested, e.Addr()) {
 			say("its endpoint %s is not an address of the node with a port; the node has %v", e,

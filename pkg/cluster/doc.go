@@ -1,21 +1,22 @@
 // Package cluster decides where things are: nodes, their keys, addresses and pod prefixes, and
-// which claims about them are believed. It is pure: no clock, no I/O, no kernel. Equal claims lead
-// to equal tables, regardless of the order of their arrival, and resolving a table's own claims
-// again changes nothing.
+// which claims about them are believed. It is pure: it uses no clock, no I/O and no kernel. Equal
+// claims result in equal tables, regardless of the order of their arrival. Resolving the claims of
+// a table again results in the same table.
 //
-// A source yields a State: the claims. Resolve turns it into a Table, which is believed, and a list
-// of Refusals with reasons. Conflicts about addresses are settled one by one. A node that held an
-// address keeps it; if two nodes list an address that no node held, no node gets it. Conflicts
-// about prefixes and keys are settled by the last good table, then creation time, then name. In a
-// Table no two nodes hold the same address or key, or overlapping prefixes.
+// A source yields a State, which holds the claims of nodes. Resolve returns a Table with the
+// believed claims, and a list of Refusals with reasons. Each address is assigned separately. A node
+// that held an address keeps it. If two nodes list an address that no node held, it is assigned to
+// no node. Conflicts about prefixes and keys are decided by the last good table, then by creation
+// time, then by name. In a Table no two nodes hold the same address or key, or overlapping
+// prefixes.
 //
-// Evidence from the underlay, gateways and API servers, can refuse an address to a newcomer. It
-// never opens what was closed.
+// Evidence from the underlay (gateways and API servers) can refuse an address to a newcomer. It
+// never opens an address that was closed.
 //
-// Limits: among newcomers the older node wins a prefix or a key, even if it lies. A kubelet may
-// claim any address that no known node holds, unless NodeRanges bounds them. Keys are believed
-// because the API server publishes them.
+// Limits: among newcomers the older node wins a prefix or a key, even if its claim is false. A
+// kubelet can claim any address that no known node holds, unless NodeRanges restricts addresses.
+// Keys are believed because the API server publishes them.
 //
-// The MTU arithmetic is in mtu.go alone. Start reading at state.go, then resolve.go, check.go
-// (every forged claim, one by one) and address.go.
+// Only mtu.go computes MTUs. Start reading at state.go, then resolve.go, check.go (all cases of
+// forged claims) and address.go.
 package cluster

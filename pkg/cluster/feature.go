@@ -2,21 +2,20 @@ package cluster
 
 import "slices"
 
-// Feature names an ability of a version on which other nodes may rely. A node
-// uses features that all nodes concerned have. It ignores names that it does not
-// know.
+// Feature is the name of an ability of a version of Kubeveil. A node relies on a feature only if
+// all nodes concerned have it. It ignores names that it does not know.
 type Feature string
 
-// UnknownFields: fields of other versions are ignored in VeilNodes, snapshots
-// and requests to veil-wg, and kept in records of pods.
+// UnknownFields means that the node ignores fields of other versions in VeilNodes, snapshots and
+// requests to veil-wg, and keeps them in records of pods.
 const UnknownFields Feature = "unknown-fields"
 
-// BoundSource: tunnel datagrams leave from an address that the Node has, so other nodes need not
-// take them from any other.
+// BoundSource means that the node sends tunnel datagrams only from addresses of its Node object. So
+// other nodes need not accept them from other addresses.
 const BoundSource Feature = "bound-source"
 
 // Features returns the features of this version, sorted. The caller owns the slice.
 func Features() []Feature { return []Feature{BoundSource, UnknownFields} }
 
-// Has reports whether the node that made the claim has a feature. A nil claim has none.
+// Has reports whether the node that made the claim has the feature. A nil claim has no features.
 func (c *Claim) Has(f Feature) bool { return c != nil && slices.Contains(c.Features, f) }

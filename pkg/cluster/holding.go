@@ -8,15 +8,15 @@ import (
 )
 
 // holding maps keys and prefixes to the nodes that hold them. No two nodes hold the same key, or
-// prefixes that overlap. Prefixes are looked up by hash at each length in use: clusters have one or
-// two.
+// prefixes that overlap. Prefixes are looked up in a map, once per prefix length in use. Clusters
+// use one or two lengths.
 type holding struct {
 	keys     map[wgkey.Public]string
 	prefixes map[netip.Prefix]string
-	// lengths are the lengths of prefixes, by family, in no order.
+	// lengths holds the lengths of prefixes in no order, by family; true means IPv6.
 	lengths map[bool][]int
-	// beneath are the held prefixes inside a requested one that no node holds. Each pair of family
-	// and length in asked is complete.
+	// beneath holds the held prefixes inside shorter prefixes, by shorter prefix. It is complete
+	// for the families and lengths in asked.
 	beneath map[netip.Prefix][]netip.Prefix
 	asked   map[lengthOf]bool
 }
@@ -39,7 +39,7 @@ func newHolding() *holding {
 	}
 }
 
-// key returns the holder of k, or "" when there is none.
+// key returns the node that holds k, or "" if there is none.
 func (h *holding) key(k wgkey.Public) string { return h.keys[k] }
 
 // overlaps returns the held prefixes that overlap p, sorted by address.
@@ -50,7 +50,7 @@ func (h *holding) overlaps(p netip.Prefix) []heldPrefix {
 			longer = true
 			continue
 		}
-		// Held prefixes do not overlap: with one that covers p there is no other.
+		// Held prefixes do not overlap, so if one covers p, no other overlaps p.
 		around, _ := p.Addr().Prefix(bits)
 		if node, ok := h.prefixes[around]; ok {
 			return []heldPrefix{{around, node}}
@@ -94,14 +94,14 @@ func (h *holding) putBeneath(l lengthOf, p netip.Prefix) {
 // isLong reports whether the addresses of p have 128 bits.
 func isLong(p netip.Prefix) bool { return p.Addr().BitLen() == 128 }
 
-// takeKey assigns k to node unless another holds it.
+// takeKey assigns k to node unless a node holds it already.
 func (h *holding) takeKey(k wgkey.Public, node string) {
 	if h.keys[k] == "" {
 		h.keys[k] = node
 	}
 }
 
-// takePrefix assigns p to node unless a part of it is held.
+// takePrefix assigns p to node unless it overlaps a held prefix.
 func (h *holding) takePrefix(p netip.Prefix, node string) {
 	if len(h.overlaps(p)) > 0 {
 		return

@@ -22,9 +22,9 @@ const (
 const (
 	// MinMTU6 is the smallest MTU of a link that carries IPv6 (RFC 8200 section 5).
 	MinMTU6 = 1280
-	// MinMTU4 is the smallest MTU we give a link that carries IPv4: the datagram
-	// that every host must accept (RFC 791 section 3.1, RFC 1122 section 3.3.2).
-	// The protocol itself would go down to 68; TCP's default segment would not.
+	// MinMTU4 is the smallest MTU that Kubeveil sets on a link that carries IPv4. It is the size of
+	// the datagram that every host must accept (RFC 791 section 3.1, RFC 1122 section 3.3.2). IPv4
+	// itself allows 68, but TCP's default segment needs 576.
 	MinMTU4 = 576
 	// MaxMTU is the largest IPv4 packet (RFC 791 section 3.1) and the largest MTU of Ethernet and
 	// TUN devices in Linux.
@@ -76,7 +76,7 @@ func TunnelMTU(underlayMTU int, outer6 bool, inside Families) (int, error) {
 	return inner, nil
 }
 
-// MinUnderlayMTU is the smallest underlay MTU that TunnelMTU accepts, bytes.
+// MinUnderlayMTU returns the smallest underlay MTU that TunnelMTU accepts, bytes.
 func MinUnderlayMTU(outer6 bool, inside Families) int {
 	inner := MinMTU4
 	if inside.V6 {
@@ -91,14 +91,14 @@ func MinUnderlayMTU(outer6 bool, inside Families) int {
 
 // MTULine is one line of the arithmetic of an MTU.
 type MTULine struct {
-	// Bytes is the line's contribution, negative for a header.
+	// Bytes is the number of bytes; it is negative for a header.
 	Bytes int `json:"bytes"`
-	// What names it.
+	// What describes the line, such as "UDP header".
 	What string `json:"what"`
 }
 
-// ExplainMTU returns the arithmetic of TunnelMTU line by line, the underlay first
-// and the result last, also for an underlay that TunnelMTU refuses.
+// ExplainMTU returns the arithmetic of TunnelMTU line by line: first the underlay, last the result.
+// It also does so for an underlay that TunnelMTU refuses.
 func ExplainMTU(underlayMTU int, outer6 bool) []MTULine {
 	ip := MTULine{-headerIPv4, "outer IPv4 header"}
 	if outer6 {

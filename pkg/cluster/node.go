@@ -24,8 +24,8 @@ func (c *Claim) Equal(d *Claim) bool {
 		slices.Equal(c.PodPrefixes, d.PodPrefixes) && slices.Equal(c.Features, d.Features)
 }
 
-// AllowedIPs returns the addresses that a peer's tunnel carries in both directions: its pod
-// prefixes, and its addresses as host prefixes, sorted. The caller owns it.
+// AllowedIPs returns the prefixes that the tunnel to the node carries in both directions: its pod
+// prefixes, and its addresses as host prefixes, sorted. The caller owns the slice.
 func (n Node) AllowedIPs() []netip.Prefix {
 	ips := slices.Clone(n.PodPrefixes)
 	for _, a := range n.Addresses {
@@ -35,9 +35,9 @@ func (n Node) AllowedIPs() []netip.Prefix {
 	return slices.Compact(ips)
 }
 
-// Endpoint returns the endpoint of a peer's tunnel for an underlay that has the
-// given families. With both it is the IPv4 endpoint, whose header is 20 bytes
-// shorter. ok is false without a claim or a common family.
+// Endpoint returns the endpoint of the node's tunnel in one of the given families. If both are
+// possible, it is the IPv4 endpoint, because the IPv4 header is 20 bytes shorter. ok is false if
+// the node has no claim or no endpoint of these families.
 func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	if n.Claim == nil {
 		return netip.AddrPort{}, false
@@ -53,9 +53,8 @@ func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	return endpoint, ok
 }
 
-// TunnelSources returns the addresses from which a believed node's tunnel datagrams may come. They
-// are the addresses of its Node and of its endpoints, one of which may be contested. The caller
-// owns the slice.
+// TunnelSources returns the addresses from which tunnel datagrams of the node may come: its
+// addresses, and the addresses of its endpoints, which may be contested. The caller owns the slice.
 func (n Node) TunnelSources() []netip.Addr {
 	sources := slices.Clone(n.Addresses)
 	if n.Claim == nil {
@@ -69,7 +68,7 @@ func (n Node) TunnelSources() []netip.Addr {
 	return sources
 }
 
-// NewestKey returns the key of the newest epoch. ok is false without a claim.
+// NewestKey returns the key of the newest epoch. ok is false if the node has no claim or no key.
 func (n Node) NewestKey() (key Key, ok bool) {
 	if n.Claim == nil || len(n.Claim.Keys) == 0 {
 		return Key{}, false

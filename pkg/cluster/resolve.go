@@ -10,39 +10,39 @@ import (
 
 // candidate is a node that may enter the table.
 type candidate struct {
-	Node              // canonical; addresses and prefixes that may be believed
-	problems []string // why the node, or its claim, may not be believed
+	Node              // in canonical form, reduced to addresses and prefixes that may be believed
+	problems []string // reasons why the node or its claim is refused
 
-	second   bool // of its name
-	accepted bool // by step 1
+	second   bool // an older node has the same name
+	accepted bool // by step 1 of Resolve
 
-	closed []netip.Addr        // addresses that are refused and closed to pods
-	yields map[netip.Addr]bool // addresses that it listed as contested
+	closed []netip.Addr        // refused addresses that stay unreachable for pods
+	yields map[netip.Addr]bool // addresses that it has only as contested
 }
 
-// Resolve decides what to believe of state. It is pure; the order of state.Nodes
-// does not matter, and resolving the same state again with the result as lastGood
-// gives the same table. lastGood may be nil. The result may share memory with the arguments:
-// states and tables are values that never change. Refusals are sorted.
+// Resolve decides which claims in state to believe. It is pure. The order of state.Nodes does not
+// matter. Resolving the same state again, with the result as lastGood, returns the same table.
+// lastGood may be nil. The result may share memory with the arguments, because states and tables
+// never change. Refusals are sorted.
 //
-// In three steps:
+// Resolve has three steps:
 //
-//  1. Pod prefixes, node by node (check, acceptNodes). A node with a bad prefix, or with
-//     one that a node accepted before it holds, is refused as a whole: no peer at all.
-//  2. Addresses, one by one (checkAddrs, acceptAddrs). An address that is refused, or that
-//     another node has or lists too, is not assigned to the node; the node stays.
-//  3. Claims of the nodes accepted in 1. A claim that is bad in itself (checkClaim) or
-//     repeats a key is refused: the node counts as one without a claim (Table.Keyless).
+//  1. Pod prefixes, node by node (check, acceptNodes). A node is refused as a whole, and does not
+//     become a peer, if a prefix is invalid or overlaps a prefix of an accepted node.
+//  2. Addresses, one by one (checkAddrs, acceptAddrs). An address is not assigned to the node if it
+//     is refused, or if another node has it or lists it too. The node itself stays accepted.
+//  3. Claims of the nodes that step 1 accepted. A claim is refused if it is invalid (checkClaim),
+//     or has a key of another node. The node then counts as one without a claim (Table.Keyless).
 //
-// In steps 1 and 3 this node comes first. Next come the nodes that claim nothing from an incumbent,
-// the oldest first. An incumbent is a node that has something in lastGood and still claims it. All
-// others come last. So a node that only holds what it held can lose nothing to any other, and among
-// newcomers age decides, then name. The holder keeps what a refused node contests. The addresses of
-// a refused node go to NodeAddrs (see checkAddrs).
+// Steps 1 and 3 process this node first. Then follow the nodes that claim nothing from an
+// incumbent, oldest first. An incumbent is a node that has something in lastGood and still claims
+// it. The other nodes come last. So a node that only claims what it had cannot lose it to another
+// node. Among newcomers age decides, then name. The addresses of a refused node go to NodeAddrs
+// (see checkAddrs).
 //
-// A node without a claim keeps the claim that lastGood has for the same Node: deleting the Node
-// revokes its key. Until state is synced, facts of lastGood that state lacks are kept: nodes,
-// claims, addresses, API servers, and contested addresses.
+// A node without a claim keeps its claim in lastGood, as long as it is the same Node object. So
+// deleting the Node object revokes its key. Until state is synced, Resolve keeps everything in
+// lastGood that state lacks: nodes, claims, addresses, API servers, and contested addresses.
 func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
@@ -88,12 +88,12 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 // resolver is the state of one call of Resolve.
 type resolver struct {
 	rules      Rules
-	last       map[string]Node // the owners in lastGood
+	last       map[string]Node // the nodes in lastGood, by name
 	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood
 	apiServers []netip.Addr
-	kept       map[string]bool     // nodes whose claim is the one in lastGood
-	contested  map[netip.Addr]bool // unassigned until all nodes are listed
-	addrs      []netip.Addr        // the future NodeAddrs
+	kept       map[string]bool     // nodes whose claim was taken from lastGood
+	contested  map[netip.Addr]bool // assigned to no node until all nodes are listed
+	addrs      []netip.Addr        // becomes NodeAddrs
 	refusals   []Refusal
 }
 
@@ -121,14 +121,14 @@ func (r *resolver) bySeniority(a, b *candidate) int {
 	return compareAge(&a.Node, &b.Node)
 }
 
-// candidates returns a checked candidate for each node, by seniority.
+// candidates returns a checked candidate for each node, sorted by seniority.
 func (r *resolver) candidates(state State) []*candidate {
 	out := make([]*candidate, 0, len(state.Nodes))
 	named := make(map[string]bool, len(state.Nodes))
 	for _, n := range state.Nodes {
 		n = canonical(n)
-		// A key lives as long as its Node: deleting a VeilNode, or all of them with their
-		// definition, removes no peer.
+		// A claim lives as long as its Node object. So deleting a VeilNode, or all of them with
+		// their CustomResourceDefinition, removes no peer.
 		if last, ok := r.last[n.Name]; ok && n.Claim == nil && (!state.Synced ||
 			n.Created.Equal(last.Created)) {
 			n.Claim = last.Claim
@@ -168,8 +168,8 @@ func (r *resolver) refuseAll(c *candidate) {
 	}
 }
 
-// inOrder puts newcomers last: candidates that claim what lastGood assigns to another node.
-// Candidates are sorted by seniority and stay so. This node does not count as a newcomer.
+// inOrder moves candidates for which newcomer is true to the end: they claim what lastGood assigns
+// to another node. Otherwise the order stays. This node never counts as a newcomer.
 func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
 	var before, after []*candidate
 	for _, c := range candidates {
@@ -182,18 +182,19 @@ func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) 
 	return append(before, after...)
 }
 
-// acceptNodes is step 1 of Resolve. This node is accepted with the sound part of its claims.
+// acceptNodes is step 1 of Resolve. This node is always accepted, with the valid part of its
+// prefixes.
 func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool {
 		return c.second || len(c.problems) > 0 && c.Name != r.rules.Self
 	})
 
-	// This node comes first and so reserves all that it claims.
+	// This node comes first, so it reserves all its prefixes.
 	reserved := newHolding()
 	for _, c := range candidates {
 		last := r.last[c.Name]
 		for _, p := range c.PodPrefixes {
-			// A part of its former prefix still belongs to it.
+			// A part of a prefix that the node had also belongs to it.
 			if slices.ContainsFunc(last.PodPrefixes,
 				func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
 				reserved.takePrefix(p, c.Name)
@@ -228,7 +229,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	return accepted
 }
 
-// acceptClaims is step 3 of Resolve: it removes the claims that are not believed.
+// acceptClaims is step 3 of Resolve. It removes refused claims from nodes.
 func (r *resolver) acceptClaims(nodes []*candidate) {
 	var claimed []*candidate
 	reserved := newHolding()
@@ -280,7 +281,7 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 	}
 }
 
-// conflict is something that one node claims and another node holds.
+// conflict is a prefix or key (what) that one node claims and another node (holder) holds.
 type conflict struct{ holder, what string }
 
 func prefixConflicts(h *holding, n Node) (out []conflict) {
@@ -304,7 +305,7 @@ func keyConflicts(h *holding, n Node) (out []conflict) {
 	return out
 }
 
-// refuse records that n lost something to incumbent.
+// refuse records that incumbent holds what n claims, with the reason for the decision.
 func (r *resolver) refuse(n, incumbent Node, what, advice string) {
 	_, before := r.last[incumbent.Name]
 	why := "has the name that sorts first"
@@ -327,8 +328,8 @@ func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
 	})
 }
 
-// orphans returns the node addresses of last that stay closed although no known node holds them.
-// Evidence about gateways and API servers opens none of them.
+// orphans returns the node addresses of lastGood that stay closed although no known node may hold
+// them. Evidence about gateways and API servers does not open them.
 func (r *resolver) orphans() (out []netip.Addr) {
 	for _, a := range r.lastAddrs {
 		if checkAddr(a, r.rules) == "" {

@@ -7,24 +7,25 @@ import (
 	"strings"
 )
 
-// MaxAddedRanges bounds the ranges of services that are added at run time.
+// MaxAddedRanges bounds the service ranges that are added at run time.
 const MaxAddedRanges = 32
 
-// ServiceRange is a range of services that the cluster added at run time by a ServiceCIDR.
+// ServiceRange is a service range that was added to the cluster at run time by a ServiceCIDR
+// object.
 type ServiceRange struct {
-	// Name is the name of the object.
+	// Name is the name of the ServiceCIDR.
 	Name   string       `json:"name"`
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// AddedRanges returns the ranges of services that are closed besides the configured ones, sorted,
-// and sentences about ranges that are refused. It is pure.
+// AddedRanges returns the service ranges that must be closed besides the configured ranges, sorted,
+// and sentences about refused ranges. It is pure.
 //
-// An added range only closes. So it is refused if it contains addresses that must stay reachable.
-// Those are cluster and node ranges, addresses outside, and the addresses of nodes and API servers.
-// This evidence refuses only newcomers: a range of lastGood stays, or an attacker who forges
-// evidence could open it. It is removed once the API server no longer lists it. Until the ranges
-// are listed, the ranges of lastGood stay.
+// Addresses in an added range become unreachable except as services. So a range is refused if it
+// contains addresses that must stay reachable: of cluster and node ranges, of Outside, and of nodes
+// and API servers. This evidence only refuses new ranges. A range of lastGood stays, because
+// otherwise an attacker who forges evidence could open it. It is removed when the API server does
+// not list it any more. Until the ranges are listed, the ranges of lastGood stay.
 func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefix,
 	problems []string) {
 	if lastGood == nil {
@@ -80,7 +81,7 @@ func AddedRanges(rules Rules, state State, lastGood *Table) (added []netip.Prefi
 	return added, problems
 }
 
-// checkAdded returns what must stay reachable in p, or "" if there is nothing.
+// checkAdded returns the reason why p must stay reachable, or "" if there is none.
 func checkAdded(p netip.Prefix, rules Rules, state State, lastGood *Table) string {
 	for _, list := range []struct {
 		what   string
@@ -107,7 +108,7 @@ func checkAdded(p netip.Prefix, rules Rules, state State, lastGood *Table) strin
 	return ""
 }
 
-// unserved are the ranges of addresses that no service can have.
+// unserved are ranges whose addresses no service can have.
 var unserved = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),

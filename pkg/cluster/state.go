@@ -7,20 +7,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// State is a source's knowledge of the cluster at one revision. It is a value: a source never
-// changes a State that it has yielded.
+// State is the knowledge of a source about the cluster at one revision. A source never changes a
+// State that it has yielded.
 type State struct {
 	// Revision grows with each State of one source.
 	Revision uint64 `json:"revision"`
-	// Synced reports whether the source has listed everything once. Peers are only
-	// removed for a synced state.
+	// Synced reports whether the source has listed all objects once. Only a synced State removes
+	// peers.
 	Synced bool `json:"synced"`
 	// Nodes are the claims, in no order.
 	Nodes []Node `json:"nodes"`
-	// APIServers are the addresses at which API servers are reached.
+	// APIServers are the addresses of the API servers.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
-	// ServiceRanges are the cluster's ranges at run time, in any order. RangesListed reports
-	// whether they are known: an API server need not have them.
+	// ServiceRanges are the service ranges that were added at run time, in no order. RangesListed
+	// reports whether they are known. Not every API server supports them.
 	ServiceRanges []ServiceRange `json:"serviceRanges,omitempty"`
 	RangesListed  bool           `json:"rangesListed,omitempty"`
 }
@@ -29,94 +29,94 @@ type State struct {
 // and the node's own VeilNode, if it has one.
 type Node struct {
 	Name string `json:"name"`
-	// Created is the creation time of the Node object; the zero time is oldest.
+	// Created is the creation time of the Node object. The zero time counts as the oldest.
 	Created time.Time `json:"created"`
-	// ControlPlane is the label node-role.kubernetes.io/control-plane, which
-	// the NodeRestriction admission plugin keeps kubelets from setting.
+	// ControlPlane reports whether the Node has the label node-role.kubernetes.io/control-plane.
+	// The NodeRestriction admission plugin prevents kubelets from setting it.
 	ControlPlane bool `json:"controlPlane,omitempty"`
 	// Zone is the label topology.kubernetes.io/zone; "" without it.
 	Zone string `json:"zone,omitempty"`
 	// Addresses are the node's own addresses: Node.status.addresses of the types InternalIP and
 	// ExternalIP, without duplicates.
 	Addresses []netip.Addr `json:"addresses"`
-	// Contested are addresses that the Node lists, and that another node has or lists too. They do
-	// not count as the node's own, and nothing is routed to the node for them. Its endpoint may be
-	// one of them. Only Resolve fills in this field.
+	// Contested are addresses that the Node lists, and that another node has or lists too. They are
+	// not assigned to this node, and their packets are not routed to it. But its endpoint may be
+	// one of them. Only Resolve sets this field.
 	Contested []netip.Addr `json:"contested,omitempty"`
 	// PodPrefixes are Node.spec.podCIDRs.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
-	// Claim is the node's VeilNode; nil when there is none (yet).
+	// Claim is the content of the node's VeilNode; nil means that there is none (yet).
 	Claim *Claim `json:"claim,omitempty"`
 }
 
 // Claim is the content of a VeilNode: what a node claims about itself.
 type Claim struct {
-	// Keys are the node's public keys by epoch, the newest last; at least one.
+	// Keys are the node's public keys, at least one, sorted by epoch, the newest last.
 	Keys []Key `json:"keys"`
-	// Endpoints are the underlay addresses of its tunnel, by family at most one.
+	// Endpoints are the underlay addresses and ports of its tunnel, at most one per family.
 	Endpoints []netip.AddrPort `json:"endpoints"`
-	// PodPrefixes must agree with Node.PodPrefixes, or the claim is not believed.
+	// PodPrefixes must be equal to Node.PodPrefixes. Otherwise the claim is refused.
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
 	// MTU is the MTU of the node's underlay, bytes; 0 means unknown.
 	MTU int `json:"mtu,omitempty"`
-	// Features are the abilities of the node's version, sorted; see Feature. They are not part of a
-	// snapshot: until a node's VeilNode is read they are unknown.
+	// Features are the features of the node's version, sorted. They are not part of a snapshot, so
+	// they are unknown until the node's VeilNode is read.
 	Features []Feature `json:"-"`
 }
 
-// Key is a public key and the epoch it belongs to.
+// Key is a public key and its epoch.
 type Key struct {
 	Epoch  uint32       `json:"epoch"`
 	Public wgkey.Public `json:"public"`
 }
 
-// Table holds what is believed: the peers of this node, sorted by name, and everything that must
-// never be reached in clear.
+// Table holds the believed claims: the peers of this node, and the addresses that must never be
+// reached in clear.
 type Table struct {
 	Revision uint64 `json:"revision"`
 	// Self is this node as the cluster knows it; nil until its Node is seen.
 	Self *Node `json:"self,omitempty"`
 	// Peers are the other nodes whose claims are believed, sorted by name.
 	Peers []Node `json:"peers"`
-	// Keyless are the other nodes that are believed but have no claim yet, sorted
-	// by name. They are not peers, but they keep what they hold.
+	// Keyless are the other accepted nodes without a believed claim, sorted by name. They are not
+	// peers, but they keep their prefixes and addresses.
 	Keyless []Node `json:"keyless,omitempty"`
 	// NodeAddrs are the addresses of all known nodes, sorted. They include the addresses of this
 	// node and of nodes without a key, contested addresses, and harmless addresses of refused
 	// nodes. For pods, each of them is unreachable unless it is local or belongs to a peer.
 	NodeAddrs []netip.Addr `json:"nodeAddrs"`
-	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
-	// claim one before the first list of them arrives.
+	// APIServers are State.APIServers, sorted. They are stored, so that a worker cannot claim the
+	// address of an API server before the source lists these addresses.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
-	// ServiceRanges are closed in addition to the configured ranges: see AddedRanges.
+	// ServiceRanges are closed in addition to the configured ranges; see AddedRanges.
 	ServiceRanges []netip.Prefix `json:"serviceRanges,omitempty"`
 }
 
 // Refusal is a claim that was not believed.
 type Refusal struct {
-	// Node is the newcomer that was refused.
+	// Node is the name of the node whose claim was refused.
 	Node string `json:"node"`
-	// Incumbent is the node that won against it, if there is one.
+	// Incumbent is the name of the node that holds what Node claims; empty means none.
 	Incumbent string `json:"incumbent,omitempty"`
-	// Reason is a sentence for people, with what to do.
+	// Reason is a sentence for people, with the remedy.
 	Reason string `json:"reason"`
 }
 
-// Rules are the settings by which Resolve judges claims.
+// Rules are the settings by which Resolve decides about claims.
 type Rules struct {
 	// Self is the name of this node.
 	Self string
-	// ClusterRanges contain all pod prefixes that there may ever be.
+	// ClusterRanges contain all possible pod prefixes.
 	ClusterRanges []netip.Prefix
-	// ServiceRanges contain all service addresses that there may ever be.
+	// ServiceRanges contain all possible service addresses.
 	ServiceRanges []netip.Prefix
-	// NodeRanges contain all node addresses that there may ever be. An empty list allows any. A
-	// kubelet may write what it likes into its own Node's addresses. Without a bound, a worker can
-	// capture the traffic of pods to an outside address.
+	// NodeRanges contain all possible node addresses. An empty list allows any address. A kubelet
+	// can write any address into its own Node. So without this bound a worker can capture the
+	// traffic of pods to an outside address.
 	NodeRanges []netip.Prefix
 	// Outside are the parts of NodeRanges with hosts that are not nodes.
 	Outside []netip.Prefix
-	// Gateways are the next hops of this node's default routes on the underlay: evidence
-	// against newcomers that are not control-plane nodes.
+	// Gateways are the next hops on the underlay. A newcomer that is not a control-plane node
+	// cannot claim them.
 	Gateways []netip.Addr
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
-// ErrAttached matches the error of Attach for an attachment that exists already.
+// ErrAttached matches the error of Attach if the attachment exists already.
 var ErrAttached = fs.ErrExist
 
-// Exists reports whether there is a record of the attachment, readable or not.
+// Exists reports whether there is a record file for the host link, even if it cannot be read.
 func (p Paths) Exists(hostLink string) (bool, error) {
 	_, err := os.Lstat(p.record(hostLink))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,7 +32,7 @@ func (p Paths) Exists(hostLink string) (bool, error) {
 	return true, nil
 }
 
-// attachment is one Attach at work.
+// attachment is the state of one call of Attach.
 type attachment struct {
 	Paths
 	Record
@@ -40,14 +40,14 @@ type attachment struct {
 	undo  *Undo
 	host  *nl.Handle
 	index int // of the host link, once it exists
-	// The same inside the pod, once setPod has opened it.
+	// pod and podIndex are the handle and the link inside the pod, set by setPod.
 	pod      *nl.Handle
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, according to the record. It pushes onto
-// undo what must be undone if the caller fails later; the caller runs it, also when Attach itself
-// fails. The error matches ErrAttached if a link with the record's names exists.
+// Attach connects the pod whose namespace is open as nsFd, according to the record. It adds to undo
+// the steps that revert it. The caller must run undo if Attach fails, or if the caller fails later.
+// The error matches ErrAttached if a link with one of the record's names exists.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
@@ -88,7 +88,7 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	return nil
 }
 
-// afterStep lets tests fail Attach after each step; nil in programs.
+// afterStep lets tests make Attach fail after a step. It is nil in programs.
 var afterStep func(name string) error
 
 type step struct {
@@ -96,7 +96,7 @@ type step struct {
 	do   func() error
 }
 
-// steps are in the order that keeps the promises of doc.go.
+// steps returns the steps of Attach, in the order that keeps the promises of doc.go.
 func (a *attachment) steps() []step {
 	return []step{
 		{"record", a.writeRecord},
@@ -114,9 +114,9 @@ func (a *attachment) writeRecord() error {
 	return a.write(a.Record)
 }
 
-// stillOpen reports whether the marker that Gate saw exists after the record was written. A program
-// that takes the node out of service removes the marker and then lists records. So either it finds
-// this attachment, or this attachment notices.
+// stillOpen returns an error if the marker that Gate saw does not exist any more. It runs after the
+// record was written. A program that takes the node out of service removes the marker and then
+// lists records. So either that program finds this record, or stillOpen fails.
 func (a *attachment) stillOpen() error {
 	if _, err := os.Lstat(a.ReadyFile); err != nil {
 		return fmt.Errorf("%w: %w: veild removed its marker meanwhile", ErrClosed, err)
@@ -124,7 +124,7 @@ func (a *attachment) stillOpen() error {
 	return nil
 }
 
-// addLink makes both ends by one message, each in its namespace, both down.
+// addLink makes both ends of the veth with one message, each in its namespace. Both are down.
 func (a *attachment) addLink() error {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name = a.HostLink
@@ -152,10 +152,10 @@ func (a *attachment) addLink() error {
 	return filterSources(a.HostLink)
 }
 
-// filterSources enables the reverse path filter of a pod's link. Without it the kernel adds the
-// sender of every ARP request to the node's neighbour table, which all links share: a pod that
-// forges senders fills it. The table of pods judges what the pod sends by IP, neighbour discovery
-// included.
+// filterSources enables the reverse path filter of a pod's link. Without it, the kernel adds the
+// sender of every ARP request to the node's neighbour table, which all links share. So a pod that
+// forges senders could fill the table. The nft table of pods filters the pod's IP packets,
+// including neighbour discovery.
 func filterSources(link string) error {
 	if err := sysctl.Write(sysctl.RPFilter(link), rpFilterStrict); err != nil {
 		return fmt.Errorf("turn the reverse path filter of %s on: %w", link, err)
@@ -163,11 +163,12 @@ func filterSources(link string) error {
 	return nil
 }
 
-// Values of rp_filter. The loose one, 2, that distributions set keeps forged ARP out too.
+// Values of rp_filter. The loose mode, 2, which distributions set, also keeps forged ARP senders
+// out.
 const rpFilterOff, rpFilterStrict = "0", "1"
 
-// writeAddrs adds the link's addresses to the sets. Where policies are enforced, the pod gets its
-// group in the same transaction.
+// writeAddrs adds the pod's addresses to the nft sets. If policies are enforced, it also adds the
+// pod to its group, in the same transaction.
 func (a *attachment) writeAddrs() error {
 	a.undo.Add(func() error {
 		return withSets(func(s nftSets) error { return s.mute(a.HostLink, a.Addrs) })
@@ -184,8 +185,8 @@ func (a *attachment) writeAddrs() error {
 	})
 }
 
-// setPod configures the pod's end. The socket belongs to the namespace in which it was opened, in
-// every thread that uses it later.
+// setPod configures the pod's end. It opens a.pod inside the pod's namespace. The socket stays in
+// that namespace, regardless of the thread that uses it later.
 func (a *attachment) setPod() error {
 	err := netns.DoFd(a.nsFd, a.Netns, func() (err error) {
 		if err := allowIPv6(a.Record); err != nil {
@@ -210,7 +211,8 @@ func (a *attachment) setPod() error {
 	for _, addr := range a.Addrs {
 		with := &nl.Addr{IPNet: single(addr)}
 		if addr.Is6() {
-			// No other host can have the address, and a tentative address cannot be used.
+			// Skip duplicate address detection, because no other host can have the address, and a
+			// tentative address cannot be used.
 			with.Flags = unix.IFA_F_NODAD
 		}
 		if err := nl.Err(a.pod.AddrAdd(l, with)); err != nil {
@@ -221,8 +223,8 @@ func (a *attachment) setPod() error {
 	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
 }
 
-// setHost sets the node's end up, which gives both ends their carrier. Settings that a link refuses
-// while it is down come after.
+// setHost sets the node's end up, which gives both ends a carrier. Then it sets routes and
+// neighbours, which the kernel refuses while the link is down.
 func (a *attachment) setHost() error {
 	if err := a.host.LinkSetUp(linkOf(a.HostLink, a.index)); err != nil {
 		return fmt.Errorf("set %s up: %w", a.HostLink, err)
@@ -230,15 +232,14 @@ func (a *attachment) setHost() error {
 	return setRoutes(a.host, hostRoutes(a.Record, a.index), hostNeighs(a.Record, a.index))
 }
 
-// settlePatience bounds the wait for what the kernel finishes by itself: milliseconds, and seconds
-// while namespaces with many links end, since all of them share one lock (rtnl_mutex).
+// settlePatience bounds the wait in settle. Usually it takes milliseconds. It takes seconds while
+// namespaces with many links are removed, because all namespaces share one lock (rtnl_mutex).
 const settlePatience = 10 * time.Second
 
 // settle waits until the pod can send and receive, so that the first packet after ADD is not lost.
-//   - The carrier came with the other end, but until the kernel's link watch has
-//     run, the pod's end drops what is sent. Linux 6.8 and later do that work when
-//     the link is read.
-//   - An IPv6 address becomes local in a work item, also without duplicate address
+//   - The pod's end has a carrier since the other end is up. But it drops packets until the
+//     kernel's link watch has run. Linux 6.8 and later run it when the link is read.
+//   - An IPv6 address becomes local asynchronously, in a work item, even without duplicate address
 //     detection (net/ipv6/addrconf.c, addrconf_dad_start).
 func (a *attachment) settle() error {
 	deadline := time.Now().Add(settlePatience)
@@ -254,7 +255,8 @@ func (a *attachment) settle() error {
 	}
 }
 
-// pending returns what the pod still waits for, or an empty string.
+// pending describes what the pod still waits for. It returns an empty string if it can send and
+// receive.
 func (a *attachment) pending() (string, error) {
 	l, err := a.pod.LinkByIndex(a.podIndex)
 	if err != nil {
@@ -275,8 +277,8 @@ func (a *attachment) pending() (string, error) {
 	return "", nil
 }
 
-// allowIPv6 opens IPv6 on the pod's end where the runtime made a namespace
-// without it but IPAM gave an IPv6 address.
+// allowIPv6 enables IPv6 on the pod's end if the pod has an IPv6 address, because the runtime may
+// have made a namespace with IPv6 disabled.
 func allowIPv6(r Record) error {
 	for _, a := range r.Addrs {
 		if !a.Is6() {
@@ -310,7 +312,7 @@ func setRoutes(h *nl.Handle, routes []nl.Route, neighs []nl.Neigh) error {
 	return nil
 }
 
-// linkOf is a link for calls that look only at its name and index.
+// linkOf returns a link for calls that use only its name and index.
 func linkOf(name string, index int) nl.Link {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.Index = name, index

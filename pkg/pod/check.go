@@ -10,9 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Check returns sentences for people about how the kernel differs from the record, on the node and
-// in the namespace at nsPath; none if all is as Attach made it. An error means that the check
-// failed. A missing link or namespace is a difference.
+// Check compares the kernel with the record, on the node and in the namespace at nsPath. It returns
+// a sentence for each difference, and none if everything is as Attach made it. A missing link or
+// namespace is a difference. An error means that the check itself failed.
 func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	unlock, err := p.lock(r.HostLink)
 	if err != nil {

@@ -11,19 +11,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Detach removes an attachment: its addresses in the sets, so that no new packet of the pod passes;
-// the link with its known flows; its routes and neighbours; its tracked connections; then the
-// record. It does as much as it can. It ignores missing parts, so it may be repeated, and an
-// unreadable record does not stop it. It does not need the pod's namespace.
+// Detach removes an attachment. First it removes the pod's addresses from the sets, so that no new
+// packet of the pod passes. Then it removes the link, with which routes, neighbours and flow table
+// entries disappear, then the tracked connections, and last the record. It continues after errors
+// as far as it can. It ignores missing parts, so it can be repeated. It works with an unreadable
+// record, and without the pod's namespace.
 //
-// When it returns nil the link is gone and the address may be assigned again. The record stays as
-// long as the link: the next attempt and GC start from it.
+// When it returns nil, the link is gone and the address may be assigned again. The record stays as
+// long as the link, because the next attempt and GC start from the record.
 func (p Paths) Detach(hostLink string) error {
 	c, err := nft.Open()
 	if err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(err, deleteLink(hostLink)))
 	}
-	// Closed last: by then the kernel has freed what this changed, and no other waits for the lock.
+	// Close the connection after the lock is released. Closing waits until the kernel has freed
+	// what was changed, and no other process should wait for the lock meanwhile.
 	defer c.Close()
 	unlock, err := p.lock(hostLink)
 	if err != nil {
@@ -42,10 +44,10 @@ func (p Paths) detach(s nftSets, hostLink string) error {
 	if err := deleteLink(hostLink); err != nil {
 		return errors.Join(muteErr, err)
 	}
-	// An address that could not be removed belongs to a link that is gone: it lets nothing in, and
-	// PruneAddrs removes it. An address that is left in a group of policies would put the next pod
-	// with it into that group, and packets of a known connection would reach that pod unjudged. So
-	// the error keeps the record, and IPAM the address.
+	// If addresses or connections could not be removed, the error keeps the record, and so IPAM
+	// keeps the address. Otherwise the next pod with the address would be in this pod's group of
+	// policies, and would receive packets of this pod's connections. An address that is left in the
+	// pods' sets does no harm, because its link is gone; PruneAddrs removes it.
 	if err := errors.Join(muteErr, p.endConnections(s, addrs)); err != nil {
 		return err
 	}
@@ -57,8 +59,8 @@ func (s nftSets) mute(hostLink string, addrs []netip.Addr) error {
 	return errors.Join(s.leaveGroups(addrs), s.unsetAddrs(hostLink, addrs))
 }
 
-// addrsOf returns the addresses of a link, from its record and from its elements. A crash may have
-// left only one of the two.
+// addrsOf returns the addresses of a link, from its record and from its elements in the sets. After
+// a crash, only one of the two may exist.
 func (p Paths) addrsOf(s nftSets, hostLink string) (addrs []netip.Addr, err error) {
 	if r, err := p.Load(hostLink); err == nil {
 		addrs = r.Addrs
@@ -75,10 +77,10 @@ func (p Paths) addrsOf(s nftSets, hostLink string) (addrs []netip.Addr, err erro
 	return addrs, err
 }
 
-// endConnections deletes the tracked connections of a pod whose link is gone. The table of policies
-// accepts packets of a known connection. So the next pod with one of the addresses would get the
-// packets of this pod's peers, regardless of its own policies. No new connection is tracked
-// meanwhile: there is no route to the addresses.
+// endConnections deletes the tracked connections of a pod whose link is gone, if policies are
+// enforced. The table of policies accepts packets of a known connection. So the next pod with one
+// of the addresses would receive packets of this pod's peers, regardless of its own policies. No
+// new connection is tracked meanwhile, because there is no route to the addresses.
 func (p Paths) endConnections(s nftSets, addrs []netip.Addr) error {
 	judged, err := p.PolicyOpen()
 	if err != nil || !judged || len(addrs) == 0 {
@@ -99,8 +101,8 @@ func (p Paths) endConnections(s nftSets, addrs []netip.Addr) error {
 	return err
 }
 
-// PruneAddrs removes the addresses of links that no longer exist or do not belong to pods, and
-// returns their number.
+// PruneAddrs removes from the sets the addresses of links that do not exist or do not belong to
+// pods, and returns the number of removed addresses.
 func (p Paths) PruneAddrs() (count int, err error) {
 	err = withSets(func(s nftSets) error {
 		count, err = s.deleteElements(ofNoLink)
@@ -109,9 +111,10 @@ func (p Paths) PruneAddrs() (count int, err error) {
 	return count, err
 }
 
-// ofNoLink selects the elements of links that do not belong to pods.
+// ofNoLink returns the elements whose link does not exist or does not belong to a pod.
 func ofNoLink(all []element) ([]element, error) {
-	// Links after elements: an ADD makes its link first, so it is among them.
+	// The links are listed after the elements. An ADD makes its link before its elements, so the
+	// links include those of all pods in all.
 	nameByIndex, err := podLinks()
 	if err != nil {
 		return nil, err
@@ -123,7 +126,7 @@ func ofNoLink(all []element) ([]element, error) {
 	return slices.DeleteFunc(all, func(e element) bool { return names[e.link] }), nil
 }
 
-// podLinks are the names of the links in PodGroup, by index.
+// podLinks returns the names of the links in PodGroup, by index.
 func podLinks() (map[int]string, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {

@@ -3,17 +3,16 @@
 // what was flushed and changes the MTU of living pods.
 //
 // It promises:
-//   - the host end of a pod's veth is in PodGroup from its first moment. By the group the
-//     rules of abi.NFTPodTable mark and judge its packets. It is up only once its
-//     addresses are in their sets: without them the pod is mute;
-//   - Attach that fails leaves nothing, by one explicit undo list;
-//   - Detach may be repeated, and needs neither the pod's namespace nor a record
-//     that can be read;
-//   - a record is on disk before the link exists and until after it is gone, so
-//     List finds everything that a crash leaves behind.
+//   - The host end of a pod's veth is created in PodGroup, by which the rules of abi.NFTPodTable
+//     mark and filter its packets. It is set up only after the pod's addresses are in the sets. A
+//     pod whose addresses are not in the sets is mute: its packets are dropped.
+//   - If Attach fails, nothing is left behind, because it keeps one explicit undo list.
+//   - Detach can be repeated. It needs neither the pod's namespace nor a readable record.
+//   - A record exists before its link is made and until after the link is gone. So List finds
+//     everything that a crash leaves behind.
 //
-// It refuses to attach anything while the node is not guarded: see Gate.
-// Nothing here talks to the API server or to the daemon.
+// It refuses to attach a pod while the node is not guarded; see Gate. It communicates neither with
+// the API server nor with the daemon.
 //
 //	pod namespace                      node
 //	ifName  addr/32, addr/128          vpodXXXXXXXXXXX  (PodGroup)
@@ -21,8 +20,8 @@
 //	  default via them, mtu            host routes in main and TablePod
 //	  permanent neighbours             permanent neighbours
 //
-// It is larger than most packages: the plugin and the daemon share the records, their locks and the
-// format of a pod's addresses in nftables.
+// The package is larger than most, because the plugin and the daemon share the records, their locks
+// and the format of a pod's addresses in nftables.
 //
 // Start reading at Attach, then Check and RepairAll: the three share want.go, which derives the
 // wanted state from a record.

@@ -12,18 +12,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod's addresses are elements of the sets of abi.NFTPodTable, which veild
-// makes: what comes from its link with another source is dropped there.
+// podSets are the sets of abi.NFTPodTable, which veild makes. A pod's addresses are elements of
+// them. The table drops packets from the pod's link with another source.
 
 var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
-// element is one address of one link.
+// element is an element of a set: one address of one host link.
 type element struct {
 	link string
 	addr netip.Addr
 }
 
-// add adds e in the form that abi.NFTPodSet4 describes.
+// add returns the change that adds e to its set, in the format that abi.NFTPodSet4 describes.
 func (e element) add() nft.Elements {
 	set := abi.NFTPodSet6
 	if e.addr.Is4() {
@@ -53,10 +53,10 @@ func elementsOf(link string, addrs []netip.Addr) []element {
 	return all
 }
 
-// nftSets are the sets of the tables of pods and of policies, by one connection: see nft.Conn.
+// nftSets is a connection to the sets in the tables of pods and of policies; see nft.Conn.
 type nftSets struct{ *nft.Conn }
 
-// withSets opens a connection for f: one for all that f reads and changes.
+// withSets calls f with a new connection, and closes it.
 func withSets(f func(nftSets) error) error {
 	c, err := nft.Open()
 	if err != nil {
@@ -65,11 +65,11 @@ func withSets(f func(nftSets) error) error {
 	return errors.Join(f(nftSets{c}), c.Close())
 }
 
-// change removes and adds elements in one transaction. Adding an existing element succeeds;
-// removing a missing one fails. The error matches ErrNotFound when the sets are missing.
+// change adds and removes elements in one transaction. Adding an existing element succeeds. If an
+// element to remove, or a set, is missing, the error matches ErrNotFound.
 func (s nftSets) change(add, remove []element) error { return s.changeAll(add, remove, nil, nil) }
 
-// changeAll is change that also lets pods join and leave groups of policies.
+// changeAll is change, and also adds members to and removes members from groups of policies.
 func (s nftSets) changeAll(add, remove []element, join, leave []member) error {
 	changes := append(inverse(adding(remove)), inverse(adding(leave))...)
 	return s.ChangeElements(append(append(changes, adding(join)...), adding(add)...)...)
@@ -82,7 +82,7 @@ func adding[T interface{ add() nft.Elements }](all []T) (changes []nft.Elements)
 	return changes
 }
 
-// inverse removes what would be added.
+// inverse turns changes that add elements into changes that remove them. It modifies changes.
 func inverse(changes []nft.Elements) []nft.Elements {
 	for i, c := range changes {
 		changes[i].Add, changes[i].Remove = nil, c.Add
@@ -90,8 +90,8 @@ func inverse(changes []nft.Elements) []nft.Elements {
 	return changes
 }
 
-// elements returns all elements. The error matches ErrNotFound when there is no table. A set that
-// does not exist, or belongs to another owner, has no elements.
+// elements returns all elements of the pods' sets. The error matches ErrNotFound if there is no
+// table. A set that does not exist, or has another format, counts as empty.
 func (s nftSets) elements() (all []element, err error) {
 	sets, err := s.Sets(abi.NFTPodTable,
 		func(name string) bool { return slices.Contains(podSets, name) })
@@ -105,12 +105,13 @@ func (s nftSets) elements() (all []element, err error) {
 	return all, err
 }
 
-// changeTries bounds how often elements are read again: the kernel's lists may miss one while
-// another process changes the set, and two processes may remove the same.
+// changeTries bounds how often elements are read. Several tries are needed, because a list from the
+// kernel may lack an element while another process changes the set, and because two processes may
+// remove the same element.
 const changeTries = 3
 
-// addrsOf returns the link's addresses in the sets, sorted; it reads again if they are not as
-// wanted.
+// addrsOf returns the addresses of a link in the sets, sorted. If they differ from want, it reads
+// them again, up to changeTries times.
 func (s nftSets) addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for range changeTries {
@@ -133,15 +134,15 @@ func (s nftSets) addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// sameAddrs reports whether sorted are the addresses of want, in any order.
+// sameAddrs reports whether sorted and want have the same addresses. want may be in any order.
 func sameAddrs(sorted, want []netip.Addr) bool {
 	want = slices.Clone(want)
 	slices.SortFunc(want, netip.Addr.Compare)
 	return slices.Equal(sorted, want)
 }
 
-// deleteElements removes the elements that drop selects, and returns how many; a missing table has
-// none.
+// deleteElements removes the elements that drop returns, and returns their number. It returns 0 if
+// there is no table.
 func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) (int, error) {
 	for try := 1; ; try++ {
 		all, err := s.elements()
@@ -165,8 +166,8 @@ func (s nftSets) deleteElements(drop func(all []element) ([]element, error)) (in
 	}
 }
 
-// unsetAddrs removes all elements of one link. The addresses that are known are removed without a
-// look at the kernel's list, which may miss one while another process changes the set.
+// unsetAddrs removes all elements of one link. It removes known addresses without reading the sets,
+// because a list from the kernel may lack an element while another process changes the set.
 func (s nftSets) unsetAddrs(link string, known []netip.Addr) error {
 	if len(known) > 0 {
 		if err := s.change(nil, elementsOf(link, known)); !errors.Is(err, ErrNotFound) {

@@ -19,11 +19,11 @@ import (
 // ErrClosed matches the error of Gate for a node that is not ready for pods.
 var ErrClosed = errors.New("node is not ready for pods")
 
-// Gate reports whether a pod may be attached: the guard is in force, the base routes exist, and
-// veild has confirmed both since boot. The error names the missing part and a remedy, and matches
-// ErrClosed. podPrefixes are the prefixes that IPAM assigns from. They determine the families of
-// the base routes, and each must lie in a closed cluster range. Gate reads the kernel and needs no
-// running daemon.
+// Gate returns nil if a pod may be attached: the guard is in force, the base routes exist, and
+// veild has written its marker since boot. Otherwise the error matches ErrClosed, and names the
+// missing part and a remedy. podPrefixes are the prefixes from which IPAM assigns addresses. veild
+// must have applied their families, and each must lie in a closed cluster range. Gate reads the
+// kernel and needs no running daemon.
 func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	marker, err := abi.ReadMarker(p.ReadyFile)
 	if err != nil {
@@ -60,7 +60,8 @@ func (p Paths) gatePins() error {
 	return nil
 }
 
-// gateTables looks for both tables, and in the pods' table for what an ADD needs.
+// gateTables checks that the guard's table and the pods' table exist, and that the pods' table has
+// its chain and its sets.
 func gateTables() error {
 	pods := &nft.Table{Name: abi.NFTPodTable, Chains: []nft.Chain{nft.Target(abi.NFTPodChain)}}
 	for _, name := range podSets {
@@ -72,8 +73,8 @@ func gateTables() error {
 	return nil
 }
 
-// gateRoutes looks at the rules of the families that veild applied, and at the
-// closed ranges that hold the pods' prefixes.
+// gateRoutes checks the rules of the families that veild applied, and the closed ranges around the
+// pods' prefixes.
 func gateRoutes(families cluster.Families, podPrefixes []netip.Prefix) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -122,7 +123,7 @@ func gateRules(h *nl.Handle, family int, name string) error {
 	return nil
 }
 
-// gateRange finds the unreachable route of a cluster range that holds prefix.
+// gateRange checks that TablePod has an unreachable route that covers prefix.
 func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 	want := &nl.Route{Table: abi.TablePod, Protocol: abi.RouteProtoNode,
 		Type: unix.RTN_UNREACHABLE}

@@ -13,16 +13,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ErrBusy matches when another process works on the attachment.
+// ErrBusy matches the error if another process holds the lock of the attachment.
 var ErrBusy = errors.New("another call is at work on it")
 
-// busyPoll is how often a lock that is held is tried again.
+// busyPoll is the interval between attempts to take a held lock.
 const busyPoll = 10 * time.Millisecond
 
-// lock excludes all others from the attachment of a host link until unlock: the plugin's ADD and
-// DEL, and the daemon's Repair and SetMTU. It is flock(2) on one of 256 files in PodDir, chosen by
-// the link's name, so that no file must be removed and unrelated pods seldom wait. Without PodDir
-// there is nothing to protect.
+// lock locks the attachment of a host link until unlock is called. ADD and DEL of the plugin, and
+// repairs and SetMTU of the daemon, exclude each other with it. It uses flock(2) on one of 256
+// files in PodDir, which the name of the link selects. So no file must be removed, and unrelated
+// pods seldom wait for each other. If PodDir does not exist, there is nothing to lock.
 func (p Paths) lock(hostLink string) (unlock func(), err error) {
 	f, err := p.openLock(hostLink)
 	if err != nil || f == nil {
@@ -34,8 +34,8 @@ func (p Paths) lock(hostLink string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// lockUntil is lock, but one that is still held when ctx has ended is ErrBusy. It is
-// tried once in any case.
+// lockUntil is lock, but returns ErrBusy if the lock is still held when ctx ends. It tries at least
+// once.
 func (p Paths) lockUntil(ctx context.Context, hostLink string) (unlock func(), err error) {
 	f, err := p.openLock(hostLink)
 	if err != nil || f == nil {
@@ -57,7 +57,7 @@ func (p Paths) lockUntil(ctx context.Context, hostLink string) (unlock func(), e
 	}
 }
 
-// openLock opens the file of a host link; nil where PodDir does not exist.
+// openLock opens the lock file of a host link. It returns nil if PodDir does not exist.
 func (p Paths) openLock(hostLink string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(p.PodDir, lockName(hostLink)), os.O_CREATE|os.O_RDWR, 0o600)
 	if errors.Is(err, ErrNotFound) {
@@ -69,7 +69,7 @@ func (p Paths) openLock(hostLink string) (*os.File, error) {
 	return f, nil
 }
 
-// lockName returns the lock file in PodDir of the host link.
+// lockName returns the name of the host link's lock file in PodDir.
 func lockName(hostLink string) string {
 	shard := "00"
 	if n := len(abi.PodLinkPrefix); len(hostLink) >= n+2 {

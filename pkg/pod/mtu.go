@@ -9,10 +9,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// SetMTU changes the MTU of a living pod: both ends of the veth, the default routes in the pod, and
-// the record, which it returns. In between, the end that receives larger packets has the larger
-// MTU, so no packet is lost. The error matches ErrNotFound when the record, the link or the
-// namespace is gone, and ErrBusy like Repair's. An MTU below IPv6's minimum is refused.
+// SetMTU changes the MTU of a running pod: of both ends of the veth, of the default routes in the
+// pod, and in the record, which it returns. The order of the changes keeps the MTU of the receiving
+// end at least as large as the packets, so no packet is lost. The error matches ErrNotFound if the
+// record, the link or the namespace is gone. It matches ErrBusy if the attachment is still locked
+// when ctx ends. For a pod with an IPv6 address, an MTU below IPv6's minimum is refused.
 func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 	unlock, err := p.lockUntil(ctx, r.HostLink)
 	if err != nil {
@@ -20,7 +21,7 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 	}
 	defer unlock()
 
-	// What was handed in may be older than the lock.
+	// Read the record again, because it may have changed before the lock was taken.
 	r, err = p.Load(r.HostLink)
 	if err != nil {
 		return r, fmt.Errorf("set mtu of %s: %w", r.HostLink, err)
@@ -61,8 +62,9 @@ func setLinkMTU(name string, mtu int) error {
 	})
 }
 
-// setPodMTU runs in the pod's namespace. The routes come first when the MTU
-// shrinks, so that nothing is built that the link would then refuse.
+// setPodMTU sets the MTU of the pod's link and default routes. It must run in the pod's namespace.
+// If the MTU shrinks, it changes the routes first, so that the pod sends no packet that the link
+// would refuse.
 func setPodMTU(r Record) error {
 	h, err := nl.Open()
 	if err != nil {

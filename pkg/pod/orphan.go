@@ -11,10 +11,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Orphans returns the host links of attachments that network no longer owns. Candidates are the
-// records in PodDir, and the links in PodGroup with our names. An orphan is not in valid (names as
-// HostLink returns), and its record, if readable, is of this network. Other networks' attachments
-// and foreign links are never returned. Call Detach for each.
+// Orphans returns the host links of attachments that are not in valid, the host links that the
+// runtime still uses. It checks the records in PodDir, and the links in PodGroup with names as
+// HostLink returns them. It leaves out attachments whose record names another network. The caller
+// calls Detach for each.
 func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) {
 	found := make(map[string]bool)
 	entries, err := os.ReadDir(p.PodDir)

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Paths are the places of records and pinned BPF objects; tests and the namespace lab have their
-// own. It is a value; use DefaultPaths on a node.
+// Paths are the paths of records and of the state that Attach checks. Use DefaultPaths on a node.
+// Tests and the namespace lab use other paths.
 type Paths struct {
 	// PodDir holds a record for each attached pod interface.
 	PodDir string
@@ -15,7 +15,8 @@ type Paths struct {
 	BPFDir string
 	// ReadyFile is the marker that veild writes after its first apply.
 	ReadyFile string
-	// PolicyDir holds reservations of groups. Empty means that no policies are enforced.
+	// PolicyDir holds reservations of groups of policies. If it is empty, policies are never
+	// enforced.
 	PolicyDir string
 }
 

@@ -20,37 +20,39 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Where NetworkPolicy is enforced, a pod is a member of one group: its addresses are elements of
-// the group's sets in the table abi.NFTPolicyTable. A pod without a group is mute. The daemon
-// reserves the group of a pod when the pod is bound to the node. Attach adds the pod in the
-// transaction that assigns its link its addresses:
+// If NetworkPolicy is enforced, each pod is a member of one group: its addresses are elements of
+// the group's sets in the table abi.NFTPolicyTable. A pod without a group is mute: its packets are
+// dropped. When a pod is bound to the node, the daemon writes a reservation with the group of the
+// pod. Attach adds the pod to this group, in the transaction that adds the addresses of its link:
 //
 //	daemon ─► PolicyDir/<pod> ─► Attach ─► pods4, pods6, members of the group
 //
-// Without a reservation, or if the group is gone, the pod is attached mute, and the daemon adds it.
+// Without a reservation, or if the group is gone, Attach leaves the pod mute. The daemon adds it to
+// a group later.
 
-// Workload is the pod as Kubernetes calls it. The zero value is not known.
+// Workload identifies a pod in Kubernetes. The zero value means that the pod is not known.
 type Workload struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
 
-// reservation is a file of PolicyDir.
+// reservation is the content of a file in PolicyDir.
 type reservation struct {
 	Workload
 	// Group is the name of the group, without the prefixes of its sets.
 	Group string `json:"group"`
 }
 
-// name is a hash: namespace, name and UID together may be longer than a file name.
+// file returns the name of the reservation's file. It is a hash, because namespace, name and UID
+// together may be too long for a file name.
 func (w Workload) file() string {
 	sum := sha256.Sum256([]byte(w.Namespace + "\x00" + w.Name + "\x00" + w.UID))
 	return hex.EncodeToString(sum[:16])
 }
 
-// OpenPolicy makes PolicyDir, so that pods are attached mute from now on unless they have a
-// reservation. The table must be there: Attach refuses without it.
+// OpenPolicy makes PolicyDir. From now on, Attach leaves pods without a reservation mute. The table
+// abi.NFTPolicyTable must exist, because Attach fails without it.
 func (p Paths) OpenPolicy() error {
 	if err := os.MkdirAll(p.PolicyDir, 0o700); err != nil {
 		return fmt.Errorf("make directory of reservations: %w", err)
@@ -58,7 +60,7 @@ func (p Paths) OpenPolicy() error {
 	return nil
 }
 
-// PolicyOpen reports whether NetworkPolicy is enforced on this node since boot.
+// PolicyOpen reports whether NetworkPolicy is enforced on this node: PolicyDir exists.
 func (p Paths) PolicyOpen() (bool, error) {
 	if p.PolicyDir == "" {
 		return false, nil
@@ -73,7 +75,7 @@ func (p Paths) PolicyOpen() (bool, error) {
 	return true, nil
 }
 
-// ClosePolicy removes PolicyDir: pods are attached without regard to policies from now on.
+// ClosePolicy removes PolicyDir. From now on, Attach ignores policies.
 func (p Paths) ClosePolicy() error {
 	if err := os.RemoveAll(p.PolicyDir); err != nil {
 		return fmt.Errorf("remove reservations: %w", err)
@@ -81,8 +83,8 @@ func (p Paths) ClosePolicy() error {
 	return nil
 }
 
-// Reserve writes the group of each pod and removes the reservations of all others. It writes only
-// what differs.
+// Reserve writes a reservation for each pod in groups, and removes all other reservations. It does
+// not rewrite equal ones.
 func (p Paths) Reserve(groups map[Workload]string) error {
 	wanted := make(map[string]bool, len(groups))
 	var errs []error
@@ -118,8 +120,8 @@ func (p Paths) Reserve(groups map[Workload]string) error {
 	return errors.Join(errs...)
 }
 
-// reserved returns the group of a pod. It returns an empty string if there is no reservation that
-// can be read.
+// reserved returns the reserved group of a pod, or an empty string if there is no readable
+// reservation.
 func (p Paths) reserved(w Workload) string {
 	data, err := os.ReadFile(filepath.Join(p.PolicyDir, w.file()))
 	if err != nil || w.UID == "" {
@@ -138,8 +140,8 @@ type member struct {
 	addr netip.Addr
 }
 
-// membersOf are the elements of a pod of a group: its addresses, and for each the pair that lets
-// the pod reach itself by a service.
+// membersOf returns the elements of a pod in a group: each address in the group's set, and each
+// address in the set of pairs that lets the pod reach itself through a service.
 func membersOf(group string, addrs []netip.Addr) (out []member) {
 	for _, a := range addrs {
 		if a.Is4() {
@@ -159,12 +161,14 @@ func (m member) add() nft.Elements {
 	return nft.Elements{Table: abi.NFTPolicyTable, Set: m.set, Add: []nft.Element{e}}
 }
 
-// reserveTries bounds how often Attach follows a daemon that changes the reservation meanwhile.
+// reserveTries bounds how often Attach tries again because the daemon changed the reservation
+// meanwhile.
 const reserveTries = 5
 
-// writeJudged adds a link's addresses and its pod's group in one transaction. The daemon
-// changes a reservation before it changes the kernel. So a reservation that is the same afterwards
-// was right, or the daemon will see the record and move the pod.
+// writeJudged adds a link's addresses, and its pod to the reserved group, in one transaction. Then
+// it reads the reservation again. If it is unchanged, the group was right: the daemon changes a
+// reservation before it changes the kernel, so if it changes the group later, it finds the record
+// and moves the pod.
 func (p Paths) writeJudged(s nftSets, r Record) error {
 	addrs := elementsOf(r.HostLink, r.Addrs)
 	if err := s.Find(&nft.Table{Name: abi.NFTPolicyTable}); err != nil {
@@ -183,7 +187,7 @@ func (p Paths) writeJudged(s nftSets, r Record) error {
 		err := s.changeAll(addrs, nil, next, leave)
 		if errors.Is(err, ErrNotFound) && group != "" {
 			in = nil
-			continue // the group is gone; the daemon has written another
+			continue // The group is gone, so the daemon has written another reservation.
 		}
 		if err != nil {
 			return unguarded(err)
@@ -195,21 +199,23 @@ func (p Paths) writeJudged(s nftSets, r Record) error {
 			return nil
 		}
 	}
-	// Mute, until the daemon sees the record.
+	// Leave the pod mute, until the daemon finds its record.
 	if err := s.leaveGroups(r.Addrs); err != nil {
 		return err
 	}
 	return unguarded(s.change(addrs, nil))
 }
 
-// afterJoin lets tests change the reservation once the kernel has the pod; nil in programs.
+// afterJoin lets tests change the reservation after the pod was added to its group. It is nil in
+// programs.
 var afterJoin func()
 
-// leaveGroups removes addresses from all groups, so that the next pod with one of them is not in a
-// group already. A table that is not there has no groups.
+// leaveGroups removes addresses from all groups, so that the next pod with one of them is not
+// already in a group. If there is no table, it returns nil.
 //
-// The daemon may move the pod between groups meanwhile, as often as policies change. So what was
-// found is all only if nothing changed while it was looked for.
+// The daemon may move the pod between groups meanwhile, as often as policies change. So the groups
+// that were found are complete only if nothing changed during the search. Otherwise leaveGroups
+// searches again.
 func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 	for began := time.Now(); ; {
 		found, quiet, err := s.groupsOf(addrs)
@@ -219,7 +225,7 @@ func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 		gone := errors.Is(err, ErrNotFound)
 		moved := errors.Is(err, nft.ErrSetRemoved) || gone && len(found) > 0
 		switch {
-		case gone && !moved: // no table
+		case gone && !moved: // there is no table
 			return nil
 		case err == nil && quiet, err != nil && !moved:
 			return err
@@ -231,17 +237,17 @@ func (s nftSets) leaveGroups(addrs []netip.Addr) error {
 	}
 }
 
-// leaveLimit is for how long leaveGroups follows a daemon that changes groups meanwhile.
+// leaveLimit bounds the time for which leaveGroups searches again.
 const leaveLimit = 10 * time.Second
 
 var errNotQuiet = errors.New("the pod may be in one that was not looked at")
 
-// beforeRead lets tests change the table before groupsOf reads a set; nil in programs.
+// beforeRead lets tests change the table before groupsOf reads a set. It is nil in programs.
 var beforeRead func(set string)
 
-// groupsOf finds the elements of addresses; quiet reports whether nothing changed meanwhile. The
-// error matches ErrNotFound without a table, and nft.ErrSetRemoved when a set was removed after the
-// sets were listed.
+// groupsOf returns the elements of addresses in all groups. quiet reports whether nothing changed
+// during the search. The error matches ErrNotFound if there is no table, and nft.ErrSetRemoved if a
+// set was removed after the sets were listed.
 func (s nftSets) groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
 	if len(addrs) == 0 {
 		return nil, true, nil

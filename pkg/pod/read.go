@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
-// kernel holds the state of pods on the node: links with their routes, and sets.
+// kernel holds the connections for reading and changing the state of pods on the node.
 type kernel struct {
 	links *nl.Handle
 	sets  nftSets
@@ -42,7 +42,7 @@ func (k *kernel) close() {
 	k.sets.Close()
 }
 
-// end is one end of the veth as the kernel has it.
+// end is the state of one end of a veth in the kernel.
 type end struct {
 	index  int
 	mtu    int
@@ -54,11 +54,13 @@ type end struct {
 	neighs []nl.Neigh
 }
 
-// nodeEnd is the end on the node, and what guards it.
+// nodeEnd is the state of the end on the node, with its addresses in the sets and its reverse path
+// filter.
 type nodeEnd struct {
 	end
-	own []netip.Addr // in the sets, sorted
-	// rpFilter is the link's reverse path filter, "" when the link has gone meanwhile.
+	own []netip.Addr // the link's addresses in the sets, sorted
+	// rpFilter is the value of the link's rp_filter. It is "" if the link has disappeared
+	// meanwhile.
 	rpFilter string
 }
 
@@ -109,9 +111,9 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 	return e, nil
 }
 
-// listRoutes lists routes by filter, whose fields Table, Protocol, Type and
-// LinkIndex the kernel itself then looks at (NETLINK_GET_STRICT_CHK), where it
-// would else copy every table whole. A table that does not exist is empty.
+// listRoutes returns the routes that match filter. With NETLINK_GET_STRICT_CHK, the kernel itself
+// filters by Table, Protocol, Type and LinkIndex. Otherwise it would copy all routes of every
+// table. A table that does not exist counts as empty.
 func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.Route, error) {
 	if err := h.SetStrictCheck(true); err != nil {
 		return nil, fmt.Errorf("set strict checking of netlink: %w", err)
@@ -120,7 +122,8 @@ func listRoutes(h *nl.Handle, family int, filter *nl.Route, mask uint64) ([]nl.R
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
-	// Neighbours are listed in a form that strict checking refuses.
+	// Strict checking is switched off again, because the library's requests for neighbours do not
+	// pass it.
 	return routes, errors.Join(err, h.SetStrictCheck(false))
 }
 
@@ -144,13 +147,13 @@ func (n *nodeEnd) readFilter(link string) (err error) {
 	return err
 }
 
-// nodeEnds are the node's ends of attachments, by host link, without their links' own addresses. A
-// link that does not exist is not among them.
+// nodeEnds holds the node's ends of attachments by host link. The field addrs is not set. A link
+// that does not exist has no entry.
 type nodeEnds map[string]*nodeEnd
 
-// readNodeEnds reads the node's ends of all records at once: a dump of links, and by family one of
-// neighbours and one of pods' routes for each table; then the sets, again when they are not as
-// recorded (changeTries).
+// readNodeEnds reads the node's ends of all records with few requests: a dump of links, and per
+// family a dump of neighbours and one of pods' routes per table. Then it reads the sets, up to
+// changeTries times if they differ from the records.
 func readNodeEnds(k *kernel, records []Record) (nodeEnds, error) {
 	ends, families := nodeEnds{}, map[int]bool{}
 	for _, r := range records {
@@ -195,7 +198,7 @@ func readNodeEnds(k *kernel, records []Record) (nodeEnds, error) {
 	return ends, nil
 }
 
-// readNodeFamily reads the neighbours and routes of a family into ends.
+// readNodeFamily reads the neighbours and routes of a family into the ends in byIndex.
 func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	neighs, err := h.NeighList(0, family)
 	if err != nil {
@@ -222,7 +225,7 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	return nil
 }
 
-// readOwn reads the addresses that the sets hold into ends.
+// readOwn reads the elements of the sets into the field own of ends.
 func (ends nodeEnds) readOwn(s nftSets) error {
 	all, err := s.elements()
 	if err != nil {
@@ -248,7 +251,8 @@ func (ends nodeEnds) lacksAddrs(r Record) bool {
 	return n != nil && !sameAddrs(n.own, r.Addrs)
 }
 
-// unguarded keeps a table that does not exist from being taken for a pod that does not.
+// unguarded turns an error for a missing table (ErrNotFound) into ErrClosed, because callers take
+// ErrNotFound for a missing pod.
 func unguarded(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("%w: %s; is veild running?", ErrClosed, err.Error())
@@ -264,7 +268,7 @@ func familiesOf(r Record) []int {
 	return families
 }
 
-// nodeDiff is how the node's end differs from the record.
+// nodeDiff holds the differences of the node's end from the record.
 type nodeDiff struct {
 	texts          []string
 	addrs, up, grp bool
@@ -313,7 +317,7 @@ func (n nodeEnd) diff(r Record) nodeDiff {
 	return d
 }
 
-// diffPod returns how the pod's end differs from the record.
+// diffPod returns a sentence for each difference of the pod's end from the record.
 func (e end) diffPod(r Record) []string {
 	var texts []string
 	say := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }

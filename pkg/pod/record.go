@@ -29,7 +29,7 @@ const recordSuffix = ".json"
 var ErrNotFound = fs.ErrNotExist
 
 // Record describes an attachment: one interface of one container. It holds the plugin's input and
-// IPAM's addresses, and nothing that the kernel chose.
+// the addresses from IPAM, but no values that the kernel chose.
 type Record struct {
 	// Network is the name of the CNI network.
 	Network string `json:"network"`
@@ -38,20 +38,20 @@ type Record struct {
 	IfName      string `json:"ifName"`
 	// Netns is CNI_NETNS: the path of the pod's network namespace.
 	Netns string `json:"netns"`
-	// HostLink is the name of the veth's end on the node; it is HostLink(ContainerID, IfName).
+	// HostLink is the name of the veth's end on the node: HostLink(ContainerID, IfName).
 	HostLink string `json:"hostLink"`
 	// Addrs are the pod's addresses, at most one of each family.
 	Addrs []netip.Addr `json:"addrs"`
 	// MTU is the MTU in bytes of both ends of the veth and of the pod's default routes.
 	MTU int `json:"mtu"`
-	// Workload is the pod as the runtime named it; the zero value when it did not.
+	// Workload is the pod in Kubernetes. It is the zero value if the runtime did not name it.
 	Workload Workload `json:"workload,omitzero"`
 	// Took is the duration of the ADD; 0 means unknown.
 	Took time.Duration `json:"took,omitempty"`
 
-	// other is an object of the fields that this version does not define, in compact form; nil
-	// means none. They are written back, so that the version that defines them still finds them
-	// after a rollback or beside a plugin of another version.
+	// other is a JSON object with the fields that this version does not define, in compact form;
+	// nil means none. They are written back, so that another version that defines them still finds
+	// them.
 	other json.RawMessage
 }
 
@@ -77,7 +77,7 @@ func (r *Record) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool {
-		// As encoding/json matches names.
+		// encoding/json matches names in the same way, without regard to case.
 		return slices.ContainsFunc(recordFields,
 			func(f string) bool { return strings.EqualFold(f, name) })
 	})
@@ -101,24 +101,25 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	return append(text, r.other[1:]...), nil
 }
 
-// HostLink names the host end of the veth of one attachment: 15 bytes, the
-// longest name that the kernel allows (IFNAMSIZ less the zero).
+// HostLink returns the name of the host end of an attachment's veth. It has 15 bytes, the longest
+// name that the kernel allows (IFNAMSIZ minus the terminating zero).
 func HostLink(containerID, ifName string) string {
 	sum := identity(containerID, ifName)
 	return abi.PodLinkPrefix + hex.EncodeToString(sum[:6])[:11]
 }
 
-// identity hashes what identifies an attachment on a node. A container id holds
-// no zero byte (CNI: alphanumerics, dot, dash, underscore), so no two share it.
+// identity returns a hash of what identifies an attachment on a node. A container id contains no
+// zero byte (CNI: alphanumerics, dot, dash, underscore), so different attachments have different
+// inputs.
 func identity(containerID, ifName string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(containerID + "\x00" + ifName))
 }
 
-// HostMAC and PodMAC are the addresses of the two ends of the veth: locally
-// administered, derived from the attachment, so that both are known before the link exists.
+// HostMAC returns the hardware address of the veth's end on the node. It is locally administered
+// and derived from the attachment, so it is known before the link exists.
 func (r Record) HostMAC() net.HardwareAddr { return r.mac(8) }
 
-// PodMAC is the address of the end inside the pod; see HostMAC.
+// PodMAC returns the hardware address of the end inside the pod; see HostMAC.
 func (r Record) PodMAC() net.HardwareAddr { return r.mac(16) }
 
 func (r Record) mac(offset int) net.HardwareAddr {
@@ -128,7 +129,7 @@ func (r Record) mac(offset int) net.HardwareAddr {
 	return mac
 }
 
-// Validate returns what is wrong with the record, or nil.
+// Validate returns an error if the record is invalid.
 func (r Record) Validate() error {
 	switch {
 	case len(r.Addrs) == 0:
@@ -163,14 +164,15 @@ func (r Record) Validate() error {
 	return nil
 }
 
-// Bounds of a pod's MTU, bytes: RFC 791 section 3.2, and the largest that the veth driver takes.
+// Bounds of a pod's MTU, bytes: the minimum of RFC 791 section 3.2, and the maximum of the veth
+// driver.
 const (
 	MinMTU4 = 68
 	MaxMTU  = 65535
 )
 
-// ParseRecord reads a record of this or another version and validates it. Fields that this version
-// does not define stay in the record.
+// ParseRecord parses and validates a record of this or another version. Fields that this version
+// does not define are kept in the record.
 func ParseRecord(data []byte) (Record, error) {
 	var r Record
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -183,7 +185,7 @@ func ParseRecord(data []byte) (Record, error) {
 	return r, r.Validate()
 }
 
-// write puts the record on disk, replacing one of the same link, with mode 0600.
+// write writes the record to its file, with mode 0600, and replaces an existing one.
 func (p Paths) write(r Record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -195,7 +197,8 @@ func (p Paths) write(r Record) error {
 	return nil
 }
 
-// NoteTook writes into the record how long the ADD took; concurrent changes of the daemon stay.
+// NoteTook writes the duration of the ADD into the record. It keeps concurrent changes of the
+// daemon.
 func (p Paths) NoteTook(hostLink string, took time.Duration) error {
 	unlock, err := p.lock(hostLink)
 	if err != nil {
@@ -210,7 +213,7 @@ func (p Paths) NoteTook(hostLink string, took time.Duration) error {
 	return p.write(r)
 }
 
-// Load reads the record of a host link. The error matches ErrNotFound when there is no record.
+// Load reads the record of a host link. The error matches ErrNotFound if there is no record.
 func (p Paths) Load(hostLink string) (Record, error) {
 	path := p.record(hostLink)
 	data, err := os.ReadFile(path)
@@ -227,15 +230,15 @@ func (p Paths) Load(hostLink string) (Record, error) {
 	return r, nil
 }
 
-// ListOthers is List without the records of known host links, which it does not read; it counts
-// all.
+// ListOthers is List without the records of known host links, which it does not read. count is the
+// number of all records.
 func (p Paths) ListOthers(known map[string]bool) (records []Record, count int, err error) {
 	return p.list(known)
 }
 
-// List reads all records, sorted by host link. Records that cannot be read are left out and named
-// in the error, beside the others; a directory that does not exist counts as empty. Some may still
-// be being attached: they are locked.
+// List returns all records, sorted by host link. Records that cannot be read are left out. The
+// error, which may come together with records, names them. A directory that does not exist counts
+// as empty. Some of the pods may still be in Attach, which holds their lock.
 func (p Paths) List() ([]Record, error) {
 	records, _, err := p.list(nil)
 	return records, err

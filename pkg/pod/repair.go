@@ -14,22 +14,23 @@ import (
 // Repaired is the result for one attachment that differed from its record.
 type Repaired struct {
 	Record Record
-	// Changed are sentences for people: what was put right.
+	// Changed holds a sentence for each difference that was repaired.
 	Changed []string
-	// Err matches ErrNotFound when the record or the link is gone: the pod is being removed. It
-	// matches ErrBusy when a plugin that is at work on the attachment had not ended when ctx did.
+	// Err matches ErrNotFound if the record or the link is gone, because the pod is being removed.
+	// It matches ErrBusy if a plugin still held the lock of the attachment when ctx ended.
 	Err error
 }
 
-// RepairAll makes the node's end of attachments match their records: addresses in the sets, group,
-// link up, neighbours and host routes, in that order, so that a pod is guarded before it is
-// reachable. It does not enter the pods' namespaces. It returns those that differed, sorted by host
-// link. An error means that nothing was checked; it matches ErrClosed when the pods' table is
-// missing.
+// RepairAll makes the node's ends of attachments match their records: addresses in the sets, group,
+// link up, neighbours and host routes. It works in this order, so that a pod is guarded before it
+// is reachable. It does not enter the pods' namespaces. It returns the attachments that differed,
+// sorted by host link. An error means that attachments could not be checked. It matches ErrClosed
+// if the pods' table is missing.
 //
-// It reads the kernel once for all, without locks. A difference may be a plugin's work in progress.
-// So it locks only those attachments, reads their records and the kernel again, and changes what
-// still differs. The cost is two readings, regardless of the number of pods and repairs.
+// First it reads the kernel once for all attachments, without locks. A difference may be a plugin's
+// work in progress. So it locks the attachments that differ, reads their records and the kernel
+// again, and repairs what still differs. So it reads the kernel twice, regardless of the number of
+// pods, unless it has to wait for locks.
 func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil
@@ -50,8 +51,8 @@ func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, err
 	return p.repairFreeFirst(ctx, k, differ)
 }
 
-// RepairNamed is RepairAll for the attachments of those host links, which probably differ: they are
-// locked at once and read once.
+// RepairNamed is RepairAll for the attachments of the given host links. These probably differ, so
+// it locks them before the first reading.
 func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired, error) {
 	if len(hostLinks) == 0 {
 		return nil, nil
@@ -68,8 +69,8 @@ func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired,
 	return p.repairFreeFirst(ctx, k, named)
 }
 
-// repairFreeFirst repairs records. It waits for locked ones one by one, while it holds no other
-// lock.
+// repairFreeFirst repairs the attachments that are not locked. Then it waits for the locked ones,
+// one by one, without holding other locks.
 func (p Paths) repairFreeFirst(ctx context.Context, k *kernel,
 	records []Record) ([]Repaired, error) {
 	ended, cancel := context.WithCancel(ctx)
@@ -86,7 +87,7 @@ func (p Paths) repairFreeFirst(ctx context.Context, k *kernel,
 	return all, err
 }
 
-// again repairs all[i], which was busy.
+// again repairs the attachment of all[i], which was locked before, and updates all[i].
 func (p Paths) again(ctx context.Context, k *kernel, all []Repaired, i int) ([]Repaired, error) {
 	one, err := p.repairThose(ctx, k, []Record{all[i].Record})
 	if err != nil {
@@ -98,7 +99,8 @@ func (p Paths) again(ctx context.Context, k *kernel, all []Repaired, i int) ([]R
 	return all, nil
 }
 
-// repairThose locks records, reads the kernel and repairs.
+// repairThose locks the attachments of records, reads the kernel and repairs. It returns the
+// results sorted by host link.
 func (p Paths) repairThose(ctx context.Context, k *kernel,
 	records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
@@ -123,10 +125,10 @@ func (p Paths) repairThose(ctx context.Context, k *kernel,
 	return done, nil
 }
 
-// lockRecords locks the attachments, as many as are free before ctx ends, and returns their records
-// as they are under the lock; done are those that cannot be repaired, with the reason. Attachments
-// share lock files, and flock(2) does not recognize two holders in one process: each file is locked
-// once.
+// lockRecords locks the attachments of records until ctx ends. It returns the records of the locked
+// ones, read again under the lock, and in done the others with the reason. Attachments share lock
+// files, and a second flock(2) of the same file would wait for the first, so it locks each file
+// only once.
 func (p Paths) lockRecords(ctx context.Context,
 	records []Record) (locked []Record, done []Repaired, unlock func()) {
 	var unlocks []func()
@@ -148,7 +150,7 @@ func (p Paths) lockRecords(ctx context.Context,
 
 		current := r
 		if err == nil {
-			current, err = p.Load(r.HostLink) // What was handed in may be older than the lock.
+			current, err = p.Load(r.HostLink) // r may have changed before the lock was taken.
 		}
 
 		if err != nil {
@@ -173,7 +175,8 @@ func failed(r Record, changed []string, err error) Repaired {
 	return Repaired{Record: r, Changed: changed, Err: err}
 }
 
-// repair puts right what differs. A link that is not there matches ErrNotFound.
+// repair repairs the differences of one attachment and returns a sentence for each. The error
+// matches ErrNotFound if the link does not exist.
 func (ends nodeEnds) repair(k *kernel, r Record) ([]string, error) {
 	n, found := ends[r.HostLink]
 	if !found {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Touched holds the times at which files were last made, replaced or removed in the folders of
-// records and of reservations. A time is zero if a later change may go unseen.
+// Touched holds the times at which files were last made, replaced or removed in the directories of
+// records and of reservations. A time is zero if it cannot prove that nothing changes later with
+// the same time.
 type Touched struct{ records, reservations time.Time }
 
 // SameRecords reports whether no record changed between t and other.
@@ -20,12 +21,13 @@ func (t Touched) Same(other Touched) bool {
 		t.reservations.Equal(other.reservations)
 }
 
-// settled is how long ago the last change has to be: a later one within one step of the file
-// system's clock, at most 10 ms, would leave the same time.
+// settled is the age that a last change must have to count. A more recent time proves nothing,
+// because another change within one step of the file system's clock, at most 10 ms, would have the
+// same time.
 const settled = time.Second
 
-// Touched returns when files were last touched. A time of less than a second ago, and one that
-// cannot be read, is zero.
+// Touched returns the modification times of the directories. A time that is less than settled ago,
+// or that cannot be read, is zero.
 func (p Paths) Touched() (t Touched) {
 	now := time.Now()
 	for dir, at := range map[string]*time.Time{p.PodDir: &t.records, p.PolicyDir: &t.reservations} {

@@ -2,16 +2,17 @@ package pod
 
 import "errors"
 
-// Undo is the list of what must be taken back when a later step fails. The zero
-// value is empty and ready.
+// Undo is a list of functions that revert completed steps if a later step fails. The zero value is
+// an empty list.
 type Undo struct {
 	steps []func() error
 }
 
-// Add puts f on the list; it is called before everything added earlier.
+// Add appends f to the list. Run calls functions in reverse order.
 func (u *Undo) Add(f func() error) { u.steps = append(u.steps, f) }
 
-// Run undoes all steps, the last first. It continues past errors, joins them, and empties the list.
+// Run calls all functions, the last first, and empties the list. It continues after errors, and
+// joins them.
 func (u *Undo) Run() error {
 	var errs []error
 	for i := len(u.steps) - 1; i >= 0; i-- {

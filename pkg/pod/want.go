@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Gateway is the next hop of a pod's default route in the family of addr.
+// Gateway returns the next hop of a pod's default route in the family of addr.
 func Gateway(addr netip.Addr) netip.Addr {
 	if addr.Is4() {
 		return netip.MustParseAddr(abi.PodGateway4)
@@ -18,10 +18,10 @@ func Gateway(addr netip.Addr) netip.Addr {
 	return netip.MustParseAddr(abi.PodGateway6)
 }
 
-// tables are the routing tables that hold a host route to each pod.
+// tables are the routing tables on the node that have a host route to each pod.
 var tables = []int{unix.RT_TABLE_MAIN, abi.TablePod}
 
-// hostRoutes are the routes to the pod on the node.
+// hostRoutes returns the routes on the node to the pod's addresses.
 func hostRoutes(r Record, index int) []nl.Route {
 	var routes []nl.Route
 	for _, a := range r.Addrs {
@@ -35,7 +35,7 @@ func hostRoutes(r Record, index int) []nl.Route {
 	return routes
 }
 
-// hostNeighs are the permanent neighbours on the node: the pod's addresses.
+// hostNeighs returns the permanent neighbours on the node, which are the pod's addresses.
 func hostNeighs(r Record, index int) []nl.Neigh {
 	var neighs []nl.Neigh
 	for _, a := range r.Addrs {
@@ -44,7 +44,7 @@ func hostNeighs(r Record, index int) []nl.Neigh {
 	return neighs
 }
 
-// podNeighs are the permanent neighbours in the pod: its gateways.
+// podNeighs returns the permanent neighbours in the pod, which are its gateways.
 func podNeighs(r Record, index int) []nl.Neigh {
 	var neighs []nl.Neigh
 	for _, a := range r.Addrs {
@@ -53,8 +53,8 @@ func podNeighs(r Record, index int) []nl.Neigh {
 	return neighs
 }
 
-// podRoutes are the routes in the pod: by family the gateway on the link, then
-// the default route via it with the pod's MTU.
+// podRoutes returns the routes in the pod. Per family these are a route to the gateway, and the
+// default route via the gateway with the pod's MTU.
 func podRoutes(r Record, index int) []nl.Route {
 	var routes []nl.Route
 	for _, a := range r.Addrs {
@@ -77,7 +77,7 @@ func defaultRoute(a netip.Addr, index, mtu int) nl.Route {
 	}
 }
 
-// DefaultPrefix is the prefix of length zero in the family of addr.
+// DefaultPrefix returns the prefix of length zero in the family of addr.
 func DefaultPrefix(addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -97,7 +97,7 @@ func family(a netip.Addr) int {
 	return nl.FamilyV6
 }
 
-// linkScope is the scope of a route without a gateway; IPv6 routes have none.
+// linkScope returns the scope of a route without a gateway. IPv6 routes have no scopes.
 func linkScope(a netip.Addr) nl.Scope {
 	if a.Is4() {
 		return unix.RT_SCOPE_LINK

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Leftovers returns all objects of pods in the calling thread's namespaces: links, elements, host
-// routes, records, and host-local's reservations. There is a line for each.
+// Leftovers returns a line for each object of pods in the calling thread's namespaces: links,
+// elements of sets, host routes, records, and address reservations of host-local.
 func Leftovers(podDir, ipamDir string) ([]string, error) {
 	h, links, err := nl.OpenLinks()
 	if err != nil {
@@ -67,7 +67,7 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	return lines, nil
 }
 
-// elements returns the elements of the sets of pods. Without their table there are none.
+// elements returns a line for each element of the pods' sets. It returns none if there is no table.
 func elements() ([]string, error) {
 	sets, err := nft.Sets(abi.NFTPodTable, func(name string) bool {
 		return name == abi.NFTPodSet4 || name == abi.NFTPodSet6
@@ -85,8 +85,8 @@ func elements() ([]string, error) {
 	return lines, nil
 }
 
-// AddLink makes a veth in the namespace nsFd that has no owner, called name, with
-// its other end in the calling thread's namespace.
+// AddLink makes a veth called name in the namespace nsFd, with its other end in the calling
+// thread's namespace. No record belongs to it.
 func AddLink(nsFd int, name string) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -99,7 +99,7 @@ func AddLink(nsFd int, name string) error {
 		PeerTxQLen: -1})
 }
 
-// LinkIndex finds a link of the calling thread's namespace.
+// LinkIndex returns the index of a link in the calling thread's namespace.
 func LinkIndex(name string) (int, error) {
 	index := 0
 	err := nl.OnLink(name, func(_ *nl.Handle, l nl.Link) error {

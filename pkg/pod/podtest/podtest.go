@@ -1,6 +1,6 @@
 // Package podtest prepares a namespace as veild leaves a node: the pins, the nft tables, the rules,
-// the closed ranges and the marker. There is no daemon, and the programs do nothing. It is imported
-// by tests only.
+// the closed ranges and the marker. There is no daemon, and the pinned BPF programs let every
+// packet pass. Only tests import it.
 package podtest
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Ready makes the calling thread's network and mount namespace one in which
-// pods may be attached: ranges are the cluster ranges, bpfDir is on a bpffs.
+// Ready prepares the calling thread's network and mount namespace, so that pods can be attached.
+// ranges are the cluster ranges. bpfDir must be on a bpffs.
 func Ready(bpfDir, readyFile string, ranges ...netip.Prefix) error {
 	for _, step := range []func() error{
 		func() error { return Pin(bpfDir) },
@@ -38,7 +38,7 @@ func Ready(bpfDir, readyFile string, ranges ...netip.Prefix) error {
 	return nil
 }
 
-// Pin pins programs that let everything pass.
+// Pin pins the guard's programs, which let every packet pass, in dir.
 func Pin(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -51,7 +51,7 @@ func Pin(dir string) error {
 	return nil
 }
 
-// PinProgram pins a program of this name that lets everything pass.
+// PinProgram pins a program called name, which lets every packet pass, at path.
 func PinProgram(path, name string) error {
 	const next = -1 // TCX_NEXT, TC_ACT_UNSPEC
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -65,20 +65,20 @@ func PinProgram(path, name string) error {
 	return prog.Pin(path)
 }
 
-// Guard adds the guard's nft table, empty, and the table of pods with its chain and sets, without
-// rules.
+// Guard makes the guard's nft table without content, and the table of pods with its chain and sets
+// but without rules.
 func Guard() error {
 	return errors.Join((&nft.Table{Name: abi.NFTGuardTable}).Replace(), pods(nftables.TypeIFName, 0))
 }
 
-// Full makes the table of pods again with room for one element in each set.
+// Full replaces the table of pods by one whose sets can hold only one element.
 func Full() error { return pods(nftables.TypeIFName, 1) }
 
-// Foreign makes the table of pods again with sets of another type.
+// Foreign replaces the table of pods by one whose sets have another key type.
 func Foreign() error { return pods(nftables.TypeIPAddr, 0) }
 
-// pods makes the table of pods. The keys of its sets have first before the address. size bounds
-// their elements; 0 means no limit.
+// pods replaces the table of pods. The keys of its sets consist of a value of type first and an
+// address. size bounds the number of elements; 0 means no limit.
 func pods(first nftables.SetDatatype, size uint32) error {
 	t := &nft.Table{Name: abi.NFTPodTable, Chains: []nft.Chain{nft.Base(abi.NFTPodChain,
 		nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw)}}
@@ -142,7 +142,7 @@ func Closed(p netip.Prefix) *nl.Route {
 	}
 }
 
-// Mark writes the marker of veild for the families of the ranges.
+// Mark writes veild's marker to path, for the families of the ranges.
 func Mark(path string, ranges ...netip.Prefix) error {
 	boot, err := abi.BootID()
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// Sockets counts the sockets of nfnetlink that a thread opens. It counts at the system call,
-// regardless of the package that opens them.
+// Sockets counts the nfnetlink sockets that a thread opens. It counts system calls, so it does not
+// matter which package opens the sockets.
 type Sockets struct{ state *ebpf.Map }
 
 // socketState is the value of Sockets.state.
 type socketState struct{ Thread, Opened uint64 }
 
-// CountSockets attaches the counter until the test ends. Call it outside other mount namespaces. It
-// skips the test where the kernel traces no system calls.
+// CountSockets attaches the counter until the test ends. Call it in the initial mount namespace. It
+// skips the test if the kernel cannot trace system calls.
 func CountSockets(t testing.TB) *Sockets {
 	t.Helper()
 	state, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16,
@@ -50,8 +50,8 @@ func CountSockets(t testing.TB) *Sockets {
 	return &Sockets{state}
 }
 
-// trace attaches the program in a mount namespace where tracefs is mounted. Not every machine has
-// mounted it.
+// trace attaches the program from a new mount namespace in which it mounts tracefs, because not
+// every machine has it mounted.
 func trace(prog *ebpf.Program) (l link.Link, err error) {
 	ended := make(chan struct{})
 	go func() {
@@ -73,7 +73,8 @@ func trace(prog *ebpf.Program) (l link.Link, err error) {
 	return l, err
 }
 
-// Of returns how many sockets f opens on the calling thread, which must be locked.
+// Of returns the number of sockets that f opens on the calling thread. The caller has called
+// runtime.LockOSThread.
 func (s *Sockets) Of(f func() error) (int, error) {
 	state := socketState{Thread: uint64(unix.Gettid())}
 	if err := s.state.Put(uint32(0), state); err != nil {
@@ -86,8 +87,8 @@ func (s *Sockets) Of(f func() error) (int, error) {
 	return int(state.Opened), err
 }
 
-// countSocket is the program. Arguments of the system call begin at offset 16, 8 bytes each
-// (/sys/kernel/tracing/events/syscalls/sys_enter_socket/format).
+// countSocket returns the BPF program of the counter. The arguments of the system call begin at
+// offset 16 and have 8 bytes each (/sys/kernel/tracing/events/syscalls/sys_enter_socket/format).
 func countSocket(stateFD int) (asm.Instructions, error) {
 	const family, protocol = 16, 32
 	const info = -8 // struct bpf_pidns_info on the stack; its first field is the thread
