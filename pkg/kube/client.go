@@ -22,22 +22,23 @@ import (
 type ClientConfig struct {
 	// Node is this node's name in Kubernetes.
 	Node string
-	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
+	// Kubeconfig is the path of a kubeconfig file; empty means the pod's service account.
 	Kubeconfig string
 	// Log receives changes and problems; nil discards them.
 	Log *slog.Logger
 }
 
-// Times of the client; tests shorten them.
+// timing holds the times of the client, which tests shorten.
 type timing struct {
-	coalesce   time.Duration // least time between two states
-	orphanTick time.Duration // how often VeilNodes without Node are looked for
-	// how long an orphan is kept; up to as much again is added by a hash of the names
+	coalesce   time.Duration // shortest time between two states
+	orphanTick time.Duration // interval of checks for VeilNodes without a Node
+	// orphanGrace is the shortest time that an orphan is kept. Nodes delete it at different times,
+	// up to the double of it.
 	orphanGrace time.Duration
-	lookup      time.Duration // how often the API server's host name is looked up
-	confirm     time.Duration // wait before the loss of most nodes is confirmed by a second list
-	silentTick  time.Duration // least time between two requests about silent peers
-	// over how long nodes spread their first requests about a silent peer
+	lookup      time.Duration // interval of look-ups of the API server's host name
+	confirm     time.Duration // wait before the second list that confirms the loss of most nodes
+	silentTick  time.Duration // shortest time between two requests about silent peers
+	// silentSpread is the time over which nodes spread their first requests about a silent peer.
 	silentSpread time.Duration
 }
 
@@ -47,8 +48,8 @@ var defaultTiming = timing{
 	silentSpread: 30 * time.Second,
 }
 
-// Client is the Kubernetes source of one node. Run it once; its other methods
-// may be called at any time from any goroutine.
+// Client is the Kubernetes source of one node. Call Run once. Any goroutine may call the other
+// methods at any time.
 type Client struct {
 	node   string
 	server *api.Server
@@ -65,11 +66,11 @@ type Client struct {
 	ranges    *store[rangeEntry]
 	// veilNodeReader fills veilNodes; Run makes it.
 	veilNodeReader *reflector.Reflector
-	changed        chan struct{} // a store changed; capacity 1
-	publish        chan struct{} // the publisher should look; capacity 1
-	doubted        chan struct{} // a doubt began; capacity 1
-	writing        chan struct{} // held during writes of this node's VeilNode; capacity 1
-	// labelled holds a token when labels of Nodes may have changed.
+	changed        chan struct{} // holds a token if a store changed
+	publish        chan struct{} // holds a token if the publisher should check its object
+	doubted        chan struct{} // holds a token if a doubt began, see loss.go
+	writing        chan struct{} // a lock for writes of this node's VeilNode
+	// labelled holds a token if labels of Nodes may have changed.
 	labelled chan struct{}
 
 	left    servicefeed.Left
@@ -78,14 +79,14 @@ type Client struct {
 	mu        sync.Mutex
 	desired   *cluster.Claim
 	hostAddrs []netip.Addr
-	looked    bool            // host was looked up once, found or not
+	looked    bool            // the first look-up of host is done, with or without success
 	doubt     bool            // most nodes were suddenly lost, see loss.go
-	second    map[string]bool // names of the second list; nil if there was none
+	second    map[string]bool // names of Nodes in the second list; nil before that list
 	silent    []string        // see SetSilent
 }
 
-// New reads the credentials and prepares a Client; it does not yet talk to the
-// API server. Errors name the file that is wrong and the remedy.
+// New reads the credentials and returns a Client. It does not connect to the API server. Errors
+// name the wrong file and the remedy.
 func New(o ClientConfig) (*Client, error) {
 	cfg, err := api.Config(o.Kubeconfig)
 	if err != nil {
@@ -123,5 +124,5 @@ func newClient(o ClientConfig, cfg *rest.Config) (*Client, error) {
 	return c, nil
 }
 
-// wake makes Run look at the stores.
+// wake makes Run read the stores.
 func (c *Client) wake() { api.Poke(c.changed) }

@@ -12,13 +12,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// orphans records since when each VeilNode has had no Node. It is used by one goroutine.
+// orphans records since when each VeilNode has had no Node. Only one goroutine uses it.
 type orphans struct {
 	since   map[types.UID]time.Time
 	refused map[types.UID]bool
 }
 
-// due returns the names and entries of the VeilNodes that have had no Node for longer than wait.
+// due returns the VeilNodes by name that have had no Node for at least wait.
 func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[string]veilNodeEntry,
 	wait func(name string) time.Duration) map[string]veilNodeEntry {
 	out := map[string]veilNodeEntry{}
@@ -36,7 +36,7 @@ func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[s
 			out[name] = v
 		}
 	}
-	o.since = since // forgets names that are gone or have a Node again
+	o.since = since // without VeilNodes that are gone or have a Node again
 	return out
 }
 
@@ -73,15 +73,14 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 	}
 }
 
-// patience returns how long this node waits before it deletes an orphan: the grace,
-// and a share of as much again that differs by node. One node then deletes the
-// orphan, and the others see that it is gone.
+// patience returns how long this node waits before it deletes an orphan: orphanGrace, plus a part
+// of it that differs by node. So one node deletes the orphan, and the others see that it is gone.
 func (c *Client) patience(orphan string) time.Duration {
 	return c.times.orphanGrace + api.Spread(c.times.orphanGrace, c.node, orphan)
 }
 
-// deleteOrphan reads the Node once more, since the watch may lag, and deletes
-// exactly the object that was seen.
+// deleteOrphan reads the Node from the API server, because the watch may lag. If there is no Node,
+// it deletes the VeilNode, with its UID and version as preconditions.
 func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry) error {
 	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
@@ -97,7 +96,7 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 		Preconditions: &metav1.Preconditions{UID: &v.uid, ResourceVersion: &v.version}})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // it was deleted or changed by another writer: checked again
+		return nil // It was deleted or changed meanwhile, so the next tick checks it again.
 	case err != nil:
 		return api.Explain("delete", object.VeilNodes, err)
 	}

@@ -7,26 +7,26 @@
 //	                           quota ─► feed ──────────┴─► servicefeed, policyfeed: sinks
 //
 // Promises:
-//   - Nothing is believed from a half-read list. Until every kind has been
-//     listed once, a State is not Synced and holds no claims: otherwise a
-//     newcomer whose forged claim happened to be listed first would be the incumbent.
-//   - Once synced, always synced: while the API server is away the last
-//     State stands, and nothing emptier is ever yielded.
-//   - A malformed object costs its own claim, never the source: its claim is
-//     nil, it is logged once, and it is shown by Problems.
-//   - Nothing here is on the way of a packet: Publish returns at once, and
-//     writes are retried in the background.
+//   - Nothing is believed from a half-read list. Until every kind has been listed once, a State is
+//     not Synced and holds no claims. Otherwise a newcomer whose forged claim was listed first
+//     would become the incumbent.
+//   - A synced State is never followed by one that is not. While the API server is unreachable, the
+//     last State stays valid.
+//   - A malformed object costs only its own claim, which is nil. It is logged once, and Problems
+//     returns it.
+//   - No packet waits for this package. Publish returns at once, and writes are retried in the
+//     background.
 //
-// It holds little: objects are reduced to the fields in use while they are decoded. A thousand
-// nodes are a few hundred kilobytes. No generated client is linked. Nodes are requested as
-// protobuf, from which package wire reads the fields that are used. An API server may also answer
-// in JSON. VeilNodes exist only in JSON.
+// It uses little memory, because objects are reduced to the used fields while they are decoded. A
+// thousand nodes take a few hundred kilobytes. No generated client is linked. Nodes are requested
+// in protobuf, from which package wire reads the used fields. An API server may also answer in
+// JSON. VeilNodes exist only in JSON.
 //
-// A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it with the Node. Where
-// no controller manager runs, the nodes do it themselves (collect.go): any node may, a while after
-// the Node went, after asking the API server once more, with the object's UID as a precondition.
-// Where a policy allows each node its own VeilNode only, that is refused and left to the garbage
-// collector.
+// A VeilNode is owned by its Node, so Kubernetes' garbage collector removes it with the Node. If no
+// controller manager runs, nodes do that themselves (collect.go). Any node may delete a VeilNode
+// some time after its Node disappeared. It first reads the Node from the API server, and has the
+// UID of the VeilNode as a precondition. If a policy allows a node to write only its own VeilNode,
+// the deletion is refused, and only the garbage collector can do it.
 //
 // Start reading at run.go, then feeds.go.
 package kube

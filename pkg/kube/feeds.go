@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Server is the address that the credentials name for the API server; it is not valid when they
-// have a host name.
+// Server returns the address of the API server in the credentials. It is not valid if the
+// credentials have a host name.
 func (c *Client) Server() netip.AddrPort { return c.server.Addr() }
 
 // ServerVerifier returns a function that verifies the certificate of a connection to an API server,
@@ -21,7 +21,7 @@ func (c *Client) ServerVerifier() func(tls.ConnectionState) error {
 	return c.server.ServerVerifier()
 }
 
-// Problems returns sentences about present problems, sorted; see api.Server.
+// Problems returns sentences about current problems, sorted; see api.Server.
 func (c *Client) Problems() []string { return c.server.Problems() }
 
 // RunServices passes Services and EndpointSlices to sink until ctx ends; see servicefeed.Run.
@@ -35,18 +35,19 @@ func (c *Client) RunAPIServers(ctx context.Context, sink service.Sink) error {
 	return servicefeed.RunAPIServers(ctx, c.server, sink, &c.left)
 }
 
-// LeftOut returns what RunServices leaves out, sorted by kind and namespace.
+// LeftOut returns the numbers of objects that RunServices leaves out, sorted by kind and namespace.
 func (c *Client) LeftOut() []service.LeftOut { return c.left.All() }
 
-// RunPolicies passes Pods, Namespaces and policies to sink until ctx ends; see policyfeed.Run. The
-// labels of Nodes are those that Run reads.
+// RunPolicies passes Pods, Namespaces and policies to sink until ctx ends; see policyfeed.Run. It
+// also passes the labels of Nodes, which Run reads.
 func (c *Client) RunPolicies(ctx context.Context, sink policy.Sink) error {
 	return policyfeed.Run(ctx, c.server, c.node, sink, func(ctx context.Context, listed func()) {
 		c.passNodeLabels(ctx, sink, listed)
 	})
 }
 
-// ListPolicies returns all policies that the API server has now, as RunPolicies passes them on.
+// ListPolicies lists all policies of the API server, and returns them as RunPolicies passes them
+// on.
 func (c *Client) ListPolicies(ctx context.Context) (policy.Policies, error) {
 	return policyfeed.List(ctx, c.server)
 }
@@ -57,8 +58,8 @@ func (c *Client) ReadPolicies(w policy.Written) (policy.Policies, error) {
 	return policyfeed.Read(w)
 }
 
-// Deny sets which policies deny more than their text does, for pods of this node. RunDenials
-// creates an Event for each. Deny returns at once; the caller must not change the denials later.
+// Deny sets the policies that deny more than their text does, for pods of this node. RunDenials
+// creates an Event for each. Deny returns at once. The caller must not change denials later.
 func (c *Client) Deny(denials []policy.Denial) { c.denials.Set(denials) }
 
 // RunDenials creates Events for the denials of Deny until ctx ends; see policyfeed.Denials.

@@ -7,13 +7,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// sameLabels compares labels. Nil means more labels than are kept.
+// sameLabels reports whether a and b are equal. Nil means that there were too many labels to keep.
 func sameLabels(a, b map[string]string) bool {
 	return maps.Equal(a, b) && (a == nil) == (b == nil)
 }
 
-// passNodeLabels passes the labels of Nodes to sink, until ctx ends. It calls listed after the
-// first time.
+// passNodeLabels passes the labels of Nodes to sink whenever they change, until ctx ends. It calls
+// listed after the first time.
 func (c *Client) passNodeLabels(ctx context.Context, sink policy.Sink, listed func()) {
 	var passed map[string]map[string]string
 	for {

@@ -13,25 +13,24 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// A server whose data was restored or emptied lists few Nodes, and the tunnels to all the
-// others would go at once. So a state that lacks more than half of the nodes of the last one
-// is not believed before a second list, some time later, lacks them too:
+// An API server whose data was restored or lost lists few Nodes. Without a check, the tunnels to
+// all other nodes would be removed at once. So if a state lacks more than half of the nodes of the
+// last state, the missing nodes are kept until a second list, some time later, lacks them too:
 //
 //	changed ─► state ─► keepSuddenlyLost ─► yield
 //	                      │ ▲
 //	               doubt  ▼ │ secondList
 //	                   confirmLoss: wait, list Nodes
 //
-// New nodes in such a state count at once.
+// New nodes in such a state are used at once.
 
-// Recall sets the last good table, with whose nodes the first list is compared. It is
-// called before Run.
+// Recall sets the last good table. The first list is compared with its nodes. Call it before Run.
 func (c *Client) Recall(t cluster.Table) {
 	c.recalled = slices.Concat(t.Peers, t.Keyless)
 }
 
-// keepSuddenlyLost returns next together with the nodes of last that it suddenly lacks,
-// until a second list lacks them too. Only Run calls it.
+// keepSuddenlyLost returns next. If next lacks more than half of the nodes in last, the result also
+// has the missing nodes, until a second list lacks them too. Only Run calls it.
 func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) cluster.State {
 	listed := make(map[string]bool, len(next.Nodes))
 	for _, n := range next.Nodes {
@@ -43,7 +42,7 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 			lost = append(lost, n)
 		}
 	}
-	// Nodes that come back one by one do not end the doubt about the others.
+	// The doubt lasts until no node is missing, so nodes that reappear one by one do not end it.
 	c.mu.Lock()
 	doubt := c.doubt
 	c.mu.Unlock()
@@ -70,7 +69,7 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 	return next
 }
 
-// setDoubt begins or ends a doubt. The second list of an earlier one does not count.
+// setDoubt begins or ends a doubt. The end discards the second list.
 func (c *Client) setDoubt(doubt bool) {
 	c.mu.Lock()
 	begins := doubt && !c.doubt
@@ -84,14 +83,15 @@ func (c *Client) setDoubt(doubt bool) {
 	}
 }
 
-// secondList returns the names of a second list, nil while there is none.
+// secondList returns the names of Nodes in the second list, or nil before that list.
 func (c *Client) secondList() map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.second
 }
 
-// confirmLoss lists the Nodes once more, some time after each doubt began, until it ends.
+// confirmLoss lists the Nodes again and again during each doubt, with a pause before each list,
+// until ctx ends.
 func (c *Client) confirmLoss(ctx context.Context) {
 	for {
 		select {
@@ -116,7 +116,8 @@ func (c *Client) inDoubt() bool {
 	return c.doubt
 }
 
-// listAgain lists the Nodes as they are now, past every cache. An error leaves the doubt.
+// listAgain lists the Nodes from etcd, not from a cache, as the second list. After an error the
+// doubt goes on.
 func (c *Client) listAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 6*c.server.Times.Request)
 	defer cancel()

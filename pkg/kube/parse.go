@@ -13,15 +13,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
-// controlPlaneLabel marks control-plane nodes; the NodeRestriction admission
-// plugin keeps kubelets from setting it.
+// controlPlaneLabel is the label of control-plane nodes. The NodeRestriction admission plugin
+// prevents kubelets from setting it.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // zoneLabel has a node's zone.
 const zoneLabel = "topology.kubernetes.io/zone"
 
-// Bounds of one stored Node or EndpointSlice: no object costs more than a few kilobytes, regardless
-// of who wrote it.
+// Bounds of one stored Node or EndpointSlice, so that no object takes more than a few kilobytes,
+// regardless of its author.
 const (
 	maxNodeAddrs = 64
 	maxAPIAddrs  = 64
@@ -32,17 +32,17 @@ const (
 type nodeEntry struct {
 	node    cluster.Node // Claim is nil
 	uid     types.UID
-	problem string            // what was malformed and left out; "" if nothing was
-	labels  map[string]string // nil if there are more than are kept
+	problem string            // a sentence about a malformed part that was left out, or ""
+	labels  map[string]string // nil if there are too many to keep
 }
 
 // veilNodeEntry is the stored part of a VeilNode.
 type veilNodeEntry struct {
 	uid      types.UID
 	version  string         // metadata.resourceVersion
-	ownerUID types.UID      // of the Node, "" when it has no owner
-	claim    *cluster.Claim // nil when malformed
-	problem  string         // why it is nil
+	ownerUID types.UID      // the UID of the owning Node; "" if it has no owner
+	claim    *cluster.Claim // nil if it is malformed
+	problem  string         // the reason why claim is nil, or ""
 }
 
 // sliceEntry is the stored part of an EndpointSlice.
@@ -137,7 +137,7 @@ func parseSlice(o *object.Object) sliceEntry {
 	var e sliceEntry
 	w, problem := object.EndpointSlice(o)
 	if problem != "" {
-		return e // API servers write small lists: one that is malformed or too large is not theirs
+		return e // API servers write small, well-formed slices, so this one is not theirs.
 	}
 	for _, ep := range w.Endpoints {
 		if a, err := netip.ParseAddr(ep.Address); err == nil && a.Zone() == "" &&
@@ -151,7 +151,7 @@ func parseSlice(o *object.Object) sliceEntry {
 
 func sameSlice(a, b sliceEntry) bool { return slices.Equal(a.addrs, b.addrs) }
 
-// sortedAddrs sorts and removes duplicates in place.
+// sortedAddrs sorts addrs and removes duplicates, in place.
 func sortedAddrs(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)

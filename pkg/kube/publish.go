@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Publish sets the content of this node's VeilNode. It returns at once. Run writes it as soon as
-// this node's Node, its owner, is known; it retries, and writes it again after others change or
-// delete it. The error is for a claim that no VeilNode can hold.
+// Publish sets the content of this node's VeilNode. It returns at once. Run writes the object as
+// soon as the owner, this node's Node, is known. It retries, and writes again after others change
+// or delete the object. Publish returns an error only for a claim that a VeilNode cannot hold.
 func (c *Client) Publish(claim cluster.Claim) error {
 	raw, err := veilnode.Encode(claim)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
 	}
-	// Decoded again, which copies it and makes it comparable with what is read back.
+	// Decode it again, which copies the claim and makes it comparable with claims that are read.
 	want, err := veilnode.Decode(raw)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
@@ -36,9 +36,9 @@ func (c *Client) Publish(claim cluster.Claim) error {
 	return nil
 }
 
-// Remove deletes this node's VeilNode, stops publishing, and reports whether there was one. It
-// waits for a write in progress, which would otherwise create the object again, and for the API
-// server, until ctx ends. A missing object is not an error.
+// Remove stops publishing, deletes this node's VeilNode, and reports whether there was one. Until
+// ctx ends, it waits for the API server, and first for a write in progress, which could otherwise
+// create the object again.
 func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	c.mu.Lock()
 	c.desired = nil
@@ -69,8 +69,8 @@ type written struct {
 	owner types.UID
 }
 
-// keepPublished is the publisher: it checks the object whenever it is poked, and
-// again by itself after a failure.
+// keepPublished is the publisher. It writes the VeilNode if needed, whenever publish holds a token,
+// and again after a failure, until ctx ends.
 func (c *Client) keepPublished(ctx context.Context) {
 	var done, tried written
 	fresh := c.server.Backoff()
@@ -83,7 +83,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 			return
 		case <-c.publish:
 			if retry != nil && c.sameDesired(tried) {
-				continue // no news: the back-off continues
+				continue // Nothing has changed, so the back-off continues.
 			}
 		case <-retry:
 		}
@@ -109,7 +109,8 @@ func (c *Client) keepPublished(ctx context.Context) {
 	}
 }
 
-// write puts what is to be published, if anything is. Remove waits for it.
+// write writes the VeilNode if that is needed. done is the last written claim. Remove waits for
+// write.
 func (c *Client) write(ctx context.Context, done written) (next written, needed bool, err error) {
 	select {
 	case c.writing <- struct{}{}:
@@ -125,7 +126,7 @@ func (c *Client) write(ctx context.Context, done written) (next written, needed 
 	return next, needed, err
 }
 
-// sameDesired reports whether the last attempted claim is still the desired one.
+// sameDesired reports whether tried, the last attempted claim, is still the desired one.
 func (c *Client) sameDesired(tried written) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,18 +146,18 @@ func (c *Client) toPublish(done written) (next written, needed bool) {
 	all, synced := c.veilNodes.all()
 	seen, exists := all[c.node]
 	switch {
-	case !synced: // nothing to compare with: write it once
+	case !synced: // There is nothing to compare with, so write it once.
 		needed = !veilnode.Same(done.claim, want) || done.owner != self.uid
 	case exists && seen.ownerUID == self.uid && veilnode.SameButFeatures(seen.claim, want) &&
 		veilnode.Same(done.claim, want) && done.owner == self.uid:
-		// It was written with its features; the API server's schema has no room for them.
+		// It was already written with its features, which the API server's older schema drops.
 	default:
 		needed = !exists || seen.ownerUID != self.uid || !veilnode.Same(seen.claim, want)
 	}
 	return written{want, self.uid}, needed
 }
 
-// put creates or updates the VeilNode. It writes nothing when the object is as wanted.
+// put creates or updates the VeilNode. It writes nothing if the object is already as wanted.
 func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()
@@ -201,8 +202,8 @@ func (c *Client) create(ctx context.Context, o *object.Object) error {
 	return nil
 }
 
-// veilNode is the object to write. The owner reference does not block the
-// Node's deletion, which would need a permission of its own.
+// veilNode returns the object to write. Its owner reference does not have blockOwnerDeletion, which
+// would need another permission.
 func (c *Client) veilNode(spec []byte, owner types.UID) *object.Object {
 	return &object.Object{
 		TypeMeta: metav1.TypeMeta{APIVersion: object.VeilNodes.Version.String(),

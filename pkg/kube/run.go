@@ -17,13 +17,13 @@ import (
 )
 
 // Run watches the cluster and calls yield, from one goroutine, with each state that differs from
-// the previous one. It yields the first change at once, and later ones within 20 ms together. It
-// also maintains the published claim and collects VeilNodes without a Node.
+// the previous one. It yields a first change at once, and combines later changes within 20 ms. It
+// also keeps the published claim, and deletes VeilNodes without a Node.
 //
-// Run returns ctx's error when ctx ends, after everything it started has ended. An API server that
-// is away or refuses is a Problem, not an error; Run retries.
+// When ctx ends, Run ends all its goroutines and returns ctx's error. If the API server is
+// unreachable or refuses requests, Run retries, and Problems reports it.
 func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
-	// What client-go would log is reported by list and watch, once and with what to do.
+	// Silence client-go's log: the reflectors report the same errors, once and with a remedy.
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -67,11 +67,11 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	}
 }
 
-// stateKinds begin the problems of the objects that make up a State.
+// stateKinds are the prefixes of problems about the objects that make up a State.
 var stateKinds = []string{"Node ", "VeilNode ", "ServiceCIDR "}
 
-// state reads the stores. ok is false until the nodes have been listed: before
-// that, there is no state.
+// state returns the State from the content of the stores. ok is false until the Nodes have been
+// listed.
 func (c *Client) state() (s cluster.State, ok bool) {
 	nodes, nodesSynced := c.nodes.all()
 	veilNodes, veilNodesSynced := c.veilNodes.all()
@@ -85,7 +85,7 @@ func (c *Client) state() (s cluster.State, ok bool) {
 	}
 	c.mu.Lock()
 	s.APIServers = sortedAddrs(append(s.APIServers, c.hostAddrs...))
-	// A worker cannot use the moment before the API server's address is known.
+	// Before the API server's address is known, a worker could claim it.
 	s.Synced = s.Synced && c.looked
 	c.mu.Unlock()
 
@@ -114,8 +114,8 @@ func (c *Client) state() (s cluster.State, ok bool) {
 	return s, true
 }
 
-// lookupHost keeps hostAddrs, the addresses of the host in the kubeconfig. It looks them up
-// with each new watch, since that may have gone to another server, and now and then.
+// lookupHost keeps hostAddrs up to date: the addresses of the host in the credentials. It looks
+// them up at intervals, and with each new watch, because that may use another server.
 func (c *Client) lookupHost(ctx context.Context) {
 	for {
 		wait := c.times.lookup
@@ -148,7 +148,7 @@ func (c *Client) hostAddresses(ctx context.Context) ([]netip.Addr, error) {
 	return c.lookup(ctx, c.host)
 }
 
-// setLooked records that the first look-up is over.
+// setLooked records that the first look-up is done.
 func (c *Client) setLooked() {
 	c.mu.Lock()
 	first := !c.looked
@@ -159,7 +159,7 @@ func (c *Client) setLooked() {
 	}
 }
 
-// setHostAddrs stores the addresses of addrs that a node can have.
+// setHostAddrs stores addrs, without addresses that a node cannot have.
 func (c *Client) setHostAddrs(addrs []netip.Addr) {
 	var keep []netip.Addr
 	for _, a := range addrs {

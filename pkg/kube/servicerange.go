@@ -13,7 +13,7 @@ import (
 // rangeEntry is the stored part of a ServiceCIDR.
 type rangeEntry struct {
 	ranges  []netip.Prefix // at most one per family
-	problem string         // what was malformed and left out; "" if nothing was
+	problem string         // a sentence about a malformed part that was left out, or ""
 }
 
 func parseServiceCIDR(o *object.Object) (e rangeEntry) {
@@ -39,7 +39,7 @@ func sameRanges(a, b rangeEntry) bool {
 	return a.problem == b.problem && slices.Equal(a.ranges, b.ranges)
 }
 
-// addRanges puts the ranges of services into s, and their problems into found.
+// addRanges adds the service ranges to s, and their problems to found.
 func (c *Client) addRanges(s *cluster.State, found map[string]string) {
 	all, synced := c.ranges.all()
 	s.RangesListed = synced

@@ -16,30 +16,31 @@ import (
 // silentMin and silentMax bound the pauses between two requests about the same silent peer.
 const silentMin, silentMax = time.Minute, 16 * time.Minute
 
-// SetSilent sets the peers that have not answered for a while. Run reads the VeilNode of each, past
-// every cache: its key may have changed where the watch did not show it.
+// SetSilent sets the peers that have not answered for a while. Run reads the VeilNode of each from
+// etcd, not from a cache, because the watch may have missed a change of its key.
 func (c *Client) SetSilent(peers []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.silent = peers
 }
 
-// silence decides when to read which VeilNode. It is used by one goroutine.
+// silence decides when to read which VeilNode. Only one goroutine uses it.
 type silence struct {
 	self string
-	// spread is the time over which nodes spread their first requests about one peer: all notice
-	// its silence at once.
+	// spread is the time over which nodes spread their first requests about one peer, because all
+	// nodes detect its silence at the same time.
 	spread time.Duration
 	asks   map[string]ask
 }
 
-// ask holds the requests about one silent peer.
+// ask is the schedule of requests about one silent peer.
 type ask struct {
-	due   time.Time
-	pause time.Duration // after the next request
+	due   time.Time     // time of the next request
+	pause time.Duration // pause after the next request
 }
 
-// next returns the peer whose VeilNode has been due for the longest time, if one is due.
+// next returns the peer whose request has been due for the longest time. ok is false if none is
+// due.
 func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
 	maps.DeleteFunc(s.asks, func(name string, _ ask) bool { return !slices.Contains(silent, name) })
 	for _, name := range silent {
@@ -79,9 +80,10 @@ func (c *Client) askSilent(ctx context.Context) {
 	}
 }
 
-// askVeilNode reads one VeilNode by a quorum read. An object that is newer than the watch's is
-// stored. If it is older or gone, the watch shows what etcd had before a restore: all VeilNodes
-// are read again. The reflector reports errors of the API server.
+// askVeilNode reads one VeilNode by a quorum read. It stores an object that is newer than the one
+// from the watch. If the object is older or gone, the watch has data from before a restore of etcd,
+// so all VeilNodes are read again. Errors of the API server are ignored here, because the reflector
+// reports them.
 func (c *Client) askVeilNode(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, c.server.Times.Request)
 	defer cancel()

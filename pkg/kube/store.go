@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// store keeps what was parsed of one kind, by name. It is the reflector's
-// store: a list replaces the whole at once, so a reader never sees half of one.
+// store holds the parsed objects of one kind, by name. A reflector fills it. A list replaces the
+// whole content at once, so a reader never sees a part of a list.
 type store[T any] struct {
 	parse   func(*object.Object) T
 	same    func(a, b T) bool
@@ -23,7 +23,8 @@ type store[T any] struct {
 
 var _ api.ListReader = (*store[nodeEntry])(nil)
 
-// BeginList returns what reduces the objects of one list to what was parsed.
+// BeginList returns a function that parses an object of a list and drops its content. It keeps
+// every object.
 func (s *store[T]) BeginList() func(*object.Object) bool {
 	return func(o *object.Object) bool {
 		s.reduce(o)
@@ -31,7 +32,7 @@ func (s *store[T]) BeginList() func(*object.Object) bool {
 	}
 }
 
-// reduce parses o once and drops its content.
+// reduce parses o, unless it is parsed already, and drops its content.
 func (s *store[T]) reduce(o *object.Object) T { return object.Parse(o, s.parse) }
 
 // Add adds or replaces an object.
@@ -51,7 +52,8 @@ func (s *store[T]) Add(v any) error {
 	return nil
 }
 
-// replace adds or replaces an object if may, called with the present entry, returns true.
+// replace adds or replaces an object if may returns true for the current entry. It reports whether
+// it did.
 func (s *store[T]) replace(o *object.Object, may func(now T, has bool) bool) bool {
 	t := s.reduce(o)
 	s.mu.Lock()
@@ -67,7 +69,7 @@ func (s *store[T]) replace(o *object.Object, may func(now T, has bool) bool) boo
 	return took
 }
 
-// Update is Add.
+// Update adds or replaces an object, as Add does.
 func (s *store[T]) Update(v any) error { return s.Add(v) }
 
 // Delete removes an object.
@@ -83,7 +85,7 @@ func (s *store[T]) Delete(v any) error {
 	return nil
 }
 
-// Replace takes a complete list.
+// Replace replaces all objects by a complete list.
 func (s *store[T]) Replace(list []any, _ string) error {
 	byName := make(map[string]T, len(list))
 	for _, v := range list {
@@ -100,10 +102,10 @@ func (s *store[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing: there is no queue behind this store.
+// Resync does nothing, because this store has no queue.
 func (s *store[T]) Resync() error { return nil }
 
-// get returns one entry.
+// get returns the entry of an object.
 func (s *store[T]) get(name string) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +113,7 @@ func (s *store[T]) get(name string) (T, bool) {
 	return t, ok
 }
 
-// all copies the entries; synced reports whether a list has been read.
+// all returns a copy of the entries. synced reports whether a list has been read.
 func (s *store[T]) all() (byName map[string]T, synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

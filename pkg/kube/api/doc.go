@@ -6,11 +6,13 @@
 //	       └─► Report, Note ─► Problems
 //
 // Promises:
-//   - Every request but a watch has a bound in time.
+//   - Every request except a watch has a timeout.
 //   - A problem is logged when it begins, changes or ends, not each time that it occurs. Explain
-//     adds what to do.
-//   - Requests move between API servers: one that restarted gets its share of watches again.
-//   - What internal/reflector promises of a restored etcd and of a server that lags.
+//     adds a remedy.
+//   - Connections move between API servers, so that a restarted server gets its share of watches
+//     again.
+//   - It also has the promises of internal/reflector about a restored etcd and about servers that
+//     lag.
 //
 // Start reading at Server, then reflect.go.
 package api

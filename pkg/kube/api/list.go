@@ -13,9 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// Lister returns the ListFunc of k for a store. Each item is reduced by the store, if it can,
-// before the next is read. A list then costs the memory of the reduced items and of its largest
-// item. The pages of a list have one function, because it may count what it has seen.
+// Lister returns the function that lists k for the store st. If st is a ListReader, it reduces each
+// item before the next is read. A list then takes the memory of the reduced items and of its
+// largest item. All pages of a list use one function of BeginList, because it may count items.
 func (s *Server) Lister(k object.Kind,
 	st cache.ReflectorStore) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 	var mu sync.Mutex
@@ -32,7 +32,7 @@ func (s *Server) Lister(k object.Kind,
 		return present
 	}
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		// a large list over a slow link
+		// The timeout is enough for a large list over a slow link.
 		ctx, cancel := context.WithTimeout(ctx, 6*s.Times.Request)
 		defer cancel()
 		return s.Get(ctx, k, o, of(o))
@@ -42,15 +42,15 @@ func (s *Server) Lister(k object.Kind,
 // whole keeps each item of a list as it is.
 func whole(*object.Object) bool { return true }
 
-// Get lists k; reduce is called with each item once it is read, and reports whether the list keeps
-// it.
+// Get lists k. It calls reduce with each item when it is read. reduce reports whether the list
+// keeps the item.
 func (s *Server) Get(ctx context.Context, k object.Kind, o metav1.ListOptions,
 	reduce func(*object.Object) bool) (object.List, error) {
 	body, err := s.request(k, o).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = body.Close() }() // an answer that was read to its end has no error left
+	defer func() { _ = body.Close() }() // object.Read has already returned any error of the body.
 
 	list, err := object.Read(body, k, reduce)
 	if err != nil {

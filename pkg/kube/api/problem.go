@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// Problems returns sentences about present problems, sorted: requests that the API server refuses,
-// malformed objects. It is empty when there is none.
+// Problems returns sentences about current problems, sorted: failing requests and malformed
+// objects. It is empty if there are none.
 func (s *Server) Problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +28,7 @@ func (s *Server) Problems() []string {
 	return out
 }
 
-// Report sets the problem of what; nil clears it.
+// Report sets the problem of the subject what to the text of err. A nil err clears it.
 func (s *Server) Report(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // Run ends
@@ -40,9 +40,9 @@ func (s *Server) Report(what string, err error) {
 	s.Note(what, text)
 }
 
-// Note sets the problem of what; an empty text clears it. It logs when a problem begins, changes or
-// ends, not each time that it occurs. A change in the brackets at its end, which hold the server's
-// words, does not count.
+// Note sets the problem of the subject what; an empty text clears it. It logs when a problem
+// begins, changes or ends. It ignores changes in the brackets at the end of the text, which hold
+// the server's words.
 func (s *Server) Note(what, text string) {
 	s.mu.Lock()
 	old, had := s.problems[what]
@@ -68,7 +68,7 @@ func sentence(text string) string {
 	return before
 }
 
-// NoteAll replaces the problems of what begins with one of prefixes by found.
+// NoteAll replaces the problems of all subjects that begin with one of prefixes by found.
 func (s *Server) NoteAll(prefixes []string, found map[string]string) {
 	s.mu.Lock()
 	gone := slices.DeleteFunc(slices.Collect(maps.Keys(s.problems)), func(what string) bool {
@@ -85,8 +85,8 @@ func (s *Server) NoteAll(prefixes []string, found map[string]string) {
 	}
 }
 
-// Explain returns a sentence about why verb on k failed with err, and a remedy; nil stays nil. It
-// keeps the error's own text.
+// Explain returns an error with a sentence about why verb on k failed with err, and a remedy. It
+// wraps err, and returns nil if err is nil.
 func Explain(verb string, k object.Kind, err error) error {
 	if ue := (*url.Error)(nil); errors.As(err, &ue) {
 		err = ue.Err // without the address, whose parameters differ each time

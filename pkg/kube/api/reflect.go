@@ -14,12 +14,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Reflect keeps st like the API server's list of k, until ctx ends.
+// Reflect keeps st equal to the API server's list of k, until ctx ends.
 func (s *Server) Reflect(ctx context.Context, k object.Kind, st cache.ReflectorStore) {
 	s.Reflector(k, st).Run(ctx, st)
 }
 
-// Reflector returns a reflector that keeps st like the API server's list of k.
+// Reflector returns a reflector that keeps st equal to the API server's list of k.
 func (s *Server) Reflector(k object.Kind, st cache.ReflectorStore) *reflector.Reflector {
 	backoff := s.Backoff()
 	return &reflector.Reflector{
@@ -45,13 +45,13 @@ func (s *Server) Reflector(k object.Kind, st cache.ReflectorStore) *reflector.Re
 	}
 }
 
-// Backoff returns the waits between requests that fail.
+// Backoff returns the back-off between failing requests.
 func (s *Server) Backoff() wait.Backoff {
 	return wait.Backoff{Duration: s.Times.RetryMin, Cap: s.Times.RetryMax, Factor: 2, Steps: 16,
 		Jitter: 1}
 }
 
-// head returns etcd's present revision, as a list of k reports it.
+// head returns the current revision of etcd, which a list of k reports.
 func (s *Server) head(ctx context.Context, k object.Kind) (revision string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Times.Request)
 	defer cancel()
@@ -66,8 +66,8 @@ func (s *Server) head(ctx context.Context, k object.Kind) (revision string, err 
 	return l.GetResourceVersion(), nil
 }
 
-// ReflectServed keeps st like the API server's list of an optional kind, until ctx ends. Where the
-// server lacks the kind, st stays as it is, and the server is tried again after a long while. A
+// ReflectServed keeps st equal to the API server's list of an optional kind, until ctx ends. If the
+// server lacks the kind, st is not changed, and the request is repeated after Times.Unserved. A
 // missing kind is not reported as a problem.
 func (s *Server) ReflectServed(ctx context.Context, k object.Kind, st cache.ReflectorStore) {
 	for ctx.Err() == nil {

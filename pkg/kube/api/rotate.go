@@ -10,25 +10,26 @@ import (
 )
 
 const (
-	// moveEvery is the time after which new requests use another connection. client-go ends each
-	// watch after 5 to 10 minutes, so a watch moves at its next beginning.
+	// moveEvery is the time after which new requests use another transport, and so another
+	// connection. client-go ends each watch after 5 to 10 minutes, so a watch moves when it is
+	// restarted.
 	moveEvery = 5 * time.Minute
-	// transports is the number of transports in turn. The connection of one is idle at the latest
-	// 10 minutes after its last request began, and closed 90 s later: before its next turn, which
-	// comes 15 minutes after its last.
+	// transports is the number of transports, which are used in rotation. The connection of a
+	// transport is idle at most 10 minutes after its last request began, and is closed 90 s later.
+	// So it is closed before its next turn, which comes 15 minutes after its last one ended.
 	transports = 4
 )
 
-// rotating is a client of the API server whose connections move between servers. A connection of
-// HTTP/2 lasts as long as there is a watch on it: once a server has restarted, all watches of the
-// cluster would stay at the others.
+// rotating is a transport whose connections move between API servers. An HTTP/2 connection lasts as
+// long as there is a watch on it. So after the restart of a server, without rotation all watches of
+// the cluster would stay at the other servers.
 type rotating struct {
 	turns [transports]http.RoundTripper
 	began time.Time
 	now   func() time.Time
 }
 
-// newRotating returns an HTTP client for cfg whose transports have a connection each.
+// newRotating returns an HTTP client for cfg. Each of its transports has its own connections.
 func newRotating(cfg *rest.Config, now func() time.Time) (*http.Client, error) {
 	r := &rotating{began: now(), now: now}
 	for i := range r.turns {

@@ -25,16 +25,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// Times bound the requests, and the pauses between them.
+// Times holds timeouts of requests, and pauses between them.
 type Times struct {
-	Request  time.Duration // bound of one request that is not a watch
-	RetryMin time.Duration // first wait after a failed request
-	RetryMax time.Duration // cap of the waits; up to as much again is added at random
-	Reread   time.Duration // least time between two lists of a kind that went back
-	// Unserved is the wait before a kind that the API server lacks is requested again.
+	Request  time.Duration // timeout of one request that is not a watch
+	RetryMin time.Duration // first pause after a failed request
+	RetryMax time.Duration // longest pause, before jitter of up to the same length
+	Reread   time.Duration // shortest time between two lists of a kind after a restore of etcd
+	// Unserved is the pause before a kind that the API server lacks is requested again.
 	Unserved time.Duration
-	Single   time.Duration // least time between two reads of single objects
-	Fit      time.Duration // least time before what may fit in its share again is listed
+	Single   time.Duration // shortest time between two reads of single objects
+	Fit      time.Duration // shortest pause before a list of objects that may fit their share
 }
 
 // DefaultTimes are the times for a real server.
@@ -42,14 +42,14 @@ var DefaultTimes = Times{Request: 10 * time.Second, RetryMin: 500 * time.Millise
 	RetryMax: 3 * time.Second, Reread: 5 * time.Second, Unserved: 10 * time.Minute,
 	Single: time.Second, Fit: time.Minute}
 
-// Server is the API server. Its methods may be called at any time from any goroutine. Without New
-// it makes no requests, and only keeps problems.
+// Server is a client of the API server. Any goroutine may call its methods at any time. A Server
+// that New did not make can only keep problems.
 type Server struct {
 	// Log receives changes and problems.
 	Log *slog.Logger
 	// Times may be changed before the first request.
 	Times Times
-	// Watched holds a token when a watch began.
+	// Watched holds a token if a watch has begun. Its capacity is 1.
 	Watched chan struct{}
 
 	rest rest.Interface
@@ -59,10 +59,10 @@ type Server struct {
 	tls rest.TLSClientConfig
 
 	mu       sync.Mutex
-	problems map[string]string // by what they are about
+	problems map[string]string // by subject
 }
 
-// New prepares a Server; it does not yet talk to it. A nil log discards what is logged.
+// New returns a Server. It does not connect to the API server. A nil log discards log messages.
 func New(cfg *rest.Config, log *slog.Logger) (*Server, error) {
 	cfg = rest.CopyConfig(cfg)
 	tokenfile.Renew(cfg)
@@ -94,11 +94,11 @@ func New(cfg *rest.Config, log *slog.Logger) (*Server, error) {
 		host: base.Hostname(), port: portOf(base), tls: cfg.TLSClientConfig}, nil
 }
 
-// Host is the host that the credentials name: an address or a host name.
+// Host returns the host in the credentials: an address or a host name.
 func (s *Server) Host() string { return s.host }
 
-// Addr is the address that the credentials name for the API server; it is not valid when they have
-// a host name.
+// Addr returns the address and port of the API server in the credentials. It is not valid if they
+// have a host name.
 func (s *Server) Addr() netip.AddrPort {
 	addr, err := netip.ParseAddr(s.host)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Server) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(addr.Unmap(), s.port)
 }
 
-// portOf is the port of a URL, by its scheme when it names none.
+// portOf returns the port of a URL, or the default port of its scheme.
 func portOf(u *url.URL) uint16 {
 	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
 		return uint16(n)
@@ -118,7 +118,7 @@ func portOf(u *url.URL) uint16 {
 	return 443
 }
 
-// Poke puts a token into a channel of capacity 1, unless it holds one.
+// Poke puts a token into a channel of capacity 1, unless the channel already holds one.
 func Poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -126,8 +126,8 @@ func Poke(ch chan struct{}) {
 	}
 }
 
-// Spread returns a part of d that differs by node and object, so that nodes do not all act about
-// one object at once.
+// Spread returns a part of d that differs by node and object, so that nodes do not all send
+// requests about one object at the same time.
 func Spread(d time.Duration, node, object string) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(node + "/" + object))
@@ -195,7 +195,8 @@ func Config(path string) (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig %s is empty", path)
 	}
 
-	// Loaded from the path, not from data: relative file names in it are relative to it.
+	// Load it from the path and not from data, because file names in it are relative to its
+	// directory.
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path},
 		&clientcmd.ConfigOverrides{}).ClientConfig()

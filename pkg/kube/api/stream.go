@@ -9,15 +9,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// ListReader is a store that reduces the objects of a list as they come, and may leave some out.
+// ListReader is a store that reduces the objects of a list while the list is read, and may leave
+// some out.
 type ListReader interface {
-	// BeginList returns what reduces the objects of one list and reports whether the list keeps
-	// them.
+	// BeginList returns a function for the objects of one list. The function reduces an object, and
+	// reports whether the list keeps it.
 	BeginList() func(*object.Object) bool
 }
 
 // listStream is a watch that streams a list first. It reduces the objects of the list, and leaves
-// out some.
+// out those that the list does not keep.
 type listStream struct {
 	watch.Interface
 	events  chan watch.Event
@@ -25,8 +26,7 @@ type listStream struct {
 	once    sync.Once
 }
 
-// readStream returns w with only the objects for which reduce returns true, up to the end of the
-// list.
+// readStream returns w without the objects of its initial list for which reduce returns false.
 func readStream(w watch.Interface, reduce func(*object.Object) bool) watch.Interface {
 	s := &listStream{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	go s.run(reduce)
@@ -36,7 +36,7 @@ func readStream(w watch.Interface, reduce func(*object.Object) bool) watch.Inter
 // ResultChan returns the events.
 func (s *listStream) ResultChan() <-chan watch.Event { return s.events }
 
-// Stop ends the watch; it may be called again.
+// Stop ends the watch. Further calls do nothing.
 func (s *listStream) Stop() {
 	s.once.Do(func() {
 		close(s.stopped)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// serviceNames are names that each certificate of an API server should have: pods connect to the
-// API server by them.
+// serviceNames are names that each certificate of an API server should have, because pods connect
+// to the API server by them.
 var serviceNames = []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"}
 
 // ServerVerifier returns a function that verifies the certificate of a connection to an API server
-// by the CA of the credentials. The certificate must have the host name of the
-// credentials, or a name of the service "kubernetes". A CA in a file is read each time, since it
-// may be replaced. Without a CA in the credentials ServerVerifier returns nil: nothing can be
+// with the CA of the credentials. The certificate must have the host name of the credentials, or a
+// name of the service "kubernetes". A CA in a file is read each time, because it may be replaced.
+// If the credentials have no CA, ServerVerifier returns nil, because no certificate can be
 // verified.
 func (s *Server) ServerVerifier() func(tls.ConnectionState) error {
 	if s.tls.Insecure || len(s.tls.CAData) == 0 && s.tls.CAFile == "" {
@@ -51,8 +51,8 @@ func verifyServer(chain []*x509.Certificate, pem []byte, names []string) error {
 	return fmt.Errorf("it has none of the names %s", strings.Join(names, ", "))
 }
 
-// VerifyChain verifies the certificate of a server, the first of chain, by a CA in PEM. It does not
-// look at its names.
+// VerifyChain verifies the certificate of a server, the first of chain, with a CA in PEM. It does
+// not check the names in the certificate.
 func VerifyChain(chain []*x509.Certificate, pem []byte) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")

@@ -1,11 +1,12 @@
 // Package feed passes the objects of one kind on, as a reflector reads them: each change, and after
-// a list only what differs. It stores what it passed on, and no objects.
+// a list only what differs. It stores the values that it passed on, but no objects.
 //
 //	reflector ─► Feed ─► Parse ─► bound ─► Put, Drop
 //	                               ├─ ShrinkLargest: the largest of a namespace lose their content
 //	                               └─ LeaveOutLast: the last of a namespace by name are left out
 //
-// What a bound took away comes back when it fits again: one object at a time, or by a list.
+// What a bound took away is passed on again when it fits again: one object at a time, or by a new
+// list.
 //
 // Start reading at Feed, then the interface bound; run.go waits for the first lists.
 package feed

@@ -12,61 +12,64 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// Feed is a reflector's store that passes changes on and stores no objects. It remembers the values
-// that it passed on, by namespace and name, to find those that a new list lacks. Its fields are set
-// before its first use.
+// Feed is a store for a reflector. It passes changes on and stores no objects. It stores the values
+// that it passed on, by namespace and name, to find those that a new list lacks. Its fields must
+// not change after its first use.
 type Feed[T any] struct {
 	Server *api.Server
-	What   string // before the name of an object, in problems
+	What   string // the kind, which precedes the name of an object in problems
 	Parse  func(*object.Object) Parsed[T]
 	// Owner returns the owner to which a value belongs, such as an EndpointSlice's service. A value
 	// that moves to another owner is first deleted from the old one.
 	Owner func(T) any
-	// Put passes on a value that is new or changed, and Drop one that is gone. One of them is
-	// called at a time.
+	// Put passes on a new or changed value. Drop passes on a deleted value. Calls of Put and Drop
+	// do not overlap.
 	Put, Drop func(T)
 	// Listed, if not nil, is called once, after the first list.
 	Listed func()
 
-	// bound bounds what is passed on of the objects of each namespace. Nil means no bound.
+	// bound limits the objects of each namespace. Nil means no limit.
 	bound bound[T]
 
 	mu     sync.Mutex
 	passed map[string]T
-	// noted are the objects with a problem, by namespace and name.
+	// noted holds the objects with a problem, by namespace and name.
 	noted map[string]bool
 	once  sync.Once
 }
 
-// bound is a policy about the objects of a namespace that are too many: shrinkLargest passes on the
-// largest without their content, leaveOutLast passes on the first by name. The feed's lock is held
-// during a call, unless stated otherwise.
+// bound limits the objects of each namespace. There are two: shrinkLargest passes on the largest
+// objects without their content, and leaveOutLast leaves out the last objects by name. The feed's
+// lock is held during a call, unless stated otherwise.
 type bound[T any] interface {
-	// list begins a list. The function that it returns is called without the lock, for each object
-	// while the list is read, and reports whether the list keeps the object.
+	// list begins the reading of a list. The returned function is called without the lock, for each
+	// object while the list is read. It reports whether the list keeps the object.
 	list() (keeps func(o *object.Object, p Parsed[T]) bool)
-	// put returns what is passed on of an object that was added or changed.
+	// put counts an object that was added or changed, and returns what is passed on of it.
 	put(o *object.Object, p Parsed[T], isNew bool) Parsed[T]
-	// forget counts an object less, which was deleted or which a list lacks.
+	// forget stops counting an object that was deleted or that a list lacks.
 	forget(o *object.Object)
-	// replace begins to put the objects of a complete list. done ends it; seen has their keys.
+	// replace is called before put is called for all objects of a complete list, and done after
+	// that. seen holds the keys of these objects.
 	replace() (done func(seen map[string]bool))
-	// restore passes on again what fits again, until ctx ends. It is called without the lock.
+	// restore passes on again objects that fit again, until ctx ends. It is called without the
+	// lock.
 	restore(ctx context.Context, k object.Kind, r *reflector.Reflector)
 }
 
 // Parsed is the result of parsing an object. Value is nil if there is nothing to pass on. Problem
-// describes what was malformed and dropped.
+// is a sentence about a malformed part that was dropped, or empty.
 type Parsed[T any] struct {
 	Value   *T
 	Problem string
-	// Elements is the size of the value that counts for the bound of its namespace.
+	// Elements is the size of the value for the bound of its namespace.
 	Elements int
 }
 
 var _ api.ListReader = (*Feed[int])(nil)
 
-// BeginList returns what reduces the objects of one list to what was parsed.
+// BeginList returns a function that parses an object of a list, drops its content, and reports
+// whether the list keeps it.
 func (f *Feed[T]) BeginList() func(*object.Object) bool {
 	keeps := func(*object.Object, Parsed[T]) bool { return true }
 	if f.bound != nil {
@@ -77,7 +80,7 @@ func (f *Feed[T]) BeginList() func(*object.Object) bool {
 	return func(o *object.Object) bool { return keeps(o, f.reduce(o)) }
 }
 
-// reduce parses o once and drops its content.
+// reduce parses o, unless it is parsed already, and drops its content.
 func (f *Feed[T]) reduce(o *object.Object) Parsed[T] { return object.Parse(o, f.Parse) }
 
 // Add passes on a new object.
@@ -140,7 +143,7 @@ func (f *Feed[T]) deleteLocked(key string) {
 	}
 }
 
-// Delete passes on a deletion.
+// Delete passes on the deletion of an object.
 func (f *Feed[T]) Delete(v any) error {
 	o, ok := object.Held(v)
 	if !ok {
@@ -162,7 +165,7 @@ func (f *Feed[T]) forgetLocked(o *object.Object) {
 	f.deleteLocked(key)
 }
 
-// Replace passes on how a complete list differs from what was passed on before.
+// Replace passes on the differences of a complete list from the values that were passed on before.
 func (f *Feed[T]) Replace(list []any, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +191,7 @@ func (f *Feed[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-// forgetUnseenLocked forgets the objects of known that a list does not have.
+// forgetUnseenLocked passes on the deletion of the objects in known that are not in seen.
 func forgetUnseenLocked[T, V any](f *Feed[T], seen map[string]bool, known map[string]V) {
 	for key := range known {
 		if !seen[key] {
@@ -198,10 +201,10 @@ func forgetUnseenLocked[T, V any](f *Feed[T], seen map[string]bool, known map[st
 	}
 }
 
-// Resync does nothing: there is no queue behind this store.
+// Resync does nothing, because this store has no queue.
 func (f *Feed[T]) Resync() error { return nil }
 
-// Reflect keeps f like the API server's list of k, which r reads, until ctx ends.
+// Reflect runs r, which reads the list of k into f, until ctx ends.
 func (f *Feed[T]) Reflect(ctx context.Context, k object.Kind, r *reflector.Reflector) {
 	var wg sync.WaitGroup
 	if f.bound != nil {

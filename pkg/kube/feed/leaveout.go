@@ -13,11 +13,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/quota"
 )
 
-// maxFitPause is how many times the first pause before a list of what was left out the last one is.
+// maxFitPause is the ratio of the longest to the shortest pause before a new list in restore.
 const maxFitPause = 16
 
-// leaveOutLast leaves out of a feed what exceeds the share of a namespace. What is left out is
-// forgotten:
+// leaveOutLast leaves out objects that exceed the share of their namespace, and stores nothing
+// about them:
 //
 //	list or stream ─► reading ─► first by name ─► share ─► feed
 //	change ─────────────────────────────────────►   │
@@ -26,28 +26,29 @@ type leaveOutLast[T any] struct {
 	feed         *Feed[T]
 	limit, least int
 	share        *quota.Share
-	// reading counts the objects of the list that is read at present; nil if there is none.
+	// reading counts the objects of the list that is being read; nil if no list is being read.
 	reading *quota.Share
 	// problem is reported for a namespace from which objects are left out.
 	problem string
-	// left receives how many objects of a namespace are left out, when that changes.
+	// left is called with the number of left out objects of a namespace when it changes.
 	left func(namespace string, count int)
-	// wake holds a token when a namespace may fit again.
+	// wake holds a token if a namespace may fit again.
 	wake chan struct{}
 }
 
 var _ bound[int] = (*leaveOutLast[int])(nil)
 
-// LeaveOutLast bounds the elements of the objects of each namespace: what is left out are the last
-// by name, from the first on that exceeds limit. least is the size of the smallest object, problem
-// is what is reported for such a namespace, and left receives how many of its objects are left out.
+// LeaveOutLast limits the elements of the objects of each namespace. In the order of names, it
+// leaves out the first object that exceeds limit, and all after it. least is the size of the
+// smallest object. problem is reported for a namespace with left out objects, and left is called
+// with their number.
 func (f *Feed[T]) LeaveOutLast(limit, least int, problem string,
 	left func(namespace string, count int)) {
 	f.bound = &leaveOutLast[T]{feed: f, limit: limit, least: least, problem: problem, left: left,
 		share: quota.NewShare(limit, least), wake: make(chan struct{}, 1)}
 }
 
-// list leaves out an object with nothing to pass on, too.
+// list also leaves out objects that have nothing to pass on.
 func (r *leaveOutLast[T]) list() (keeps func(o *object.Object, p Parsed[T]) bool) {
 	reading := quota.NewShare(r.limit, r.least)
 	r.reading = reading
@@ -60,7 +61,8 @@ func (r *leaveOutLast[T]) list() (keeps func(o *object.Object, p Parsed[T]) bool
 	}
 }
 
-// put returns an object's value within the share of its namespace, or nothing.
+// put returns the value of an object that is within the share of its namespace. For others it
+// returns no value.
 func (r *leaveOutLast[T]) put(o *object.Object, p Parsed[T], isNew bool) Parsed[T] {
 	before := r.share.Standing(o.Namespace)
 	if p.Elements == 0 {
@@ -87,8 +89,8 @@ func (r *leaveOutLast[T]) forget(o *object.Object) {
 	r.report(o.Namespace, before)
 }
 
-// report reports what is left out of a namespace, unless that is as before. It has all listed again
-// if the namespace needs less and may fit.
+// report reports the left out objects of a namespace if they changed. If the namespace needs less
+// than before and may fit, it requests a new list.
 func (r *leaveOutLast[T]) report(namespace string, before quota.Standing) {
 	now := r.share.Standing(namespace)
 	if now.Need < before.Need && r.share.MayFit(namespace) {
@@ -106,7 +108,7 @@ func (r *leaveOutLast[T]) report(namespace string, before quota.Standing) {
 	r.feed.Server.Note(r.feed.What+"s of namespace "+namespace, text)
 }
 
-// replace replaces what is counted by what the list has. done reports the difference.
+// replace replaces the counts by those of the list that was read. done reports the difference.
 func (r *leaveOutLast[T]) replace() (done func(seen map[string]bool)) {
 	before := r.share
 	if r.reading != nil {
@@ -115,17 +117,18 @@ func (r *leaveOutLast[T]) replace() (done func(seen map[string]bool)) {
 	return func(seen map[string]bool) {
 		for _, namespace := range slices.Concat(before.Namespaces(), r.share.Namespaces()) {
 			was := before.Standing(namespace)
-			was.Need = 0 // a list has just been read
+			was.Need = 0 // so that report does not request another list
 			r.report(namespace, was)
 		}
-		r.share.Retain(func(namespace, name string) bool { // deleted while the list was streamed
+		// Objects may have been deleted while the list was streamed.
+		r.share.Retain(func(namespace, name string) bool {
 			return seen[namespace+"/"+name]
 		})
 	}
 }
 
-// restore has all listed again when a namespace may fit in its share again: after 1 to 1.5 pauses,
-// and after longer ones while that repeats.
+// restore makes the reflector list all objects again when a namespace may fit its share again. It
+// waits 1 to 1.5 pauses before that, and doubles the pause while that repeats.
 func (r *leaveOutLast[T]) restore(ctx context.Context, _ object.Kind, all *reflector.Reflector) {
 	least := r.feed.Server.Times.Fit
 	pause, last := least, time.Time{}
@@ -151,7 +154,7 @@ func (r *leaveOutLast[T]) restore(ctx context.Context, _ object.Kind, all *refle
 	}
 }
 
-// mayFit reports whether a namespace may fit in its share again.
+// mayFit reports whether any namespace may fit its share again.
 func (r *leaveOutLast[T]) mayFit() bool {
 	r.feed.mu.Lock()
 	defer r.feed.mu.Unlock()

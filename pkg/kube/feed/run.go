@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Lists counts lists that were not read yet.
+// Lists counts the lists that were not read yet.
 type Lists struct {
 	left atomic.Int32
 	all  chan struct{} // closed when none is left
@@ -21,15 +21,15 @@ func NewLists(n int32) *Lists {
 	return l
 }
 
-// Done counts a list that was read.
+// Done records that a list was read.
 func (l *Lists) Done() {
 	if l.left.Add(-1) == 0 {
 		close(l.all)
 	}
 }
 
-// Run runs feeds until ctx ends, and returns ctx's error. It calls listed once all lists have been
-// read. The client library's log is silenced.
+// Run runs feeds until ctx ends, and returns ctx's error. It calls listed when all lists have been
+// read. It silences the log of the client library.
 func Run(ctx context.Context, unlisted *Lists, listed func(),
 	feeds ...func(context.Context)) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))

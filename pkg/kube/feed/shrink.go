@@ -14,9 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/quota"
 )
 
-// shrinkLargest keeps the values that a feed passes on within an allowance per namespace. A value
-// that is dropped is passed on shrunk. A value that is no longer dropped is read again, by its
-// name:
+// shrinkLargest limits the values of a feed to an allowance per namespace. A value that the
+// allowance drops is passed on shrunk. When the allowance does not drop it any more, the object is
+// read again by its name:
 //
 //	object ─► allowance ─► whole, or shrunk
 //	               │ others of the namespace
@@ -26,13 +26,13 @@ type shrinkLargest[T any] struct {
 	feed  *Feed[T]
 	limit int
 	sizes *quota.Allowance
-	// shrink returns the value without what is counted; shrunk reports whether that was done.
+	// shrink returns the value without its counted content. shrunk reports whether that was done.
 	shrink func(T) T
 	shrunk func(T) bool
 	// problem is the text that is reported for a dropped object.
 	problem string
-	// wanted are the names of objects to read again, by namespace; turn is the namespace that came
-	// last. wake holds a token when there are some.
+	// wanted holds the names of objects to read again, by namespace. turn is the namespace of the
+	// last read. wake holds a token if there are objects in wanted.
 	wanted map[string]map[string]bool
 	turn   string
 	wake   chan struct{}
@@ -40,9 +40,9 @@ type shrinkLargest[T any] struct {
 
 var _ bound[int] = (*shrinkLargest[int])(nil)
 
-// ShrinkLargest bounds the elements of the objects of each namespace: the largest are shrunk until
-// the others are within limit. shrink returns a value without what is counted, shrunk reports
-// whether that was done, and problem is what is reported for such an object.
+// ShrinkLargest limits the elements of the objects of each namespace. It shrinks the largest
+// objects, until the others are within limit. shrink returns a value without its counted content,
+// and shrunk reports whether that was done. problem is reported for a shrunk object.
 func (f *Feed[T]) ShrinkLargest(limit int, problem string, shrink func(T) T, shrunk func(T) bool) {
 	f.bound = &shrinkLargest[T]{feed: f, limit: limit, sizes: quota.NewAllowance(limit),
 		shrink: shrink, shrunk: shrunk, problem: problem, wanted: map[string]map[string]bool{},
@@ -73,9 +73,9 @@ func sizeOf[T any](o *object.Object, p Parsed[T]) quota.Size {
 	return quota.Size{Elements: p.Elements, Version: o.ResourceVersion}
 }
 
-// put returns an object's value within the allowance, and its problem. It shrinks the objects of
-// the same namespace that are now dropped, and queues a new read of those that are no longer
-// dropped.
+// put returns the value of an object, shrunk if the allowance drops it, and its problem. It shrinks
+// other objects of the namespace that are dropped now. It requests new reads of those that are not
+// dropped any more.
 func (b *shrinkLargest[T]) put(o *object.Object, p Parsed[T], _ bool) Parsed[T] {
 	drop, restore := b.sizes.Put(o.Namespace, o.Name, sizeOf(o, p))
 	for _, name := range drop {
@@ -107,7 +107,7 @@ func (b *shrinkLargest[T]) replace() (done func(seen map[string]bool)) {
 	return func(map[string]bool) {}
 }
 
-// drop shrinks a value that was passed on.
+// drop shrinks a value that was passed on, and passes it on again.
 func (b *shrinkLargest[T]) drop(key string) {
 	f := b.feed
 	old, has := f.passed[key]
@@ -121,6 +121,7 @@ func (b *shrinkLargest[T]) drop(key string) {
 	}
 }
 
+// want requests a new read of an object.
 func (b *shrinkLargest[T]) want(namespace, name string) {
 	names := b.wanted[namespace]
 	if names == nil {
@@ -131,7 +132,7 @@ func (b *shrinkLargest[T]) want(namespace, name string) {
 	api.Poke(b.wake)
 }
 
-// restore reads the objects that are not dropped any more, one a second.
+// restore reads the wanted objects one by one, with a pause of Times.Single after each.
 func (b *shrinkLargest[T]) restore(ctx context.Context, k object.Kind, _ *reflector.Reflector) {
 	s := b.feed.Server
 	for {
@@ -157,8 +158,8 @@ func (b *shrinkLargest[T]) restore(ctx context.Context, k object.Kind, _ *reflec
 	}
 }
 
-// next takes one of the wanted objects; name is empty if there is none. Namespaces take turns, so
-// that one with many objects does not hold up the others.
+// next removes and returns one of the wanted objects. name is empty if there is none. Namespaces
+// alternate, so that a namespace with many objects does not delay the others.
 func (b *shrinkLargest[T]) next() (namespace, name string) {
 	b.feed.mu.Lock()
 	defer b.feed.mu.Unlock()
@@ -180,8 +181,8 @@ func (b *shrinkLargest[T]) next() (namespace, name string) {
 	return "", ""
 }
 
-// readOne reads one object. It counts if it is the one that was dropped; a later one comes by the
-// watch.
+// readOne reads one object, and passes it on if it still has the version that was dropped.
+// Otherwise the watch delivers the newer version.
 func (b *shrinkLargest[T]) readOne(ctx context.Context, k object.Kind, namespace,
 	name string) error {
 	f := b.feed

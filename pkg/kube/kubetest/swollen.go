@@ -12,21 +12,20 @@ import (
 // largest is the largest size of one object that etcd accepts.
 const largest = 3 << 19
 
-// What reading one object may cost, in bytes.
+// Limits of the memory for reading one object, bytes.
 const (
 	mayAllocate = 12 << 20
 	mayKeep     = 64 << 10
 )
 
-// Swollen is an object that is large by one repeated field.
+// Swollen is an object that is large because of one repeated field.
 type Swollen struct {
 	message []byte
 	read    func(message []byte) (kept any, problem string, err error)
 }
 
-// Check reads objects of the largest size that etcd accepts. Each has a problem, and costs this
-// process little: neither the memory that is kept nor the memory that is allocated while it is read
-// is a multiple of the object.
+// Check reads each object, and fails the test unless it results in a problem and takes little
+// memory. It checks the memory that is allocated during the reading, and the memory that is kept.
 func Check(t *testing.T, all map[string]Swollen) {
 	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
@@ -49,8 +48,9 @@ func Check(t *testing.T, all map[string]Swollen) {
 	}
 }
 
-// Grow returns the largest object that etcd takes: object returns a message with n entries of a
-// field, whose size is linear in n. read returns what is kept of a message, and the problem.
+// Grow returns an object of about the largest size that etcd accepts. object returns a message with
+// n entries of a field; its size must be linear in n. read reads a message, and returns what is
+// kept of it and the problem.
 func Grow(t *testing.T, object func(n int) ([]byte, error),
 	read func(message []byte) (kept any, problem string, err error)) Swollen {
 	t.Helper()
@@ -65,7 +65,7 @@ func Grow(t *testing.T, object func(n int) ([]byte, error),
 	return Swollen{message, read}
 }
 
-// Protobuf returns an object in the envelope in which an API server sends it.
+// Protobuf returns an object in protobuf, in the envelope of an API server.
 func Protobuf(apiVersion, kind string, o interface{ Marshal() ([]byte, error) }) ([]byte, error) {
 	raw, err := o.Marshal()
 	if err != nil {
@@ -100,7 +100,7 @@ func ManyLabels(n int) metav1.ObjectMeta {
 	return o
 }
 
-// Memory collects garbage and returns what is left.
+// Memory runs the garbage collector and returns the memory statistics.
 func Memory() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()

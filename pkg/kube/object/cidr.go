@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// ParseCIDR reads a CIDR as the API server and kube-proxy do (ParseCIDRSloppy of k8s.io/utils/net):
-// numbers of IPv4 may begin with zeros, and are decimal. Older API servers store such ones.
+// ParseCIDR parses a CIDR as the API server and kube-proxy do (ParseCIDRSloppy of
+// k8s.io/utils/net): decimal numbers of an IPv4 address may have leading zeros. Older API servers
+// store such addresses.
 func ParseCIDR(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err == nil || strings.Contains(text, ":") {
@@ -24,7 +25,7 @@ func ParseCIDR(text string) (netip.Prefix, error) {
 	return p, err
 }
 
-// withoutZeros returns a decimal number without the zeros that it begins with.
+// withoutZeros returns a decimal number without leading zeros.
 func withoutZeros(number string) string {
 	if short := strings.TrimLeft(number, "0"); short != "" {
 		return short
@@ -32,7 +33,7 @@ func withoutZeros(number string) string {
 	return number[:min(len(number), 1)]
 }
 
-// ParsePrefix reads a prefix that has no host bits set.
+// ParsePrefix parses a prefix, and refuses one with host bits set and an IPv4-mapped one.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

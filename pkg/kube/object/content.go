@@ -6,7 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
-// Node returns the content of a Node in either form, and what was malformed and left out.
+// Node returns the content of a Node, in protobuf or JSON, and a sentence about a malformed part
+// that was left out, or "".
 func Node(o *Object) (n *wire.Node, problem string) {
 	if n, ok := o.Content.(*wire.Node); ok {
 		return n, ""
@@ -71,7 +72,7 @@ type serviceStatus struct {
 	} `json:"loadBalancer"`
 }
 
-// Service returns the content of a Service in either form, or a problem if it is malformed.
+// Service returns the content of a Service, in protobuf or JSON, or a problem if it is malformed.
 func Service(o *Object) (w *wire.Service, problem string) {
 	if w, ok := o.Content.(*wire.Service); ok {
 		return w, ""
@@ -127,7 +128,7 @@ func hintNames(hints []hintSpec) (names []string) {
 	return names
 }
 
-// EndpointSlice returns the content of an EndpointSlice in either form, or a problem if it is
+// EndpointSlice returns the content of an EndpointSlice, in protobuf or JSON, or a problem if it is
 // malformed or too large.
 func EndpointSlice(o *Object) (w *wire.EndpointSlice, problem string) {
 	if w, ok := o.Content.(*wire.EndpointSlice); ok {

@@ -8,10 +8,10 @@
 //	            └─ an item that reduce leaves out is not held
 //
 // Promises:
-//   - No content, however malformed, ends the stream of a watch: it stays raw until it is parsed.
-//   - A list costs the memory of its reduced items and of its largest item.
-//   - Parts of JSON that are too large are not decoded (json.go); package wire bounds protobuf.
-//   - Node, Service and EndpointSlice return the same content for both forms of an object.
+//   - Malformed content never ends the stream of a watch, because it stays raw until it is parsed.
+//   - A list takes the memory of its reduced items and of its largest item.
+//   - Parts of JSON that are too large are not decoded (json.go). Package wire bounds protobuf.
+//   - Node, Service and EndpointSlice return the same content for protobuf and JSON.
 //
 // Start reading at kind.go, then Object.
 package object

@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 )
 
-// typed is an object of a kind. In protobuf, its Content is a *C; a kind that exists only in JSON has
-// no C of package wire. The client library's decoders choose a kind by its Go type.
+// typed is an object of one kind. It is a Go type per kind, because the client library's decoders
+// select a kind by its Go type. If it was read from protobuf, its Content is a *C. For a kind that
+// exists only in JSON, C is not a type of package wire.
 type typed[C any] struct{ Object }
 
 // typedList is a list of typed objects.
@@ -21,10 +22,10 @@ type typedList[C any] struct {
 	Items           []typed[C] `json:"items"`
 }
 
-// Reset and Unmarshal let the client library's decoder of protobuf fill an object.
+// Reset empties the object. The client library's decoder of protobuf needs Reset and Unmarshal.
 func (o *typed[C]) Reset() { *o = typed[C]{} }
 
-// Unmarshal reads an object; see Reset.
+// Unmarshal reads an object from protobuf without its envelope.
 func (o *typed[C]) Unmarshal(message []byte) error {
 	content := new(C)
 	meta, err := read(content, message)
@@ -67,12 +68,12 @@ func (l *typedList[C]) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// MirrorAnnotation is on mirror pods: its value is the UID that the kubelet has for the pod.
+// MirrorAnnotation is an annotation of mirror pods. Its value is the kubelet's UID of the pod.
 const MirrorAnnotation = "kubernetes.io/config.mirror"
 
 var (
-	// nodeReader keeps of a Node's metadata what its parser and the reflector look at. Discovery of
-	// hardware features gives a Node more labels than other objects have.
+	// nodeReader keeps the metadata that the parser of Nodes and the reflector use. It allows more
+	// labels than for other objects, because the discovery of hardware features adds many.
 	nodeReader = wire.Reader{AllLabels: true, MaxLabels: MaxNodeLabels,
 		Annotations: []string{metav1.InitialEventsAnnotationKey}}
 	// policyReader keeps the metadata that policies and the reflector use.

@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of the parts of an object in JSON that are decoded, in bytes of text. A larger part is not
-// decoded; Object.Excess then reports it.
+// Bounds of the decoded parts of an object in JSON, in bytes of text. A larger part is not decoded.
+// For labels and ownerReferences, Object.Excess reports that.
 const (
 	MaxMetaJSON = 64 << 10 // each of labels, annotations and ownerReferences
 	MaxPartJSON = 256 << 10
 )
 
-// jsonObject is an object as it is decoded: the metadata that is used, and the content raw.
+// jsonObject is the JSON form of an object: the used metadata, and the content as raw JSON.
 type jsonObject struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
@@ -37,13 +37,13 @@ type jsonObject struct {
 	Ports       json.RawMessage `json:"ports"`
 }
 
-// Bounded is a part of an object that is decoded if it is not larger than MaxMetaJSON.
+// Bounded is a part of an object that is decoded only if it is not larger than MaxMetaJSON.
 type Bounded[T any] struct {
 	Value  T
 	excess bool
 }
 
-// UnmarshalJSON decodes the part, or notes that it is too large.
+// UnmarshalJSON decodes the part, or records that it is too large.
 func (b *Bounded[T]) UnmarshalJSON(raw []byte) error {
 	if b.excess = len(raw) > MaxMetaJSON; b.excess {
 		return nil
@@ -51,8 +51,8 @@ func (b *Bounded[T]) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, &b.Value)
 }
 
-// UnmarshalJSON decodes the metadata that is used and keeps the content raw, so that the size of
-// the rest costs nothing but its text.
+// UnmarshalJSON decodes the used metadata and keeps the content as raw JSON. So the content takes
+// only the memory of its text.
 func (o *Object) UnmarshalJSON(raw []byte) error {
 	var j jsonObject
 	if err := json.Unmarshal(raw, &j); err != nil {
@@ -69,17 +69,17 @@ func (o *Object) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Present reports whether a list has an entry, without keeping any.
+// Present reports whether a list in JSON has entries. It does not keep them.
 type Present bool
 
-// UnmarshalJSON looks whether there is anything between the brackets.
+// UnmarshalJSON checks whether there is text between the brackets of the list.
 func (p *Present) UnmarshalJSON(raw []byte) error {
 	*p = len(bytes.Trim(raw, "[] \t\r\n")) > 0 && string(raw) != "null"
 	return nil
 }
 
-// Unmarshal decodes a part of an object. It does not change v when there is nothing to read, and
-// refuses text of more than MaxPartJSON bytes.
+// Unmarshal decodes a part of an object into v. If raw is empty, it does not change v. It refuses
+// more than MaxPartJSON bytes.
 func Unmarshal(raw json.RawMessage, v any) error {
 	switch {
 	case len(raw) == 0:

@@ -30,14 +30,14 @@ const (
 	PolicyRights = "manifests/components/policy/rights.yaml"
 )
 
-// ServiceNameLabel is on an EndpointSlice and names its service (discovery.k8s.io/v1).
+// ServiceNameLabel is the label of an EndpointSlice that names its service (discovery.k8s.io/v1).
 const ServiceNameLabel = "kubernetes.io/service-name"
 
 // Kind describes how to read one kind of object.
 type Kind struct {
 	Kind    string // such as Node
-	What    string // for messages: the plural resource
-	Rule    string // for messages: the manifest that grants it
+	What    string // the plural resource, for messages
+	Rule    string // the manifest that grants access to it, for messages
 	Path    string
 	Version schema.GroupVersion
 	Name    string // only the object of this name; "" selects all
@@ -59,11 +59,11 @@ var (
 	own        = schema.GroupVersion{Group: VeilNodeGroup, Version: VeilNodeVersion}
 )
 
-// What makes the cluster's state.
+// Kinds for the cluster's state.
 var (
 	Nodes     = eitherKind[wire.Node]("Node", core, "nodes", nodeRights)
 	VeilNodes = jsonKind(VeilNodeKind, own, VeilNodeResource, nodeRights)
-	// ServiceCIDRs are the ranges of services; an API server need not have them.
+	// ServiceCIDRs are the service ranges. Not every API server has this kind.
 	ServiceCIDRs = jsonKind("ServiceCIDR", networking, "servicecidrs", nodeRights)
 	// APIServerSlice and APIServerService select only the API servers' own service.
 	APIServerSlice = EndpointSlices.ofAPIServers(
@@ -73,8 +73,9 @@ var (
 		"manifests/components/api-path/rights.yaml")
 )
 
-// What services need. A label selector leaves out services of another proxy (by the label that
-// kube-proxy honours too) and headless services, whose slices the controllers label.
+// Kinds for services. The label selector leaves out services of another proxy, whose label
+// kube-proxy also honours. It also leaves out headless services, whose slices have a label by the
+// controllers.
 var (
 	Services = eitherKind[wire.Service]("Service", core, "services", serviceRights).selecting(
 		"!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless")
@@ -82,13 +83,13 @@ var (
 		serviceRights).selecting(Services.Labels)
 )
 
-// What policies need.
+// Kinds for policies.
 var (
 	Pods            = protobufKind[wire.Pod]("Pod", core, "pods", PolicyRights)
 	Namespaces      = protobufKind[wire.Meta]("Namespace", core, "namespaces", PolicyRights)
 	NetworkPolicies = protobufKind[wire.NetworkPolicy]("NetworkPolicy", networking,
 		"networkpolicies", PolicyRights)
-	// ClusterPolicies is a kind that a cluster need not have: see Definition.
+	// ClusterPolicies is a kind that not every cluster has; see Definition.
 	ClusterPolicies = jsonKind("ClusterNetworkPolicy", policy, "clusternetworkpolicies",
 		PolicyRights)
 	// IgnoredPolicies are kinds of policies that administrators may have written and that Kubeveil
@@ -97,7 +98,7 @@ var (
 		jsonKind("AdminNetworkPolicy", admin, "adminnetworkpolicies", PolicyRights),
 		jsonKind("BaselineAdminNetworkPolicy", admin, "baselineadminnetworkpolicies", PolicyRights),
 	}
-	// Events are created, never read.
+	// Events are only created, not read.
 	Events = jsonKind("Event", core, "events", PolicyRights)
 )
 
@@ -121,8 +122,8 @@ func protobufKind[C any](kind string, version schema.GroupVersion, resource, rul
 	return k
 }
 
-// eitherKind returns a kind that is read in JSON from a server without protobuf: Spec and similar
-// fields are then raw.
+// eitherKind returns a kind that is read in protobuf, or in JSON from a server without protobuf. In
+// JSON, the fields Spec, Status and so on hold raw content.
 func eitherKind[C any](kind string, version schema.GroupVersion, resource, rule string) Kind {
 	k := newKind[C](kind, version, resource, rule)
 	k.Accept = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -162,7 +163,7 @@ func (k Kind) In(namespace string) Kind {
 	return k
 }
 
-// Select restricts o to the objects that k is about.
+// Select returns o restricted to the objects that k selects.
 func (k Kind) Select(o metav1.ListOptions) *metav1.ListOptions {
 	o.LabelSelector = k.Labels
 	if k.Name != "" {
@@ -174,7 +175,7 @@ func (k Kind) Select(o metav1.ListOptions) *metav1.ListOptions {
 // New returns an empty object of the kind.
 func (k Kind) New() runtime.Object { return k.newObject() }
 
-// scheme has the kinds, and what the machinery of a watch sends beside them.
+// scheme holds all kinds that are read, and the other types that a watch can send.
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, k := range append([]Kind{Nodes, VeilNodes, ServiceCIDRs, Services, EndpointSlices, Pods,
@@ -187,10 +188,10 @@ var scheme = func() *runtime.Scheme {
 	return scheme
 }()
 
-// Codecs decode what a watch sends.
+// Codecs decode the events of a watch.
 var Codecs = serializer.NewCodecFactory(scheme)
 
-// fromProtobuf opens the envelope of an object in protobuf.
+// fromProtobuf decodes an object in protobuf with its envelope.
 var fromProtobuf = protobuf.NewSerializer(scheme, scheme)
 
 // FromProtobuf returns the object in an envelope of protobuf, and its kind.

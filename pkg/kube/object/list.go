@@ -16,7 +16,7 @@ import (
 // List is a list of one kind that is read item by item.
 type List interface {
 	runtime.Object
-	// grow appends an empty item and returns it; shrink takes it away.
+	// grow appends an empty item and returns it. shrink removes the last item.
 	grow() readable
 	shrink()
 	setMeta(resourceVersion, next string)
@@ -28,8 +28,8 @@ type readable interface {
 	Unmarshal(message []byte) error
 }
 
-// Read reads a list of k from an answer in either form. It calls reduce with each item once it is
-// read, before the next is. reduce reports whether the list keeps the item.
+// Read reads a list of k from an answer in protobuf or JSON. It calls reduce with each item before
+// it reads the next. reduce reports whether the list keeps the item.
 func Read(answer io.Reader, k Kind, reduce func(*Object) bool) (list List, err error) {
 	list = k.newList()
 	r := bufio.NewReaderSize(answer, 64<<10)
@@ -106,14 +106,14 @@ func readItems(d *json.Decoder, list List, reduce func(*Object) bool) error {
 	return expect(d, json.Delim(']'))
 }
 
-// keep reduces the last item of a list, or takes it away.
+// keep calls reduce with item, the last item of list, and removes the item if reduce returns false.
 func keep(list List, item readable, reduce func(*Object) bool) {
 	if !reduce(item.held()) {
 		list.shrink()
 	}
 }
 
-// expect reads a token that must be there.
+// expect reads a token, and returns an error unless it is want.
 func expect(d *json.Decoder, want json.Delim) error {
 	switch t, err := d.Token(); {
 	case err != nil:

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Object is every kind that is read here. What differs is kept raw, so that no
-// content, however malformed, ends the stream of a watch; the kind's own parse
-// function judges it. After parsing only the name and what was parsed are left.
+// Object is an object of any kind. Its content is kept raw, so that malformed content does not end
+// the stream of a watch. A parse function of the kind checks the content later. After Parse, the
+// object holds only its name and version, and the result.
 type Object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -29,8 +29,8 @@ type Object struct {
 	parsed  any
 }
 
-// Parse returns the result of parse, which it calls once for each object, and drops the content of
-// o.
+// Parse calls parse, drops the content of o, and stores the result in o. Later calls return this
+// result.
 func Parse[T any](o *Object, parse func(*Object) T) T {
 	if t, ok := o.parsed.(T); ok {
 		return t
@@ -47,7 +47,8 @@ func Parsed[T any](namespace, name string, t T) *Object {
 	return &Object{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, parsed: t}
 }
 
-// Held returns the object that a store was given.
+// Held returns the object in v, an argument of a store's method. It returns false if v is not an
+// object of this package.
 func Held(v any) (*Object, bool) {
 	h, ok := v.(interface{ held() *Object })
 	if !ok {
@@ -58,7 +59,8 @@ func Held(v any) (*Object, bool) {
 
 func (o *Object) held() *Object { return o }
 
-// DeepCopyObject makes Object a runtime.Object. What was parsed is never changed and so is shared.
+// DeepCopyObject makes Object a runtime.Object. The copy shares the result of Parse, which never
+// changes.
 func (o *Object) DeepCopyObject() runtime.Object {
 	out := *o
 	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -71,7 +73,7 @@ func clone(raw json.RawMessage) json.RawMessage {
 	return append(json.RawMessage(nil), raw...)
 }
 
-// OwnerUID returns the UID of the Node that owns o, or "" when none does.
+// OwnerUID returns the UID of the Node that owns o, or "" if no Node owns it.
 func (o *Object) OwnerUID() types.UID {
 	for _, r := range o.OwnerReferences {
 		if r.APIVersion == "v1" && r.Kind == "Node" {

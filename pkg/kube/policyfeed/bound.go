@@ -12,12 +12,12 @@ import (
 const (
 	// MaxPolicies bounds the rules and podSelectors of NetworkPolicies.
 	MaxPolicies = 1 << 19
-	// MaxPods bounds the labels and named ports of Pods beyond FreePod of each.
+	// MaxPods bounds the labels and named ports of Pods. FreePod of each Pod do not count.
 	MaxPods = 1 << 16
 	FreePod = 32
 )
 
-// elementsOf returns how much of a pod counts for the bound of its namespace.
+// elementsOf returns the elements of a pod that count for the bound of its namespace.
 func elementsOf(p *policy.Pod) int {
 	n := len(p.Ports) - FreePod
 	for key, value := range p.Labels {
@@ -26,8 +26,8 @@ func elementsOf(p *policy.Pod) int {
 	return max(n, 0)
 }
 
-// boundPods bounds the labels and named ports of Pods. A dropped pod is treated as one with too
-// many labels.
+// boundPods sets the bound on labels and named ports of Pods. A dropped pod is treated like a pod
+// with too many labels.
 func boundPods(f *feed.Feed[policy.Pod]) {
 	problem := fmt.Sprintf("its namespace has more than %d labels and named ports of pods beyond "+
 		"%d of each: those of its largest pods are dropped. Policies that may select it deny its "+
@@ -43,8 +43,8 @@ func boundPods(f *feed.Feed[policy.Pod]) {
 var largePolicy = fmt.Sprintf("the policies of its namespace have more than %d rules, peers, "+
 	"ports, ranges and label values: its largest policies are dropped", MaxPolicies)
 
-// boundPolicies bounds the rules of NetworkPolicies. A dropped policy denies all traffic in the
-// directions that it isolates.
+// boundPolicies sets the bound on rules of NetworkPolicies. A dropped policy denies all traffic in
+// the directions that it isolates.
 func boundPolicies(f *feed.Feed[policy.Policy]) {
 	f.ShrinkLargest(MaxPolicies, largePolicy+"; it denies everything",
 		func(p policy.Policy) policy.Policy {

@@ -22,7 +22,8 @@ type clusterPolicySpec struct {
 	Egress   []clusterPolicyRule `json:"egress"`
 }
 
-// clusterPolicyRule is a rule of either direction. Peers are read one by one: see parseClusterPeer.
+// clusterPolicyRule is a rule for ingress or egress. Peers are parsed one by one by
+// parseClusterPeer.
 type clusterPolicyRule struct {
 	Name      string            `json:"name"`
 	Action    string            `json:"action"`
@@ -59,15 +60,15 @@ type clusterPort struct {
 	} `json:"destinationPort"`
 }
 
-// strict reads JSON and refuses fields that v does not have.
+// strict decodes JSON into v, and refuses fields that v does not have.
 func strict(raw json.RawMessage, v any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	return d.Decode(v)
 }
 
-// parseClusterPolicy reads a ClusterNetworkPolicy. A part that cannot be read makes the policy
-// Invalid, so that it denies traffic; the policy never disappears.
+// parseClusterPolicy parses a ClusterNetworkPolicy. If a part cannot be parsed, the policy is not
+// left out: it becomes Invalid, so that it denies traffic.
 func parseClusterPolicy(o *object.Object) feed.Parsed[policy.ClusterPolicy] {
 	spec, denies, err := decodeClusterSpec(o.Spec)
 	p := policy.ClusterPolicy{Name: o.Name, Denies: denies, Object: idOf(o)}
@@ -101,8 +102,8 @@ func parseClusterPolicy(o *object.Object) feed.Parsed[policy.ClusterPolicy] {
 	return feed.Parsed[policy.ClusterPolicy]{Value: &p}
 }
 
-// decodeClusterSpec reads a spec. With an error, the spec has the parts that can be read. denies
-// then holds the directions that have rules; if they cannot be read, it holds both directions.
+// decodeClusterSpec decodes a spec. If it returns an error, spec holds the parts that could be
+// decoded. denies reports the directions that have rules, or both if they cannot be decoded.
 func decodeClusterSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]bool, err error) {
 	if len(raw) > object.MaxPartJSON {
 		return decodeLargeSpec(raw)
@@ -116,7 +117,7 @@ func decodeClusterSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]b
 	return spec, [2]bool{len(spec.Ingress) > 0, len(spec.Egress) > 0}, err
 }
 
-// decodeLargeSpec reads the subjects and the directions of a spec that is too large.
+// decodeLargeSpec decodes the subject and the directions of a spec that is too large.
 func decodeLargeSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]bool, err error) {
 	err = fmt.Errorf("spec has %d bytes, more than %d", len(raw), object.MaxPartJSON)
 	var large struct {
@@ -180,8 +181,8 @@ func parseClusterRules(d policy.Direction, rules []clusterPolicyRule) (out []pol
 	return out, nil
 }
 
-// parseClusterPeer reads one peer; known reports whether it has a supported field. domainNames is
-// refused like a field of a later version.
+// parseClusterPeer parses one peer. known reports whether the peer has a supported field.
+// domainNames is not supported, and is treated like a field of a later version.
 func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.Peer, known bool,
 	err error) {
 	var fields map[string]json.RawMessage
@@ -219,7 +220,8 @@ func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.P
 	return []policy.Peer{peer}, known, err
 }
 
-// clusterSelectors returns the selectors of a peer or subject by namespaces or pods.
+// clusterSelectors returns the selectors of a peer or subject that has namespaces or pods. known is
+// false if it has neither.
 func clusterSelectors(w clusterPeer) (p policy.Peer, known bool, err error) {
 	var namespaces, pods metav1.LabelSelector
 	switch {
@@ -250,7 +252,7 @@ func clusterSelector(from metav1.LabelSelector) (policy.Selector, error) {
 	return parseSelector(&s)
 }
 
-// parseClusterPorts reads one protocol. A port name matches ports of any protocol.
+// parseClusterPorts parses one entry of protocols. A named port matches ports of any protocol.
 func parseClusterPorts(w clusterProtocol) (ports []policy.Port, err error) {
 	for proto, of := range map[policy.Proto]*clusterPort{policy.TCP: w.TCP, policy.UDP: w.UDP,
 		policy.SCTP: w.SCTP} {

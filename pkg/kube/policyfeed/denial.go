@@ -20,28 +20,28 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Denials creates Events at the policies that deny more than their text does, for pods of this
+// Denials creates Events for the policies that deny more than their text does, for pods of this
 // node.
 type Denials struct {
 	server *api.Server
 	node   string
-	again  time.Duration // after which an Event whose denial still holds is created again
-	// spread is over how long nodes spread their requests about one Event.
+	again  time.Duration // interval at which an Event is created again while its denial holds
+	// spread is the time over which nodes spread their requests about one Event.
 	spread  time.Duration
-	changed chan struct{} // the denials changed; capacity 1
+	changed chan struct{} // holds a token if the denials changed
 
 	mu  sync.Mutex
 	all []policy.Denial
 }
 
-// NewDenials returns Denials that create Events at s, for the node of that name.
+// NewDenials returns Denials for the node called node, which create Events at s.
 func NewDenials(s *api.Server, node string) *Denials {
 	return &Denials{server: s, node: node, again: 30 * time.Minute, spread: 10 * time.Second,
 		changed: make(chan struct{}, 1)}
 }
 
-// Set sets the denials, for each of which Run creates an Event. It returns at once; the caller must
-// not change them later.
+// Set sets the denials. Run creates an Event for each. Set returns at once. The caller must not
+// change all later.
 func (d *Denials) Set(all []policy.Denial) {
 	d.mu.Lock()
 	same := slices.Equal(d.all, all)
@@ -52,16 +52,16 @@ func (d *Denials) Set(all []policy.Denial) {
 	}
 }
 
-// The token bucket that bounds the Events of one node about policies of one namespace, regardless
-// of what tenants write. Policies without a namespace share one bucket.
+// Limits of the token bucket per namespace, which bounds the Events of one node about policies of
+// the namespace. Policies without a namespace share one bucket.
 const (
 	eventBurst = 20
 	eventEvery = 10 * time.Second
 )
 
-// Run creates Events until ctx ends: one for each revision of a policy, and again when the API
-// server may have forgotten it. All nodes create the same Event, each at its own time: the first
-// one succeeds.
+// Run creates Events until ctx ends: one per revision of a policy, and again when the API server
+// may have removed it. All nodes try to create the same Event, at different times, and only the
+// first succeeds.
 func (d *Denials) Run(ctx context.Context) error {
 	s := &eventSayer{denials: d, said: map[policy.Name]saidEvent{},
 		perSecond: float32(time.Second) / float32(eventEvery)}
@@ -76,11 +76,11 @@ func (d *Denials) Run(ctx context.Context) error {
 	}
 }
 
-// eventSayer creates Events and records which ones it created. It belongs to Denials.Run.
+// eventSayer creates Events and records which it has created. Only Denials.Run uses it.
 type eventSayer struct {
 	denials *Denials
 	said    map[policy.Name]saidEvent
-	// buckets are by namespace. The zero value is ready.
+	// buckets holds the token buckets by namespace. Nil means empty.
 	buckets   map[string]*eventBucket
 	perSecond float32
 }
@@ -90,8 +90,8 @@ type eventBucket struct {
 	used time.Time
 }
 
-// accept reports whether an Event may be created in a namespace now. It forgets buckets that are
-// full again.
+// accept reports whether an Event may be created in a namespace now, and if so uses a token. It
+// removes buckets that are full again.
 func (s *eventSayer) accept(namespace string, now time.Time) bool {
 	maps.DeleteFunc(s.buckets, func(_ string, b *eventBucket) bool {
 		return now.Sub(b.used) > eventBurst*eventEvery
@@ -111,16 +111,16 @@ func (s *eventSayer) accept(namespace string, now time.Time) bool {
 	return true
 }
 
-// eventProblem is the subject of the problem that is reported when Events cannot be created.
+// eventProblem is the subject of the problem that Events cannot be created.
 const eventProblem = "create Events at policies"
 
-// saidEvent is the Event for one revision of a policy.
+// saidEvent is the schedule of the Event for one revision of a policy.
 type saidEvent struct {
 	object policy.Object
-	due    time.Time // of the next request
+	due    time.Time // time of the next request
 }
 
-// say creates the Events that are due, and returns when it is to be called again without a change.
+// say creates the due Events, and returns the time until the next one is due.
 func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 	of := s.denials
 	of.mu.Lock()
@@ -161,19 +161,19 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
-// delay returns how long this node waits until it creates the Event for a revision: all nodes see
-// an edit at the same moment.
+// delay returns how long this node waits before it creates the Event for a revision. Nodes wait for
+// different times, because all see a change of a policy at the same moment.
 func (d *Denials) delay(o policy.Object) time.Duration {
 	return api.Spread(d.spread, d.node, fmt.Sprintf("%s/%d", o.UID, o.Generation))
 }
 
-// eventReason is the Event's reason, which programs match.
+// eventReason is the reason of the Events, by which programs can select them.
 const eventReason = "DeniesMoreThanWritten"
 
 // maxMessage bounds the message of an Event, bytes (events.k8s.io/v1: 1024).
 const maxMessage = 1000
 
-// coreEvent holds the fields of core/v1 Event that are written.
+// coreEvent holds the fields of a core/v1 Event that are set.
 type coreEvent struct {
 	metav1.TypeMeta    `json:",inline"`
 	metav1.ObjectMeta  `json:"metadata"`
@@ -202,13 +202,13 @@ type eventSource struct {
 	Host      string `json:"host"`
 }
 
-// eventOf returns the Event for a denial. Its name depends on the revision of the policy alone: the
-// API server refuses a second one, of another node or of a daemon that restarted.
+// eventOf returns the Event for a denial. Its name depends only on the revision of the policy. So
+// the API server refuses a second Event from another node or from a restarted daemon.
 func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
 	kind := object.NetworkPolicies
 	namespace := d.Namespace
 	if namespace == "" {
-		// The API server wants Events about objects of the cluster there.
+		// The API server requires that Events about cluster-scoped objects are in this namespace.
 		namespace = metav1.NamespaceDefault
 		kind = object.ClusterPolicies
 	}
@@ -230,8 +230,8 @@ func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
 		ReportingComponent: object.VeilNodeGroup + "/veild", ReportingInstance: node}
 }
 
-// create creates the Event for a denial, unless it is there. A namespace that is being deleted
-// needs none.
+// create creates the Event for a denial. It returns nil if the Event exists, or if the namespace is
+// being deleted.
 func (d *Denials) create(ctx context.Context, of policy.Denial, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, d.server.Times.Request)
 	defer cancel()

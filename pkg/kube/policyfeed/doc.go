@@ -7,10 +7,12 @@
 //	a kind that cannot be read ─► SetFailing ─────────────────────► │
 //
 // Promises:
-//   - A policy that cannot be read whole never allows more than its text, and never disappears: it
-//     denies traffic in its directions.
-//   - While a kind cannot be read, the sink knows; it has all objects of the kind before that ends.
-//   - One namespace costs no other anything: its largest objects are shrunk, and its Events wait.
+//   - A policy that cannot be parsed completely is passed on as Invalid. It denies traffic in its
+//     directions, and never allows more than its text.
+//   - While a kind cannot be read, SetFailing has reported that to the sink. The sink has all
+//     objects of the kind before SetFailing reports the end.
+//   - A namespace with too many objects does not affect other namespaces: its own largest objects
+//     are shrunk, and its own Events wait.
 //
-// Start reading at Run, then parse.go; denial.go stands alone.
+// Start reading at Run, then parse.go. denial.go is independent of them.
 package policyfeed

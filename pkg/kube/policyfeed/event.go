@@ -9,16 +9,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// EventSink receives the objects of PutEvent; it is a part of policy.Sink.
+// EventSink receives the objects of PutEvent. It is a part of policy.Sink.
 type EventSink interface {
 	PutPod(p policy.Pod)
 	PutPolicy(p policy.Policy)
 }
 
-// PutEvent passes the Pod or NetworkPolicy of an event of a watch on to sink, as Run does.
-// The event is a frame of the stream in protobuf, added or modified, and node is this node's name.
-// So a benchmark begins where the bytes of an event do. An object that Run does not pass on
-// is an error.
+// PutEvent passes the Pod or NetworkPolicy of an event of a watch on to sink, as Run does. event is
+// a frame of the stream in protobuf with type added or modified. node is this node's name. PutEvent
+// is for benchmarks, which so include the decoding of the event. It returns an error for an object
+// that Run would not pass on.
 func PutEvent(event []byte, node string, sink EventSink) error {
 	var e metav1.WatchEvent
 	if err := e.Unmarshal(event); err != nil {

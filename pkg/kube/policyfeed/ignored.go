@@ -11,7 +11,7 @@ import (
 
 // noteIgnored reports a problem while the cluster has objects of k, until ctx ends.
 func noteIgnored(ctx context.Context, s *api.Server, k object.Kind) {
-	count := 0 // the feed calls one function at a time
+	count := 0 // needs no lock, because calls of the feed do not overlap
 	changed := func(by int) {
 		count += by
 		text := ""

@@ -14,11 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube/object"
 )
 
-// maxVersions bounds the served versions that are named.
+// maxVersions bounds the served versions in a problem's text.
 const maxVersions = 8
 
-// parseServed returns whether a definition serves the version of k, and the problem if it does not.
-// A definition without versions, which no API server has, counts as one that serves it.
+// parseServed returns whether a CustomResourceDefinition serves the version of k, and a problem if
+// it does not. If a definition has no versions, which no API server allows, it counts as serving
+// it.
 func parseServed(k object.Kind, o *object.Object) feed.Parsed[bool] {
 	var spec struct {
 		Versions []struct {
@@ -45,11 +46,11 @@ func parseServed(k object.Kind, o *object.Object) feed.Parsed[bool] {
 	return p
 }
 
-// reflectInstalled keeps st like the API server's list of a kind that a cluster need not have,
-// until ctx ends: without its CustomResourceDefinition st is empty. While the definition does not
-// serve the version that is read, st stays as it is, not listed at first, and r, if not nil, notes
-// a failure. Asking for a kind that is not there again and again would cost each API server a
-// request a node and interval.
+// reflectInstalled keeps st equal to the API server's list of a kind that not every cluster has,
+// until ctx ends. It watches the kind's CustomResourceDefinition, because repeated requests of all
+// nodes for a missing kind would load the API servers. Without the definition, st is empty. While
+// the definition does not serve the version that is read, st is not changed, and r, unless it is
+// nil, records a failure.
 func reflectInstalled(ctx context.Context, s *api.Server, k object.Kind, st cache.ReflectorStore,
 	r *reading) {
 	var stop func()
@@ -61,7 +62,7 @@ func reflectInstalled(ctx context.Context, s *api.Server, k object.Kind, st cach
 	}
 	exists := false
 	empty := func() {
-		// It fails only on objects of another type, and there are none.
+		// Replace can fail only because of objects of another type, and there are no objects.
 		_ = st.Replace(nil, "")
 	}
 	definitions := &feed.Feed[bool]{Server: s, What: k.Definition().Kind,
@@ -93,7 +94,8 @@ func reflectInstalled(ctx context.Context, s *api.Server, k object.Kind, st cach
 	end()
 }
 
-// startReflect begins to keep st like the list of k, until ctx ends or stop has returned.
+// startReflect starts to keep st equal to the list of k, until ctx ends or stop is called. stop
+// waits for the end.
 func startReflect(ctx context.Context, s *api.Server, k object.Kind, st cache.ReflectorStore,
 	r *reading) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)

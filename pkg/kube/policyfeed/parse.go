@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// parsePod reads a Pod. It returns no value for pods that policies of this node cannot concern:
+// parsePod parses a Pod. It returns no value for pods that do not matter for policies on this node:
 // finished pods, and host-network pods of other nodes.
 func parsePod(o *object.Object, node string) feed.Parsed[policy.Pod] {
 	w, ok := o.Content.(*wire.Pod)
@@ -80,8 +80,8 @@ func parseNamespace(o *object.Object) feed.Parsed[policy.Namespace] {
 	return feed.Parsed[policy.Namespace]{Value: &ns, Problem: problem}
 }
 
-// parseNetworkPolicy reads a NetworkPolicy. A part that cannot be read makes the policy Invalid, so
-// that it denies traffic; the policy never disappears.
+// parseNetworkPolicy parses a NetworkPolicy. If a part cannot be parsed, the policy is not left
+// out: it becomes Invalid, so that it denies traffic.
 func parseNetworkPolicy(o *object.Object) feed.Parsed[policy.Policy] {
 	p := policy.Policy{Name: policy.Name{Namespace: o.Namespace, Name: o.Name}, Object: idOf(o)}
 	w, ok := o.Content.(*wire.NetworkPolicy)
@@ -117,13 +117,14 @@ func parseNetworkPolicy(o *object.Object) feed.Parsed[policy.Policy] {
 	return feed.Parsed[policy.Policy]{Value: &p, Elements: w.Elements}
 }
 
-// idOf returns which revision of an object this is.
+// idOf returns the revision of an object.
 func idOf(o *object.Object) policy.Object {
 	return policy.Object{UID: string(o.UID), Generation: o.Generation}
 }
 
-// policyTypes applies the default of networking/v1: Ingress, and Egress where there are rules of
-// egress. A type that this version does not know isolates in both directions.
+// policyTypes returns the directions that a policy isolates. The default of networking/v1 is
+// Ingress, and also Egress if the policy has egress rules. A type that this version does not know
+// counts as both.
 func policyTypes(w *wire.NetworkPolicy) (isolates [2]bool) {
 	if len(w.PolicyTypes) == 0 {
 		return [2]bool{true, w.HasEgress}
@@ -236,7 +237,7 @@ func parseSelector(w *wire.LabelSelector) (s policy.Selector, err error) {
 	for key, value := range w.MatchLabels {
 		s = append(s, policy.Requirement{Key: key, Op: policy.In, Values: []string{value}})
 	}
-	// A map has no order, and a policy that did not change must look the same.
+	// Sort, because a map has no order, and an unchanged policy must have an equal result.
 	slices.SortFunc(s, func(a, b policy.Requirement) int {
 		if a.Key < b.Key {
 			return -1

@@ -13,21 +13,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// reading records which kinds of policy objects cannot be read at present; a nil reading records
-// nothing. Meanwhile, a policy that veild has not read may select a pod that is first seen.
+// reading records which kinds of policy objects currently cannot be read. While there are such
+// kinds, a policy that veild has not read may select a new pod. A nil reading records nothing.
 type reading struct {
 	node       string
 	setFailing func(failing bool) // must not block
 
 	mu      sync.Mutex
-	failing map[string]bool // by the plural resource
-	// unsure reports whether a pod of this node was seen since the first of the failing kinds
-	// failed. Those kinds are then listed instead of watched on. A watch that goes on delivers what
-	// it missed a moment later, and does not report when that is complete.
+	failing map[string]bool // failing kinds by plural resource
+	// unsure reports whether a pod of this node was seen since reads began to fail. Failing kinds
+	// are then listed again, instead of resuming the watch. A resumed watch delivers missed
+	// changes, but does not report when these are complete.
 	unsure bool
 }
 
-// reflector returns a reflector that keeps st like the list of k and records failures.
+// reflector returns a reflector that keeps st equal to the list of k, and records failures in r.
 func (r *reading) reflector(s *api.Server, k object.Kind,
 	st cache.ReflectorStore) *reflector.Reflector {
 	out := s.Reflector(k, st)
@@ -38,7 +38,7 @@ func (r *reading) reflector(s *api.Server, k object.Kind,
 	out.Relist = r.relist
 	out.Report = func(err error) {
 		report(err)
-		if !errors.Is(err, context.Canceled) { // the end of Run
+		if !errors.Is(err, context.Canceled) { // Canceled means that Run ends.
 			r.set(k.What, err != nil)
 		}
 	}
@@ -62,7 +62,7 @@ func (r *reading) set(what string, fails bool) {
 	}
 }
 
-// saw records that a pod was put.
+// saw records that a new or changed pod was passed on.
 func (r *reading) saw(p policy.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

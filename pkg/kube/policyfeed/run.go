@@ -12,11 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Run watches Pods, Namespaces, NetworkPolicies and, where the cluster has that kind,
-// ClusterNetworkPolicies of s, and passes each change to sink until ctx ends; it returns ctx's
-// error. A list that is read again yields only its changes. While the API server is away there is a
-// problem, and what was passed stays valid. node is the name of this node. nodeLabels passes the
-// labels of Nodes to the sink until its ctx ends, and calls listed after the first time.
+// Run watches Pods, Namespaces, NetworkPolicies and, if the cluster has that kind,
+// ClusterNetworkPolicies of s. It passes each change to sink until ctx ends, and returns ctx's
+// error. When a list is read again, only the differences are passed on. While the API server is
+// unreachable, s has a problem, and the objects that were passed on stay valid. node is the name of
+// this node. nodeLabels must pass the labels of Nodes to the sink until its ctx ends, and call
+// listed after the first time.
 func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
 	nodeLabels func(ctx context.Context, listed func())) error {
 	unlisted := feed.NewLists(5)
@@ -61,8 +62,8 @@ func Run(ctx context.Context, s *api.Server, node string, sink policy.Sink,
 		func(ctx context.Context) { nodeLabels(ctx, unlisted.Done) })
 }
 
-// List returns all NetworkPolicies and ClusterNetworkPolicies that s has now, as Run passes them
-// on.
+// List lists all NetworkPolicies and ClusterNetworkPolicies of s, and returns them as Run passes
+// them on.
 func List(ctx context.Context, s *api.Server) (all policy.Policies, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Times.Request)
 	defer cancel()
@@ -82,7 +83,7 @@ func List(ctx context.Context, s *api.Server) (all policy.Policies, err error) {
 		}
 		return false
 	})
-	if err != nil && !apierrors.IsNotFound(err) { // not found: the kind is not installed
+	if err != nil && !apierrors.IsNotFound(err) { // not found means that the kind is not installed
 		return all, api.Explain("list", object.ClusterPolicies, err)
 	}
 	return all, nil

@@ -5,19 +5,21 @@ import (
 	"container/heap"
 )
 
-// Allowance decides which objects of a namespace are dropped: the largest, until the others are
-// within the limit. The decision depends on the objects alone, not on the order of their arrival.
+// Allowance decides which objects of a namespace are dropped: the largest ones, until the others
+// are within the limit. The decision depends only on the objects, not on the order of their
+// arrival.
 type Allowance struct {
 	limit  int
 	spaces map[string]*space
 }
 
-// space is what a namespace has, in two heaps: a change costs the logarithm of its objects.
+// space holds the objects of a namespace in two heaps, so that a change takes logarithmic time.
 type space struct {
 	objects map[string]*counted
-	// kept has first what would be dropped next, and dropped what would be kept again next.
+	// The first object of kept would be dropped next. The first object of dropped would be kept
+	// again next.
 	kept, dropped ranking
-	// sum is the elements of kept.
+	// sum is the number of elements of the objects in kept.
 	sum int
 }
 
@@ -32,10 +34,11 @@ type counted struct {
 	Size
 	name    string
 	dropped bool
-	at      int // where it is in its heap
+	at      int // index in its heap
 }
 
-// before reports whether c is dropped before other.
+// before reports whether c is dropped before other: it is larger, or of equal size with a smaller
+// name.
 func (c *counted) before(other *counted) bool {
 	return cmp.Or(cmp.Compare(other.Elements, c.Elements), cmp.Compare(c.name, other.name)) < 0
 }
@@ -45,8 +48,9 @@ func NewAllowance(limit int) *Allowance {
 	return &Allowance{limit: limit, spaces: map[string]*space{}}
 }
 
-// Put records the size of an object; size 0 means that the object is gone. It returns the names of
-// the objects of the namespace that are now dropped, and of those that are no longer dropped.
+// Put records the size of an object; size 0 means that the object is deleted. It returns the names
+// of the objects of the namespace that are newly dropped, and of those that are not dropped any
+// more.
 func (a *Allowance) Put(namespace, name string, of Size) (drop, restore []string) {
 	s := a.spaces[namespace]
 	if s == nil {
@@ -75,7 +79,7 @@ func (a *Allowance) Put(namespace, name string, of Size) (drop, restore []string
 	return drop, restore
 }
 
-// remove takes an object out, and reports whether it was dropped.
+// remove removes an object, and reports whether it was dropped.
 func (s *space) remove(name string) (dropped bool) {
 	c := s.objects[name]
 	if c == nil {
@@ -89,7 +93,7 @@ func (s *space) remove(name string) (dropped bool) {
 	return c.dropped
 }
 
-// add puts an object among the dropped ones if one that is dropped later is there.
+// add adds an object. It is dropped if an object that would be dropped after it is already dropped.
 func (s *space) add(c *counted) {
 	s.objects[c.name] = c
 	c.dropped = len(s.dropped.all) > 0 && c.before(s.dropped.all[0])
@@ -106,8 +110,8 @@ func (s *space) heapOf(c *counted) *ranking {
 	return &s.kept
 }
 
-// balance drops objects until the others are within the limit, and keeps again what fits. It leaves
-// the object called except out of what it returns.
+// balance drops objects until the others are within the limit, and then keeps objects again that
+// fit. It returns their names without except.
 func (s *space) balance(limit int, except string) (drop, restore []string) {
 	move := func(from, to *ranking, by int, names *[]string) {
 		c := heap.Pop(from).(*counted)
@@ -133,7 +137,7 @@ func (a *Allowance) Dropped(namespace, name string) bool {
 	return c != nil && c.dropped
 }
 
-// Has reports whether an object is known in a version.
+// Has reports whether an object was recorded with this version.
 func (a *Allowance) Has(namespace, name, version string) bool {
 	c := a.find(namespace, name)
 	return c != nil && c.Version == version
@@ -146,7 +150,7 @@ func (a *Allowance) find(namespace, name string) *counted {
 	return nil
 }
 
-// ranking is a heap of objects. Its first element is the one that first puts before all others.
+// ranking is a heap of objects, ordered by first.
 type ranking struct {
 	all   []*counted
 	first func(c, other *counted) bool

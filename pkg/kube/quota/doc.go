@@ -4,8 +4,8 @@
 //	Allowance: the largest are dropped, and known   ─► policies and pods: shrunk
 //	Share:     the last by name are left out, and forgotten ─► services: not passed on
 //
-// The decision follows from the objects alone, not from the order of their arrival; for a Share
-// that holds after a list. So all nodes decide alike. No namespace costs another anything.
+// The decision depends only on the objects, not on the order of their arrival, so all nodes decide
+// alike. For a Share that holds only after a list. A namespace does not affect other namespaces.
 //
-// One goroutine at a time may use an Allowance or a Share. Start reading at Allowance.Put.
+// An Allowance and a Share are not safe for concurrent use. Start reading at Allowance.Put.
 package quota

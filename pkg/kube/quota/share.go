@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Share bounds what is kept of the objects of each namespace. It keeps the first by name until they
-// have limit elements, and the count of the others. So a million objects cost what is kept. After a
-// list this depends on the objects alone, and all nodes keep the same. One goroutine at a time may
-// use it.
+// Share limits the objects of each namespace that are kept. It keeps the first objects by name, up
+// to limit elements, and only counts the others. So a million objects take no more memory than the
+// kept ones. After a list, the decision depends only on the objects, so all nodes keep the same
+// ones. A Share is not safe for concurrent use.
 type Share struct {
 	limit int
 	// least is the size of the smallest object.
@@ -17,17 +17,17 @@ type Share struct {
 	spaces map[string]*portion
 }
 
-// portion is what a namespace has of a Share.
+// portion holds the kept objects of a namespace.
 type portion struct {
 	objects map[string]*counted
-	// last has the object first whose name is the last.
+	// last is a heap whose first element is the object with the greatest name.
 	last ranking
 	sum  int
-	// from is the first name that is left out; empty means that all are kept. An object from there
-	// on is left out until the next list, although it may fit.
+	// from is the smallest left out name; empty means that all objects are kept. Until the next
+	// list, an object whose name is not smaller is left out, even if it would fit.
 	from string
-	// left counts the objects that are left out. It is exact after a list. Later changes of such
-	// objects can make it wrong, because their names are not known.
+	// left counts the left out objects. It is exact after a list. Later changes of such objects can
+	// make it wrong, because their names are not stored.
 	left int
 }
 
@@ -37,8 +37,8 @@ func NewShare(limit, least int) *Share {
 	return &Share{limit: limit, least: least, spaces: map[string]*portion{}}
 }
 
-// Put counts an object and reports whether it is kept. It returns the names of others that are not
-// kept any more. An object that is left out adds to the count of these only if it is new.
+// Put counts an object and reports whether it is kept. It returns the names of other objects that
+// are not kept any more. A left out object is counted as such only if isNew is true.
 func (s *Share) Put(namespace, name string, elements int, isNew bool) (kept bool, gone []string) {
 	p := s.spaces[namespace]
 	if p == nil {
@@ -74,7 +74,7 @@ func (s *Share) Put(namespace, name string, elements int, isNew bool) (kept bool
 	return p.objects[name] == c, gone
 }
 
-// Remove forgets an object that is kept, and reports whether it was.
+// Remove removes a kept object. It returns false if the object was not kept.
 func (s *Share) Remove(namespace, name string) bool {
 	p := s.spaces[namespace]
 	if p == nil || p.objects[name] == nil {
@@ -90,18 +90,19 @@ func (s *Share) Remove(namespace, name string) bool {
 	return true
 }
 
-// Gone takes an object that is left out from the count.
+// Gone records that a left out object was deleted.
 func (s *Share) Gone(namespace string) {
 	if p := s.spaces[namespace]; p != nil && p.left > 0 {
 		p.left--
 	}
 }
 
-// Standing is what a namespace needs, and what is left out of it.
+// Standing describes the objects of a namespace.
 type Standing struct {
-	// Need is how many elements its objects have at least, Left those that are left out.
+	// Need is the least number of elements of all its objects. Left is the number of left out
+	// objects.
 	Need, Left int
-	// From is the first name that is left out; empty means that all are kept.
+	// From is the smallest left out name; empty means that all objects are kept.
 	From string
 }
 
@@ -114,7 +115,8 @@ func (s *Share) Standing(namespace string) Standing {
 	return Standing{Need: p.sum + p.left*s.least, Left: p.left, From: p.from}
 }
 
-// MayFit reports whether a namespace from which objects are left out may be within its limit again.
+// MayFit reports whether objects of a namespace are left out although all of them may be within the
+// limit.
 func (s *Share) MayFit(namespace string) bool {
 	now := s.Standing(namespace)
 	return now.From != "" && now.Need <= s.limit
@@ -123,7 +125,7 @@ func (s *Share) MayFit(namespace string) bool {
 // Namespaces returns the namespaces that have objects.
 func (s *Share) Namespaces() []string { return slices.Collect(maps.Keys(s.spaces)) }
 
-// Retain forgets the objects that are kept and for which has returns false.
+// Retain removes the kept objects for which has returns false.
 func (s *Share) Retain(has func(namespace, name string) bool) {
 	for namespace, p := range s.spaces {
 		for name := range p.objects {

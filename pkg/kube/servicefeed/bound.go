@@ -9,28 +9,31 @@ import (
 )
 
 const (
-	// The objects of one namespace may take this part of the table of services: a quarter of the
-	// frontends, an eighth of the slots. Kubernetes supports 5,000 services per namespace, which
-	// have 10,000 EndpointSlices with both families.
+	// The objects of one namespace may use a quarter of the frontends and an eighth of the slots in
+	// the table of services. Kubernetes supports 5,000 services per namespace, which have 10,000
+	// EndpointSlices with both families.
 	frontendShare = 4
 	slotShare     = 8
-	// wholeTable is the number of entries up to which one namespace may take them all.
+	// wholeTable is the size of a table up to which one namespace may use all its entries.
 	wholeTable = 4096
-	// slotsPerBackend is how many slots a backend may take: a run is a power of two, and there are
-	// two of it while it changes.
+	// slotsPerBackend is the maximum number of slots per backend. The length of a run of slots is a
+	// power of two, and a run exists twice while it changes.
 	slotsPerBackend = 4
-	// leastFrontends and leastBackends are what a small object counts, because it takes memory.
+	// leastFrontends and leastBackends are the least elements of an object, because small objects
+	// take memory too.
 	leastFrontends = 4
 	leastBackends  = 8
-	// malformedElements is what an object with a problem counts: each has a line in status.
+	// malformedElements are the least elements of an object with a problem, because it has a line
+	// in status.
 	malformedElements = 64
 )
 
-// shareOf returns how many of size entries the objects of one namespace may take: one part.
+// shareOf returns the number of table entries that the objects of one namespace may use: the part
+// 1/parts of size, but at least wholeTable entries if the table has so many.
 func shareOf(size, parts int) int { return max(size/parts, min(size, wholeTable)) }
 
 // boundServices sets the parser of Services, and bounds them by the frontends and source ranges
-// that they ask for.
+// that they need.
 func boundServices(f *feed.Feed[service.Service], room service.Limits, left *Left) {
 	perRange := max(1, int(room.Frontends/max(1, room.SourceRanges)))
 	limit := shareOf(int(room.Frontends), frontendShare)
@@ -43,7 +46,7 @@ func boundServices(f *feed.Feed[service.Service], room service.Limits, left *Lef
 		"delete some or move some to another namespace", limit), left.note(f.What))
 }
 
-// boundSlices sets the parser of EndpointSlices, and bounds them by the backends that they ask for.
+// boundSlices sets the parser of EndpointSlices, and bounds them by the backends that they need.
 func boundSlices(f *feed.Feed[service.Slice], room service.Limits, left *Left) {
 	limit := shareOf(int(room.BackendSlots), slotShare) / slotsPerBackend
 	f.Parse = sizedBy(parseEndpoints, limit, leastBackends, "endpoints",
@@ -56,8 +59,9 @@ func boundSlices(f *feed.Feed[service.Slice], room service.Limits, left *Left) {
 		limit), left.note(f.What))
 }
 
-// sizedBy returns parse with the elements of each object, at least least. An object that exceeds
-// the limit alone has a problem of its own, so it does not put others out.
+// sizedBy returns a parser that calls parse and sets the elements of each object, at least least. A
+// single object that exceeds the limit is left out with a problem, so that it does not displace
+// other objects.
 func sizedBy[T any](parse func(*object.Object) feed.Parsed[T], limit, least int, unit string,
 	size func(*T) int) func(*object.Object) feed.Parsed[T] {
 	return func(o *object.Object) feed.Parsed[T] {
@@ -76,8 +80,8 @@ func sizedBy[T any](parse func(*object.Object) feed.Parsed[T], limit, least int,
 	}
 }
 
-// frontendsOf returns how many frontends a service asks for on a node with one address per family,
-// at least 1.
+// frontendsOf returns the number of frontends that a service needs on a node with one address per
+// family, at least 1.
 func frontendsOf(s *service.Service) int {
 	perPort := len(s.ClusterIPs) + 2*(len(s.ExternalIPs)+len(s.LoadBalancerIPs)) // inside, outside
 	n := 0

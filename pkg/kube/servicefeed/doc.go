@@ -6,10 +6,10 @@
 //	                    └─► malformed: a problem
 //
 // Promises:
-//   - A malformed part costs that part, and a malformed object itself. It is a problem of the
-//     server.
-//   - What one namespace asks for beyond its share of the table is not passed on, and is counted.
-//   - A source range that cannot be read admits no client.
+//   - Only the malformed part of an object, or the malformed object, is left out. That is reported
+//     as a problem of the server.
+//   - Objects that exceed the share of their namespace in the table are not passed on, but counted.
+//   - A source range that cannot be parsed admits no client.
 //
 // Start reading at Run, then parse.go.
 package servicefeed

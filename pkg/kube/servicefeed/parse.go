@@ -13,10 +13,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// defaultAffinity is the timeout of a service that has affinity and no timeout (core/v1).
+// defaultAffinity is the timeout of a service with session affinity but without a timeout
+// (core/v1).
 const defaultAffinity = 10800 * time.Second
 
-// parseService reads a Service. It returns no value for a service without an address of its own.
+// parseService parses a Service. It returns no value for a service without a cluster IP.
 func parseService(o *object.Object) feed.Parsed[service.Service] {
 	spec, problem := object.Service(o)
 	if problem == "" && spec.Excess {
@@ -71,7 +72,7 @@ func parseService(o *object.Object) feed.Parsed[service.Service] {
 	return feed.Parsed[service.Service]{Value: &s, Problem: string(bad)}
 }
 
-// validPorts reports whether all ports are numbers of ports.
+// validPorts reports whether all port numbers are between 0 and 65535.
 func validPorts(w *wire.Service) bool {
 	valid := func(port int32) bool { return port >= 0 && port <= 65535 }
 	return valid(w.HealthCheckNodePort) &&
@@ -80,7 +81,7 @@ func validPorts(w *wire.Service) bool {
 		})
 }
 
-// parseEndpoints reads an EndpointSlice. It returns no value for a slice without a service or with
+// parseEndpoints parses an EndpointSlice. It returns no value for a slice without a service or with
 // host names.
 func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 	owner := o.Labels[object.ServiceNameLabel]
@@ -126,8 +127,8 @@ func parseEndpoints(o *object.Object) feed.Parsed[service.Slice] {
 	return feed.Parsed[service.Slice]{Value: &s, Problem: string(bad)}
 }
 
-// endpointAt returns the endpoint with the defaults of absent conditions: ready and serving are
-// true, terminating is false (discovery.k8s.io/v1).
+// endpointAt returns the endpoint at addr. Absent conditions have their defaults: ready and serving
+// are true, terminating is false (discovery.k8s.io/v1).
 func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
@@ -163,7 +164,7 @@ func (h *hints) of(e wire.Endpoint) *service.Hints {
 	return &own
 }
 
-// malformed is a sentence about the last part that was left out; "" if none was.
+// malformed is a sentence about the last malformed part that was left out, or "".
 type malformed string
 
 func (m *malformed) add(field, text string) {
@@ -183,8 +184,8 @@ func (m *malformed) addrs(field string, list []string) []netip.Addr {
 	return out
 }
 
-// ranges keeps a malformed range as one that contains no address: dropping the only range would
-// admit every client.
+// ranges parses source ranges. It keeps a malformed range as one that contains no address, because
+// without any range the service would admit every client.
 func (m *malformed) ranges(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range list {
@@ -197,7 +198,7 @@ func (m *malformed) ranges(list []string) []netip.Prefix {
 	return out
 }
 
-// protocol returns 0 for a protocol that is not known.
+// protocol parses a protocol. It returns 0 for a protocol that is not known.
 func (m *malformed) protocol(field, name string) service.Protocol {
 	switch name {
 	case "", "TCP":

@@ -12,10 +12,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Run watches Services and EndpointSlices of s and passes each change to sink until ctx ends; it
-// returns ctx's error. A list that is read again yields only its changes. While the API server is
-// away there is a problem, and what was passed stays valid. room are the sizes of the table: what
-// the objects of one namespace ask for beyond their share is not passed on, and left has its count.
+// Run watches Services and EndpointSlices of s. It passes each change to sink until ctx ends, and
+// returns ctx's error. When a list is read again, only the differences are passed on. While the API
+// server is unreachable, s has a problem, and the objects that were passed on stay valid. room
+// holds the sizes of the table. Objects that exceed the share of their namespace are not passed on,
+// but counted in left.
 func Run(ctx context.Context, s *api.Server, room service.Limits, sink service.Sink,
 	left *Left) error {
 	return run(ctx, s, room, sink, left, object.Services, object.EndpointSlices)
@@ -51,21 +52,21 @@ func run(ctx context.Context, s *api.Server, room service.Limits, sink service.S
 		})
 }
 
-// Left counts what is left out. Its zero value is empty, and any goroutine may use it.
+// Left counts left out objects. The zero value is ready for use. It is safe for concurrent use.
 type Left struct {
 	mu  sync.Mutex
 	all []service.LeftOut // sorted by kind and namespace
 }
 
-// All returns what is left out, sorted by kind and namespace.
+// All returns the counts of left out objects, sorted by kind and namespace.
 func (l *Left) All() []service.LeftOut {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.all)
 }
 
-// note returns a function that replaces the count of a kind and a namespace; a count of 0 removes
-// it.
+// note returns a function that sets the count of a namespace for a kind. A count of 0 removes the
+// entry.
 func (l *Left) note(kind string) func(namespace string, count int) {
 	return func(namespace string, count int) {
 		next := service.LeftOut{Kind: kind, Namespace: namespace, Count: count}

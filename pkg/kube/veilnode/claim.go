@@ -23,7 +23,7 @@ const (
 )
 
 // Bounds of a VeilNode's spec. The schema in manifests/crd has the same bounds. They are checked
-// again because the API server is a transport, not a trust root.
+// again here, because veild does not trust the API server to enforce them.
 const (
 	maxSpec     = 64 << 10 // bytes
 	maxKeys     = 4
@@ -34,15 +34,15 @@ const (
 	maxFeature  = 63 // bytes
 )
 
-// spec is a VeilNode's spec on the wire.
+// spec is the JSON form of a VeilNode's spec.
 type spec struct {
 	Keys        []keySpec `json:"keys"`
 	Endpoints   []string  `json:"endpoints,omitempty"`
 	PodPrefixes []string  `json:"podPrefixes,omitempty"`
 	MTU         int       `json:"mtu,omitempty"`
-	// Evidence is room for attestation. Its length is bounded; its content is not read.
+	// Evidence is reserved for attestation. Its length is bounded, and its content is ignored.
 	Evidence string `json:"evidence,omitempty"`
-	// Features holds the field of the same name of cluster.Claim.
+	// Features is cluster.Claim.Features.
 	Features []cluster.Feature `json:"features,omitempty"`
 }
 
@@ -51,9 +51,9 @@ type keySpec struct {
 	PublicKey string `json:"publicKey"`
 }
 
-// Decode reads the spec of a VeilNode. The claim's keys are sorted by
-// epoch. Unknown fields are ignored, since a newer node may have them. A known
-// field that is malformed is an error, and Decode then returns no claim.
+// Decode parses the spec of a VeilNode. The keys of the claim are sorted by epoch. It ignores
+// unknown fields, because a newer node may have them. If a known field is malformed, it returns an
+// error and no claim.
 func Decode(raw []byte) (*cluster.Claim, error) {
 	if len(raw) > maxSpec {
 		return nil, fmt.Errorf("spec has %d bytes, more than %d", len(raw), maxSpec)
@@ -137,8 +137,8 @@ func decodePrefixes(c *cluster.Claim, prefixes []string) error {
 	return nil
 }
 
-// decodeFeatures returns the well-formed features, sorted, up to the bound. It ignores
-// the rest: a node is not lost because of a feature that is malformed.
+// decodeFeatures returns the well-formed features, sorted, up to maxFeatures. It ignores the
+// others, so that a malformed feature does not invalidate the claim.
 func decodeFeatures(all []cluster.Feature) (features []cluster.Feature) {
 	for _, f := range all {
 		if len(f) == 0 || len(f) > maxFeature || strings.Trim(string(f), featureLetters) != "" {
@@ -154,7 +154,8 @@ func decodeFeatures(all []cluster.Feature) (features []cluster.Feature) {
 // featureLetters are the letters of a feature's name, as in the schema of manifests/crd.
 const featureLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 
-// Encode writes the spec of a VeilNode: the inverse of Decode.
+// Encode returns the spec of a VeilNode for a claim. It is the inverse of Decode, and returns an
+// error if Decode would.
 func Encode(c cluster.Claim) ([]byte, error) {
 	s := spec{MTU: c.MTU, Features: c.Features}
 	for _, k := range c.Keys {
@@ -181,8 +182,8 @@ func Same(a, b *cluster.Claim) bool {
 	return SameButFeatures(a, b) && (a == nil || slices.Equal(a.Features, b.Features))
 }
 
-// SameButFeatures is Same for readers of a VeilNode whose schema may be
-// older than this version: the API server then drops the features.
+// SameButFeatures is Same without the features. The API server drops these if the schema of
+// VeilNode is older than this version.
 func SameButFeatures(a, b *cluster.Claim) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -2,13 +2,13 @@ package wire
 
 import "errors"
 
-// Bounds of what is kept of one object. They are counted in elements: each entry of a list or of a
-// map, and again each elementText bytes of its text. Beyond a bound the field is dropped, and the
-// object says so. An element is 30 to 70 bytes of memory.
+// Bounds of the kept content of one object, in elements. Each entry of a list or of a map counts as
+// an element, and each elementText bytes of its text as another. If a bound is exceeded, the field
+// is dropped, and the object reports that. An element takes 30 to 70 bytes of memory.
 const (
-	// MaxRules bounds the rules of a NetworkPolicy, in both directions: rules, peers, ports,
-	// ranges, requirements and values. It admits 4,096 rules with a range and a port each in
-	// both directions.
+	// MaxRules bounds the rules of a NetworkPolicy in both directions together: rules, peers,
+	// ports, ranges, requirements and values. It allows 4,096 rules with a range and a port each
+	// per direction.
 	MaxRules = 32768
 	// MaxSubjects bounds the podSelector of a NetworkPolicy.
 	MaxSubjects = 2048
@@ -20,26 +20,25 @@ const (
 	MaxAddresses = 1024
 	// MaxService bounds the ports, addresses and ranges of a Service.
 	MaxService = 4096
-	// MaxEndpoints bounds the endpoints, hints and ports of an EndpointSlice; the API has 1,000
-	// endpoints with 8 hints for zones and 8 for nodes each.
+	// MaxEndpoints bounds the endpoints and ports of an EndpointSlice. The API has 1,000 endpoints.
 	MaxEndpoints = 20480
 
-	// maxText bounds one string, in bytes; the API has none that long. A longer annotation is read
-	// as empty, and any other string exceeds the bound of its object.
+	// maxText bounds one string, in bytes. The API has no longer strings. A longer annotation is
+	// read as empty. Any other longer string counts as exceeding the bound of its object.
 	maxText = 1024
-	// maxTypes bounds the policyTypes of a NetworkPolicy; the API has two.
+	// maxTypes bounds the policyTypes of a NetworkPolicy. The API has two types.
 	maxTypes = 16
 
 	elementText = 64
 )
 
-// errExcess reports that a bound is exceeded. It never leaves the package.
+// errExcess means that a bound is exceeded. Exported functions never return it.
 var errExcess = errors.New("too many elements")
 
 // budget counts elements of one object, up to a bound.
 type budget struct{ left int }
 
-// take counts n elements. It returns errExcess beyond the bound.
+// take counts n elements. It returns errExcess if the bound is exceeded.
 func (b *budget) take(n int) error {
 	if b.left -= n; b.left < 0 {
 		return errExcess
@@ -47,7 +46,8 @@ func (b *budget) take(n int) error {
 	return nil
 }
 
-// word counts a string that is not repeated by the text beyond one element, and returns its value.
+// word returns the value of a string that is not an entry of a list. It counts only text beyond the
+// first element.
 func (b *budget) word(f field) (string, error) {
 	if len(f.data) > maxText {
 		return "", errExcess
@@ -58,7 +58,7 @@ func (b *budget) word(f field) (string, error) {
 	return f.text()
 }
 
-// text counts a string and returns its value.
+// text returns the value of a string that is an entry of a list, and counts it.
 func (b *budget) text(f field) (string, error) {
 	if err := b.take(1); err != nil {
 		return "", err

@@ -7,18 +7,17 @@
 // envelope around an object and the frames of a watch.
 //
 // It promises:
-//   - What the decoder of k8s.io/api writes and reads, it reads the same way: a field
-//     that is there twice counts by its last value, and messages are merged. The fuzz
-//     tests compare the two.
-//   - Nothing that it returns refers to the bytes that it read.
-//   - It allocates only for fields that are kept, regardless of the length that a field claims.
-//   - It counts what it keeps while it reads (bound.go). Beyond a bound the field is dropped, the
-//     object records that, and the rest is read.
+//   - It reads a message as the decoder of k8s.io/api does. If a field occurs twice, its last value
+//     counts, and messages are merged. The fuzz tests compare the two.
+//   - Its results do not refer to the bytes that it read.
+//   - It allocates only for kept fields, and never by the length that a field claims.
+//   - It counts what it keeps (bound.go). If a bound is exceeded, the field is dropped, the object
+//     reports that, and reading continues.
 //
 // ReadList holds one item of a list at a time, regardless of the length of the answer.
 //
-// It refuses (ErrMalformed) what is cut short and wanted fields of another wire
-// type. What is skipped is not looked into.
+// It refuses truncated messages and wanted fields with a wrong wire type (ErrMalformed). It does
+// not check skipped fields.
 //
 // Start reading at Reader.Node, then field.go.
 package wire

@@ -20,8 +20,8 @@ type field struct {
 	data []byte
 }
 
-// each calls visit for the fields of a message, in their order. Groups, which
-// Kubernetes does not use, are skipped whole.
+// each calls visit for the fields of a message, in their order. It skips groups, which Kubernetes
+// does not use.
 func each(message []byte, visit func(f field) error) error {
 	for len(message) > 0 {
 		number, wireType, n := protowire.ConsumeTag(message)

@@ -7,18 +7,20 @@ type NetworkPolicy struct {
 	PodSelector     LabelSelector
 	Ingress, Egress []PolicyRule
 	PolicyTypes     []string
-	// HasEgress reports whether there is a rule of egress, also where Excess dropped it.
+	// HasEgress reports whether the object has an egress rule, even if it was dropped because of
+	// Excess.
 	HasEgress bool
-	// Unknown reports whether the spec has a field that this version does not know. Without
-	// that field the policy may mean less than its text, and must not allow anything.
+	// Unknown reports whether the spec has a field that this version does not know. Without this
+	// field the rules may allow more than their author intends, so the policy must not allow
+	// anything.
 	Unknown bool
-	// Excess reports whether the object exceeds MaxRules, or the policyTypes that the API has.
-	// Ingress and Egress are then empty, and the policy must not allow anything.
+	// Excess reports whether the object exceeds MaxRules or maxTypes. Ingress and Egress are then
+	// empty, and the policy must not allow anything.
 	Excess bool
-	// SubjectsExcess reports whether PodSelector exceeds MaxSubjects. It is then empty, and the
-	// policy may be meant for any pod.
+	// SubjectsExcess reports whether PodSelector exceeds MaxSubjects. PodSelector is then empty,
+	// and the policy may apply to any pod.
 	SubjectsExcess bool
-	// Elements is the number of kept elements that count for MaxRules and MaxSubjects.
+	// Elements is the number of kept elements in the rules and PodSelector.
 	Elements int
 }
 
@@ -40,27 +42,27 @@ type PolicyRule struct {
 	Peers []PolicyPeer
 }
 
-// PolicyPort is a NetworkPolicyPort. Pointers are nil where the object has no such field.
+// PolicyPort is a NetworkPolicyPort. A nil pointer means that the object does not have the field.
 type PolicyPort struct {
 	Protocol *string
 	Port     *IntOrString
 	EndPort  *int32
 }
 
-// IntOrString is a number, or with Type 1 a string.
+// IntOrString holds a string if Type is 1, otherwise a number.
 type IntOrString struct {
 	Type   int64
 	IntVal int32
 	StrVal string
 }
 
-// PolicyPeer is a NetworkPolicyPeer. Pointers are nil where the object has no such field.
+// PolicyPeer is a NetworkPolicyPeer. A nil pointer means that the object does not have the field.
 type PolicyPeer struct {
 	PodSelector, NamespaceSelector *LabelSelector
 	IPBlock                        *IPBlock
 }
 
-// IPBlock is an IPBlock.
+// IPBlock is an IPBlock of networking/v1.
 type IPBlock struct {
 	CIDR   string
 	Except []string
@@ -88,7 +90,7 @@ func (r Reader) NetworkPolicy(message []byte) (p NetworkPolicy, err error) {
 	return p, err
 }
 
-// policyReading is a NetworkPolicy while it is read.
+// policyReading is the state of reading one NetworkPolicy.
 type policyReading struct {
 	policy          *NetworkPolicy
 	rules, subjects budget
@@ -118,8 +120,8 @@ func (p *policyReading) spec(f field) (err error) {
 	return nil
 }
 
-// policyType reads one of the policyTypes. Beyond the bound an empty one, which the API does not
-// have, stands for the rest.
+// policyType reads one of the policyTypes. Beyond the bound, one empty type, which the API does not
+// have, replaces the others.
 func (p *policyReading) policyType(f field) error {
 	switch types := len(p.policy.PolicyTypes); {
 	case types > maxTypes:
@@ -134,7 +136,7 @@ func (p *policyReading) policyType(f field) error {
 	return err
 }
 
-// drop forgets the rules.
+// drop drops all rules and sets Excess.
 func (p *policyReading) drop() {
 	p.policy.Excess, p.policy.Ingress, p.policy.Egress = true, nil, nil
 }
@@ -263,7 +265,7 @@ func (p *policyReading) block(block field, to *IPBlock) error {
 	})
 }
 
-// selector reads a LabelSelector, whose elements are counted in b.
+// selector reads a LabelSelector, and counts its elements in b.
 func (p *policyReading) selector(selector field, to *LabelSelector, b *budget) error {
 	return selector.within(func(f field) error {
 		switch f.number {

@@ -7,12 +7,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Reader selects the labels and annotations that are kept of each object; the
-// zero value keeps none.
+// Reader reads objects, and keeps only the labels and annotations with the given keys. The zero
+// value keeps none.
 type Reader struct {
 	Labels, Annotations []string
-	// AllLabels keeps all labels, if they have no more than MaxLabels elements. If MaxLabels is 0,
-	// the constant MaxLabels counts.
+	// AllLabels makes the Reader keep all labels, if they have at most MaxLabels elements. 0 means
+	// the constant MaxLabels.
 	AllLabels bool
 	MaxLabels int
 }
@@ -22,12 +22,11 @@ type Reader struct {
 type Meta struct {
 	Name, Namespace, UID, ResourceVersion string
 	Generation                            int64
-	// Created is creationTimestamp in whole seconds, UTC; the zero time when there is none.
+	// Created is creationTimestamp in whole seconds, UTC. It is the zero time if there is none.
 	Created time.Time
 	// Labels and Annotations hold the entries that the Reader keeps. Nil means that there are none.
 	Labels, Annotations map[string]string
-	// LabelsExcess reports whether there are more labels than the Reader keeps. Labels is then
-	// empty.
+	// LabelsExcess reports whether the labels exceed the bound of the Reader. Labels is then empty.
 	LabelsExcess bool
 }
 
@@ -42,7 +41,7 @@ type Node struct {
 	PodCIDR   string
 	PodCIDRs  []string
 	Addresses []NodeAddress
-	// Excess reports whether there are more podCIDRs and addresses than MaxAddresses. Those are
+	// Excess reports whether podCIDRs and addresses exceed MaxAddresses. Those beyond the bound are
 	// left out.
 	Excess bool
 }
@@ -162,8 +161,8 @@ func (r Reader) meta(meta field, m *Meta) error {
 	})
 }
 
-// created reads a Time. Its nanoseconds are not read, as in k8s.io/apimachinery,
-// since the JSON form has none.
+// created reads a Time without its nanoseconds, as k8s.io/apimachinery does, because the JSON form
+// has no nanoseconds.
 func (m *Meta) created(f field) error {
 	m.Created = time.Time{}
 	if f.wireType == protowire.BytesType && len(f.data) == 0 {
@@ -180,8 +179,8 @@ func (m *Meta) created(f field) error {
 	return err
 }
 
-// keep reads an entry of a map of strings and stores it if its key is wanted. A value that is too
-// long is stored as empty.
+// keep reads an entry of a map of strings, and stores it if its key is in wanted. A value longer
+// than maxText is stored as empty.
 func keep(entry field, wanted []string, to *map[string]string) error {
 	key, value, err := pair(entry)
 	if err != nil {

@@ -6,14 +6,14 @@ type Pod struct {
 	NodeName    string
 	HostNetwork bool
 	Phase       string
-	// PodIP is the first of PodIPs where the API server writes both.
+	// PodIP is equal to the first of PodIPs if the API server writes both.
 	PodIP  string
 	PodIPs []string
-	// Ports are those that have a name, of all containers that serve while the pod runs: of
-	// containers, and of init containers that are restarted always.
+	// Ports are the named ports of all containers that run as long as the pod: of containers, and
+	// of init containers with the restart policy Always.
 	Ports []ContainerPort
-	// Excess reports whether there are more ports than MaxPorts, or more addresses than
-	// MaxAddresses. Those are left out.
+	// Excess reports whether the ports exceed MaxPorts, or the addresses MaxAddresses. Those beyond
+	// the bound are left out.
 	Excess bool
 }
 
@@ -87,7 +87,7 @@ func (p *Pod) container(container field, init bool, b *budget) error {
 	return err
 }
 
-// port reads a port, and counts it if it has a name.
+// port reads a port of a container, and counts it if it has a name.
 func (b *budget) port(port field) (p ContainerPort, err error) {
 	err = port.within(func(f field) (err error) {
 		switch f.number {
@@ -143,7 +143,8 @@ func (b *budget) address(podIP field) (ip string, err error) {
 	return ip, err
 }
 
-// Object reads the metadata of any object without its envelope: of a Namespace, all there is.
+// Object reads the metadata of any object without its envelope. For a Namespace, that is everything
+// that is used.
 func (r Reader) Object(message []byte) (m Meta, err error) {
 	err = each(message, func(f field) error {
 		if f.number == 1 {

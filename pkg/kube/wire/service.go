@@ -16,8 +16,8 @@ type Service struct {
 	Ports               []ServicePort
 	// Ingress is status.loadBalancer.ingress.
 	Ingress []LoadBalancerIngress
-	// Excess reports whether there is more of the lists above than MaxService. What is left of them
-	// means nothing.
+	// Excess reports whether the lists exceed MaxService. The object is then incomplete and must
+	// not be used.
 	Excess bool
 }
 
@@ -27,7 +27,7 @@ type ServicePort struct {
 	Port, NodePort int32
 }
 
-// LoadBalancerIngress is an address of a load balancer. IPMode is nil where the object has none.
+// LoadBalancerIngress is an address of a load balancer. IPMode is nil if the object has none.
 type LoadBalancerIngress struct {
 	IP     string
 	IPMode *string
@@ -50,7 +50,7 @@ func (r Reader) Service(message []byte) (s Service, err error) {
 	return s, err
 }
 
-// serviceReading is a Service while it is read.
+// serviceReading is the state of reading one Service.
 type serviceReading struct {
 	service *Service
 	budget
@@ -176,13 +176,13 @@ type EndpointSlice struct {
 	AddressType string
 	Endpoints   []Endpoint
 	Ports       []EndpointPort
-	// Excess reports whether there are more endpoints, hints and ports than MaxEndpoints. What is
-	// left of them means nothing.
+	// Excess reports whether endpoints and ports exceed MaxEndpoints. The object is then incomplete
+	// and must not be used.
 	Excess bool
 }
 
-// Endpoint is an endpoint with its first address, empty for none; others mean nothing. Conditions
-// are nil where the object has none.
+// Endpoint is an endpoint. Address is its first address, or empty; the API gives further addresses
+// no meaning. A condition is nil if the object does not have it.
 type Endpoint struct {
 	Address, NodeName           string
 	Ready, Serving, Terminating *bool
@@ -190,7 +190,7 @@ type Endpoint struct {
 	ForZones, ForNodes []string
 }
 
-// EndpointPort is a port of an EndpointSlice. Port is nil where the object has none.
+// EndpointPort is a port of an EndpointSlice. Port is nil if the object has none.
 type EndpointPort struct {
 	Name, Protocol string
 	Port           *int32

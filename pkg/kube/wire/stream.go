@@ -11,13 +11,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Bounds of one message in a stream, in bytes. An API server takes requests of 3 MiB.
+// Bounds of one message in a stream, in bytes. An API server accepts requests of up to 3 MiB.
 const (
 	maxItem = 16 << 20
 	maxMeta = 64 << 10
 )
 
-// magic begins an object in protobuf. Its envelope follows: k8s.io.apimachinery.pkg.runtime.Unknown.
+// magic are the first bytes of an object in protobuf. The envelope follows, a
+// k8s.io.apimachinery.pkg.runtime.Unknown.
 var magic = []byte("k8s\x00")
 
 // IsProtobuf reports whether r begins with an object in protobuf.
@@ -26,9 +27,9 @@ func IsProtobuf(r *bufio.Reader) bool {
 	return err == nil && string(b) == string(magic)
 }
 
-// ReadList reads a list of any kind, envelope and all, and calls visit with each item without its
-// envelope. It holds one item at a time; the item is valid until visit returns. An error of visit
-// or of r ends it and is returned.
+// ReadList reads a list of any kind with its envelope. It calls visit with each item, which has no
+// envelope. It holds one item at a time, and the item is valid until visit returns. It stops at an
+// error of visit or of r, and returns it.
 func ReadList(r *bufio.Reader, visit func(item []byte) error) (list ListMeta, err error) {
 	if _, err := r.Discard(len(magic)); err != nil {
 		return list, err
@@ -63,8 +64,9 @@ func ReadList(r *bufio.Reader, visit func(item []byte) error) (list ListMeta, er
 	return list, err
 }
 
-// eachIn calls visit for the fields with a length in the next size bytes of r, or in all that is
-// left. visit reports whether it read the field from r; what it did not read is skipped.
+// eachIn calls visit for each length-delimited field in the next size bytes of r. A size of
+// math.MaxInt64 means up to the end of r. visit reports whether it has read the field from r;
+// otherwise eachIn skips it.
 func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, error)) error {
 	for size > 0 {
 		tag, n, err := streamVarint(r)
@@ -114,7 +116,7 @@ func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, e
 	return nil
 }
 
-// streamVarint reads a number and returns how many bytes it had.
+// streamVarint reads a varint, and returns it and its number of bytes.
 func streamVarint(r *bufio.Reader) (v uint64, n int64, err error) {
 	counted := countingReader{r: r}
 	v, err = binary.ReadUvarint(&counted)
@@ -133,7 +135,7 @@ func streamLength(r *bufio.Reader) (length, n int64, err error) {
 	return int64(v), n, cutShort(err)
 }
 
-// cutShort makes the end of the stream an error, where more was announced.
+// cutShort turns io.EOF into ErrMalformed, for places where the stream must not end.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: it is cut short", ErrMalformed)
@@ -154,7 +156,8 @@ func (c *countingReader) ReadByte() (byte, error) {
 	return b, err
 }
 
-// readInto reads size bytes into b, which it makes larger if need be, up to a limit.
+// readInto reads size bytes into b, or into a new slice if b is too small. A size above limit is an
+// error.
 func readInto(r io.Reader, b []byte, size, limit int64) ([]byte, error) {
 	if size > limit {
 		return b, fmt.Errorf("%w: an object of %d bytes, more than %d", ErrMalformed, size, limit)
