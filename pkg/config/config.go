@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Config is the configuration of veild. The zero value is not valid: Load
-// fills in defaults and checks the whole.
+// Config is the configuration of veild. The zero value is not valid. Load fills in defaults and
+// checks the result.
 type Config struct {
 	// Node is this node's name in Kubernetes; by default the host name in lower case.
 	Node string `json:"node"`
@@ -62,7 +62,7 @@ type Config struct {
 	PodConnections int `json:"podConnections"`
 	// Services configures ServiceProxyEBPF, and the way to API servers: see APIPath.
 	Services Services `json:"services"`
-	// MetricsAddress serves /metrics, /healthz and /readyz. If it is empty, none is served.
+	// MetricsAddress is the address and port of /metrics, /healthz and /readyz. "" turns them off.
 	MetricsAddress string `json:"metricsAddress,omitempty"`
 	// MetricsPeers adds series of each peer to /metrics.
 	MetricsPeers bool `json:"metricsPeers,omitempty"`
@@ -96,9 +96,10 @@ type Tunnel struct {
 	Roaming bool `json:"roaming,omitempty"`
 }
 
-// CNI configures what runtimes see.
+// CNI configures the CNI configuration that container runtimes read.
 type CNI struct {
-	// ConfDir is the folder into which the CNI configuration is written, last.
+	// ConfDir is the folder of the CNI configuration. veild writes it once the data path is in
+	// place.
 	ConfDir string `json:"confDir"`
 	// Portmap and Bandwidth chain the reference plugins of these names.
 	Portmap   bool `json:"portmap"`
@@ -110,19 +111,22 @@ type Services struct {
 	// Cgroup is the root of the cgroup v2 tree whose sockets are translated. If it is empty, veild
 	// finds the root.
 	Cgroup string `json:"cgroup,omitempty"`
-	// APIServers are addresses of API servers that are known regardless of the lists, and before
-	// there are lists. With ServiceProxyNone, they and APIFrontends turn APIPath on.
+	// APIServers are addresses of API servers. veild uses them before, and in addition to, the
+	// endpoints that the API lists. With ServiceProxyNone, APIServers and APIFrontends turn APIPath
+	// on.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
 	// APIFrontends are addresses in the kubeconfigs of the node's own programs. They lead to the
 	// API servers whose certificates name them. There are at most MaxAPIFrontends.
 	APIFrontends []netip.AddrPort `json:"apiFrontends,omitempty"`
-	// HostRouting selects what delivers packets to pods of the node: HostRoutingKernel, or
-	// HostRoutingEBPF, past netfilter.
+	// HostRouting selects how packets reach the pods of the node: HostRoutingKernel, or
+	// HostRoutingEBPF, which bypasses netfilter.
 	HostRouting string `json:"hostRouting"`
-	// HealthAddress serves the health checks of load balancers. If it is empty, none is served.
+	// HealthAddress is the address and port that answers health checks of load balancers. "" turns
+	// it off.
 	HealthAddress string `json:"healthAddress"`
-	// NodePortAddresses are ranges of this node's addresses that serve NodePorts. If it is empty,
-	// the primary addresses do: those of the Node object, on the link to the other nodes.
+	// NodePortAddresses are ranges. NodePorts are served at this node's addresses in them. If the
+	// list is empty, they are served at the primary addresses: those of the Node object that are on
+	// the link to the other nodes.
 	NodePortAddresses []netip.Prefix `json:"nodePortAddresses,omitempty"`
 	// Limits are the sizes of the table.
 	Limits ServiceLimits `json:"limits"`
@@ -182,7 +186,8 @@ const (
 	SourceSnapshot   = "snapshot"
 )
 
-// Modes of the tunnel: by trying, the kernel's WireGuard, or the WireGuard of veil-wg.
+// Modes of the tunnel. ModeKernel is the kernel's WireGuard, ModeUserspace the WireGuard of
+// veil-wg. ModeAuto is the kernel's where the kernel has WireGuard, otherwise veil-wg's.
 const (
 	ModeAuto      = "auto"
 	ModeKernel    = "kernel"
@@ -304,9 +309,9 @@ func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
 	}
 }
 
-// APIPath reports whether veild leads clients to API servers that answer, at connect. It does with
-// ServiceProxyEBPF; beside another proxy it does if API servers, or addresses that lead to them, are
-// named.
+// APIPath reports whether veild redirects connections to the API server, at connect(2), to API
+// servers that answer. It does so with ServiceProxyEBPF. Beside another service proxy, it does so
+// if Services.APIServers or Services.APIFrontends is set.
 func (c Config) APIPath() bool {
 	return c.ServiceProxy == ServiceProxyEBPF || len(c.Services.APIServers) > 0 ||
 		len(c.Services.APIFrontends) > 0

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// decode reads YAML or JSON over c and returns every problem, each with the
-// path of its key, or why the whole is unreadable. Absent keys keep their values.
+// decode sets the fields of c that the YAML or JSON text names. It returns every problem, each with
+// the path of its key. If text as a whole cannot be read, it returns the reason as unreadable.
 func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	if n := documentsIn(string(text)); n > 1 {
 		return fmt.Errorf("it holds %d YAML documents (--- separates them), of which only the "+
@@ -36,8 +36,8 @@ func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	return nil, decodeValue("", raw, reflect.ValueOf(c).Elem())
 }
 
-// problem describes what is wrong with the value of one key. name is a DNS name with a port where
-// an address is expected; otherwise "".
+// problem describes what is wrong with the value of one key. name is the value if it is a DNS name
+// with a port where an address is expected; otherwise "".
 type problem struct{ key, text, name string }
 
 func (p *problem) Error() string { return p.key + ": " + p.text }
@@ -58,7 +58,7 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw),
 				wanted(v.Type().Elem()))}
 		}
-		// This is not nil: an empty list was written.
+		// An empty list in the file must not become nil, because Outside distinguishes the two.
 		v.Set(reflect.MakeSlice(v.Type(), 0, len(list)))
 		var problems []error
 		for i, r := range list {
@@ -179,7 +179,7 @@ func orFile(path string) string {
 
 // nearest returns the element of names with the smallest edit distance to name, ignoring case.
 func nearest(name string, names []string) string {
-	// An edit distance costs the product of the lengths.
+	// The cost of an edit distance is the product of the lengths, so a long name is cut.
 	name = strings.ToLower(name[:min(len(name), 64)])
 	return slices.MinFunc(names, func(a, b string) int {
 		return distance(name, strings.ToLower(a)) - distance(name, strings.ToLower(b))

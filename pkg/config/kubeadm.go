@@ -13,8 +13,8 @@ type Ranges struct {
 	Pod, Service []netip.Prefix
 }
 
-// kubeadmDocument holds what we read from a ClusterConfiguration, or from the
-// ConfigMap kubeadm-config that contains one. Other keys are ignored.
+// kubeadmDocument holds the keys that are read from a ClusterConfiguration, or from the ConfigMap
+// kubeadm-config that contains a ClusterConfiguration. Other keys are ignored.
 type kubeadmDocument struct {
 	Kind       string `json:"kind"`
 	Networking struct {
@@ -101,7 +101,7 @@ func subnets(key, list string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %q is not %s", key, s, wanted(prefixType))
 		}
-		// kubeadm accepts an address of the subnet for the subnet.
+		// kubeadm accepts a prefix with bits beyond its length, so they are cleared here.
 		out = append(out, p.Masked())
 	}
 	return out, nil

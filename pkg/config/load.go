@@ -16,9 +16,9 @@ import (
 // maxFile bounds the files that Load reads, bytes.
 const maxFile = 1 << 20
 
-// Load reads the configuration file at path (YAML or JSON) over the defaults,
-// fills the ranges from KubeadmConfig where they are not set, and validates
-// the whole. An empty path means that there is no file. The error joins every problem found.
+// Load returns the defaults with the values of the configuration file at path, which is YAML or
+// JSON. It reads ranges that are not set from the file KubeadmConfig and validates the result. An
+// empty path means that there is no file. The error joins every problem found.
 func Load(path string) (Config, error) { return load(path, nil) }
 
 // Flags are command-line flags that override the configuration file.
@@ -30,7 +30,7 @@ type Flags struct {
 
 type givenFlag struct{ name, path, value string }
 
-// RegisterFlags adds the flags to fs; after fs.Parse, call Load on the result.
+// RegisterFlags adds the flags to fs. After fs.Parse, the caller calls Load of the result.
 func RegisterFlags(fs *pflag.FlagSet) *Flags {
 	f := &Flags{}
 	fs.StringVar(&f.File, "config", "", "configuration `file`, YAML or JSON")
@@ -48,7 +48,7 @@ func RegisterFlags(fs *pflag.FlagSet) *Flags {
 	return f
 }
 
-// Load is the function Load for the file named by --config, with the flags over it.
+// Load is like the function Load for the file of --config. Flags that were given override the file.
 func (f *Flags) Load() (Config, error) { return load(f.File, f.given) }
 
 func load(path string, given []givenFlag) (Config, error) {
@@ -62,9 +62,9 @@ func load(path string, given []givenFlag) (Config, error) {
 	return assemble(path, text, given, readFile)
 }
 
-// Parse is Load for callers that have the texts, not the files. It returns what the veild of node
-// would report about a configuration before it runs. kubeadm is the text of the file KubeadmConfig;
-// nil means that the file does not exist.
+// Parse is Load for callers that have the content of the files. It returns the configuration that
+// veild would have on node, and the error with which veild would refuse it. kubeadm is the content
+// of the file KubeadmConfig; nil means that the file does not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
 	return assemble("configuration", text, []givenFlag{{"node", "node", node}},
 		func(path string) ([]byte, error) {
@@ -75,8 +75,8 @@ func Parse(node string, text, kubeadm []byte) (Config, error) {
 		})
 }
 
-// assemble makes the configuration from the text of the file name, the flags over it, and the file
-// of kubeadm, if it names one.
+// assemble makes the configuration from text, the flags that override it, and the file
+// KubeadmConfig, which it reads with read. name is the name of the configuration file, for errors.
 func assemble(name string, text []byte, given []givenFlag,
 	read func(path string) ([]byte, error)) (Config, error) {
 	c := Default()
@@ -147,7 +147,7 @@ func (g givenFlag) apply(c *Config) []error {
 	return decodeValue(g.path, raw, v)
 }
 
-// splitList splits at commas. An empty text becomes an empty list.
+// splitList splits s at commas. It leaves out empty parts and never returns nil.
 func splitList(s string) []any {
 	list := []any{}
 	for part := range strings.SplitSeq(s, ",") {
@@ -158,7 +158,7 @@ func splitList(s string) []any {
 	return list
 }
 
-// fieldAt finds the field of c at a path of keys that exists.
+// fieldAt returns the field of c at a path of keys separated by dots. The path must exist.
 func fieldAt(c *Config, path string) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for key := range strings.SplitSeq(path, ".") {

@@ -34,8 +34,8 @@ func isName(text string) bool {
 		nodeName.MatchString(strings.ToLower(host))
 }
 
-// suggestAddrs adds the present addresses of names to their problems, for a person to check. It
-// looks up the first MaxAPIFrontends names.
+// suggestAddrs looks up the DNS names in problems and appends their present addresses to the texts,
+// so that the operator can check and use them. It looks up at most MaxAPIFrontends names.
 func suggestAddrs(problems []error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
 	defer cancel()
@@ -50,7 +50,7 @@ func suggestAddrs(problems []error) {
 	}
 }
 
-// addrsOf returns the end of a sentence that suggests what to write for a name with a port.
+// addrsOf returns the end of an error text that suggests the addresses of name, which has a port.
 func addrsOf(ctx context.Context, name string) string {
 	host, port, err := net.SplitHostPort(name)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Closed returns the parts of the nodes' networks that pods must not reach in clear:
-// NodeRanges without Outside. It is nil unless Outside is set.
+// Closed returns the parts of the nodes' networks that pods must not reach in clear: NodeRanges
+// without Outside. It returns nil if Outside is nil.
 func (c Config) Closed() []netip.Prefix {
 	if c.Outside == nil {
 		return nil
@@ -18,8 +18,8 @@ func (c Config) Closed() []netip.Prefix {
 	return closed
 }
 
-// linkLocal are the IPv4 link-local addresses. The kernel forwards no packet to IPv6 link-local
-// ones.
+// linkLocal are the IPv4 link-local addresses. IPv6 link-local addresses need no such range,
+// because the kernel does not forward packets to them.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 // cloudAddresses are the link-local addresses at which clouds serve machines: metadata, DNS, time.
@@ -32,8 +32,8 @@ var cloudAddresses = []netip.Prefix{
 // but LinkLocalOutside.
 func (c Config) ClosedLinkLocal() []netip.Prefix { return without(linkLocal, c.LinkLocalOutside) }
 
-// OpenNodeRanges describes which parts of the nodes' networks pods reach in clear, or "" if
-// these are only Outside.
+// OpenNodeRanges returns a phrase that describes the parts of the nodes' networks that pods reach
+// in clear. It returns "" if Outside is set, because pods then reach only Outside in clear.
 func (c Config) OpenNodeRanges() string {
 	switch {
 	case c.Outside != nil:
@@ -44,7 +44,7 @@ func (c Config) OpenNodeRanges() string {
 	return "addresses in nodeRanges that no Node names (write outside to close them)"
 }
 
-// without returns the fewest prefixes that cover the addresses of p outside of all holes.
+// without returns the smallest list of prefixes that covers the addresses of p that are in no hole.
 func without(p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
 	if !slices.ContainsFunc(holes, p.Overlaps) {
 		return []netip.Prefix{p}

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Validate returns every problem of c at once, joined, each with its key and
-// what to write instead. It returns nil when there is none.
+// Validate returns the problems of c as one joined error. Each has its key and a correct value. It
+// returns nil if c has no problem.
 func (c Config) Validate() error { return errors.Join(c.problems()...) }
 
 func (c Config) problems() []error {
@@ -60,7 +60,8 @@ func (p *problems) checkNode(name string) {
 	}
 }
 
-// special ranges may not be part of any range: they never cross a router.
+// special are ranges that no configured range may overlap, because their addresses are never
+// routed.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
@@ -148,7 +149,7 @@ func (p *problems) checkLinkLocal(c Config) {
 	}
 }
 
-// checkRange judges one range by itself and reports whether it is usable.
+// checkRange reports whether a range by itself is usable. If not, it adds the problem.
 func (p *problems) checkRange(key string, r netip.Prefix) bool {
 	if !r.IsValid() {
 		p.add(key, "is not a range; write one such as 198.18.0.0/16 or fd42::/48")
@@ -226,7 +227,8 @@ func (p *problems) checkTunnel(c Config) {
 	if c.MTU == 0 {
 		return
 	}
-	// The underlay's family is not known here; outer IPv4 needs less.
+	// The underlay's family is not known here, so IPv4 is assumed: its tunnel packets have less
+	// overhead.
 	if _, err := cluster.TunnelMTU(c.MTU, false, c.Families()); err != nil {
 		p.add("mtu", "%v; or write 0 to use the interface's", err)
 	}

@@ -8,15 +8,18 @@ import (
 
 // class is a kind of flow.
 type class struct {
-	name    string
+	name string
+	// promise is the verdict that the documentation promises.
 	promise Verdict
-	// from is the sender.
+	// from returns the sender.
 	from func(*stage) *remote.Pod
-	// to returns the destination. ok is false if there is none of the family or protocol.
+	// to returns the destination. ok is false if the destination has no address of the family, or
+	// does not serve the protocol.
 	to func(s *stage, way Way) (netip.AddrPort, bool)
-	// far reports whether the receiver is on another node, and that node's uplinks are read.
+	// far reports whether the receiver is on node B. The verdict then counts frames of the uplinks
+	// of both nodes.
 	far bool
-	// knock asks a server that does not echo.
+	// knock reports whether the server does not echo. Any answer then counts as delivery.
 	knock bool
 }
 
@@ -30,15 +33,15 @@ type Way struct {
 
 func (w Way) is4() bool { return w.Family == 4 }
 
-// ways are all ways.
 var ways = []Way{{4, "tcp"}, {4, "udp"}, {6, "tcp"}, {6, "udp"}}
 
-// control is the flow that must be seen.
+// control is the first flow of a walk. Its payload crosses the uplinks in clear, so watchers that
+// do not see it do not work.
 var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB),
 	far: true}
 
-// classes are the kinds of flow in the order of the walk. The stage adds those that depend on the
-// cluster.
+// classes are the kinds of flow in the order of the walk. stage.addClasses appends the kinds that
+// depend on the cluster.
 var classes = []class{
 	{name: "pod to pod, same node", promise: Stays, from: client, to: toPod(local)},
 	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server),
@@ -80,7 +83,7 @@ func toPod(pod func(*stage) *remote.Pod) target {
 	}
 }
 
-// toHost returns the target of the echo in the host-network pod.
+// toHost returns a target: the echo server of a node's host-network pod.
 func toHost(node func(*stage) remote.Node) target {
 	return func(s *stage, w Way) (netip.AddrPort, bool) {
 		addr, ok := node(s).Addr(w.is4())
@@ -94,7 +97,7 @@ func toService(s *stage, w Way) (netip.AddrPort, bool) {
 }
 
 func toHostPort(s *stage, w Way) (netip.AddrPort, bool) {
-	// Without an address of the family in the pod there is nothing behind the port.
+	// If the pod has no address of the family, nothing answers at the host port.
 	_, pod := s.server.Addr(w.is4())
 	addr, ok := nodeB(s).Addr(w.is4())
 	return netip.AddrPortFrom(addr, uint16(s.opts.HostPort)), ok && pod
@@ -106,8 +109,8 @@ func toNodePort(s *stage, w Way) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(s.service.NodePorts[w.Proto])), ok && service
 }
 
-// toUnassigned returns the last address but one of the other node's pod prefix. Address managers
-// begin at the other end.
+// toUnassigned returns the last address but one of node B's pod prefix. IPAM plugins assign the
+// lowest addresses first, so no pod is likely to have it.
 func toUnassigned(s *stage, w Way) (netip.AddrPort, bool) {
 	for _, p := range nodeB(s).PodPrefixes {
 		if p.Addr().Is4() == w.is4() {
@@ -127,7 +130,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// toAddr returns the target of fixed addresses, only for TCP.
+// toAddr returns a target for TCP only: the first of addrs that has the family.
 func toAddr(addrs []netip.AddrPort) target {
 	return func(_ *stage, w Way) (netip.AddrPort, bool) {
 		for _, a := range addrs {

@@ -1,20 +1,23 @@
 // Package connectivity walks the kinds of flow of a cluster on two of its nodes and reports for
 // each what happened to its payload.
 //
-// It promises to report what was observed, not what should be. Every flow carries a canary of its
-// own, and meanwhile the leak oracle reads both nodes' uplinks in host-network pods. A payload that
-// came back and was not seen, while tunnel packets were, is *encrypted*; one that was seen is
-// *in clear*, which is *outside the cluster* or *host to host* only where that is the documented
-// exception; one that did not come back is *refused*. A flow between two ends on one node *stays on
-// the node*.
+// It reports what was observed, not what should happen. The payload of every flow holds a random
+// canary. During the flow, the leak oracle reads the uplinks of both nodes in host-network pods.
+// The verdict follows from what came back and what was seen:
 //
-// The walk begins with a flow between the hosts themselves, which is a listed exception
-// (docs/security.md): if its canary is not seen, the readers are blind. The walk then ends with
-// that error and proves nothing.
+//   - *encrypted*: the payload came back and was not seen, but tunnel packets were;
+//   - *in clear*: the payload was seen. Where the documentation lists the flow as an exception, the
+//     verdict is *outside the cluster* or *host to host*;
+//   - *refused*: the payload did not come back and was not seen;
+//   - *stays on the node*: both ends are on one node, and the payload came back and was not seen.
 //
-// It makes pods and services in a namespace of its own and removes it, after errors and after the
-// end of the context too. It disturbs nothing. It does not see a payload in clear on a third node,
-// or one that something other than the tunnel encrypts.
+// The first flow goes from one node's own address to the other's. docs/security.md lists it as an
+// exception, so its payload crosses the uplinks in clear. If the oracle does not see it, the oracle
+// does not work: the walk then ends with ErrBlind and proves nothing.
+//
+// A walk creates pods and a service in a new namespace and deletes the namespace, also after an
+// error or after the end of the context. It changes no other objects. It does not detect a payload
+// in clear on a third node, and it does not detect that a program other than the tunnel encrypts.
 //
 //	   node A                                     node B
 //	┌──────────────────────────┐               ┌──────────────────────────┐

@@ -9,10 +9,10 @@ import (
 
 // Report is the result of a walk.
 type Report struct {
-	// Nodes are A and B.
+	// Nodes are the names of node A and node B.
 	Nodes []string `json:"nodes"`
 	Flows []Flow   `json:"flows"`
-	// Skipped lists what could not be walked in this cluster.
+	// Skipped lists the kinds of flow and the families that could not be tested in this cluster.
 	Skipped []Skip `json:"skipped,omitempty"`
 }
 
@@ -27,19 +27,19 @@ type Flow struct {
 	Verdict   Verdict `json:"verdict"`
 	OK        bool    `json:"ok"`
 	Delivered bool    `json:"delivered"`
-	// Error is the reason why it was not delivered.
+	// Error is the reason why the flow was not delivered. "" means that it was.
 	Error string `json:"error,omitempty"`
-	// Seen is by node.
+	// Seen holds what the uplinks of each node carried, by the node's name.
 	Seen map[string]Seen `json:"seen"`
 }
 
-// Skip is something that was not walked, and why.
+// Skip names a kind of flow or a family that was not tested, and the reason.
 type Skip struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// OK reports whether every flow was as promised, and there were some.
+// OK reports whether there were flows and every one was as promised.
 func (r Report) OK() bool { return len(r.Flows) > 0 && len(r.Wrong()) == 0 }
 
 // Wrong returns the flows that were not as promised.
@@ -53,23 +53,23 @@ func (r Report) Wrong() []Flow {
 	return wrong
 }
 
-// String returns the way as people write it.
+// String returns a text such as "IPv4 TCP".
 func (w Way) String() string { return fmt.Sprintf("IPv%d %s", w.Family, strings.ToUpper(w.Proto)) }
 
-// Columns of lines of flows: the longest names of classes and verdicts.
+// Widths of the columns of WriteHead and WriteFlows. The longest names of classes and verdicts fit.
 const (
 	classWidth   = 41
 	verdictWidth = 24
 )
 
-// WriteHead writes the head of lines of flows.
+// WriteHead writes the column titles for the lines of WriteFlows.
 func WriteHead(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "    %-*s%-*s%s\n", classWidth, "FLOW", verdictWidth, "OBSERVED",
 		"WAYS")
 	return err
 }
 
-// WriteFlows writes the flows of one class, a line for each verdict.
+// WriteFlows writes one line for each verdict among flows, which must be of one class.
 func WriteFlows(w io.Writer, flows []Flow) error {
 	var order []Verdict
 	ways := map[Verdict][]Way{}
@@ -109,7 +109,8 @@ func joinWays(ways []Way) string {
 	return b.String()
 }
 
-// WriteEnd writes what was skipped, what was not as promised and why, and the sum.
+// WriteEnd writes what was skipped, details of each flow that was not as promised, and the numbers
+// of flows.
 func (r Report) WriteEnd(w io.Writer) error {
 	var b strings.Builder
 	for _, s := range r.Skipped {

@@ -23,14 +23,15 @@ type stage struct {
 	opts      WalkConfig
 	cluster   *remote.Cluster
 	namespace *remote.Namespace
-	// nodes are A and B; all are the nodes of the cluster.
+	// nodes are node A and node B. all are the nodes of the cluster.
 	nodes, all []remote.Node
-	// client and local are on A, server on B.
+	// client and local run on node A, server on node B.
 	client, local, server *remote.Pod
 	// hosts are the host-network pods of A and B.
 	hosts   [2]*remote.Pod
 	service *remote.Service
-	// watchers read the uplinks of A and B; senders are in the pods that send.
+	// watchers read the uplinks of node A and node B. senders are the sessions in the pods that
+	// send.
 	watchers []watcher
 	senders  map[*remote.Pod]sender
 	// classes are the kinds of flow of this cluster.
@@ -38,7 +39,8 @@ type stage struct {
 	skipped []Skip
 }
 
-// chooseNodes returns A and B: the two named nodes, or the first two workers.
+// chooseNodes returns node A and node B: the two named nodes, or the first two workers if names is
+// empty.
 func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 	var have, chosen []remote.Node
 	var list []string
@@ -67,7 +69,7 @@ func chooseNodes(all []remote.Node, names []string) ([]remote.Node, error) {
 		if i < 0 {
 			return nil, fmt.Errorf("node %s is not in the cluster; %s", name, there)
 		}
-		// Taints do not matter to pods that name their node; a kubelet does.
+		// Pods that set spec.nodeName ignore taints, but they need a kubelet that runs.
 		if !all[i].Ready {
 			return nil, fmt.Errorf("node %s is not Ready; %s", name, there)
 		}
@@ -87,7 +89,8 @@ func condition(n remote.Node) string {
 	return "well"
 }
 
-// set makes pods, service and watchers.
+// set creates the namespace, the pods and the service, and starts the watchers and senders. After
+// an error, clear removes what exists.
 func (s *stage) set(ctx context.Context) error {
 	var err error
 	if s.namespace, err = s.cluster.Namespace(ctx, s.opts.Namespace,
@@ -203,11 +206,11 @@ func (s *stage) addClasses(ctx context.Context) error {
 
 func (s *stage) skip(what, why string) { s.skipped = append(s.skipped, Skip{what, why}) }
 
-// apiName is the name of apiClass.
 const apiName = "pod to the Kubernetes API's service"
 
-// apiClass returns the kind of flow from a pod to the service of the API server. Its endpoints are
-// nodes in some clusters, and outside of the cluster in others.
+// apiClass returns the kind of flow from a pod to the service of the API server. Its promise
+// depends on the cluster, because the endpoints of the service may be nodes, or outside the
+// cluster. Where the promise is unknown, apiClass records a skip and returns nil.
 func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx,
 		"kubernetes", metav1.GetOptions{})
@@ -251,7 +254,8 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 	return &class{name: apiName, promise: promise, from: client, to: toAddr(to), knock: true}, nil
 }
 
-// apiPromise returns what is promised to a pod on node a whose packets go to any of the endpoints.
+// apiPromise returns the verdict that is promised for a flow from a pod on node a to the endpoints.
+// It returns an error if the endpoints have different verdicts.
 func apiPromise(endpoints []netip.Addr, a remote.Node, all []remote.Node) (Verdict, error) {
 	var here, there, outside int
 	for _, e := range endpoints {
@@ -279,7 +283,7 @@ func apiPromise(endpoints []netip.Addr, a remote.Node, all []remote.Node) (Verdi
 	return "", errors.New("its endpoints are of several kinds, and which one answers is not known")
 }
 
-// clear ends watchers and senders and removes the namespace.
+// clear ends the watchers and senders and deletes the namespace.
 func (s *stage) clear(ctx context.Context) error {
 	for _, w := range s.watchers {
 		w.session.Close()

@@ -7,32 +7,35 @@ import (
 // Verdict is the result of observing a flow.
 type Verdict string
 
-// Verdicts that a kind of flow may promise.
+// Verdicts that the documentation promises for some kind of flow.
 const (
-	// Encrypted: it came back, its payload was not seen in clear, and tunnel packets were.
+	// Encrypted means that the payload came back and was not seen in clear, but tunnel packets
+	// were.
 	Encrypted Verdict = "encrypted"
-	// Refused: it did not come back, and its payload was not seen in clear.
+	// Refused means that the payload did not come back and was not seen in clear.
 	Refused Verdict = "refused"
-	// Outside: it left the cluster, in clear.
+	// Outside means that the payload left the cluster in clear, which is promised.
 	Outside Verdict = "outside the cluster"
-	// HostToHost: it went between two hosts' own addresses, in clear; no pod's address was on it.
+	// HostToHost means that the payload went in clear between the nodes' own addresses, which is
+	// promised. The packets have no pod's address.
 	HostToHost Verdict = "host to host, in clear"
-	// Stays: both ends are on one node, and its payload was on no uplink.
+	// Stays means that both ends are on one node, and the payload came back and was on no uplink.
 	Stays Verdict = "stays on the node"
 )
 
-// Verdicts that nothing promises.
+// Verdicts that are never promised.
 const (
-	// InClear: its payload was seen in clear.
+	// InClear means that the payload was seen in clear.
 	InClear Verdict = "IN CLEAR"
-	// Unseen: it came back, but neither its payload nor tunnel packets enough for it were seen.
+	// Unseen means that the payload came back, but was not seen in clear, and the tunnel packets
+	// that were seen are too few to have carried it.
 	Unseen Verdict = "UNSEEN"
-	// Lost: frames came too fast to be read, and the frames that were read did not hold the
-	// payload.
+	// Lost means that frames came too fast to be read, and that the frames that were read did not
+	// hold the payload.
 	Lost Verdict = "FRAMES LOST"
 )
 
-// Seen is what a node's uplinks carried during a flow, in frames.
+// Seen counts the frames that a node's uplinks carried during a flow.
 type Seen struct {
 	Frames uint64 `json:"frames"`
 	// Tunnel counts WireGuard frames between known nodes.
@@ -41,12 +44,12 @@ type Seen struct {
 	Clear uint64 `json:"clear"`
 	// Dropped counts frames that were not read.
 	Dropped uint64 `json:"dropped"`
-	// Examples of Clear frames, for people.
+	// Examples are texts that describe some of the frames in Clear.
 	Examples []string `json:"examples,omitempty"`
 }
 
-// newSeen converts a result of the oracle. The oracle must have searched only for this flow's
-// canary.
+// newSeen converts a result of the leak oracle, which must have searched for the canary of one flow
+// only.
 func newSeen(r leak.Result) Seen {
 	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary],
 		Dropped: r.Dropped}
@@ -60,15 +63,16 @@ func newSeen(r leak.Result) Seen {
 
 // observation holds what is known about a flow after its end.
 type observation struct {
-	// answered is how many messages came back; all of them or none count as delivered.
+	// answered is how many messages came back. delivered is true only if all of them did.
 	answered  int
 	delivered bool
-	// near is the sender's node. far is the receiver's node if it is read, too.
+	// near is from the sender's node, far from the receiver's node. far is nil if the receiver's
+	// node does not count.
 	near Seen
 	far  *Seen
 }
 
-// judge returns what happened to a flow of a kind that promises promised.
+// judge returns the verdict on a flow for which the verdict promised is documented.
 func judge(promised Verdict, o observation) Verdict {
 	all := []Seen{o.near}
 	if o.far != nil {
@@ -95,8 +99,8 @@ func judge(promised Verdict, o observation) Verdict {
 	}
 
 	for _, s := range all {
-		// A message and its answer are a frame each at the least, so that what else is in the
-		// tunnel does not easily stand in for them.
+		// A message and its answer are at least one frame each. With fewer tunnel frames than that,
+		// the messages did not go through the tunnel.
 		if s.Tunnel < 2*uint64(o.answered) {
 			return Unseen
 		}

@@ -19,8 +19,8 @@ const (
 	DefaultHostPort = 40700
 )
 
-// Patience of a flow: proxies may still learn of the service, tunnels may have to begin. A flow
-// that must be refused gets one short try.
+// Time limits. A flow is retried for flowPatience, because service proxies may not have the service
+// yet and tunnels may have no session. A flow that must be refused gets one try of refusalTry.
 const (
 	flowPatience  = 20 * time.Second
 	flowTry       = 5 * time.Second
@@ -28,7 +28,7 @@ const (
 	clearPatience = 6 * time.Minute
 )
 
-// What a flow sends: so many messages, each small enough for every path.
+// The number of messages of a flow, and the size of each in bytes, which is below every path MTU.
 const (
 	messages    = 3
 	messageSize = 400
@@ -39,24 +39,23 @@ const (
 type WalkConfig struct {
 	// Namespace is the prefix of the name of the namespace. "" means DefaultNamespace.
 	Namespace string
-	// Nodes are two names. An empty list means the first two workers.
+	// Nodes are the names of node A and node B. An empty list means the first two workers.
 	Nodes []string
-	// Outside are servers outside the cluster that answer something over TCP, one of each family at
-	// the most.
+	// Outside are servers outside the cluster that answer over TCP, at most one of each family.
 	Outside []netip.AddrPort
 	// HostPort is a free port of the nodes. 0 means DefaultHostPort.
 	HostPort int
 	// TunnelPort is the UDP port of tunnels. 0 means the port in the VeilNode objects.
 	TunnelPort int
-	// Step receives each step, and Walked the flows of each kind after their walk. Either may be
-	// nil.
+	// Step is called with a description of each step. Walked is called with the flows of each kind
+	// once they are judged. Either may be nil.
 	Step   func(what string)
 	Walked func(flows []Flow)
 }
 
-// Walk walks all kinds of flow and returns what was observed. An error means that the walk did not
-// come to its end or proves nothing. The report then holds the flows until then. Flows that were
-// not as promised do not count as an error: see Report.OK.
+// Walk sends flows of all kinds and reports what was observed. An error means that the walk did not
+// finish, or that it proves nothing; the report then holds the flows so far. Flows that were not as
+// promised do not count as an error: see Report.OK.
 func Walk(ctx context.Context, c *remote.Cluster, opts WalkConfig) (report Report, err error) {
 	opts.fill()
 	s := &stage{opts: opts, cluster: c}
@@ -72,7 +71,7 @@ func Walk(ctx context.Context, c *remote.Cluster, opts WalkConfig) (report Repor
 		if s.namespace != nil {
 			opts.Step("removing namespace " + s.namespace.Name)
 		}
-		// Also after Ctrl-C.
+		// The namespace is deleted also if ctx has ended, for example after Ctrl-C.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearPatience)
 		defer cancel()
 		err = errors.Join(err, s.clear(ctx))
@@ -126,10 +125,11 @@ func (o *WalkConfig) fill() {
 	}
 }
 
-// ErrBlind matches the error of a walk whose watchers did not see what they must see.
+// ErrBlind matches the error of a walk whose watchers did not see the payload of the first flow,
+// which crosses the uplinks in clear.
 var ErrBlind = errors.New("the readers of the uplinks are blind: this walk proves nothing")
 
-// judgeControl returns nil if both nodes' watchers saw every flow that must be seen.
+// judgeControl returns nil if the watchers of both nodes saw the payload of every flow.
 func judgeControl(flows []Flow) error {
 	if len(flows) == 0 {
 		return fmt.Errorf("%w: the nodes have no address of the same family", ErrBlind)
@@ -149,7 +149,7 @@ func judgeControl(flows []Flow) error {
 	return nil
 }
 
-// walk walks one kind of flow, in all its ways.
+// walk sends and judges the flows of one kind, one for each family and protocol that it has.
 func (s *stage) walk(ctx context.Context, c class) ([]Flow, error) {
 	var flows []Flow
 	for _, way := range ways {
@@ -215,14 +215,14 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *remote.Pod,
 	return f, nil
 }
 
-// send sends until it is answered or patience is over, and returns how many messages were answered
-// in the end. Failed tries carry the canary too, and are watched. Errors other than errUnanswered
-// come from the walk itself.
+// send repeats a flow until its messages are answered or the time is over, and returns how many
+// messages the last try got back. Failed tries carry the same canary, so the watchers see them too.
+// An error that does not match errUnanswered means that the walk itself failed.
 func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to netip.AddrPort,
 	canary string) (answered int, err error) {
 	try, patience := flowTry, flowPatience
 	if c.promise == Refused {
-		// One try is enough, and it ends by itself.
+		// The command of the one try ends by itself.
 		try, patience = refusalTry, 0
 	}
 	command := fmt.Sprintf("echo-send --proto %s --to %s --canary %s --timeout %s --count %d "+
@@ -232,7 +232,7 @@ func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to
 		command = fmt.Sprintf("tcp-knock --to %s --canary %s --timeout %s", to, canary, try)
 	}
 	began := time.Now()
-	// A try that has begun is not cut short: that would end the session.
+	// The function ignores its context, because a cancelled request would end the session.
 	err = remote.Until(ctx, way.String(), flowPatience+flowTry, func(context.Context) error {
 		var err error
 		answered, err = s.senders[from].send(ctx, command)
@@ -244,7 +244,6 @@ func (s *stage) send(ctx context.Context, c class, way Way, from *remote.Pod, to
 	return answered, err
 }
 
-// add adds flows to the report.
 func (r *Report) add(flows []Flow) {
 	r.Flows = slices.Concat(r.Flows, flows)
 }

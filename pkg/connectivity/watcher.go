@@ -11,20 +11,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// session is a remote.Session.
+// session is a *remote.Session, or a fake of tests.
 type session interface {
 	Ask(ctx context.Context, line string, answer any) error
 	Close()
 }
 
-// watcher reads the uplinks of a node: `veil-tools link-watch` in a host-network pod, which answers
-// each line with what it saw since the previous line.
+// watcher reads the uplinks of a node. It is a session with `veil-tools link-watch` in a
+// host-network pod, which answers each line with what it saw since the previous line.
 type watcher struct {
 	node    string
 	session session
 }
 
-// startWatcher starts one in the pod; it runs until its session is closed.
+// startWatcher starts a watcher in the pod. The watcher runs until its session is closed.
 func startWatcher(ctx context.Context, pod *remote.Pod, nodes []remote.Node,
 	tunnelPort int) watcher {
 	var addrs []string
@@ -37,8 +37,8 @@ func startWatcher(ctx context.Context, pod *remote.Pod, nodes []remote.Node,
 		strings.Join(addrs, ","), "--port", fmt.Sprint(tunnelPort))}
 }
 
-// part ends a part of the watch and begins the next, whose payloads hold canary. It returns what
-// the uplinks carried in the part that ended.
+// part ends a part of the watch and returns what the uplinks carried in it. In the part that
+// begins, the watcher searches for canary.
 func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
 	var r leak.Result
 	if err := w.session.Ask(ctx, canary, &r); err != nil {
@@ -47,17 +47,17 @@ func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
 	return newSeen(r), nil
 }
 
-// sender sends from a pod: `veil-tools stdin-run`.
+// sender sends from a pod. It is a session with `veil-tools stdin-run`.
 type sender struct{ session session }
 
 func startSender(ctx context.Context, pod *remote.Pod) sender {
 	return sender{pod.Session(ctx, "veil-tools", "stdin-run")}
 }
 
-// errUnanswered matches the error of messages that did not come back.
+// errUnanswered matches the error of send for messages that did not all come back.
 var errUnanswered = errors.New("not delivered")
 
-// send runs a command of veil-tools that sends, and returns how many messages were answered.
+// send runs a sending command of veil-tools in the pod and returns how many messages were answered.
 func (s sender) send(ctx context.Context, command string) (int, error) {
 	var answer struct {
 		Result json.RawMessage `json:"result"`

@@ -25,8 +25,8 @@ import (
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
 const capNetAdmin = 12
 
-// Check returns everything at once that this machine lacks for veild, and everything
-// that conflicts with it. It changes nothing.
+// Check returns one joined error with everything that this machine lacks for veild and everything
+// that conflicts with veild. It changes nothing.
 func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
@@ -35,8 +35,8 @@ func Check(cfg config.Config) error {
 	return err
 }
 
-// checkMachine checks only what a node needs to be closed: any other problem must not leave it
-// open.
+// checkMachine checks only what Close needs. Any other problem must not keep a node from being
+// closed.
 func checkMachine(cfg config.Config) error {
 	var errs []error
 	if err := checkCapability(); err != nil {
@@ -57,9 +57,8 @@ func checkMachine(cfg config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Notes describes what veild would build on: the link between nodes, the MTU that pods get from
-// it, and the kind of WireGuard. It returns an error if the link cannot carry a tunnel. It changes
-// nothing.
+// Notes returns sentences about the link between nodes, the MTU of pods and the kind of WireGuard,
+// and warnings. It returns an error if the link cannot carry a tunnel. It changes nothing.
 func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
@@ -168,7 +167,7 @@ func WideMTU(configured int, u underlay.Link) string {
 		u.MTU, u.Name)
 }
 
-// wireGuardNote finds the module without loading it. A built-in module counts.
+// wireGuardNote returns a sentence about WireGuard in the kernel. It does not load the module.
 func wireGuardNote() string {
 	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
 		return "the kernel has WireGuard"

@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// CheckFiles returns all reasons why veild would refuse the files that a valid configuration names.
-// It checks access to the API server or the snapshot, the private key, the last good table, and the
-// CNI configuration's folder. It contacts no server and changes nothing.
+// CheckFiles returns one joined error with every reason why veild would refuse a file that a valid
+// configuration names. It checks the kubeconfig or the snapshot, the private key, the last good
+// table and the folder of the CNI configuration. It contacts no server and changes nothing.
 func CheckFiles(cfg config.Config) error {
 	s, _, sourceErr := NewSource(cfg, slog.New(slog.DiscardHandler))
 	if snapshot, ok := s.(*source.Snapshot); ok {

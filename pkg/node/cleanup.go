@@ -38,10 +38,11 @@ var ErrRunning = errors.New("veild is running on this node: stop it first, it wo
 // kubeLimit bounds the wait for the API server.
 const kubeLimit = 5 * time.Second
 
-// Cleanup removes everything of the network from this node, in an order that leaks nothing: the CNI
-// configuration, so that no pod starts; the pods' links, tunnels and routing; the connections of
-// the node's own processes to pods; the guard last. It does as much as it can, may be repeated, and
-// reports each thing once it is removed. Storage is not touched.
+// Cleanup removes Kubeveil's network from this node, in an order that leaks nothing. The CNI
+// configuration is first, so that no pod starts. The pods' links, the tunnels and the routing
+// follow, then the connections of the node's own processes to pods. The guard is last. After an
+// error Cleanup continues as far as that leaks nothing. It may be repeated. It calls took for each
+// removed object. It does not touch storage.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	took func(what string)) error {
 	if err := checkStopped(ctx, abi.AdminSocket); err != nil {
@@ -93,8 +94,8 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	return errors.Join(errs...)
 }
 
-// checkStopped returns ErrRunning if a process listens on the admin socket. A veild that answers
-// slowly, or with an error, is running.
+// checkStopped returns an error that matches ErrRunning if a process listens on the admin socket,
+// even if that process answers slowly or with an error.
 func checkStopped(ctx context.Context, socket string) error {
 	_, err := telemetry.Fetch(ctx, socket)
 	switch {
@@ -185,8 +186,8 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 	return took, errors.Join(errs...)
 }
 
-// removeClaim deletes this node's VeilNode. If the API server does not answer, it reports
-// that, and the VeilNode is deleted with its Node.
+// removeClaim deletes this node's VeilNode. If the API server does not answer, it logs a warning:
+// Kubernetes then deletes the VeilNode together with the Node.
 func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if cfg.Source.Kind != config.SourceKubernetes || cfg.Node == "" {
 		return nil, nil
@@ -227,7 +228,7 @@ func removeFile(what, path string) ([]string, error) {
 }
 
 // removeSocketDir removes the directory of userspace WireGuard's sockets if it is empty and no
-// veil-wg runs: a running veil-wg keeps WorkerDir.
+// veil-wg runs. veil-wg runs if WorkerDir exists.
 func removeSocketDir() ([]string, error) {
 	if _, err := os.Stat(abi.WorkerDir); err == nil {
 		return nil, nil
@@ -243,14 +244,14 @@ func removeSocketDir() ([]string, error) {
 	}
 }
 
-// runFiles are the network's files in RunDir. Storage has its own locks and sockets there and works
-// without the network: they stay.
+// runFiles are the network's files in RunDir. The locks and sockets of storage in RunDir stay,
+// because storage works without the network.
 var runFiles = []string{abi.ReadyFile, abi.PodDir, abi.IPAMDir, abi.WorkerDir,
 	abi.KeyFile,
 	abi.SnapshotFile, abi.SnapshotFile + source.CorruptSuffix, abi.AdminSocket}
 
-// removeRunFiles removes the network's files from dir, which is RunDir, and dir itself once it is
-// empty; else it logs what stays.
+// removeRunFiles removes the network's files from dir, which is RunDir. If dir is then empty, it
+// removes dir; otherwise it logs the names that stay.
 func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -287,7 +288,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	return append(taken, dir), nil
 }
 
-// names returns the names in dir that can be read.
+// names returns the file names in dir, as far as they can be read.
 func names(dir string) []string {
 	var out []string
 	entries, _ := os.ReadDir(dir)

@@ -12,10 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// Close puts only the guard and the unreachable routes in force. It is for a unit that runs at boot
-// before the network. No veild has run then, and processes of the host could reach pods of other
-// nodes in clear. It needs no API server, and changes nothing on a node where veild has run since
-// boot. It closes what it can: the error may be about one link.
+// Close puts only the guard and the unreachable routes in force. A systemd unit runs it at boot
+// before the network comes up. Until veild runs, processes of the host could otherwise reach pods
+// of other nodes in clear. Close needs no API server. If veild has run since boot, it does not
+// change the routing. After an error about one link, the other links are still closed.
 func Close(cfg config.Config, log *slog.Logger) (err error) {
 	if err := checkMachine(cfg); err != nil {
 		return err
@@ -72,9 +72,9 @@ func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want
 	return settings, want
 }
 
-// Closed returns the settings that close a node about which nothing else is known. No packet with
-// an address of the cluster, of nodes or of services then crosses the network in clear. It is pure.
-// The agent opens the rest with what it knows about the node and its peers.
+// Closed returns the settings that close a node: no packet with an address of the cluster, of nodes
+// or of services crosses the network in clear. It is pure. The agent starts with these settings and
+// adds what it knows about the node and its peers.
 func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
 	settings := guard.Settings{
 		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),
@@ -90,7 +90,8 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 		ClosedRanges:  slices.Concat(cfg.Closed(), cfg.ClosedLinkLocal()),
 		Masquerade:    cfg.Masquerade,
 		ReflectMarks:  cfg.ServiceProxy == config.ServiceProxyEBPF,
-		// The programs of services judge what leaves by marks, which the fast path does not set.
+		// The service programs need marks on leaving packets, and the flowtable's fast path does
+		// not set marks.
 		Flowtable:  cfg.ServiceProxy != config.ServiceProxyEBPF,
 		TunnelPort: cfg.Tunnel.Port,
 	}

@@ -13,6 +13,8 @@ import (
 // ConflistPath returns the path of the CNI configuration.
 func ConflistPath(confDir string) string { return filepath.Join(confDir, abi.ConflistName) }
 
+// ConflistError wraps the error of writing the CNI configuration at path. If the directory is not
+// writable, the text has the remedy.
 func ConflistError(path string, err error) error {
 	if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, "+

@@ -17,10 +17,11 @@ import (
 // describedRoutes bounds the routes of each family that Describe writes.
 const describedRoutes = 10000
 
-// Describe writes this node's kernel state for a bug report, ours and others': links, addresses,
-// rules, routes, nftables, pinned BPF objects, names of CNI configurations. It changes nothing and
-// needs no veild. It writes as much as it can; the error names what it could not read. It contains
-// no key: WireGuard devices appear only as links.
+// Describe writes this node's kernel state for a bug report, including the objects of other
+// programs: links, addresses, rules, routes, nftables, pinned BPF objects and the names of CNI
+// configurations. It changes nothing and does not need veild. It writes as much as it can; the
+// error names what it could not read. The output contains no key, because WireGuard devices appear
+// only as links.
 func Describe(w io.Writer, confDir string) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -123,7 +124,7 @@ func describeOurs(w io.Writer) error {
 }
 
 func describeNftables(w io.Writer) error {
-	// One socket serves all requests: each close holds up transactions of nftables.
+	// All requests use one socket, because closing a socket delays transactions of nftables.
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err

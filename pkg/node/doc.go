@@ -7,6 +7,6 @@
 // closed. Cleanup refuses while a veild runs, continues after an error as far as that
 // leaks nothing, and keeps the objects of storage.
 //
-// The agent begins with the same checks and with what Closed returns. Start reading
-// at cleanup.go: its order is the proof that nothing leaves in clear.
+// The agent begins with the same checks and with the settings that Closed returns. Start reading at
+// cleanup.go: the order of its steps ensures that nothing leaves in clear.
 package node

@@ -12,19 +12,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// delegating plugins call another plugin for the pod's first interface, by default the plugin of
-// the next configuration. They may come before ours.
+// delegating are plugins that call another plugin for the pod's first interface, by default the
+// plugin of the next configuration. Their configurations may sort before ours.
 var delegating = []string{"multus", "multus-shim"}
 
 // maxForeign bounds the bytes that are read of another plugin's configuration.
 const maxForeign = 1 << 20
 
-// OtherCNI returns sentences about CNI configurations in confDir that a runtime uses instead of
-// ours: it uses the first file by name. A missing folder is not a problem.
+// OtherCNI returns a sentence for each CNI configuration in confDir that sorts before ours. A
+// runtime uses the first file by name, so it would not use ours. If confDir is missing, the list is
+// empty.
 func OtherCNI(confDir string) []string {
 	entries, err := os.ReadDir(confDir)
 	if err != nil {
-		return nil // the runtime has nothing to use; the write of ours reports the error
+		return nil // the runtime finds no configuration; writing ours reports the error
 	}
 	var out []string
 	for _, e := range entries {
@@ -77,9 +78,9 @@ func pluginType(text []byte) string {
 	return c.Type
 }
 
-// checkOtherCNI refuses to start on a node with another network. If ours is already installed,
-// veild starts, shuts the node and reports a problem: a veild that did not start could repair
-// nothing.
+// checkOtherCNI returns an error on a node with another network plugin, so that veild does not
+// start. If our CNI configuration is already there, it returns nil: veild must start to keep the
+// node closed and to report the problem.
 func checkOtherCNI(confDir string) error {
 	if _, err := os.Stat(ConflistPath(confDir)); err == nil {
 		return nil

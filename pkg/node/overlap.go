@@ -13,10 +13,10 @@ import (
 // overlapsShown bounds how many links a sentence names.
 const overlapsShown = 5
 
-// Overlaps names the links of other programs with a network inside a cluster range or a service
-// range, for example a bridge of Docker. It returns "" if there are none. Processes of this node
-// reach that link instead of the pods or services. A single address in a service range is ordinary:
-// NodeLocal DNSCache and IPVS have some.
+// Overlaps returns a sentence that names the links of other programs with a network inside a
+// cluster range or a service range, for example a bridge of Docker. Processes of this node reach
+// such a link instead of the pods or services. It returns "" if there are none. A single address in
+// a service range does not count, because NodeLocal DNSCache and IPVS assign such addresses.
 func Overlaps(cfg config.Config, networks []underlay.Network) string {
 	var found []string
 	for _, n := range networks {

@@ -29,8 +29,9 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 
 	why := errors.New("set source.kubeconfig to another, or services.apiServers")
 	if len(cfg.Services.APIServers) > 0 {
-		// Entry 0 of the service table leads to the API servers before anything else does. Beside
-		// another proxy, veild can run without the table, but not if it needs entry 0 itself.
+		// Entry 0 of the service table leads to the API servers before any list is read. Beside
+		// another service proxy, veild can usually run without the service table. Here it cannot,
+		// because its own connection needs entry 0.
 		why = nil
 		if cfg.ServiceProxy != config.ServiceProxyEBPF {
 			why = probe.Check(cfg)

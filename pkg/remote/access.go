@@ -25,7 +25,8 @@ func (a *Access) Register(fs *pflag.FlagSet) {
 // Given reports whether one of the flags was set.
 func (a *Access) Given() bool { return *a != Access{} }
 
-// Open returns a cluster of which every request is bounded. It does not yet talk to the API server.
+// Open returns the cluster that a selects. Each request of it has a time limit. Open sends no
+// request itself.
 func (a *Access) Open() (*Cluster, error) {
 	cfg, err := a.config()
 	if err != nil {
@@ -35,7 +36,7 @@ func (a *Access) Open() (*Cluster, error) {
 	return New(cfg)
 }
 
-// config reads the kubeconfig. Errors name the file and what to do.
+// config reads the kubeconfig. Errors name the file and the flag to set.
 func (a *Access) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig

@@ -15,17 +15,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ToolsImage is the image that `make images` writes: veil-tools, its entry point, and iperf3.
+// ToolsImage is the name of the tools image that `make images` builds. It contains veil-tools,
+// which is the entry point, and iperf3.
 const ToolsImage = "localhost/kubeveil-tools:dev"
 
-// Limits of the client: suites run many pods at once and wait for all of them.
+// Limits of the clients. The rates are high because suites start many pods at once and wait for all
+// of them.
 const (
 	clientQPS   = 50
 	clientBurst = 100
-	// requestLimit bounds one request of a cluster that New opened. The context of an exec bounds
-	// it.
+	// requestLimit bounds one request of a Cluster that New returned. An exec has no such limit:
+	// its context bounds it.
 	requestLimit = 20 * time.Second
-	// openLimit bounds Connect's request for the version.
+	// openLimit bounds the request for the version in Connect.
 	openLimit = 15 * time.Second
 )
 
@@ -33,14 +35,14 @@ const (
 type ConnectConfig struct {
 	// Image is the image of pods that name none. "" means ToolsImage.
 	Image string
-	// Canary is in all payloads of the tools in pods. "" means a random canary.
+	// Canary is the string in all payloads that veil-tools sends from pods. "" means a random one.
 	Canary string
-	// Log receives progress. Nil discards it.
+	// Log receives messages about progress. Nil discards them.
 	Log *slog.Logger
 }
 
-// Cluster is an open cluster. It holds nothing that would have to be closed. Several goroutines may
-// call its methods; nothing changes its fields.
+// Cluster holds the clients of one cluster. It needs no Close. Its methods are safe for concurrent
+// use, and its fields never change.
 type Cluster struct {
 	// Server is the address of the API server as the kubeconfig has it.
 	Server string
@@ -51,13 +53,14 @@ type Cluster struct {
 	ConnectConfig
 }
 
-// New returns the cluster of a client configuration, which it copies. It bounds each request and
-// does not yet talk to the API server.
+// New returns the cluster of a client configuration, which it copies. Each request has the limit
+// requestLimit. New sends no request itself.
 func New(cfg *rest.Config) (*Cluster, error) {
 	return newCluster(cfg, requestLimit, ConnectConfig{})
 }
 
-// Connect opens a cluster for suites, whose contexts bound requests, and requests its version.
+// Connect returns the cluster that a selects, for suites. Requests have no limit but their
+// contexts. Connect requests the version of the API server to check that the server answers.
 func Connect(ctx context.Context, a Access, opts ConnectConfig) (*Cluster, error) {
 	cfg, err := a.config()
 	if err != nil {
@@ -77,10 +80,10 @@ func Connect(ctx context.Context, a Access, opts ConnectConfig) (*Cluster, error
 	return c, nil
 }
 
-// newCluster makes the clients, and silences what client-go would write to standard error by
-// itself.
+// newCluster makes the clients. It discards the messages that client-go would write to standard
+// error. A limit of 0 means none.
 func newCluster(cfg *rest.Config, limit time.Duration, opts ConnectConfig) (*Cluster, error) {
-	// Not klog.SetOutput: errors go to standard error besides.
+	// klog.SetOutput would not suffice, because klog still writes errors to standard error.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 
 	cfg = rest.CopyConfig(cfg)

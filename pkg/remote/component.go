@@ -12,17 +12,18 @@ import (
 	"k8s.io/client-go/util/exec"
 )
 
-// SystemNamespace is the namespace of all namespaced objects of the manifests
+// SystemNamespace is the namespace of every namespaced object in the manifests
 // (docs/design/0002-install.md).
 const SystemNamespace = "kube-system"
 
-// Label selects the pods and DaemonSets of a component: veild or veil-wg.
+// Label returns list options that select the pods and DaemonSets of a component: veild or veil-wg.
 func Label(component string) metav1.ListOptions {
 	const selector = "app.kubernetes.io/name=kubeveil,app.kubernetes.io/component="
 	return metav1.ListOptions{LabelSelector: selector + component}
 }
 
-// Pods returns the pods of a component, by the name of their node: the newest where there are two.
+// Pods returns the pod of a component on each node, by the name of the node. If a node has several,
+// the newest counts.
 func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1.Pod, error) {
 	list, err := c.Client.CoreV1().Pods(SystemNamespace).List(ctx, Label(component))
 	if err != nil {
@@ -39,7 +40,8 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 	return out, nil
 }
 
-// VeildPods returns the name of veild's pod on each Linux node, and "" for one that lacks its pod.
+// VeildPods returns the name of veild's pod on each Linux node, by the name of the node. A node
+// without such a pod has "".
 func (c *Cluster) VeildPods(ctx context.Context) (map[string]string, error) {
 	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -59,7 +61,7 @@ func (c *Cluster) VeildPods(ctx context.Context) (map[string]string, error) {
 	return names, nil
 }
 
-// CommandError is the error of a command that ran in a pod and ended with another status than 0.
+// CommandError is the error of a command that ran in a pod and exited with a status other than 0.
 type CommandError struct {
 	Pod    string
 	Status int
@@ -75,10 +77,11 @@ func (e *CommandError) Error() string {
 	return text
 }
 
-// outputLimit bounds the bytes of each output of a command: the node may have been taken over.
+// outputLimit bounds the bytes of each output of a command, because an attacker on the node could
+// send any number.
 const outputLimit = 32 << 20
 
-// bounded keeps what is written to it, up to outputLimit.
+// bounded is an io.Writer that keeps up to outputLimit bytes. A longer output is an error.
 type bounded struct {
 	kept bytes.Buffer
 	full bool
@@ -108,8 +111,8 @@ func (c *Cluster) ExecVeilctlWith(ctx context.Context, input []byte, pod string,
 		append([]string{veilctl}, args...)...)
 }
 
-// ExecVeilctlTo is ExecVeilctl with the output to out as it comes, of any length. The standard
-// input of veilctl ends when ctx does.
+// ExecVeilctlTo runs veilctl in a pod of veild and copies its standard output, of any length, to
+// out as it arrives. The standard input of veilctl is open and empty, and ends when ctx ends.
 func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
 	args ...string) error {
 	in, end := io.Pipe()
@@ -118,9 +121,9 @@ func (c *Cluster) ExecVeilctlTo(ctx context.Context, out io.Writer, pod string,
 }
 
 // Exec runs a command in a container of SystemNamespace and returns its standard output, also
-// beside an error, which ends with what the command wrote to standard error. errors.As finds a
-// *CommandError in the error of a command that ended. When ctx ends Exec returns; the command may
-// go on.
+// beside an error. The error ends with what the command wrote to standard error. If the command
+// exited with a status other than 0, errors.As finds a *CommandError. Exec returns when ctx ends;
+// the command may go on running.
 func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) (
 	[]byte, error) {
 	return c.output(ctx, nil, pod, container, command...)
@@ -137,7 +140,7 @@ func (c *Cluster) output(ctx context.Context, in io.Reader, pod, container strin
 	return out.kept.Bytes(), err
 }
 
-// execTo is Exec with the standard output to out, as it comes. in may be nil.
+// execTo is Exec, but copies the standard output to out as it arrives. in may be nil.
 func (c *Cluster) execTo(ctx context.Context, in io.Reader, out io.Writer, pod, container string,
 	command ...string) error {
 	var stderr bounded

@@ -1,12 +1,12 @@
 // Package remote works with a cluster that a kubeconfig names. It reads the kubeconfig, sends
 // requests to the API server and to the pods of veild, and runs pods of its own.
 //
-// It promises to need only the port of the API server: it reaches a pod by pods/exec. Open makes no
-// object. Callers of Connect make objects in namespaces of their own, which have a label, and which
-// Close removes. Every wait is bounded. client-go writes nothing to standard error.
+// It needs access only to the API server, because it reaches pods by pods/exec. Open creates no
+// object. Callers of Connect create objects only in a Namespace, which has the label SuiteLabel and
+// which its Close deletes. Every wait has a limit. client-go writes nothing to standard error.
 //
-// It refuses a kubeconfig that is missing or empty, and names the file. It does not do what the
-// API server cannot do, such as a reboot.
+// A kubeconfig that is missing or empty is an error that names the file. Actions that the API
+// server does not offer, such as a reboot, are left to callers.
 //
 // Start reading at Access, then Cluster.
 package remote

@@ -17,18 +17,18 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec runs a command in the pod until it ends and returns its standard output, also with an error,
-// which holds what it wrote to standard error. When ctx ends Exec returns; the command may go on
-// until the pod ends. errors.As finds k8s.io/client-go/util/exec.CodeExitError in the error of a
-// command that ended with another status than 0.
+// Exec runs a command in the pod until it ends and returns its standard output, also beside an
+// error. The error ends with what the command wrote to standard error. If the command exited with a
+// status other than 0, errors.As finds a k8s.io/client-go/util/exec.CodeExitError. Exec returns
+// when ctx ends; the command may go on running until the pod ends.
 func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 	var out bytes.Buffer
 	err := p.ExecStream(ctx, nil, &out, command...)
 	return out.Bytes(), err
 }
 
-// ExecStream is Exec with streams: the command reads stdin, which may be nil, and writes its output
-// to stdout as it comes.
+// ExecStream is Exec, but the command reads stdin, which may be nil, and its standard output is
+// copied to stdout as it arrives.
 func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	command ...string) error {
 	n := p.Namespace
@@ -44,9 +44,9 @@ func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	return nil
 }
 
-// execIn is a command in a container and its streams; stdin may be nil. With spdy, a refused
-// websocket is followed by SPDY, as kubectl does where a proxy or an older API server has no
-// websockets.
+// execIn is a command in a container and its streams. stdin may be nil. If spdy is true and the
+// websocket is refused, SPDY is tried, as in kubectl: a proxy or an older API server may not
+// support websockets.
 type execIn struct {
 	namespace, pod, container string
 	command                   []string
@@ -89,15 +89,15 @@ func (c *Cluster) stream(ctx context.Context, e execIn) error {
 	return either.StreamWithContext(ctx, streams)
 }
 
-// canaryEnv names the variable with the string that fills the payloads of veil-tools.
+// canaryEnv is the environment variable of pods that holds the canary for veil-tools.
 const canaryEnv = "LAB_CANARY"
 
-// Message describes what Send sends.
+// Message describes the messages that Send sends.
 type Message struct {
 	// Proto is "tcp" or "udp".
 	Proto string
 	To    netip.AddrPort
-	// Count is the number of messages, 3 if 0, and Size the bytes of each, 400 if 0.
+	// Count is the number of messages; 0 means 3. Size is the size of each in bytes; 0 means 400.
 	Count, Size int
 	// Timeout bounds the whole exchange. 0 means 10 s.
 	Timeout time.Duration
@@ -115,8 +115,8 @@ type Sent struct {
 	Local string `json:"local"`
 }
 
-// Send sends messages from a pod of the tools image to an echo server, and fails unless every one
-// came back unchanged.
+// Send sends messages from the pod to an echo server. It returns an error unless every message came
+// back unchanged. The pod must run the tools image.
 func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 	if m.Count == 0 {
 		m.Count = 3

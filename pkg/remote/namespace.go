@@ -11,13 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SuiteLabel is on everything that suites make; its value is the prefix of the namespace's name.
+// SuiteLabel is the label of every object that suites create. Its value is the prefix of the name
+// of the namespace.
 const SuiteLabel = "kubeveil.io/suite"
 
-// Patience of namespaces.
+// Time limits of namespaces.
 const (
-	// The controllers' watches come back up to a minute after an API server that was away does:
-	// they wait longer each time.
+	// After an outage of the API server, controllers may need up to a minute to reconnect, because
+	// their retries back off.
 	namespacePatience = 2 * time.Minute
 	deletePatience    = 5 * time.Minute
 )
@@ -31,15 +32,15 @@ const (
 	Privileged Level = "privileged"
 )
 
-// Namespace is one of the suite's own.
+// Namespace is a namespace that a suite created and must close.
 type Namespace struct {
 	Name    string
 	Cluster *Cluster
 	suite   string
 }
 
-// Namespace makes a namespace whose name begins with prefix and returns when pods can be made in
-// it. Close it also after errors of what is done in it.
+// Namespace creates a namespace whose name begins with prefix and returns when pods can be created
+// in it. The caller must close the namespace, also after errors.
 func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*Namespace, error) {
 	object, err := c.Client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -63,8 +64,8 @@ func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*N
 	return n, nil
 }
 
-// Close deletes the namespace with all that is in it and waits until it is gone, five minutes at
-// most. It may be repeated.
+// Close deletes the namespace and waits until it is gone, for at most five minutes. It may be
+// called again.
 func (n *Namespace) Close(ctx context.Context) error {
 	namespaces := n.Cluster.Client.CoreV1().Namespaces()
 	return Until(ctx, "delete namespace "+n.Name, deletePatience, func(ctx context.Context) error {
@@ -79,7 +80,7 @@ func (n *Namespace) Close(ctx context.Context) error {
 	})
 }
 
-// remaining returns an error that names what keeps a namespace from being deleted.
+// remaining returns errStillThere with the messages of the conditions that delay the deletion.
 func remaining(n *corev1.Namespace) error {
 	err := errStillThere
 	for _, c := range n.Status.Conditions {
@@ -92,8 +93,8 @@ func remaining(n *corev1.Namespace) error {
 
 var errStillThere = errors.New("still there")
 
-// goneAfter judges the answer to a delete: nil when there was nothing to delete. A second delete of
-// an object that is being deleted changes nothing.
+// goneAfter converts the error of a request for an object that is being deleted. It returns nil if
+// the object is not found, and errStillThere if the request succeeded.
 func goneAfter(err error) error {
 	switch {
 	case err == nil, apierrors.IsConflict(err):

@@ -12,14 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Node is a node as the API shows it.
+// Node is a node, parsed from its Node object.
 type Node struct {
 	Name string
-	// Addrs are its InternalIPs and PodPrefixes its spec.podCIDRs.
+	// Addrs are the InternalIPs of the node. PodPrefixes are its spec.podCIDRs.
 	Addrs       []netip.Addr
 	PodPrefixes []netip.Prefix
 	Ready       bool
-	// Schedulable nodes run Linux and pods that tolerate nothing.
+	// Schedulable reports whether the node runs Linux and accepts pods without tolerations.
 	Schedulable bool
 	Object      corev1.Node
 }
@@ -33,8 +33,8 @@ func (n Node) Addr(is4 bool) (netip.Addr, bool) {
 	return n.Addrs[i], true
 }
 
-// Nodes returns all nodes by name, those without a kubelet too. Parts of a node that cannot be
-// parsed are left out.
+// Nodes returns all nodes, sorted by name, also those that are not Ready. Addresses and prefixes
+// that cannot be parsed are left out.
 func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -70,14 +70,14 @@ func newNode(object corev1.Node) Node {
 	return n
 }
 
-// Workers returns the nodes that are Ready and schedulable, by name.
+// Workers returns the nodes that are Ready and schedulable, sorted by name.
 func (c *Cluster) Workers(ctx context.Context) ([]Node, error) {
 	nodes, err := c.Nodes(ctx)
 	return slices.DeleteFunc(nodes, func(n Node) bool { return !n.Ready || !n.Schedulable }), err
 }
 
-// WaitNodesReady waits until the named nodes are Ready and schedulable; no name means every Linux
-// node there is.
+// WaitNodesReady waits until the named nodes are Ready and schedulable. Without names, it waits
+// until every Linux node is Ready.
 func (c *Cluster) WaitNodesReady(ctx context.Context, patience time.Duration,
 	names ...string) error {
 	return Until(ctx, "nodes are Ready", patience, func(ctx context.Context) error {

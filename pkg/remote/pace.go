@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// usualStart is how long a pod of the suite takes from the kubelet's first look to Ready
-	// on the machines for which the patience of this suite was written.
+	// usualStart is the time from status.startTime of a pod until it is Ready, on the machines for
+	// which the time limits of the suites were chosen.
 	usualStart = 6 * time.Second
-	// slowest bounds a pace: a machine that takes longer counts as broken, not as slow.
+	// slowest is the largest Factor. A machine that is slower than that counts as broken.
 	slowest = 5
 )
 
-// Pace measures how slow the machines of a cluster are, by the pods that have become Ready on
-// them. Waits are longer on slow machines; limits on losses are not relaxed. The zero value
-// stands for usual machines. It may be used by several goroutines.
+// Pace measures how slow the machines of a cluster are, by the longest time that a pod took to
+// become Ready. Waits are longer on slow machines; limits on losses stay the same. The zero value
+// stands for usual machines. It is safe for concurrent use.
 type Pace struct{ longest atomic.Int64 }
 
 // learn records how long a pod took to become Ready.
@@ -49,12 +49,12 @@ func (p *Pace) Factor() float64 {
 
 type paceKey struct{}
 
-// WithPace returns a context in which the patience of Until follows p.
+// WithPace returns a context in which Patience and Until multiply time limits by p.Factor.
 func WithPace(ctx context.Context, p *Pace) context.Context {
 	return context.WithValue(ctx, paceKey{}, p)
 }
 
-// Patience returns how long to wait for something that takes at most usual on usual machines.
+// Patience returns the time limit for a wait whose limit on usual machines is usual.
 func Patience(ctx context.Context, usual time.Duration) time.Duration {
 	p, ok := ctx.Value(paceKey{}).(*Pace)
 	if !ok {
@@ -63,7 +63,7 @@ func Patience(ctx context.Context, usual time.Duration) time.Duration {
 	return time.Duration(float64(usual) * p.Factor())
 }
 
-// observe passes a pod that is Ready to the context's pace, if it has one.
+// observe records a pod that is Ready in the pace of ctx, if ctx has one.
 func observe(ctx context.Context, pod *corev1.Pod) {
 	if p, ok := ctx.Value(paceKey{}).(*Pace); ok {
 		p.learn(pod)

@@ -20,37 +20,38 @@ import (
 // EchoPort is the default port of veil-tools's echo server, TCP and UDP.
 const EchoPort = 7000
 
-// PodPatience bounds the wait for a pod to be Ready: emulated machines start containers slowly, and
-// clouds pull images.
+// PodPatience bounds the wait for a pod to become Ready. It is long because emulated machines start
+// containers slowly and clusters in clouds must pull the image.
 const PodPatience = 3 * time.Minute
 
 // container is the name of the only container of a Pod.
 const container = "tool"
 
-// Pod describes what Run starts. The zero value with a name is an echo server on a node of the
-// scheduler's choice. It is Ready when it listens. All capabilities are dropped except the named
-// ones.
+// Pod describes a pod that Run starts. If only Name is set, the pod is an echo server on a node
+// that the scheduler chooses, and is Ready when the server listens. All capabilities are dropped
+// except Capabilities.
 type Pod struct {
 	Name string
-	// Node is the node on which it runs, past the scheduler and taints. "" lets the scheduler
-	// choose; Run then sets the field.
+	// Node is the node on which the pod runs, regardless of taints. "" lets the scheduler choose;
+	// Run then sets Node.
 	Node string
-	// Image is its image. "" means ConnectConfig.Image.
+	// Image is the image of the container. "" means ConnectConfig.Image.
 	Image string
-	// Command replaces the image's entry point. If Command and Args are nil, Args are "echo-serve".
-	// Anything else is Ready as soon as it runs.
+	// Command replaces the entry point of the image. If Command and Args are nil, the pod runs
+	// "echo-serve". Otherwise it has no readiness probe and is Ready as soon as it runs.
 	Command, Args []string
 	// Listen is the port of the echo server. 0 means EchoPort.
 	Listen int
 	Env    map[string]string
-	// Labels besides "app", which is the name.
+	// Labels are added to the label "app", whose value is Name.
 	Labels, Annotations map[string]string
 	HostNetwork         bool
-	// Port is declared, TCP and UDP, and HostPort opens it on the node, if they are not 0. With
-	// HostPort, Port 0 is EchoPort.
+	// Port is the container port, TCP and UDP. HostPort is the port of the node that leads to it. 0
+	// means none, but if HostPort is set, a Port of 0 means EchoPort.
 	Port, HostPort int
 	Capabilities   []corev1.Capability
-	// Token mounts a token of the account, whose name is Account or "default".
+	// Token reports whether a token of the service account is mounted. Account is the name of the
+	// service account; "" means "default".
 	Token   bool
 	Account string
 	// Change is called with the object before it is created, if it is not nil.
@@ -123,8 +124,8 @@ func (p *Pod) object() *corev1.Pod {
 	}
 }
 
-// Run starts the pod and waits until it is Ready. The error of one that does not become Ready holds
-// its events and logs. p must not be run twice.
+// Run creates the pod and waits until it is Ready. If it does not become Ready, the error holds its
+// events and logs. Run must be called only once for each Pod.
 func (n *Namespace) Run(ctx context.Context, p *Pod) error {
 	if p.Image == "" {
 		p.Image = n.Cluster.Image
@@ -147,7 +148,7 @@ func (n *Namespace) Run(ctx context.Context, p *Pod) error {
 	return p.WaitReady(ctx, PodPatience)
 }
 
-// RunAll is Run for several pods at once.
+// RunAll calls Run for several pods at the same time.
 func (n *Namespace) RunAll(ctx context.Context, pods ...*Pod) error {
 	var group errgroup.Group
 	for _, p := range pods {
@@ -156,7 +157,7 @@ func (n *Namespace) RunAll(ctx context.Context, pods ...*Pod) error {
 	return group.Wait()
 }
 
-// WaitReady waits until the pod is Ready and learns its addresses again.
+// WaitReady waits until the pod is Ready and sets Node and Addrs.
 func (p *Pod) WaitReady(ctx context.Context, patience time.Duration) error {
 	pods := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name)
 	err := Until(ctx, "pod "+p.Name, patience, func(ctx context.Context) error {
@@ -200,8 +201,7 @@ func readiness(p *corev1.Pod) error {
 	}
 	for _, s := range p.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil {
-			// A kubelet that may not pull, or cannot, goes on trying; the operator would wait for
-			// nothing.
+			// A kubelet that cannot pull the image retries forever, so waiting is useless.
 			if w.Reason == "ErrImageNeverPull" || w.Reason == "InvalidImageName" ||
 				w.Reason == "ImagePullBackOff" {
 				return Stop(fmt.Errorf("image %s: %s %s", s.Image, w.Reason, w.Message))
@@ -212,10 +212,10 @@ func readiness(p *corev1.Pod) error {
 	return fmt.Errorf("not Ready: phase %s", p.Status.Phase)
 }
 
-// whyLimit bounds the search for reasons.
+// whyLimit bounds the requests of why.
 const whyLimit = 5 * time.Second
 
-// why returns events and logs of the pod for people, as far as they can be read.
+// why returns a text with the events and the last log lines of the pod, as far as they can be read.
 func (p *Pod) why(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, whyLimit)
 	defer cancel()
@@ -237,7 +237,7 @@ func (p *Pod) why(ctx context.Context) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// Logs returns the last lines of what the pod wrote.
+// Logs returns the last lines of the pod's log.
 func (p *Pod) Logs(ctx context.Context, lines int64) (string, error) {
 	b, err := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name).GetLogs(p.Name,
 		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)

@@ -16,10 +16,11 @@ import (
 
 const endpointPatience = time.Minute
 
-// Service describes what Serve makes: a service of TCP and UDP, dual-stack where the cluster is.
+// Service describes a service that Serve creates. It has the same port for TCP and UDP, and both
+// families if the cluster is dual-stack.
 type Service struct {
 	Name string
-	// Pods are the labels of its pods. Nil means {"app": Name}.
+	// Pods is the selector of the service. Nil means {"app": Name}.
 	Pods map[string]string
 	// Port is the port of the service; 0 means EchoPort. Target is the port of its pods; 0 means
 	// Port.
@@ -28,14 +29,14 @@ type Service struct {
 	Type corev1.ServiceType
 	// Headless makes a service without an address. Its name resolves to the addresses of its pods.
 	Headless bool
-	// Local keeps the traffic on the node where it arrives (both traffic policies).
+	// Local sets the internal traffic policy, and the external one if Type has one, to Local.
 	Local bool
 	// Change is called with the object before it is created, if it is not nil.
 	Change func(*corev1.Service)
 
-	// Addrs are set by Serve. A headless service has none.
+	// Addrs are the cluster IPs, set by Serve. A headless service has none.
 	Addrs []netip.Addr
-	// NodePorts are set by Serve, by protocol: "tcp", "udp".
+	// NodePorts are the node ports by protocol, "tcp" or "udp", set by Serve. 0 means none.
 	NodePorts map[string]int
 }
 
@@ -90,8 +91,8 @@ func (s *Service) object() *corev1.Service {
 	return object
 }
 
-// Serve makes the service and waits until it has a ready endpoint of each of its families. Proxies
-// on nodes may learn of it later: the first call may have to be repeated.
+// Serve creates the service and waits until it has a ready endpoint of each of its families.
+// Service proxies on nodes may not have it yet, so callers retry their first connection.
 func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	object := s.object()
 	object.Labels[SuiteLabel] = n.suite

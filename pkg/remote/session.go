@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// Patience of sessions: for one answer, and for the end of a command whose standard input has
-// ended.
+// Time limits of a session. askPatience is for one answer. endPatience is for the end of the
+// command after its standard input was closed.
 const (
 	askPatience = time.Minute
 	endPatience = 5 * time.Second
 )
 
-// Session is a command in a pod that answers each line that it reads with a JSON value. Asking it
-// takes a round trip, where Exec takes the start of a process by the container runtime. One
-// goroutine may use it at a time.
+// Session is a command in a pod that answers each line of its standard input with a JSON value. A
+// request takes one round trip, so it is faster than Exec, which starts a process in the container.
+// One goroutine may use a Session at a time.
 type Session struct {
 	what  string
 	lines *io.PipeWriter
 	end   context.CancelFunc
-	// answers is closed when the command has ended. err is then set to the reason.
+	// answers is closed when the command has ended. err is set before that, to the reason.
 	answers chan json.RawMessage
 	err     error
 }
 
-// Session starts a command in the pod. It outlives ctx and must be closed. If it cannot
-// be started, Ask returns the error.
+// Session starts a command in the pod. The command goes on after ctx ends, until the session is
+// closed. If the command cannot be started, Ask returns the error.
 func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "),
 		func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
@@ -38,7 +38,8 @@ func (p *Pod) Session(ctx context.Context, command ...string) *Session {
 		})
 }
 
-// newSession is Session with a function that runs the command until it ends.
+// newSession returns a session with the command that run executes. run returns when the command
+// ends or its ctx does. what names the command in errors.
 func newSession(ctx context.Context, what string,
 	run func(ctx context.Context, stdin io.Reader, stdout io.Writer) error) *Session {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -51,7 +52,7 @@ func newSession(ctx context.Context, what string,
 		if err == nil {
 			err = io.EOF
 		}
-		// Its writers and readers get an error.
+		// Closing both pipes unblocks Ask and read.
 		inside.CloseWithError(err)
 		out.CloseWithError(err)
 		ended <- err
@@ -68,7 +69,7 @@ func newSession(ctx context.Context, what string,
 	return s
 }
 
-// read hands over answers until there are no more.
+// read decodes answers from said and sends them to s.answers until said or ctx ends.
 func (s *Session) read(ctx context.Context, said io.Reader) error {
 	for d := json.NewDecoder(said); ; {
 		var answer json.RawMessage
@@ -83,11 +84,12 @@ func (s *Session) read(ctx context.Context, said io.Reader) error {
 	}
 }
 
-// Ask writes a line and reads the answer into answer, as json.Unmarshal does, within a minute.
+// Ask writes a line to the command and unmarshals its answer into answer. It waits at most a
+// minute.
 func (s *Session) Ask(ctx context.Context, line string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
-	// A command that hangs does not read its input.
+	// Ending the session unblocks the write below if the command does not read its input.
 	stop := context.AfterFunc(ctx, s.end)
 	defer stop()
 	if _, err := io.WriteString(s.lines, line+"\n"); err != nil {
@@ -107,8 +109,8 @@ func (s *Session) Ask(ctx context.Context, line string, answer any) error {
 	}
 }
 
-// Close ends the command's standard input, which should end it, and waits until it has ended here.
-// Unread answers are lost.
+// Close closes the standard input of the command and waits until the exec has ended. If the command
+// does not exit within endPatience, Close cancels the exec. Unread answers are lost.
 func (s *Session) Close() {
 	late := time.AfterFunc(endPatience, s.end)
 	defer late.Stop()

@@ -8,17 +8,18 @@ import (
 	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
-// Pauses of Until, the first and the longest.
+// The first and the longest pause between two calls of Until.
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// Stop wraps an error after which Until need not try again.
+// Stop wraps an error. Until returns at once when its function returns such an error.
 func Stop(err error) error { return poll.Stop(err) }
 
-// Until calls fn until it returns nil, at most for patience, which follows the context's pace; the
-// error names what and holds fn's last. The context that fn is given ends with the patience.
+// Until calls fn until it returns nil or an error of Stop, at most for patience, which Patience
+// adjusts to the pace of ctx. Otherwise it returns what and the last error of fn. The context of fn
+// ends when the time is over.
 func Until(ctx context.Context, what string, patience time.Duration,
 	fn func(ctx context.Context) error) error {
 	ctx, cancel := withPatience(ctx, patience)
@@ -30,8 +31,8 @@ func Until(ctx context.Context, what string, patience time.Duration,
 	return nil
 }
 
-// withPatience returns a context that ends when the patience is over, which may grow with the pace
-// meanwhile. It must be cancelled.
+// withPatience returns a context that ends when Patience(ctx, usual) has passed. That time may grow
+// during the wait, because the pace may change. The caller must call the function that it returns.
 func withPatience(ctx context.Context, usual time.Duration) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	began := time.Now()
