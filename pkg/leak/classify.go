@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Classify judges one frame, its Ethernet header and VLAN tags included. It is pure, keeps nothing
-// of frame and takes any bytes.
+// Classify returns the verdict on one frame, which begins with its Ethernet header. It is pure,
+// keeps no reference to frame and accepts any bytes.
 func Classify(r *Rules, frame []byte) Verdict {
 	etherType, inside, tags, ok := link(frame)
 	outside := false
@@ -32,7 +32,7 @@ func Classify(r *Rules, frame []byte) Verdict {
 		v = Verdict{Oversize, fmt.Sprintf("%d bytes", len(frame))}
 	}
 
-	// Regardless of its kind, a frame must not hold bytes of the cluster's payloads.
+	// A frame of any kind must not contain a canary.
 	if has(frame, r.Canary) {
 		return Verdict{LeakCanary, "canary in " + describe(v)}
 	}
@@ -52,7 +52,8 @@ func describe(v Verdict) string {
 	return string(v.Kind) + ": " + v.Detail
 }
 
-// judgeARP allows ARP for IPv4 that does not resolve an address of the cluster.
+// judgeARP returns the verdict on an ARP packet. ARP for IPv4 is allowed if neither of its
+// addresses belongs to the cluster.
 func judgeARP(r *Rules, b []byte) Verdict {
 	if len(b) < 28 || binary.BigEndian.Uint16(b[2:]) != etherIPv4 || b[4] != 6 || b[5] != 4 {
 		return Verdict{Unreadable, "ARP"}
@@ -65,7 +66,8 @@ func judgeARP(r *Rules, b []byte) Verdict {
 	return Verdict{Kind: Neighbour}
 }
 
-// judgeIP judges an IP packet; outside reports whether it goes to or comes from a host of Outside.
+// judgeIP returns the verdict on an IP packet. outside reports whether the packet goes to or comes
+// from a host in Outside.
 func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	p, ok := parseIP(b)
 	if !ok {
@@ -108,13 +110,14 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	return Verdict{Unknown, p.String()}, false
 }
 
-// maxDepth is the number of IP headers behind the first that a frame may have, the same as the
-// guard reads.
+// maxDepth is the number of IP headers behind the first that a frame may have. It is equal to the
+// number that the guard reads.
 const maxDepth = 2
 
-// judgeHeaders looks for an address of the cluster in the headers of p and of packets inside it: in
-// routing headers, in IP in IP, in Ethernet in IP, and in what an ICMP error quotes. It finds
-// packets that are deeper inside than maxDepth, too, and headers that are cut short.
+// judgeHeaders searches the headers of p, and of packets inside p, for an address of the cluster.
+// It reads routing headers, IP in IP, Ethernet in IP and the packet that an ICMP error quotes. A
+// packet deeper inside than maxDepth and a truncated header are findings too. found is false if it
+// found nothing.
 func judgeHeaders(r *Rules, p *packet, depth int) (v Verdict, found bool) {
 	for _, a := range append([]netip.Addr{p.src, p.dst}, p.routed...) {
 		if r.inner(a) {
@@ -134,7 +137,7 @@ func judgeHeaders(r *Rules, p *packet, depth int) (v Verdict, found bool) {
 	if !ok {
 		return Verdict{Unreadable, how + "no IP header"}, how != byICMP
 	}
-	q.cut = q.cut && how != byICMP // an error quotes the beginning alone
+	q.cut = q.cut && how != byICMP // an ICMP error quotes only the beginning of a packet
 	if v, found = judgeHeaders(r, &q, depth+1); !found && depth+1 > maxDepth {
 		v, found = Verdict{Unreadable, "more IP headers than the guard reads"}, true
 	}
@@ -142,7 +145,7 @@ func judgeHeaders(r *Rules, p *packet, depth int) (v Verdict, found bool) {
 	return v, found
 }
 
-// How a packet is in another.
+// Phrases for the container of an inner packet. They begin the detail of a verdict.
 const (
 	byIP       = "inside, "
 	byEthernet = "in a frame inside, "
@@ -171,7 +174,8 @@ func (p *packet) inside() (in []byte, how string) {
 	return nil, ""
 }
 
-// quoted returns what an ICMP error quotes: the beginning of a packet (RFC 792, RFC 4443).
+// quoted returns the beginning of a packet that an ICMP error quotes (RFC 792, RFC 4443). ok is
+// false if p is not an ICMP error.
 func quoted(p *packet) ([]byte, bool) {
 	if p.later || p.cut || len(p.payload) <= 8 {
 		return nil, false
@@ -182,21 +186,21 @@ func quoted(p *packet) ([]byte, bool) {
 	return p.payload[8:], is4 || is6
 }
 
-// tunnel reports whether a packet is between nodes and has the tunnel's port.
+// tunnel reports whether p is a UDP packet between nodes with the tunnel's port on one side.
 func (r *Rules) tunnel(p *packet) bool {
 	return p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort ||
 		p.dstPort == r.TunnelPort) &&
 		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst)
 }
 
-// messageType reports whether bytes begin with a type of WireGuard's and three zero bytes.
+// messageType reports whether b begins with a message type of WireGuard and three zero bytes.
 func messageType(b []byte) bool {
 	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
 }
 
-// neighbourDiscovery reports whether an ICMPv6 message is one that hosts send to find each other:
-// router solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener
-// reports (RFC 2710, 3810).
+// neighbourDiscovery reports whether an ICMPv6 message is a router solicitation, a neighbour
+// solicitation or advertisement (RFC 4861), or a message of multicast listener discovery (RFC 2710,
+// RFC 3810).
 func neighbourDiscovery(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -230,13 +234,13 @@ func wireguard(b []byte) bool {
 	case 3:
 		return len(b) == cookieLen
 	case 4:
-		// Not always a multiple of 16: padding ends at the tunnel's MTU.
+		// The length need not be a multiple of 16, because padding stops at the tunnel's MTU.
 		return len(b) >= minTransportLen
 	}
 	return false
 }
 
-// String names the packet's ends.
+// String returns the protocol, the source and the destination of the packet.
 func (p *packet) String() string {
 	if p.hasPorts {
 		return fmt.Sprintf("protocol %d %s > %s", p.proto, netip.AddrPortFrom(p.src, p.srcPort),

@@ -17,12 +17,12 @@ type Example struct {
 	Time   time.Time `json:"time"`
 	Kind   Kind      `json:"kind"`
 	Detail string    `json:"detail"`
-	// Length of the frame, of which Bytes is the beginning.
+	// Length is the length of the frame. Bytes is the beginning of the frame.
 	Length int    `json:"length"`
 	Bytes  []byte `json:"bytes"`
 }
 
-// String shows it as a person reads a capture.
+// String returns a description of the frame and a hex dump of Bytes.
 func (e Example) String() string {
 	return fmt.Sprintf("%s on %s, %d bytes at %s: %s\n%s", e.Kind, e.Link, e.Length,
 		e.Time.Format("15:04:05.000"), e.Detail, hex.Dump(e.Bytes))
@@ -35,19 +35,18 @@ const (
 	examplesPerKind = 3
 )
 
-// Result is the sum of all judgements.
+// Result holds the numbers of judged frames and examples of findings.
 type Result struct {
 	// Frames is the number of judged frames over all links. A frame that crosses the bridge is
 	// judged on each link.
 	Frames uint64 `json:"frames"`
-	// Bytes of them all.
+	// Bytes is the sum of the lengths of these frames.
 	Bytes uint64 `json:"bytes"`
 	// Plaintext is the number of leaks.
 	Plaintext uint64 `json:"plaintext"`
-	// Kinds counts all by what they were judged to be.
+	// Kinds counts the frames by kind.
 	Kinds map[Kind]uint64 `json:"kinds"`
-	// Dropped is the number of frames that the kernel could not deliver. If it is above zero,
-	// nothing is proven.
+	// Dropped is the number of frames that were not judged. If it is not 0, the run proves nothing.
 	Dropped uint64 `json:"dropped"`
 	// Examples are the first findings of each kind on each link.
 	Examples []Example `json:"examples,omitempty"`
@@ -64,8 +63,8 @@ func (r Result) Findings() uint64 {
 	return n
 }
 
-// Err returns nil when every frame was seen and allowed, and there was at least one. Otherwise the
-// error shows examples.
+// Err returns nil if there was at least one frame, and every frame was judged and allowed. The
+// error for findings has examples.
 func (r Result) Err() error {
 	switch {
 	case r.Dropped > 0:
@@ -102,8 +101,8 @@ type Oracle struct {
 	result Result
 }
 
-// Start makes an Oracle for the network namespace at a path. An empty path means the caller's
-// namespace, for which CAP_NET_RAW is enough. It sees nothing before Watch.
+// Start returns an Oracle for the network namespace at netnsPath. An empty path means the caller's
+// namespace, for which CAP_NET_RAW is enough. The oracle watches no link until Watch is called.
 func Start(netnsPath string, rules Rules) (*Oracle, error) {
 	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{},
 		seen: Result{Kinds: map[Kind]uint64{}}}
@@ -119,8 +118,8 @@ func (o *Oracle) inside(fn func() error) error {
 	return netns.Do(o.netns, fn)
 }
 
-// Watch watches a link from now until Stop, in both directions. If the link disappears later, that
-// is not an error: the frames that it carried count.
+// Watch watches a link in both directions until Stop. It is not an error if the link disappears
+// later; the frames that it carried count.
 func (o *Oracle) Watch(link string) error {
 	var r *ring
 	err := o.inside(func() error {
@@ -187,10 +186,11 @@ func (o *Oracle) read(r *ring) {
 	}
 }
 
-// lastFrames bounds the wait for blocks that the kernel has still to hand over.
+// lastFrames bounds the wait for ring blocks that the kernel has not released yet.
 const lastFrames = 5 * time.Second
 
-// finish reads until what the kernel counted was judged. The rest, if any, is counted as dropped.
+// finish reads until every frame that the kernel counted is judged, at most for lastFrames. It
+// counts the remaining frames as dropped.
 func (o *Oracle) finish(r *ring, judge func([]byte)) {
 	deadline := time.Now().Add(lastFrames)
 	for {
@@ -203,14 +203,14 @@ func (o *Oracle) finish(r *ring, judge func([]byte)) {
 	o.lose(r.lost(true))
 }
 
-// lose adds frames that could not be judged.
+// lose adds a number of frames that were not judged to Dropped.
 func (o *Oracle) lose(frames uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.seen.Dropped += frames
 }
 
-// keep keeps an example, if there are not enough of its kind.
+// keep adds an example of a finding unless the link has examplesPerKind examples of the kind.
 func (o *Oracle) keep(link string, v Verdict, frame []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -223,7 +223,7 @@ func (o *Oracle) keep(link string, v Verdict, frame []byte) {
 			Length: len(frame), Bytes: append([]byte(nil), frame[:min(len(frame), exampleLen)]...)})
 }
 
-// add adds a reader's counts and clears them.
+// add adds the counts of a reader to the result and clears local.
 func (o *Oracle) add(local *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -250,8 +250,8 @@ func (o *Oracle) Seen() Result {
 	return r
 }
 
-// Stop judges what is still in the rings, ends and returns the result since Start or the last Take.
-// A second call returns the same.
+// Stop judges the frames that are still in the rings, closes the rings, and returns the result
+// since Start or the last Take. A second call returns the same result.
 func (o *Oracle) Stop() (Result, error) {
 	o.mu.Lock()
 	if o.ended {

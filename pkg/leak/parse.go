@@ -26,10 +26,10 @@ type packet struct {
 	routed   []netip.Addr
 	proto    uint8
 	fragment bool
-	// later reports whether it is a fragment but not the first: payload then begins inside a
-	// datagram.
+	// later reports whether the packet is a fragment other than the first. payload then begins in
+	// the middle of a datagram.
 	later bool
-	// cut reports whether a header is truncated that another header or payload should follow.
+	// cut reports whether the packet ends before the end of its headers.
 	cut              bool
 	hasPorts         bool
 	srcPort, dstPort uint16
@@ -37,7 +37,7 @@ type packet struct {
 }
 
 // link reads Ethernet and VLAN headers. It returns the EtherType of the content, the content, and
-// the number of VLAN tags.
+// the number of VLAN tags. ok is false if a header is truncated.
 func link(frame []byte) (etherType uint16, inside []byte, tags int, ok bool) {
 	if len(frame) < ethernetLen {
 		return 0, nil, 0, false
@@ -85,7 +85,7 @@ func parseIPv4(b []byte) (p packet, ok bool) {
 	}
 
 	rest := b[header:]
-	// What follows the packet is Ethernet's padding.
+	// Bytes behind the packet are Ethernet padding.
 	if total := int(binary.BigEndian.Uint16(b[2:])); total >= header && total-header < len(rest) {
 		rest = rest[:total-header]
 	}
@@ -181,7 +181,8 @@ const (
 	routingSegment = 4 // RFC 8754 section 2
 )
 
-// routing reads the addresses that a routing header lists, as far as they are there.
+// routing appends the addresses in a routing header to p.routed. It sets p.cut if the header ends
+// before its last address.
 func (p *packet) routing(h []byte) {
 	if len(h) < 8 {
 		return
@@ -189,8 +190,8 @@ func (p *packet) routing(h []byte) {
 
 	room := int(h[1]) * 8
 	listed := h[8:]
-	// count is the number of addresses. An address leaves out its first without bytes, which are
-	// equal to the destination's; the last address leaves out lastWithout.
+	// count is the number of addresses. The header omits the first "without" bytes of each address,
+	// which are equal to those of the destination. Of the last address it omits lastWithout bytes.
 	count, without, lastWithout := room/16, 0, 0
 	switch h[2] {
 	case routingSource, routingMobile:
@@ -222,7 +223,7 @@ func (p *packet) routing(h []byte) {
 	}
 }
 
-// ports reads the ports of TCP and UDP, if this packet holds them.
+// ports sets the payload and, if the packet has TCP or UDP ports, the ports.
 func (p *packet) ports(rest []byte) {
 	p.payload = rest
 	if p.later || (p.proto != TCP && p.proto != UDP) || len(rest) < 8 {

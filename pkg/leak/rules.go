@@ -22,24 +22,24 @@ type Rules struct {
 	Inner []netip.Prefix
 	// Nodes are the underlay addresses between which tunnel UDP is allowed.
 	Nodes []netip.Addr
-	// TunnelPort is the UDP port of tunnels: one side of a tunnel packet has it.
+	// TunnelPort is the UDP port of tunnels. A tunnel packet has it as source or destination port.
 	TunnelPort uint16
 	// Canary is in all payloads of the cluster and must never be seen. Empty disables the search.
 	Canary []byte
 	// EgressCanary is in payloads to Outside and must be seen nowhere else.
 	EgressCanary []byte
-	// Outside are hosts that do not belong to the cluster, to which anything but Canary may be
-	// sent.
+	// Outside are hosts outside the cluster. Packets to and from them may contain anything but
+	// Canary.
 	Outside []netip.Addr
-	// Flows are control traffic of the test itself.
+	// Flows are the allowed flows of the test itself.
 	Flows []Flow
-	// MaxFrame is the longest frame in bytes, VLAN tags not counted; 0 means no limit. A longer
-	// frame was not yet segmented to what a wire carries, so the packets inside it were not judged.
+	// MaxFrame is the length in bytes of the longest allowed frame; 0 means no limit. A longer
+	// frame is not segmented yet, so the packets that will be on the wire were not judged.
 	MaxFrame int
 }
 
-// Flow is control traffic by its server: packets of the protocol from or to Addr and Port are
-// allowed, but for addresses of Inner and the canaries.
+// Flow allows packets of a protocol from or to a server, which has Addr and Port. An address in
+// Inner or a canary in such a packet is still a leak.
 type Flow struct {
 	Name  string
 	Proto uint8
@@ -48,7 +48,7 @@ type Flow struct {
 	Port uint16
 }
 
-// clone copies what Update's caller may append to.
+// clone returns a copy with slices of its own, except the canaries.
 func (r *Rules) clone() *Rules {
 	c := *r
 	c.Inner = slices.Clone(r.Inner)
@@ -80,14 +80,14 @@ func (r *Rules) flow(p *packet) (string, bool) {
 	return "", false
 }
 
-// Kind is the class that a frame was judged to have.
+// Kind is the kind of a frame according to Classify.
 type Kind string
 
 // Kinds that are allowed.
 const (
 	Tunnel Kind = "tunnel"
-	// TunnelError is an ICMP error that quotes the beginning of a tunnel packet, such as where
-	// there is no listener yet.
+	// TunnelError is an ICMP error that quotes the beginning of a tunnel packet, for example
+	// because the port has no listener yet.
 	TunnelError Kind = "tunnel-error"
 	Neighbour   Kind = "neighbour"
 	Control     Kind = "control"
@@ -114,7 +114,7 @@ func (k Kind) Allowed() bool {
 	return k == Tunnel || k == TunnelError || k == Neighbour || k == Control || k == Egress
 }
 
-// Verdict is the judgement of one frame. Detail explains it for people.
+// Verdict is the result of Classify for one frame. Detail is a text that explains Kind.
 type Verdict struct {
 	Kind   Kind
 	Detail string

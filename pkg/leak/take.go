@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Take returns what was seen since Start or the last Take and starts over, so that one run can have
-// a part that is judged separately. The result contains every frame that a watched link carried
-// before the call. A frame during the call may be in this result or in the next.
+// Take returns the result since Start or the last Take and begins a new one, so that parts of a run
+// are judged separately. The result contains every frame that a watched link carried before the
+// call. A frame during the call is in this result or in the next.
 func (o *Oracle) Take() (Result, error) {
 	o.mu.Lock()
 	rings := slices.Clone(o.rings)
@@ -34,7 +34,7 @@ func (o *Oracle) Take() (Result, error) {
 	return result, errors.Join(errs...)
 }
 
-// Plus is both parts of a run together.
+// Plus returns the sum of two results. It modifies neither.
 func (r Result) Plus(other Result) Result {
 	r.Frames += other.Frames
 	r.Bytes += other.Bytes
@@ -51,7 +51,7 @@ func (r Result) Plus(other Result) Result {
 	return r
 }
 
-// catchUp drains until everything that the kernel has counted up to now was handed out.
+// catchUp drains the ring until fn has had every frame that the kernel had counted at the call.
 func (r *ring) catchUp(fn func(frame []byte)) error {
 	if _, err := r.count(); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 	}
 }
 
-// lost returns the number of frames dropped since its last call. At the end it also counts the
-// frames that the kernel kept and never delivered.
+// lost returns the number of frames dropped since its last call. If end is true, it also counts the
+// frames that the kernel kept but did not deliver.
 func (r *ring) lost(end bool) uint64 {
 	n := r.dropped - r.told
 	r.told = r.dropped

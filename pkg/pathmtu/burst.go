@@ -8,29 +8,30 @@ const burstSize = 8
 type burstPhase int
 
 const (
-	quiet    burstPhase = iota
-	together            // probes that are sent as one
-	alone               // one probe, after none of those was answered
+	quiet    burstPhase = iota // nothing is under way
+	together                   // burstSize probes in one segmented datagram
+	alone                      // one probe, after no probe of the burst was answered
 )
 
-// burst finds out whether a path loses datagrams that are sent as one (UDP_SEGMENT, and what follows
-// from it on the way) and carries single ones. It is pure: the caller sends what probe returns and
+// burst decides whether a path carries single datagrams but loses datagrams that are sent as one
+// segmented datagram (UDP_SEGMENT). It is pure: the caller sends the probes that are due and
 // reports the outcome.
 type burst struct {
 	timing Timing
 	phase  burstPhase
-	lost   int // times that none together and the one alone was answered, in a row
+	lost   int // consecutive times that the burst was lost and the single probe was answered
 	next   time.Time
 }
 
-// begin begins an attempt. The path has just carried a single probe of the size.
+// begin begins a check, unless one is under way. The path must just have carried a single probe of
+// the same size.
 func (b *burst) begin(now time.Time) {
 	if b.phase == quiet {
 		b.phase, b.lost, b.next = together, 0, now
 	}
 }
 
-// due returns the time of the next probes; ok is false while there are none.
+// due returns the time of the next probes. ok is false if no check is under way.
 func (b *burst) due() (at time.Time, ok bool) { return b.next, b.phase != quiet }
 
 // count returns the number of probes to send.

@@ -7,10 +7,10 @@ type Traffic struct {
 	// Sent counts the bytes to the peer, as they were read at At.
 	Sent int64
 	At   time.Time
-	// Silent reports whether the peer does not answer. It is then probed while that lasts: there
-	// may be no other traffic to it.
+	// Silent reports whether the peer does not answer. A silent peer is probed regardless of Sent,
+	// because there may be no other traffic to it.
 	Silent bool
-	// Segments reports whether the device may send datagrams segmented.
+	// Segments reports whether the device may send segmented datagrams to the peer.
 	Segments bool
 }
 
@@ -23,16 +23,17 @@ const (
 	settle = 12 * time.Second
 )
 
-// demand decides whether a path is worth a probe: only if the peer has been sent
-// something since the last one, other than probes.
+// demand decides whether a peer is probed. It is, if enough bytes other than probes have been sent
+// to it since the last probe.
 type demand struct {
-	// base is the number of bytes sent when the last probe ended; it is unknown until settled.
+	// base is the number of bytes that were sent by the end of the last probe. While pending, it is
+	// not known yet.
 	base    int64
 	ended   time.Time
 	pending bool
 }
 
-// probed notes that a probe has ended.
+// probed records that a probe has ended.
 func (d *demand) probed(now time.Time) { d.ended, d.pending = now, true }
 
 // due reports whether the peer is to be probed.

@@ -4,24 +4,26 @@
 //	Prober ── UDP of N bytes inside, DF ──→ tunnel ──→ the peer's Prober
 //	   ↑──────── 24 bytes, same nonce ─────────────────────┘
 //
-// It promises that a path which drops large packets and carries small ones is
-// noticed within an Interval of traffic and searched by halves in steps of 16 bytes, to which
-// WireGuard pads; that a size is only believed after a packet of it was answered;
-// that loss and dead peers lower nothing; and that the full size is tried again after
-// RaiseInterval.
+// It promises:
 //
-// Where the tunnel may send datagrams segmented, each check ends with a burst: eight probes of the
-// size as one segmented datagram. A kernel or a device on the path that loses segmented datagrams
-// loses the whole burst. The path counts as broken when a burst was lost and a single probe after
-// it was answered, as many times in a row as a size is tried.
+//   - A path that drops large packets and carries small ones is noticed within an Interval of
+//     traffic. A binary search then finds the size, in steps of 16 bytes, to which WireGuard pads.
+//   - A size counts as carried only after a probe of that size was answered.
+//   - Random loss and dead peers do not lower the size.
+//   - The full size is tried again after RaiseInterval.
 //
-// Only peers with traffic are probed (demand.go): a path that carries nothing is not
-// worth a packet, and probes must not be what keeps two idle peers busy.
+// Where the tunnel may send segmented datagrams, each check ends with a burst: eight probes of the
+// size in one segmented datagram. If the kernel or a device on the path cannot handle segmented
+// datagrams, the whole burst is lost. The path counts as broken if a burst is lost and the single
+// probe after it is answered, Tries times in a row.
 //
-// Probes are in clear for every host inside the tunnel. A probe is only
-// answered, and an answer only believed, when it came by the tunnel device of the
-// peer from the peer's address; an answer must carry the nonce of the probe that is
-// under way. The answer is never larger than the probe.
+// Only peers with traffic are probed (demand.go), so that probes do not keep tunnels between idle
+// peers busy.
 //
-// The decisions are Search, which is pure; Prober has the sockets.
+// The tunnel encrypts probes, but the peer reads them in clear. A probe is answered, and an answer
+// is accepted, only if it came through the tunnel device of the peer and from the peer's address.
+// An answer must also carry the nonce of the probe under way. An answer is never larger than its
+// probe.
+//
+// Search makes the decisions and is pure. Prober has the sockets.
 package pathmtu

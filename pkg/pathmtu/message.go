@@ -31,7 +31,7 @@ type message struct {
 	size  int
 }
 
-// errMessage is every reason not to be one of ours.
+// errMessage is the error of parse for every payload that is not a valid message.
 var errMessage = errors.New("not a path mtu message")
 
 // parse reads the payload of a datagram.
@@ -47,7 +47,7 @@ func parse(b []byte) (message, error) {
 	return m, nil
 }
 
-// put writes m into a payload of n bytes, at least messageLen.
+// put returns a payload of n bytes that begins with m. n must be at least messageLen.
 func (m message) put(n int) []byte {
 	b := make([]byte, n)
 	copy(b, magic)

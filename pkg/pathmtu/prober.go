@@ -13,42 +13,41 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Peer is a node to probe through one tunnel device.
+// Peer is a node that is probed through one tunnel device.
 type Peer struct {
-	// Name and Device together name what is found.
+	// Name is the name of the node. Name and Device together identify the peer.
 	Name   string
 	Device string
-	// Addr is an address of the node that is an allowed IP of it.
+	// Addr is an address of the node that is among its allowed IPs.
 	Addr netip.Addr
-	// DeviceMTU is the MTU of Device, bytes: the most that is tried.
+	// DeviceMTU is the MTU of Device in bytes, which is the largest size that is tried.
 	DeviceMTU int
 }
 
 // ProberConfig holds the settings of a Prober. The zero value of Timing and Timeout is replaced by
 // defaults.
 type ProberConfig struct {
-	// Sources are this node's own addresses, by family the first is used.
+	// Sources are this node's own addresses. The first of each family is used.
 	Sources []netip.Addr
 	// Port is the UDP port; 0 means abi.ProbePort.
 	Port uint16
-	// Timing sets the pace; the default is a check a minute, an attempt at the full size every ten,
-	// three probes a size.
+	// Timing sets the pace. By default, the size is checked every minute, the full size is tried
+	// every ten minutes, and three probes of a size must be lost.
 	Timing Timing
 	// Timeout is the longest wait for an answer; 0 means 300 ms.
 	Timeout time.Duration
-	// Believed are sizes that a prober before this one found, by peer: a first search
-	// of such a peer begins with it and soon tries the full size.
+	// Believed are sizes that an earlier Prober found, by the name of the peer. The first search of
+	// such a peer begins with that size and then tries the full size.
 	Believed map[string]int
-	// Found receives each change of the size that fits inside the tunnel to a peer. The first
-	// result is only reported if it differs from Believed, or from the device's MTU without one. It
-	// must not block.
+	// Found is called when the largest size that a path carries inside the tunnel changes. The
+	// first result is reported only if it differs from the size in Believed, or from DeviceMTU if
+	// Believed has none. Found must not block. Nil is allowed.
 	Found func(peer Peer, mtu int)
 	// Broken is called when the path to a peer loses segmented datagrams and carries single ones.
 	// It must not block. Nil disables the bursts.
 	Broken func(peer Peer)
-	// Traffic returns what is known of the traffic to a peer; ok is false while nothing is. Only
-	// peers with traffic are probed. It must not block; nil probes all peers, also for segmented
-	// datagrams.
+	// Traffic returns the traffic to a peer. ok is false if it is not known yet; the peer is then
+	// not probed. Traffic must not block. If it is nil, all peers are probed, also with bursts.
 	Traffic func(peer Peer) (t Traffic, ok bool)
 	Log     *slog.Logger
 }
@@ -79,15 +78,15 @@ type addrID struct {
 type target struct {
 	Peer
 	search   *Search
-	told     int
-	nonce    uint64 // 0: none under way
+	told     int    // the size that was last reported, or the initial one
+	nonce    uint64 // of the probe under way; 0 means none
 	deadline time.Time
 	demand   demand
 	probing  bool // a probe was sent since the search was last seen idle
 
 	segments      bool // Traffic allowed segments when the check began
 	burst         burst
-	burstNonce    uint64 // 0: none under way
+	burstNonce    uint64 // of the burst or single probe under way; 0 means none
 	burstDeadline time.Time
 }
 
@@ -126,7 +125,7 @@ func (p *Prober) SetPeers(peers []Peer) {
 			continue
 		}
 
-		floor := cluster.MinMTU4 // where no IPv6 is known to be inside
+		floor := cluster.MinMTU4 // the peer may have no IPv6 inside the tunnel
 		if peer.Addr.Is6() {
 			floor = abi.MinPodMTU6
 		}
@@ -151,8 +150,8 @@ func (p *Prober) SetPeers(peers []Peer) {
 	p.wake()
 }
 
-// maxPause bounds the sleep of the loop: sockets whose device was made again are
-// found by then.
+// maxPause bounds the sleep of the loop. After that time, it notices sockets whose device was
+// replaced.
 const maxPause = 2 * time.Second
 
 // minPause is the shortest time between two passes over all peers, which bounds the cost of a
@@ -181,7 +180,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// turn sends the probes that are due and returns the time until the next is due.
+// turn sends the probes that are due and returns the time until the next one is due.
 func (p *Prober) turn(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,14 +202,16 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		if t.nonce != 0 {
 			due = t.deadline
 		} else if !now.Before(due) {
-			due = now.Add(maxPause) // it waits for traffic
+			due = now.Add(maxPause) // the peer waits for traffic
 		}
 		pause = min(pause, due.Sub(now))
 	}
 	return max(pause, minPause)
 }
 
-// wanted reports whether a search may continue or, when it is idle, begin.
+// wanted reports whether to send a probe of a search. A search that is under way continues. An idle
+// search begins when it is due and the peer has traffic. When a search has ended, wanted begins the
+// burst.
 func (p *Prober) wanted(t *target, now time.Time) bool {
 	if !t.search.Idle() {
 		return true
@@ -300,7 +301,7 @@ func (p *Prober) closeSockets() {
 	}
 }
 
-// read handles what comes in by a socket until it is closed.
+// read handles the messages that arrive at a socket until the socket is closed.
 func (p *Prober) read(id socketID, s *socket) {
 	buf := make([]byte, 1<<16)
 	for {
@@ -321,8 +322,8 @@ func (p *Prober) read(id socketID, s *socket) {
 	}
 }
 
-// current reports whether s is still in use. An error of s is then an error of the network,
-// reported by ICMP.
+// current reports whether s is still in use. If it is, a read error of s comes from an ICMP error,
+// and reading goes on.
 func (p *Prober) current(id socketID, s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

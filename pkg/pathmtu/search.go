@@ -2,8 +2,8 @@ package pathmtu
 
 import "time"
 
-// step is the distance of the sizes that are tried: WireGuard pads to it (whitepaper, section
-// 5.4.6), so sizes in between look the same on the path.
+// step is the distance in bytes between sizes that are tried. WireGuard pads to a multiple of it
+// (whitepaper, section 5.4.6), so sizes in between have the same length on the path.
 const step = 16
 
 // Timing sets the pace of a Search.
@@ -12,7 +12,8 @@ type Timing struct {
 	Interval time.Duration
 	// RaiseInterval is the pause after which a larger size is tried.
 	RaiseInterval time.Duration
-	// RetryMin is the pause after a peer did not answer at all; it doubles up to Interval.
+	// RetryMin is the first pause after a peer answered no probe of any size. The pause doubles
+	// each time, up to Interval.
 	RetryMin time.Duration
 	// Tries is the number of probes of a size that must be lost before the size counts as too
 	// large.
@@ -23,16 +24,16 @@ type phase int
 
 const (
 	idle    phase = iota
-	verify        // the believed size
-	raise         // the full size
-	halve         // a size between lo and hi
-	control       // lo again, after a size failed: is it the size or the peer?
-	confirm       // the believed size again, after a control of the same peer was answered
-	knock         // one small probe to a peer that did not answer at all
+	verify        // probe the believed size
+	raise         // probe the full size
+	halve         // probe a size between lo and hi
+	control       // probe lo again after a size failed, to check that the peer answers
+	confirm       // probe the believed size again after the control was answered
+	knock         // send one small probe to a peer that answered no probe of any size
 )
 
-// Search finds the largest size that a path carries: a binary search in the manner of DPLPMTUD (RFC
-// 8899). It is pure: the caller sends what Probe returns and reports the outcome.
+// Search finds the largest size that a path carries, by a binary search like DPLPMTUD (RFC 8899).
+// It is pure: the caller sends probes of the size that Probe returns and reports the outcome.
 type Search struct {
 	timing      Timing
 	floor, ceil int
@@ -40,38 +41,39 @@ type Search struct {
 
 	phase   phase
 	size    int  // of the probe under way
-	lost    int  // probes of it that were lost
-	doubt   bool // the believed size failed, maybe before the peer was there
+	lost    int  // lost probes of that size in a row
+	doubt   bool // the believed size failed, perhaps because the peer was not up yet
 	lo, hi  int  // lo was answered or is the floor; hi failed
 	next    time.Time
 	raiseAt time.Time
 	retry   time.Duration
 }
 
-// NewSearch begins with the belief that ceil, the MTU of the device, fits.
+// NewSearch returns a search that begins with ceil, the MTU of the device, as the believed size. No
+// size below floor is tried. All sizes are in bytes.
 func NewSearch(floor, ceil int, timing Timing, now time.Time) *Search {
 	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now,
 		raiseAt: now.Add(timing.RaiseInterval)}
 }
 
-// Believe makes a new search begin with size, or the floor if that is larger,
-// and try the full one as soon as size was answered.
+// Believe makes a new search begin with size, or with the floor if that is larger. The search tries
+// the full size as soon as size was answered.
 func (s *Search) Believe(size int) {
 	s.believed = min(max(size, s.floor), s.ceil)
 	s.raiseAt = s.next
 }
 
-// MTU is the size that is believed to fit.
+// MTU returns the largest size that the path is believed to carry.
 func (s *Search) MTU() int { return s.believed }
 
 // Next returns the time at which an idle Search is due again.
 func (s *Search) Next() time.Time { return s.next }
 
-// Idle reports whether no probe is under way or to be sent at once.
+// Idle reports whether the search pauses until Next: no probe is under way or to be sent at once.
 func (s *Search) Idle() bool { return s.phase == idle }
 
-// Probe returns the size of the probe to send now; ok is false when the search is idle. The size is
-// the same until Answered or Lost is called.
+// Probe returns the size of the probe to send now. ok is false if the search is idle. The size
+// stays the same until Answered or Lost is called.
 func (s *Search) Probe(now time.Time) (size int, ok bool) {
 	if s.phase == idle && !now.Before(s.next) {
 		if s.retry > 0 {
@@ -102,7 +104,7 @@ func (s *Search) Answered(now time.Time) {
 		s.halve(now)
 	case control:
 		if s.doubt {
-			// The peer may have come only now, in which case all sizes were lost before.
+			// The peer may have come up only now, so that probes of all sizes were lost before.
 			s.doubt = false
 			s.begin(confirm, s.hi)
 			return
@@ -130,7 +132,7 @@ func (s *Search) Lost(now time.Time) {
 	case confirm:
 		s.halve(now)
 	case control, knock:
-		// Probes of every size are lost, so nothing follows for a size.
+		// Probes of every size are lost, so the loss does not depend on the size.
 		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)
 		s.rest(now, s.retry)
 	}
@@ -149,7 +151,8 @@ func (s *Search) believe(now time.Time, size int) {
 	s.rest(now, s.timing.Interval)
 }
 
-// halve tries the multiple of step in the middle between lo and hi, or ends.
+// halve begins to probe the multiple of step in the middle between lo and hi. If there is none, it
+// ends the search with lo.
 func (s *Search) halve(now time.Time) {
 	mid := (s.lo + s.hi) / 2 / step * step
 	if mid <= s.lo {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// send sends a probe. One that cannot be sent is lost.
+// send sends a probe. A probe that cannot be sent counts as lost when its deadline passes.
 func (p *Prober) send(t *target, size int, now time.Time) {
 	t.nonce, t.deadline = newNonce(), now.Add(p.o.Timeout)
 	p.put(t, message{kindProbe, t.nonce, size}, 1)
@@ -20,7 +20,7 @@ func newNonce() uint64 {
 	return max(binary.BigEndian.Uint64(b[:]), 1)
 }
 
-// put sends a probe, so many times as one segmented datagram if count is more than 1.
+// put sends a probe. If count is more than 1, it sends count copies in one segmented datagram.
 func (p *Prober) put(t *target, m message, count int) {
 	s := p.sockets[socketID{t.Device, t.Addr.Is6()}]
 	if s == nil {
@@ -38,7 +38,7 @@ func (p *Prober) put(t *target, m message, count int) {
 	}
 }
 
-// turnBurst sends the probes of a burst that are due, and returns the time until the next is due.
+// turnBurst sends the probes of t.burst that are due and returns the time until the next are due.
 func (p *Prober) turnBurst(t *target, now time.Time) time.Duration {
 	if t.burstNonce != 0 && !now.Before(t.burstDeadline) {
 		t.burstNonce = 0

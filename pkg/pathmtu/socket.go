@@ -27,9 +27,9 @@ type socket struct {
 	index int // ifindex of the device when the socket was opened
 }
 
-// openSocket opens the socket of a device, with the node's address as source.
-// It has the mark PodMark: the routes to node addresses through the tunnel are in
-// TablePod only, and a packet with that mark cannot leave by another way.
+// openSocket opens the socket of a device, with the node's address as source. The socket has the
+// mark PodMark, because only TablePod has routes to node addresses through the tunnel, and because
+// a packet with that mark cannot leave by another way.
 func openSocket(ctx context.Context, device string, source netip.Addr,
 	port uint16) (*socket, error) {
 	index := 0
@@ -86,8 +86,8 @@ func (s *socket) alive(device string) bool {
 	return e == nil && err == nil && index == s.index
 }
 
-// linkIndex returns the index of a link, as if_nametoindex(3) does. net.InterfaceByName
-// would read all links of the node, of which there are hundreds.
+// linkIndex returns the index of a link, like if_nametoindex(3). net.InterfaceByName would be
+// slower, because it reads all links of the node, which may have hundreds.
 func linkIndex(fd int, name string) (int, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err == nil {

@@ -5,50 +5,54 @@ import (
 	"time"
 )
 
-// Contact reports whether a peer answers. Without keepalives WireGuard is silent while there is no
-// traffic, so the age of the handshake alone proves nothing.
+// Contact describes whether a peer answers. The age of the last handshake does not show it, because
+// WireGuard without keepalives sends nothing while there is no traffic.
 type Contact string
 
-// The contacts.
+// Values of Contact.
 const (
-	// ContactUp: an authentic message arrived within SessionLifetime.
+	// ContactUp means that an authentic message arrived within SessionLifetime.
 	ContactUp Contact = "up"
-	// ContactIdle: nothing that was sent awaits an answer. Without a session the next packet begins
-	// with a handshake.
+	// ContactIdle means that no sent packet awaits an answer, and that nothing arrived within
+	// SessionLifetime. The next packet begins with a handshake.
 	ContactIdle Contact = "idle"
-	// ContactSilent: something was sent, and nothing authentic arrived for SilentAfter.
+	// ContactSilent means that a packet was sent, and that no authentic message arrived for
+	// SilentAfter.
 	ContactSilent Contact = "silent"
 )
 
-// SilentAfter bounds the time in which a working peer answers. It answers data at once, or with a
-// keepalive after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and Rekey-Timeout).
+// SilentAfter is longer than the time in which a working peer answers: it answers data at once, or
+// with a keepalive after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and
+// Rekey-Timeout).
 const SilentAfter = 15 * time.Second
 
 // Sizes of messages inside UDP, bytes. A keepalive needs no answer. It is the only transport
 // message of this size; larger ones grow by 16.
 const (
 	keepaliveSize = 32
-	// keepalivesAtOnce bounds the empty packets that may leave between two observations: those that
-	// confirm a handshake, and keepalives.
+	// keepalivesAtOnce bounds the empty packets that are sent between two observations: keepalives,
+	// and packets that confirm a handshake.
 	keepalivesAtOnce = 8
 )
 
-// contact is what the counters show about one peer. Both implementations of WireGuard count only
-// authentic messages as received.
+// contact holds what the counters show about one peer. The kernel and veil-wg count only authentic
+// messages as received.
 type contact struct {
 	received, sent int64
-	// heard is when received last grew, or when the last handshake was. Zero means never.
+	// heard is the time at which received last grew, or of the last handshake if that is later.
+	// Zero means never.
 	heard time.Time
-	// unanswered is when sent first grew after heard; zero if it did not.
+	// unanswered is the time at which sent first grew after heard. Zero means that it did not grow.
 	unanswered time.Time
 }
 
-// observe updates the contact with counters that were read at now.
+// observe updates c with counters that were read at now. known reports whether c holds an earlier
+// reading.
 func (c *contact) observe(p PeerState, known bool, now time.Time) {
 	sent := p.Sent - c.sent
 	switch {
 	case !known || p.Received < c.received || p.Sent < c.sent:
-		// The device is new, or new to this process: earlier packets are not judged.
+		// The device is new, or this process has not read it before. Earlier packets do not count.
 		*c = contact{}
 	case p.Received > c.received:
 		c.heard, c.unanswered = now, time.Time{}
@@ -61,9 +65,9 @@ func (c *contact) observe(p PeerState, known bool, now time.Time) {
 	}
 }
 
-// onlyKeepalives reports whether so many bytes may have been keepalives. It is also true for some
-// small data packets; if those stay unanswered, WireGuard begins a handshake, which has another
-// size.
+// onlyKeepalives reports whether a number of sent bytes may consist of keepalives only. It is also
+// true for some small data packets. If these stay unanswered, WireGuard begins a handshake, whose
+// size is different.
 func onlyKeepalives(sent int64) bool {
 	return sent <= keepalivesAtOnce*keepaliveSize && sent%keepaliveSize == 0
 }
@@ -97,7 +101,7 @@ func (m *Manager) observeLocked(st LiveState) {
 		}
 
 		if !d.Served {
-			// Nothing was read: the contacts stay as they are.
+			// The peers could not be read, so their contacts stay as they are.
 			for id, c := range m.contacts {
 				if id.device == d.Name {
 					next[id] = c
@@ -131,8 +135,8 @@ type Sent struct {
 	Kind Kind
 }
 
-// SentTo returns what the last reading found about a peer. It does not block; its data is as old as
-// the last Status or Sync. ok is false when the peer was not read.
+// SentTo returns the data about a peer from the last reading of the devices, by Status, Watch or
+// Sync. It does not block. ok is false if the last reading did not include the peer.
 func (m *Manager) SentTo(device, name string) (s Sent, ok bool) {
 	all := m.sent.Load()
 	if all == nil {

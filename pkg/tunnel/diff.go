@@ -9,12 +9,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Changes turn a LiveState into a Spec. A device under Create is read again after its creation, and
-// only then configured.
+// Changes are the changes that make a LiveState match a Spec. A device in Create is read after its
+// creation and then configured.
 type Changes struct {
 	Create    []Device
 	Configure []DeviceChange
-	// Remove names devices.
+	// Remove holds the names of devices to remove.
 	Remove []string
 }
 
@@ -29,7 +29,7 @@ type DeviceChange struct {
 	PrivateKey *wgkey.Private
 	ListenPort *int
 	Mark       *uint32
-	// Peers are in the order of application.
+	// Peers are applied in this order.
 	Peers []PeerChange
 }
 
@@ -47,9 +47,9 @@ type PeerChange struct {
 	ClearPreshared bool
 }
 
-// Diff returns the changes that make have match want, and no others. It is pure. now judges
-// handshakes; with the zero Time none is judged, because there may have been others since have was
-// read.
+// Diff returns exactly the changes that make have match want. It is pure. It computes the age of
+// handshakes from now. With the zero Time it ignores handshakes: have was read earlier, so there
+// may have been newer ones.
 func Diff(want Spec, have LiveState, now time.Time) Changes {
 	var c Changes
 	haveByName := map[string]DeviceState{}
@@ -99,9 +99,9 @@ func diffDevice(d Device, st DeviceState, spec Spec, now time.Time) (DeviceChang
 	return c, differs || len(c.Peers) > 0
 }
 
-// diffPeers puts removals last: an allowed IP that moves to another peer is taken over before its
-// old owner is removed. The order of the other changes does not matter: assigning an allowed IP
-// takes it from any other peer.
+// diffPeers returns the changes of the peers, with removals last, so that an allowed IP moves to
+// its new owner before the old owner is removed. The order of the other changes does not matter,
+// because WireGuard takes an allowed IP from its old owner when it assigns the IP to another peer.
 func diffPeers(want []Peer, have []PeerState, spec Spec, now time.Time) []PeerChange {
 	haveByKey := make(map[wgkey.Public]PeerState, len(have))
 	ownerByIP := map[netip.Prefix]wgkey.Public{}
@@ -112,7 +112,7 @@ func diffPeers(want []Peer, have []PeerState, spec Spec, now time.Time) []PeerCh
 		}
 	}
 
-	// Prefixes that change hands need not be removed first.
+	// given holds the prefixes that move to another peer. They need not be removed first.
 	given := map[netip.Prefix]bool{}
 	wanted := make(map[wgkey.Public]bool, len(want))
 	for _, p := range want {
@@ -186,9 +186,10 @@ func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, underlay cluste
 	return c, differs
 }
 
-// resetEndpoint reports whether to set the claimed endpoint. A peer that moved to another of its
-// addresses and still shakes hands stays there, if it has a family of this node's underlay: when
-// two nodes change the family of their tunnel, late packets move both back to the old one.
+// resetEndpoint reports whether to set the endpoint of a peer to the claimed one. An endpoint that
+// moved to another address of the peer stays while handshakes succeed. If this node's underlay has
+// one family, an endpoint of the other family is reset: when two nodes change the family of their
+// tunnel, late packets would otherwise move both back to the old one.
 func resetEndpoint(p Peer, st PeerState, underlay cluster.Families, now time.Time) bool {
 	switch {
 	case !p.Endpoint.IsValid() || p.Endpoint == st.Endpoint:

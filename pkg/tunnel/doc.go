@@ -6,15 +6,15 @@
 //	System.Read → LiveState ─┘
 //
 // It promises:
-//   - There may be several devices per pair of nodes (key epochs, lanes): a Spec
-//     lists devices, and no other package may assume that there is one.
-//   - Only what differs is touched: a changed peer is the only one in the
-//     configuration that is sent, and no other is read for it. Syncing twice changes nothing.
+//   - There may be several devices per pair of nodes (key epochs, lanes). A Spec lists devices, and
+//     no other package may assume that there is only one.
+//   - Only differences are changed. For a changed peer, the configuration that is sent has only
+//     that peer, and no other peer is read. Syncing twice changes nothing.
 //   - Watch, or a Sync after Forget, finds changes of a device by other programs, and
 //     Sync corrects them.
-//   - An endpoint that moved (an authenticated packet came from elsewhere) is kept
-//     while handshakes succeed. It is set back to the claimed one when the claim
-//     changes, the last handshake is stale, or the peer does not have its address.
+//   - An endpoint that moved, because an authenticated packet came from another address, is kept
+//     while handshakes succeed. It is set back to the claimed endpoint if the claim changes, if the
+//     last handshake is stale, or if the address does not belong to the peer.
 //
 // It refuses a Spec in which a key or an allowed IP occurs twice on a device.
 //

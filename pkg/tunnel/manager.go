@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// System is the interface to the devices. tunneltest has a fake.
+// System reads and changes the devices of this node. Package tunneltest has a fake.
 type System interface {
 	// Read reads all links with our names.
 	Read(ctx context.Context) (LiveState, error)
@@ -26,26 +26,29 @@ type System interface {
 	SendSingly(ctx context.Context, device string, peer wgkey.Public) error
 }
 
-// Manager keeps a System at the last Spec. It is safe for concurrent use.
+// Manager keeps the devices of a System equal to the last Spec. It is safe for concurrent use.
 //
-// Its memory makes a change cheap. Sync compares the Spec with what was last read and configured
-// since, and reads the devices only when it knows nothing. So changing one of a thousand peers
-// neither reads them nor waits for another reader.
+// A Manager remembers the last reading of the devices and its changes since, so that a change is
+// cheap. Sync compares the Spec with that memory, and reads the devices only if the memory is
+// empty. To change one of a thousand peers, it neither reads the others nor waits for another
+// reader.
 type Manager struct {
 	sys System
 	now func() time.Time
 
-	syncing sync.Mutex // held while devices are changed; taken before the others
-	reading sync.Mutex // held while they are read for their counters; taken before mu
+	syncing sync.Mutex // held while devices are changed; locked before reading and mu
+	reading sync.Mutex // held while devices are read; locked before mu
 
-	mu sync.Mutex // guards what follows, and is held for no call of sys
-	// have is the last reading of the devices with the changes of Sync since; nil makes the next
-	// Sync read them. What it points to never changes.
+	mu sync.Mutex // guards the fields below; never held during a call of sys
+	// have is the last reading of the devices with the changes of Sync since. If it is nil, the
+	// next Sync reads the devices. The LiveState that it points to never changes.
 	have *LiveState
 	// want is the Spec of the last Sync if that succeeded, else nil.
 	want *Spec
-	// writes counts the Syncs: a reading that began before the end of one is older than have.
-	writes  uint64
+	// writes counts the ends of Sync. If it changes during a reading, the reading is older than
+	// have.
+	writes uint64
+	// claims holds the claimed endpoints of the last Spec, nameFor the nodes' names by public key.
 	claims  map[peerID]netip.AddrPort
 	nameFor map[wgkey.Public]string
 	// contacts are the contacts of the peers in the last reading.
@@ -59,7 +62,7 @@ type peerID struct {
 	key    wgkey.Public
 }
 
-// NewManager returns a Manager without knowledge of the devices. A nil now means time.Now.
+// NewManager returns a Manager that has not read the devices yet. A nil now means time.Now.
 func NewManager(sys System, now func() time.Time) *Manager {
 	if now == nil {
 		now = time.Now
@@ -115,8 +118,8 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	return c, errors.Join(errs...)
 }
 
-// known returns the devices as remembered, otherwise as read. now is the time at which to judge
-// handshakes. It is zero for remembered devices, since their handshakes may be outdated.
+// known returns the remembered state of the devices. If there is none, it reads them. now is the
+// time for Diff. It is zero for a remembered state, whose handshakes may be outdated.
 func (m *Manager) known(ctx context.Context) (have LiveState, now time.Time, err error) {
 	m.mu.Lock()
 	known := m.have
@@ -128,7 +131,7 @@ func (m *Manager) known(ctx context.Context) (have LiveState, now time.Time, err
 	return have, m.now(), err
 }
 
-// remember stores the result of a Sync.
+// remember stores the state after a Sync. If the Sync was not whole, it forgets the state.
 func (m *Manager) remember(want Spec, have LiveState, c Changes, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,8 +165,9 @@ func (m *Manager) Status(ctx context.Context) (LiveState, error) {
 	return st, err
 }
 
-// Watch reads the devices as Status does, and reports whether they differ from what the last Sync
-// left; the kernel has no notification for that. The next Sync then reads and corrects them.
+// Watch reads the devices, like Status, and reports whether they differ from the last Spec. The
+// kernel has no notification for such changes. If they differ, the next Sync reads and corrects
+// them.
 func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	st, current, err := m.read(ctx)
 	if err != nil || !current {
@@ -178,8 +182,8 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	return differs, nil
 }
 
-// read reads the devices. current reports whether no Sync ended meanwhile; have is then what was
-// read.
+// read reads the devices. current reports whether no Sync ended during the reading. If so, read
+// stores the result as have.
 func (m *Manager) read(ctx context.Context) (st LiveState, current bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()
@@ -214,7 +218,7 @@ func (m *Manager) SendSingly(ctx context.Context, device, name string) error {
 	return errors.Join(errs...)
 }
 
-// keysOf returns the keys of a node on a device.
+// keysOf returns the public keys that a node has on a device in the last Spec.
 func (m *Manager) keysOf(device, name string) (out []wgkey.Public) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

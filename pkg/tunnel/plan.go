@@ -22,7 +22,7 @@ type Inputs struct {
 	// Mark and MTU apply to every device.
 	Mark uint32
 	MTU  int
-	// Peers are the believed nodes (cluster.Table.Peers). A peer without a claim is left out.
+	// Peers are the believed nodes (cluster.Table.Peers). A peer without a key is left out.
 	Peers []cluster.Node
 	// Underlay4 and Underlay6 report which families this node's underlay has.
 	Underlay4, Underlay6 bool
@@ -34,9 +34,10 @@ type Inputs struct {
 	Prune bool
 }
 
-// Plan plans devices and peers. Each node is a peer of each device, with its newest key and its
-// first endpoint of a family that this node has too. Its allowed IPs are its pod prefixes and node
-// addresses, because traffic between nodes and pods is inside the tunnel.
+// Plan returns the Spec for the inputs. Each node is a peer of each device, with its newest key and
+// its first endpoint of a family that this node has too. The allowed IPs of a node are its pod
+// prefixes and its addresses, because traffic between nodes and pods also uses the tunnel. Plan is
+// pure.
 func Plan(in Inputs) Spec {
 	underlay := cluster.Families{V4: in.Underlay4, V6: in.Underlay6}
 	spec := Spec{Prune: in.Prune, Underlay: underlay}

@@ -14,11 +14,11 @@ import (
 // Spec is the desired state of all tunnel devices of this node.
 type Spec struct {
 	Devices []Device
-	// Prune removes our devices, and peers, that are not in the Spec. It is false until every
-	// source has synced.
+	// Prune makes Sync remove our devices and their peers that are not in the Spec. It is false
+	// until every source has synced.
 	Prune bool
-	// Underlay holds the families of the node's underlay. A peer whose endpoint is of another family
-	// gets its claimed endpoint. The zero value allows both.
+	// Underlay holds the families of the node's underlay. A peer whose endpoint is of another
+	// family gets its claimed endpoint. The zero value allows both.
 	Underlay cluster.Families
 }
 
@@ -98,7 +98,7 @@ func (d Device) check() error {
 	return nil
 }
 
-// IsDeviceName reports whether this package names devices like that.
+// IsDeviceName reports whether name has the form of a tunnel device's name.
 func IsDeviceName(name string) bool {
 	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	return ok && digits != "" && len(name) <= 15 && strings.Trim(digits, "0123456789") == ""

@@ -28,8 +28,8 @@ type LiveState struct {
 type DeviceState struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
-	// Served reports whether the device could be read; if not, the fields after Up are empty. A TUN
-	// without its worker is not served.
+	// Served reports whether the device could be read. If not, the fields after Up are empty. A TUN
+	// device is not served while veil-wg does not run.
 	Served bool `json:"served"`
 	// Ours reports whether the link is in abi.TunnelGroup.
 	Ours bool `json:"-"`
@@ -40,10 +40,11 @@ type DeviceState struct {
 	ListenPort int          `json:"listenPort"`
 	Mark       uint32       `json:"-"`
 	Peers      []PeerState  `json:"peers"`
-	// Drops counts what veil-wg dropped or refused, by reason; nil if it does not count.
+	// Drops counts the packets that veil-wg dropped or refused, by reason. Nil means that veil-wg
+	// does not report them.
 	Drops map[string]uint64 `json:"drops,omitempty"`
-	// Offloads are the offloads that veil-wg knows, and whether it uses them; nil if it does not
-	// report them.
+	// Offloads holds the offloads that veil-wg knows, and whether it uses them. Nil means that
+	// veil-wg does not report them.
 	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
@@ -52,9 +53,10 @@ type PeerState struct {
 	// Name is the name of the node; "" for a peer that is not in the last Spec.
 	Name      string       `json:"name"`
 	PublicKey wgkey.Public `json:"publicKey"`
-	// Endpoint is the address it was last heard from, or the one that was set.
+	// Endpoint is the address from which the peer was last heard, or the one that was set after
+	// that.
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// Claimed is the endpoint of the last Spec; the zero value when there was none.
+	// Claimed is the endpoint of the peer in the last Spec. Zero means that it had none.
 	Claimed    netip.AddrPort `json:"claimed"`
 	AllowedIPs []netip.Prefix `json:"allowedIPs"`
 	Keepalive  time.Duration  `json:"-"`
@@ -64,18 +66,19 @@ type PeerState struct {
 	Singly bool `json:"singly,omitempty"`
 	// LastHandshake is zero when there was none.
 	LastHandshake time.Time `json:"lastHandshake"`
-	// Received and Sent are outer bytes since the device's peer was made.
+	// Received and Sent count the outer bytes since the peer was added to the device.
 	Received int64 `json:"received"`
 	Sent     int64 `json:"sent"`
-	// Contact, Heard and Unanswered are derived from the counters by the Manager: whether the peer
-	// answers, when something authentic last arrived, and since when packets await an answer. A
-	// zero time means never.
+	// The Manager derives Contact, Heard and Unanswered from the counters. Contact describes
+	// whether the peer answers. Heard is the time of the last authentic message; zero means never.
+	// Unanswered is the time since which packets await an answer; zero means that none do.
 	Contact    Contact   `json:"contact"`
 	Heard      time.Time `json:"heard"`
 	Unanswered time.Time `json:"unanswered"`
 }
 
-// after returns st as it is after c made it match want. It does not change st.
+// after returns the state of the devices once the changes c, of want, were applied to st. It does
+// not modify st.
 func (st LiveState) after(want Spec, c Changes) LiveState {
 	wanted := map[string]Device{}
 	for _, d := range want.Devices {
@@ -103,7 +106,8 @@ func (st LiveState) after(want Spec, c Changes) LiveState {
 	return out
 }
 
-// peersAfter returns the peers of st after a change to want; endpoints are those that were set.
+// peersAfter returns the peers of st once st matches want. endpoints holds the endpoints that were
+// set. If prune is false, peers that are not in want stay.
 func peersAfter(st DeviceState, want Device, prune bool,
 	endpoints map[peerID]netip.AddrPort) []PeerState {
 	left := make(map[wgkey.Public]PeerState, len(st.Peers))

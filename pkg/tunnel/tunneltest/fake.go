@@ -28,7 +28,7 @@ type Fake struct {
 	held chan struct{}
 }
 
-// Hold makes later calls of Read wait with their result until release is called.
+// Hold makes later calls of Read read the devices, but return only after release is called.
 func (f *Fake) Hold() (release func()) {
 	held := make(chan struct{})
 	f.mu.Lock()
@@ -50,7 +50,7 @@ func (f *Fake) Reads() int {
 }
 
 // Fail makes every later call of that name ("read", "create", "configure", "singly", "remove")
-// return err. Nil lets them succeed again.
+// return err. If err is nil, calls succeed again.
 func (f *Fake) Fail(call string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,15 +60,16 @@ func (f *Fake) Fail(call string, err error) {
 	f.fail[call] = err
 }
 
-// Calls returns the calls that changed something, such as "configure veil0 2", with
-// the number of peers in it.
+// Calls returns the successful calls other than Read, such as "configure veil0 2". The number is
+// the number of changed peers.
 func (f *Fake) Calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
 }
 
-// Edit changes a device as another program would; it does nothing when there is none.
+// Edit calls edit with the device of that name, as if another program changed it. It does nothing
+// if there is no such device.
 func (f *Fake) Edit(name string, edit func(*tunnel.DeviceState)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +111,7 @@ func (f *Fake) read() (st tunnel.LiveState, held chan struct{}, err error) {
 	return st, f.held, nil
 }
 
-// Create makes a device, or serves one that was not served.
+// Create makes a device. If it exists, it becomes served.
 func (f *Fake) Create(_ context.Context, d tunnel.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -73,8 +73,8 @@ func (h *Host) create(ctx context.Context, netlink *nl.Handle, d tunnel.Device) 
 	return nil
 }
 
-// createKernel makes a device in the group of tunnels and sets it up, so that setting the port
-// reports a port in use.
+// createKernel makes a device in the group of tunnels and sets it up. The kernel reports a port
+// that is in use only for a device that is up.
 func createKernel(netlink *nl.Handle, d tunnel.Device) error {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, abi.TunnelGroup,
@@ -119,16 +119,17 @@ func setGroup(netlink *nl.Handle, l nl.Link) error {
 	return nil
 }
 
-// workerRequest is the content of a request, as the worker parses it.
+// workerRequest is the content of a request file for veil-wg. Package worker parses it.
 type workerRequest struct {
 	Device string `json:"device"`
 	MTU    int    `json:"mtu"`
 }
 
-// servedPoll is the interval of attempts to connect to a requested device's socket.
+// servedPoll is the interval at which request tries to reach a device and waitGone looks for it.
 const servedPoll = 5 * time.Millisecond
 
-// request requests a device from veil-wg and waits until it is served and in the group of tunnels.
+// request writes the request for a device and waits until veil-wg serves the device, at most
+// WorkerWait.
 func (h *Host) request(ctx context.Context, d tunnel.Device) error {
 	if err := h.writeRequest(d); err != nil {
 		return err

@@ -2,13 +2,13 @@
 // kernel's, and those of veil-wg. Host is the tunnel.System of a node.
 //
 // It promises:
-//   - The kernel's WireGuard is used where it can be made. Otherwise veil-wg makes a TUN. An
-//     existing device is kept regardless of its kind, so that nothing is lost.
-//   - No private key is kept from a reading of a device.
+//   - A new device is a kernel WireGuard device if the kernel supports it. Otherwise veil-wg makes
+//     a TUN device. An existing device of either kind is kept, so that no session is lost.
+//   - A reading of a device does not keep the private key.
 //   - It removes only devices whose name and link group are ours.
 //
-// It refuses a device's name that belongs to a link of another type.
+// It returns an error if a link of another type has the name of a device.
 //
-// socket.go has the requests to veil-wg that the protocol of WireGuard lacks. Start reading at
-// Host.Create.
+// socket.go has the requests to veil-wg that extend WireGuard's configuration protocol. Start
+// reading at Host.Create.
 package wgdevice

@@ -34,13 +34,13 @@ const (
 	ModeUserspace Mode = "userspace"
 )
 
-// Sentinels for callers.
+// Errors that callers distinguish.
 var (
-	// ErrNotSupported: the kernel has no WireGuard.
+	// ErrNotSupported means that the kernel has no WireGuard.
 	ErrNotSupported = errors.New("the kernel has no WireGuard")
-	// ErrNoWorker: veil-wg does not serve a device.
+	// ErrNoWorker means that veil-wg does not serve a device.
 	ErrNoWorker = errors.New("veil-wg is not running")
-	// ErrPortInUse: another socket has the UDP port of a device.
+	// ErrPortInUse means that another socket has the UDP port of a device.
 	ErrPortInUse = errors.New("the UDP port is in use")
 )
 
@@ -54,12 +54,12 @@ type HostConfig struct {
 	Log        *slog.Logger
 }
 
-// Host is the System of this node, in the network namespace of the calling thread.
+// Host is the tunnel.System of this node. It works in the network namespace of the calling thread.
 type Host struct {
 	o HostConfig
 }
 
-// NewHost checks the options.
+// NewHost returns a Host. It returns an error if Mode is unknown.
 func NewHost(o HostConfig) (*Host, error) {
 	switch o.Mode {
 	case ModeAuto, ModeKernel, ModeUserspace:
@@ -156,8 +156,8 @@ func (h *Host) readDevice(l nl.Link) (tunnel.DeviceState, error) {
 	return st, nil
 }
 
-// publicKey returns the public key of a device, and zero while it has no private key: for that
-// wgctrl calculates the public key of 32 zero bytes.
+// publicKey returns the public key of a device, or zero if the device has no private key. For such
+// a device, wgctrl returns the public key of 32 zero bytes.
 func publicKey(d *wgtypes.Device) wgkey.Public {
 	if d.PrivateKey == (wgtypes.Key{}) {
 		return wgkey.Public{}
@@ -201,7 +201,8 @@ func peerState(p wgtypes.Peer) tunnel.PeerState {
 	return st
 }
 
-// Configure applies c in one configuration. wgctrl splits it if it exceeds a netlink message.
+// Configure applies c in one call of wgctrl, which splits a configuration that exceeds a netlink
+// message.
 func (h *Host) Configure(ctx context.Context, c tunnel.DeviceChange) error {
 	client, err := wgctrl.New()
 	if err != nil {
@@ -214,7 +215,7 @@ func (h *Host) Configure(ctx context.Context, c tunnel.DeviceChange) error {
 		return nil
 	case errors.Is(err, unix.EADDRINUSE),
 		strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
-		// wgctrl reports the number of a userspace device only as text.
+		// For a userspace device, wgctrl has the error number only in the text.
 		port := 0
 		if c.ListenPort != nil {
 			port = *c.ListenPort

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// removeWait bounds the time in which veil-wg removes a device without a request. After that the
-// device is removed directly.
+// removeWait is the time in which veil-wg must remove a device whose request is gone. After that,
+// remove deletes the link itself.
 const removeWait = 2 * time.Second
 
 // Remove removes one of our devices, its request, its state and its socket.
@@ -26,7 +26,8 @@ func (h *Host) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// RemoveAll removes all our devices and requests. It continues after an error.
+// RemoveAll removes all our devices and requests and returns what it removed. It continues after an
+// error.
 func (h *Host) RemoveAll(ctx context.Context) ([]string, error) {
 	names, err := h.owned()
 	errs := []error{err}
@@ -39,7 +40,7 @@ func (h *Host) RemoveAll(ctx context.Context) ([]string, error) {
 	return took, errors.Join(errs...)
 }
 
-// owned returns the names of our devices and of requested ones.
+// owned returns the names of our devices and of the devices in requests.
 func (h *Host) owned() ([]string, error) {
 	st, err := h.Read(context.Background())
 	var names []string
@@ -95,7 +96,7 @@ func (h *Host) remove(ctx context.Context, name string) (took []string, err erro
 	return h.removeFiles(name, took)
 }
 
-// ourLink returns the link of that name if it is ours.
+// ourLink returns the link of that name, or nil if there is none or if it is not ours.
 func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	l, err := netlink.LinkByName(name)
 	switch {
@@ -109,8 +110,8 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	return l, nil
 }
 
-// waitGone waits until veil-wg has removed the device itself: it would recreate a device that
-// another program removes.
+// waitGone waits until veil-wg has removed the device, at most removeWait. veil-wg must do it
+// itself, because it would recreate a device that another program removes.
 func waitGone(ctx context.Context, netlink *nl.Handle, name string) {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
@@ -139,7 +140,8 @@ func removeLink(netlink *nl.Handle, name string) error {
 	return nil
 }
 
-// removeFiles removes files of a dead veil-wg: its state holds the private key.
+// removeFiles removes the files that a dead veil-wg left for the device. Its state file holds the
+// private key.
 func (h *Host) removeFiles(name string, took []string) ([]string, error) {
 	var errs []error
 	// A process killed while writing leaves a temporary file.

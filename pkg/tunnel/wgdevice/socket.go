@@ -29,9 +29,10 @@ func socketOf(device string) string {
 	return filepath.Join(abi.WireGuardSocketDir, device+".sock")
 }
 
-// ask sends veil-wg a request that the protocol of WireGuard does not have, and calls each for each
-// line of the answer. It returns unix.EOPNOTSUPP if the engine does not know the request. A
-// veil-wg of an older release closes the connection.
+// ask sends a request to the configuration socket of a device and calls each for each line of the
+// answer. WireGuard's configuration protocol does not have these requests. ask returns
+// unix.EOPNOTSUPP if the engine does not know the request. A veil-wg of an older release closes the
+// connection, which is an error too.
 func ask(socket, request string, each func(name, value string) error) error {
 	c, err := net.DialTimeout("unix", socket, askPatience)
 	if err != nil {
@@ -60,9 +61,9 @@ func ask(socket, request string, each func(name, value string) error) error {
 	return errors.Join(in.Err(), errors.New("the answer has no end"))
 }
 
-// readDrops reads from the configuration socket of a device what it dropped, by reason. It returns
-// nil if the engine does not count, or if the release of veil-wg does not report it. Missing
-// counters do not make a device unusable.
+// readDrops reads the numbers of dropped packets, by reason, from the configuration socket of a
+// device. It returns nil on any error, such as from an engine or a release of veil-wg that does not
+// report them, because a device without these counters is still usable.
 func readDrops(socket string) map[string]uint64 {
 	out := map[string]uint64{}
 	if ask(socket, "drops=1", func(reason, text string) (err error) {
@@ -74,8 +75,9 @@ func readDrops(socket string) map[string]uint64 {
 	return out
 }
 
-// readOffloads reads from the configuration socket of a device which offloads it uses, and to which
-// peers it sends datagrams one by one. Both are nil if the engine does not report them.
+// readOffloads reads from the configuration socket of a device which offloads the device uses, and
+// to which peers it sends datagrams one by one. Both results are nil if the engine does not report
+// them.
 func readOffloads(socket string) (on map[string]bool, singly map[wgkey.Public]bool) {
 	on, singly = map[string]bool{}, map[wgkey.Public]bool{}
 	if ask(socket, "offloads=1", func(name, value string) (err error) {
@@ -95,8 +97,8 @@ func readOffloads(socket string) (on map[string]bool, singly map[wgkey.Public]bo
 	return on, singly
 }
 
-// SendSingly makes a device send datagrams to a peer one by one. It returns unix.EOPNOTSUPP for a
-// device whose engine does not know it.
+// SendSingly makes a device send datagrams to a peer one by one. The error matches unix.EOPNOTSUPP
+// if the engine of the device does not support that.
 func (h *Host) SendSingly(_ context.Context, device string, peer wgkey.Public) error {
 	err := ask(socketOf(device), fmt.Sprintf("singly=%x", peer[:]),
 		func(name, _ string) error { return fmt.Errorf("unexpected %q", name) })
