@@ -13,8 +13,9 @@ import (
 // PluginType is the name of our plugin's program in the CNI configuration.
 const PluginType = "veil"
 
-// cniVersion is the version that containerd 1.6 reads; cniVersions are all versions
-// that the plugin supports, for runtimes that choose (CNI specification 1.1.0, section 1).
+// cniVersion is the version of the CNI configuration; containerd 1.6 reads it. cniVersions are all
+// versions that the plugin supports, for runtimes that choose one (CNI specification 1.1.0, section
+// 1).
 const cniVersion = "1.0.0"
 
 var cniVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}
@@ -25,7 +26,7 @@ type NetConf struct {
 	Type string `json:"type"`
 	// MTU is the MTU of a pod's interface, bytes.
 	MTU int `json:"mtu"`
-	// IPAM is handed to host-local.
+	// IPAM is the configuration that the plugin passes to host-local.
 	IPAM IPAM `json:"ipam"`
 }
 
@@ -66,8 +67,8 @@ type chained struct {
 	SNAT         bool            `json:"snat,omitempty"`
 }
 
-// Conflist returns the CNI configuration. The same parameters lead to the same bytes.
-// It refuses a node without a pod prefix and an MTU that is too small.
+// Conflist returns the CNI configuration. The same parameters lead to the same bytes. It returns an
+// error if there is no pod prefix, or if the MTU is too small.
 func Conflist(p ConflistParams) ([]byte, error) {
 	if len(p.PodPrefixes) == 0 {
 		return nil, errors.New("CNI configuration: the node has no pod prefix; does the " +

@@ -15,15 +15,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// ErrNotReady matches the errors of ReadMarker and Marker.Check: veild has not
-// applied its first table since this boot. Trying again later may help.
+// ErrNotReady matches the errors of ReadMarker and Marker.Check. It means that veild has not
+// applied its first table since this boot. Callers may try again later.
 var ErrNotReady = errors.New("veild is not ready")
 
-// Marker is the content of ReadyFile. veild writes it after its first apply: the
-// node's data path is in place. The plugin adds no pod without it.
+// Marker is the content of ReadyFile. veild writes it after its first apply, when the node's data
+// path is in place. Without it, the plugin adds no pod.
 type Marker struct {
-	// BootID is the kernel's identity of this boot. A marker that was kept on a disk by
-	// mistake is therefore not valid after the next boot.
+	// BootID is the kernel's boot ID. It makes a marker from an earlier boot invalid, should RunDir
+	// be on a disk by mistake.
 	BootID string `json:"bootID"`
 	// Families are the families whose data path is in place.
 	Families cluster.Families `json:"families"`
@@ -39,7 +39,7 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // maxMarker bounds a marker, bytes.
 const maxMarker = 64 << 10
 
-// BootID returns the kernel's identity of this boot.
+// BootID returns the kernel's boot ID, which is different for each boot.
 func BootID() (string, error) {
 	b, err := os.ReadFile(bootIDFile)
 	if err != nil {
@@ -48,7 +48,7 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// Encode returns the content of the file.
+// Encode returns the content of ReadyFile for m.
 func (m Marker) Encode() ([]byte, error) {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -57,8 +57,8 @@ func (m Marker) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ParseMarker reads what Encode wrote; unknown keys are accepted, so that a
-// plugin works with a newer daemon.
+// ParseMarker parses the result of Encode. It ignores unknown keys, so that a plugin works with a
+// newer daemon.
 func ParseMarker(text []byte) (Marker, error) {
 	var m Marker
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -108,7 +108,7 @@ func ReadMarker(path string) (Marker, error) {
 	return m, m.Check(boot)
 }
 
-// WriteMarker puts m into the file at path with mode 0644, making its directory.
+// WriteMarker writes m to the file at path with mode 0644. It creates the directory if needed.
 func WriteMarker(path string, m Marker) error {
 	b, err := m.Encode()
 	if err != nil {

@@ -2,27 +2,25 @@ package abi
 
 import "github.com/kubeveil/kubeveil/pkg/cluster"
 
-// Marks on packets (skb->mark). One bit each, with the bit as its own mask, so
-// that they live beside the bits of kube-proxy (0x4000, 0x8000), Cilium
-// (0x0f00) and others.
+// Marks on packets (skb->mark). Each mark is one bit and is set and tested with itself as the mask,
+// so that the bits of kube-proxy (0x4000, 0x8000), Cilium (0x0f00) and others do not matter.
 const (
 	// PodMark is set on every packet that enters the node from a pod's veth.
 	PodMark uint32 = 0x0010_0000
-	// TunnelMark is set on the UDP sockets of tunnels, so on outer packets.
+	// TunnelMark is set on the UDP sockets of tunnels, and thereby on outer packets.
 	TunnelMark uint32 = 0x0020_0000
 	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links,
 	// both ways.
 	ServiceMark uint32 = 0x0040_0000
-	// PolicyMark is the stamp of NFTPolicyTable on packets that it judged. NFTStampTable takes it
-	// off in front of that table and behind it.
+	// PolicyMark is set by NFTPolicyTable on packets that it has judged. NFTStampTable clears it
+	// before that table and after it.
 	PolicyMark uint32 = 0x0080_0000
-	// ProbeMark is set on the sockets by which veild probes API servers. It exempts them from
-	// services.apiFrontends, which may have the addresses of the servers.
+	// ProbeMark is set on the sockets with which veild probes API servers. Their connections are
+	// not redirected by services.apiFrontends, which may contain the addresses of the servers.
 	ProbeMark uint32 = 0x0100_0000
 )
 
-// Link groups (IFLA_GROUP), by which rules that know no interface name
-// recognise our devices.
+// Link groups (IFLA_GROUP), by which rules match our devices without their names.
 const (
 	// PodGroup is the group of the host end of every pod's veth.
 	PodGroup uint32 = 0x7670
@@ -35,14 +33,14 @@ const (
 const (
 	// TablePod is the routing table for packets that come from pods.
 	TablePod = 30309
-	// RulePrefTunnel sends outer packets to main, without its routes into tunnels.
+	// RulePrefTunnel makes outer packets use the table main, except its routes into tunnels.
 	RulePrefTunnel = 90
-	// RulePrefTunnelDeny makes outer packets with no other route unreachable.
+	// RulePrefTunnelDeny makes the destination of outer packets without another route unreachable.
 	RulePrefTunnelDeny = 91
 	// RulePrefPod sends packets with PodMark to TablePod.
 	RulePrefPod = 100
-	// MetricRange is the metric of the unreachable routes beneath the ranges:
-	// larger than the metric of any route that carries traffic.
+	// MetricRange is the metric of the unreachable routes for the ranges. It is larger than the
+	// metric of any route that carries traffic.
 	MetricRange = 0x7665_0000
 	// MetricTunnel is the metric of routes into a tunnel.
 	MetricTunnel = 1024
@@ -67,9 +65,9 @@ const (
 	// TunnelQueueLen is the transmit queue of a TUN, packets. The kernel's
 	// default of 500 drops bursts of UDP.
 	TunnelQueueLen = 10000
-	// TunnelAddress4 is an IPv4 address that every tunnel device has, of scope host so that nothing
-	// is sent from it: on a device without any, the kernel treats a loose rp_filter as a strict
-	// one.
+	// TunnelAddress4 is an IPv4 address that every tunnel device has. Without an IPv4 address on
+	// the device, the kernel treats a loose rp_filter as strict. The address has scope host, so
+	// that the kernel never selects it as a source.
 	TunnelAddress4 = "169.254.1.2"
 )
 
@@ -111,35 +109,36 @@ const (
 	// NFTLimitTable drops new connections of pods with too many tracked connections. It exists only
 	// while a pod has too many.
 	NFTLimitTable = "kubeveil_limit"
-	// NFTProbeTable counts the packets of a probe, for as long as it takes.
+	// NFTProbeTable counts the packets of a probe (package passage). It exists only during a probe.
 	NFTProbeTable = "kubeveil_probe"
 	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the
-	// kernel's short way.
+	// fast path of a flowtable.
 	NFTFlowTableTCP = "kubeveil_flows_tcp"
 	NFTFlowTableUDP = "kubeveil_flows_udp"
 )
 
-// Groups of nflog, to which rules log samples of the packets that they drop.
+// Groups of nflog to which rules log samples of dropped packets.
 const (
 	// NFLogPolicy is the group of the tables of policies, NFLogGuard the group of all others.
 	NFLogPolicy = 118
 	NFLogGuard  = 119
 )
 
-// Parts of NFTPodTable that veild makes and the plugin checks or fills.
+// Parts of NFTPodTable, which veild makes. The plugin checks the chain and fills the sets.
 const (
-	// NFTPodChain is its one chain, at prerouting.
+	// NFTPodChain is the only chain of the table, at prerouting.
 	NFTPodChain = "prerouting"
 	// NFTPodSet4 and NFTPodSet6 hold the pods' addresses. An element is ifname . address: the name
-	// of the pod's host link in 16 bytes, filled up with zeroes, and 4 or 16 bytes in network
-	// order.
+	// of the pod's host link in 16 bytes, padded with zeroes, and the address in 4 or 16 bytes in
+	// network order.
 	NFTPodSet4 = "pods4"
 	NFTPodSet6 = "pods6"
 )
 
-// Paths. RunDir is on tmpfs: the disk is not trusted and a reboot must clear it.
+// Paths. RunDir is on tmpfs, because the disk is not trusted and because a reboot must clear
+// RunDir.
 const (
-	// RunDir holds everything that lives as long as the node runs.
+	// RunDir holds all files that last until the next boot.
 	RunDir = "/run/kubeveil"
 	// ReadyFile is the marker that veild writes after its first apply.
 	ReadyFile = RunDir + "/ready"
@@ -147,7 +146,7 @@ const (
 	PodDir = RunDir + "/pods"
 	// IPAMDir is the data directory of host-local.
 	IPAMDir = RunDir + "/ipam"
-	// WorkerDir is the folder of veild's requests for devices to veil-wg.
+	// WorkerDir is the folder in which veild requests devices from veil-wg.
 	WorkerDir = RunDir + "/wg"
 	// WireGuardSocketDir is the folder in which WireGuard's tools find the configuration sockets of
 	// userspace devices.
@@ -156,17 +155,17 @@ const (
 	KeyFile = RunDir + "/key"
 	// SnapshotFile is the default place of the last good table.
 	SnapshotFile = RunDir + "/snapshot.json"
-	// AdminSocket is the socket by which veilctl reaches veild.
+	// AdminSocket is the socket of veild to which veilctl connects.
 	AdminSocket = RunDir + "/veild.sock"
 	// CNIConfDir is the default place of the CNI configuration.
 	CNIConfDir = "/etc/cni/net.d"
 	// CNIBinDir is the folder in which runtimes find CNI plugins.
 	CNIBinDir = "/opt/cni/bin"
-	// HostSysctlNet is the path at which the manifests mount /proc/sys/net of the node, writable: a
-	// container that is not privileged has /proc/sys read-only.
+	// HostSysctlNet is the path at which the manifests mount /proc/sys/net of the node, writable,
+	// because /proc/sys is read-only in a container that is not privileged.
 	HostSysctlNet = "/host/proc/sys/net"
-	// HostCgroup is the path at which the manifests mount the node's cgroup v2 tree: a container
-	// sees its own at the usual place.
+	// HostCgroup is the path at which the manifests mount the node's cgroup v2 tree, because
+	// /sys/fs/cgroup in a container has only the container's own tree.
 	HostCgroup = "/host/sys/fs/cgroup"
 	// BPFDir holds the pinned programs and maps.
 	BPFDir = "/sys/fs/bpf/kubeveil"
@@ -178,10 +177,10 @@ const (
 
 // Pinned BPF objects below BPFDir, by name.
 const (
-	// PinGuardIngress and PinGuardEgress are the guard at tc.
+	// PinGuardIngress and PinGuardEgress are the guard's programs at tc.
 	PinGuardIngress = "guard_ingress"
 	PinGuardEgress  = "guard_egress"
-	// PinGuardIngressL3 and PinGuardEgressL3 are the same for links without Ethernet headers.
+	// PinGuardIngressL3 and PinGuardEgressL3 are the programs for links without Ethernet headers.
 	PinGuardIngressL3 = "guard_ingress_l3"
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
@@ -196,17 +195,18 @@ const (
 	PinRanges = "ranges"
 	PinNodes  = "nodes"
 	PinVIPs   = "vips"
-	// PinTranslate is the array of programs that translate at egress, before the guard judges.
+	// PinTranslate is the array of programs that translate addresses at egress. The guard calls
+	// them before it judges the packet.
 	PinTranslate = "egress_translate"
-	// PinLinks is the set of links that have the guard's programs, by index.
+	// PinLinks is the set of the indices of links that have the guard's programs.
 	PinLinks = "guarded_links"
-	// PinWork is the map in which the guard's programs keep what they read from one packet.
+	// PinWork is the map in which the guard's programs store the parsed headers of one packet.
 	PinWork = "guard_work"
 )
 
-// The place of our programs on a kernel without tcx: a direct-action bpf filter of the clsact
-// qdisc, for all protocols, named after the pin. Priority 1 comes first, and within it the newest
-// filter.
+// Priority and handle of our programs on a kernel without tcx. There, each program is a
+// direct-action bpf filter of the clsact qdisc, for all protocols, with the name of its pin.
+// Filters of priority 1 run first, the newest of them before the others.
 const (
 	TCPriority = 1
 	TCHandle   = 0x7670

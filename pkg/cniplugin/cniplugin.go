@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// RecordName is the name of the record, in the directory of the plugins.
+// RecordName is the file name of the record, which is in the directory of the plugins.
 const RecordName = ".kubeveil.json"
 
 // savedPrefix is the prefix of the name under which a replaced file is kept.
@@ -23,13 +23,14 @@ const savedPrefix = ".kubeveil-saved-"
 
 // record lists the installed plugins.
 type record struct {
-	// Plugins holds the SHA-256 of each installed plugin, in hexadecimal, by file name. While a
-	// plugin is being replaced, it also holds the previous sum.
+	// Plugins holds the SHA-256 sum of each installed plugin, in hexadecimal, by file name. While a
+	// plugin is being replaced, the list also has the sum of the previous version.
 	Plugins map[string][]string `json:"plugins"`
 }
 
-// Install copies every regular file of from into to, where it differs, and returns the names
-// of those that it wrote. An existing file with the same content is not recorded as ours.
+// Install copies every regular file in the directory from to the directory to, unless the content
+// there is the same. It returns the names of the files that it wrote. A file that already had the
+// same content is not recorded as ours.
 func Install(from, to string) (wrote []string, err error) {
 	r, err := readRecord(to)
 	if err != nil {
@@ -71,7 +72,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	}
 
 	if have != "" && !slices.Contains(r.Plugins[name], have) {
-		// A hard link beside it, so that the name leads to a file at every moment.
+		// The saved file is a hard link, so that target exists at every moment.
 		saved := filepath.Join(to, savedPrefix+name)
 		if err := errors.Join(remove(saved), os.Link(target, saved)); err != nil {
 			return false, fmt.Errorf("keep what stands there: %w", err)
@@ -90,8 +91,9 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	return true, nil
 }
 
-// Remove removes the plugins that Install put into dir, unless they were changed since,
-// restores the replaced files, and returns the paths. It does as much as it can.
+// Remove removes the plugins that Install wrote to dir, except those that were changed since. It
+// restores the files that Install replaced. It returns the paths of the removed plugins and
+// continues after an error.
 func Remove(dir string) (took []string, err error) {
 	r, err := readRecord(dir)
 	if err != nil {
@@ -133,8 +135,8 @@ func uninstall(dir, name string, ours []string) (gone bool, err error) {
 	return have != "", remove(target)
 }
 
-// readRecord returns an empty record where there is none. Names in it that lead elsewhere are
-// refused: what it lists is removed.
+// readRecord reads the record in dir, or returns an empty record if there is none. A name that
+// leads outside dir is an error, because Remove deletes the files that the record names.
 func readRecord(dir string) (record, error) {
 	r := record{}
 	path := filepath.Join(dir, RecordName)

@@ -7,16 +7,17 @@
 //	                 ├ Closed ─► guard              to the loop
 //	                 └ Status, Pages                to the admin socket and metrics
 //
-// Each feature builds itself in its own package, from options that the agent fills in. The agent
-// knows a feature by one line in its list (pkg/agent/features.go). To add a feature, write a type
-// that embeds None, give it the methods that it needs, and add that line.
+// The package of a feature has a constructor, whose options the agent fills in. The agent lists
+// each feature in one line of pkg/agent/features.go. To add a feature, write a type that embeds
+// None, give it the methods that it needs, and add that line.
 //
-// A feature promises:
-//   - Begin puts in force what an earlier veild left, before any pod can be attached.
-//   - A feature that the configuration turns off takes out of force what an earlier veild left.
-//   - What is in force stays so when Run ends.
-//   - Turn and KernelChanged wait neither for the API server nor for what the goroutine of Run
-//     writes to the kernel.
+// Every feature keeps these rules:
+//   - Begin restores in the kernel what an earlier veild left, before any pod can be attached.
+//   - A feature that the configuration turns off removes from the kernel what an earlier veild
+//     left.
+//   - The state of the kernel stays when Run ends.
+//   - Turn and KernelChanged wait neither for the API server nor for the kernel writes of Run's
+//     goroutine.
 //
-// The package knows neither the kernel nor Kubernetes.
+// The package uses neither the kernel nor Kubernetes.
 package feature

@@ -3,9 +3,9 @@
 // Kubeveil's own nftables does not overrule it. It reads nftables, of which iptables-nft
 // is a part, and only reports whether the older kernel tables of iptables-legacy are in use.
 //
-// It promises to change nothing. It does not follow rules: a chain that accepts pods'
-// links before it drops the rest is reported like one that does not, so what is found is a
-// warning for a person and never a reason to refuse a node.
+// It changes nothing. It does not evaluate rules: a chain that accepts packets of pods' links
+// before it drops all others is reported too. So a Filter is only a warning for the operator, and
+// never a reason not to start.
 //
 // Start reading at Foreign.
 package firewall

@@ -20,11 +20,12 @@ type Filter struct {
 	Family string
 	Table  string
 	Chain  string
-	// Owner is the program that probably made it; empty is not known.
+	// Owner is the program that probably made the chain. "" means that it is not known.
 	Owner string
 }
 
-// owners are known by a chain or a table of theirs, and say how pods are let through.
+// owners are programs with such filters. Each is recognised by a table or a chain, and has a remedy
+// for the operator.
 var owners = []struct {
 	name         string
 	table, chain string // either identifies it
@@ -43,7 +44,7 @@ var owners = []struct {
 // links are the names of the links that must be accepted, as iptables writes them.
 const links = abi.PodLinkPrefix + "+ and " + abi.TunnelDevicePrefix + "+"
 
-// String says what is found and what to do.
+// String returns a sentence that describes the filter and the remedy.
 func (f Filter) String() string {
 	by, remedy := "", fmt.Sprintf("accept there what comes by or leaves by %s", links)
 	for _, o := range owners {
@@ -64,7 +65,7 @@ var families = map[nftables.TableFamily]string{
 // Foreign returns the filters of other programs in the network namespace of the calling
 // thread, in the kernel's order.
 func Foreign() ([]Filter, error) {
-	// One socket for all: each that is closed holds up transactions of nftables.
+	// All requests use one socket, because closing a socket delays transactions of nftables.
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, fmt.Errorf("read firewalls: %w", err)
@@ -100,7 +101,7 @@ func Foreign() ([]Filter, error) {
 	return found, nil
 }
 
-// dropsAll reports whether a rule drops or rejects every packet, as the last of a chain.
+// dropsAll reports whether a rule drops or rejects every packet that reaches it.
 func dropsAll(r *nftables.Rule) bool {
 	for _, e := range r.Exprs {
 		switch e := e.(type) {
@@ -116,7 +117,8 @@ func dropsAll(r *nftables.Rule) bool {
 	return false
 }
 
-// owner is the program that made a chain, by its table and the other chains in it.
+// owner returns the name of the program that probably made a chain, judged by the chain's table and
+// the other chains in that table. It returns "" if the program is not known.
 func owner(chain *nftables.Chain, all []*nftables.Chain) string {
 	for _, o := range owners {
 		if o.table != "" && o.table == chain.Table.Name {
@@ -132,8 +134,8 @@ func owner(chain *nftables.Chain, all []*nftables.Chain) string {
 	return ""
 }
 
-// Legacy reports whether the tables of iptables-legacy have a filter, which Foreign
-// does not read. proc is the root of procfs.
+// Legacy reports whether the table filter of iptables-legacy is in use. Foreign does not read that
+// table. proc is the root of procfs.
 func Legacy(proc string) (bool, error) {
 	for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
 		names, err := os.ReadFile(proc + "/net/" + file)

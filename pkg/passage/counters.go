@@ -11,15 +11,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Priorities of the chains: before and after any filter of others.
+// Priorities of the chains. The filters of other programs have priorities between them.
 const first, last = -500, 500
 
-// The counters of a way, by its number: datagrams that entered the forward hook, and that left.
+// entered and left return the names of the two counters of a way, which is given by its index: the
+// datagrams that entered the forward hook, and those that left for a tunnel.
 func entered(way int) string { return fmt.Sprint("entered", way) }
 func left(way int) string    { return fmt.Sprint("left", way) }
 
-// writeCounters makes the table that counts the datagrams of a probe, from 0: one that a killed
-// process left goes first.
+// writeCounters makes the table that counts the datagrams of a probe. It first deletes the table of
+// a process that was killed during a probe, so that the counters begin at 0.
 func writeCounters(link string, ways []Way) error {
 	if err := Remove(); err != nil {
 		return err

@@ -15,8 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// ErrDropped matches the error of Probe when a filter drops what a pod sends into the
-// tunnel.
+// ErrDropped matches the error of Probe if a filter drops packets from pods to the tunnel.
 var ErrDropped = errors.New("forwarded packets of pods are dropped")
 
 // Way describes what a probe sends in one family.
@@ -28,8 +27,8 @@ type Way struct {
 	To netip.Addr
 }
 
-// Ways returns a way for each family of which both this node and a peer have a pod
-// prefix. Both addresses are network addresses of their prefixes.
+// Ways returns a way for each family in which both this node and a peer have a pod prefix. Both
+// addresses are the network addresses of their prefixes.
 func Ways(own, peer []netip.Prefix) (ways []Way) {
 	for _, from := range own {
 		for _, to := range peer {
@@ -43,8 +42,7 @@ func Ways(own, peer []netip.Prefix) (ways []Way) {
 }
 
 const (
-	// containerID stands in place of a container's ID; the name of the probe's link follows from
-	// it.
+	// containerID is the container ID of the probe's pod. The name of its link derives from it.
 	containerID = "kubeveil-probe"
 	ifName      = "eth0"
 	// discard is the port of RFC 863. No datagram reaches it.
@@ -54,9 +52,9 @@ const (
 	between  = 20 * time.Millisecond
 )
 
-// Probe returns nil when a datagram of each way left for a tunnel. runDir must be on tmpfs; a
-// directory "probe" exists in it during the call. The guard must be in force, and only one probe
-// may run at a time.
+// Probe returns nil if a datagram of each way left for a tunnel. runDir must be on tmpfs. During
+// the call it contains a directory "probe". The guard must be in force. Only one probe may run at a
+// time.
 func Probe(ctx context.Context, runDir string, ways []Way) (err error) {
 	if len(ways) == 0 {
 		return nil
@@ -85,7 +83,8 @@ func Probe(ctx context.Context, runDir string, ways []Way) (err error) {
 	return errors.Join(errs...)
 }
 
-// attach attaches the probe's pod as the CNI plugin attaches any, with records of its own.
+// attach attaches the probe's pod in the same way as the CNI plugin attaches a pod, but with its
+// record and marker in a separate directory. The caller must run the result, also after an error.
 func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 	var undo pod.Undo
 	dir := filepath.Join(runDir, "probe")
@@ -109,7 +108,7 @@ func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 	return &undo, p.Attach(r, int(ns.Fd()), &undo)
 }
 
-// probe sends datagrams of a way until one has left, or until the patience of the probe ends.
+// probe sends datagrams of a way until one has left for a tunnel, or until patience has passed.
 func probe(ctx context.Context, ns *os.File, way int, w Way) error {
 	var conn net.Conn
 	err := netns.DoFd(int(ns.Fd()), "of the probe", func() (err error) {

@@ -3,9 +3,9 @@
 // the root file system, so the promise of docs/security.md holds only on one whose
 // content is verified: dm-verity, dm-crypt over dm-integrity, or memory.
 //
-// It reads the mount table and sysfs, changes nothing and needs no privilege. It trusts
-// the names that cryptsetup and veritysetup give to their mappings (the prefix CRYPT-
-// of dm/uuid); it does not verify the mappings. What it cannot tell is Unknown, never
+// It reads the mount table and sysfs, changes nothing and needs no privilege. It recognises a
+// mapping by the UUID that cryptsetup or veritysetup assigned to it (dm/uuid, which begins with
+// CRYPT-), and does not verify the mapping itself. Storage that it cannot judge is Unknown, never
 // Verified.
 //
 // Start reading at Below.

@@ -11,7 +11,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// Protection is what keeps the owner of a disk from the files on it, weakest first.
+// Protection describes how storage is protected against the owner of its disk. A larger value is a
+// stronger protection.
 type Protection int
 
 const (
@@ -19,13 +20,13 @@ const (
 	Clear Protection = iota
 	// Unknown storage is of a kind that this package cannot judge.
 	Unknown
-	// Encrypted storage cannot be read, but changed: a changed sector decrypts to garbage
-	// that nothing reports.
+	// Encrypted storage cannot be read by the disk's owner, but can be changed: a changed sector
+	// decrypts to garbage without an error.
 	Encrypted
-	// Verified storage reports each change: dm-verity, or authenticated encryption by
-	// dm-crypt and dm-integrity.
+	// Verified storage returns an error for changed content. It is dm-verity, or authenticated
+	// encryption by dm-crypt and dm-integrity.
 	Verified
-	// Memory is not storage: tmpfs, ramfs, or a block device in memory.
+	// Memory is tmpfs, ramfs, or a block device in memory.
 	Memory
 )
 
@@ -45,11 +46,11 @@ func (p Protection) String() string {
 	}
 }
 
-// Holds reports whether each change by the owner of the disk is noticed.
+// Holds reports whether every change by the owner of the disk is detected.
 func (p Protection) Holds() bool { return p >= Verified }
 
-// Below returns the protection of the storage below path, which must exist. If a
-// mapping has several devices, the weakest counts.
+// Below returns the protection of the storage that holds path, which must exist. If a mapping has
+// several devices, the weakest counts.
 func Below(path string) (Protection, error) {
 	if _, err := os.Stat(path); err != nil {
 		return Unknown, err
@@ -64,8 +65,8 @@ func Below(path string) (Protection, error) {
 	return protection(os.DirFS("/sys"), innermost(mounts))
 }
 
-// innermost returns the mount that a path resolves to: the longest mount point, and
-// of several at one mount point the last.
+// innermost returns the mount that holds a path, from all mounts at the path and its parents. It is
+// the mount with the longest mount point, and the last of several at the same mount point.
 func innermost(mounts []*mountinfo.Info) *mountinfo.Info {
 	on := mounts[0]
 	for _, m := range mounts[1:] {
@@ -76,20 +77,21 @@ func innermost(mounts []*mountinfo.Info) *mountinfo.Info {
 	return on
 }
 
-// protection judges the file system of m by the block devices below it. sys is sysfs.
+// protection returns the protection of the file system of m, judged by its block devices. sys is
+// sysfs.
 func protection(sys fs.FS, m *mountinfo.Info) (Protection, error) {
 	switch m.FSType {
 	case "tmpfs", "ramfs", "rootfs":
 		return Memory, nil
 	}
 	if m.Major == 0 {
-		// Overlay, btrfs, a network file system: its device numbers name no block device.
+		// The device numbers of overlay, btrfs and network file systems name no block device.
 		return Unknown, nil
 	}
 	return device(sys, fmt.Sprintf("dev/block/%d:%d", m.Major, m.Minor))
 }
 
-// device judges the block device whose directory in sysfs is dir.
+// device returns the protection of the block device whose directory in sysfs is dir.
 func device(sys fs.FS, dir string) (Protection, error) {
 	kind, err := readTarget(sys, dir)
 	if err != nil || kind == verityTarget {
@@ -117,7 +119,7 @@ func device(sys fs.FS, dir string) (Protection, error) {
 	return weakest, nil
 }
 
-// slave judges the device at dir, below a mapping of kind above.
+// slave returns the protection of the device at dir, which is below a mapping of kind above.
 func slave(sys fs.FS, dir string, above target) (Protection, error) {
 	if kind, err := readTarget(sys, dir); err != nil || above == cryptTarget && kind == tagsTarget {
 		return Verified, err
@@ -138,7 +140,7 @@ func slaves(sys fs.FS, dir string) ([]string, error) {
 	return out, nil
 }
 
-// disk judges a device that is not a mapping.
+// disk returns the protection of a device that is not a mapping: Clear, or Memory for a RAM disk.
 func disk(sys fs.FS, dir string) (Protection, error) {
 	text, err := fs.ReadFile(sys, path.Join(dir, "uevent"))
 	if err != nil {
@@ -166,13 +168,15 @@ const (
 	otherTarget target = iota
 	verityTarget
 	cryptTarget
-	// tagsTarget is dm-integrity as the place of the tags of LUKS2 with --integrity. A
-	// standalone dm-integrity does not count: the disk's owner can compute its checksums.
+	// tagsTarget is a dm-integrity device that stores the authentication tags of LUKS2 with
+	// --integrity. A standalone dm-integrity device does not count, because the disk's owner can
+	// compute its checksums.
 	tagsTarget
 )
 
-// targetOf returns the target, by the uuid that cryptsetup and veritysetup assign
-// (lib/libdevmapper.c: CRYPT-, the kind, the device's uuid, the mapping's name).
+// targetOf returns the target of a device with this dm/uuid. cryptsetup and veritysetup build the
+// UUID from CRYPT-, the kind, the UUID of the device, and the name of the mapping
+// (lib/libdevmapper.c).
 func targetOf(uuid string) target {
 	uuid, ok := strings.CutPrefix(strings.TrimSpace(uuid), "CRYPT-")
 	kind, _, _ := strings.Cut(uuid, "-")

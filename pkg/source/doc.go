@@ -2,12 +2,12 @@
 // file. veild writes the snapshot after each revision, and boots from it when the API server is
 // away. The Kubernetes source is in package kube.
 //
-// A snapshot names the keys to which this node encrypts, so it is as trustworthy as
-// its file system. It is kept and believed only on tmpfs or ramfs, unless the
-// operator declares the disk to be trusted. A file is refused (ErrCorrupt) if others
-// may write it, if it is larger than MaxSnapshot or if it is not of its schema.
-// Fields of other versions are ignored. A refused last good table is moved aside
-// (MoveAside), since veild can begin without it; a refused source.file stays.
+// A snapshot contains the public keys to which this node encrypts, so it must be on a trusted file
+// system. It is written and read only on tmpfs or ramfs, unless the operator declares the disk to
+// be trusted. A file is refused (ErrCorrupt) if others may write it, if it is larger than
+// MaxSnapshot or if it has another schema. Fields of other versions are ignored. If the last good
+// table is refused, veild moves the file aside (MoveAside) and begins without it. If source.file is
+// refused, the file stays.
 //
 // Start reading at source.go, then snapshot.go.
 package source

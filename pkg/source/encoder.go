@@ -10,26 +10,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// encoder encodes tables one after the other. It copies the text of a peer that did not change
-// since the last table: of a thousand nodes, one changes at a time. The zero value is ready for
-// use.
+// encoder encodes successive tables. For a peer that did not change since the last table, it copies
+// the text of that table. This is fast, because usually one peer of many changes at a time. The
+// zero value is ready for use.
 type encoder struct {
-	// text is the text of the last table. Each of peers, sorted by name, has its span in text.
+	// text is the text of the last table. peers are its peers, sorted by name. spans[i] is the
+	// place of peers[i] in text.
 	text  []byte
 	peers []cluster.Node
 	spans []span
-	// spare is the memory of the previous text.
+	// spare is the text before that. The next text reuses its memory.
 	spare []byte
 }
 
 type span struct{ from, to int }
 
-// noPeers is the text for a table without peers. It cannot occur within a string, where quotes are
-// escaped.
+// noPeers is the text of the peers of a table without peers. It cannot occur within a JSON string,
+// because quotes are escaped there.
 var noPeers = []byte(`"peers":[]`)
 
-// encode returns the result of Encode, with [] for nil peers. The result is valid until the call
-// after the next one.
+// encode returns the same text as Encode, but with [] for nil peers. The caller may use the text
+// until the second call after this one.
 func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 	rest := t
 	rest.Peers = []cluster.Node{}

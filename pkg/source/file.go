@@ -14,17 +14,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// youngest is a creation time that no node has: a claim of this age loses to every other.
+// youngest is a creation time in the far future. A node with it loses every conflict of claims.
 var youngest = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // DefaultPoll is the interval at which a Snapshot checks whether its file has changed.
 const DefaultPoll = time.Second
 
-// Snapshot is the Source that reads a snapshot file, and reads it again
-// whenever it has changed. The same file serves every node of a cluster: it
-// does not matter which of its nodes is called self. Make one with NewSnapshot.
+// Snapshot is the Source that reads a snapshot file, and reads it again when it changes. The same
+// file can serve every node of a cluster, because it does not matter which node is "self" in it.
+// NewSnapshot makes a Snapshot.
 type Snapshot struct {
-	// Poll is the interval of checks; DefaultPoll unless changed before Run.
+	// Poll is the interval at which the file is checked. NewSnapshot sets it to DefaultPoll. It
+	// must not be changed after Run was called.
 	Poll time.Duration
 
 	path      string
@@ -37,14 +38,14 @@ type Snapshot struct {
 	complaint string
 }
 
-// NewSnapshot returns the source that reads the file at path, which must be on
-// tmpfs or ramfs unless trustDisk. log receives a message when the file has become unusable.
+// NewSnapshot returns the source that reads the file at path, which must be on tmpfs or ramfs
+// unless trustDisk is true. It logs a warning when the file becomes unusable.
 func NewSnapshot(path string, trustDisk bool, log *slog.Logger) *Snapshot {
 	return &Snapshot{Poll: DefaultPoll, path: path, trustDisk: trustDisk, log: log}
 }
 
-// Check returns the error with which Run would end at once. A file that does not exist is fine: Run
-// waits for it. Do not call Check while Run runs.
+// Check returns the error with which Run would end at once. It returns nil if the file does not
+// exist, because Run waits for the file. It must not be called while Run runs.
 func (s *Snapshot) Check() error {
 	if _, err := s.next(); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -52,9 +53,9 @@ func (s *Snapshot) Check() error {
 	return nil
 }
 
-// Run implements Source; call it once. A first read that finds anything but a
-// good file or no file is an error; later, and while there is no file, the last
-// state stands.
+// Run implements Source. It must be called only once. If the file exists but cannot be used before
+// the first state, Run returns an error. Later, it keeps the last state while the file is missing
+// or unusable.
 func (s *Snapshot) Run(ctx context.Context, yield func(cluster.State)) error {
 	tick := time.NewTicker(s.Poll)
 	defer tick.Stop()
@@ -88,7 +89,7 @@ func (s *Snapshot) next() (*cluster.State, error) {
 	}
 	t, err := Parse(text)
 	if err != nil {
-		// Not seen: it may be half written, and is looked at again.
+		// s.seen stays, so that the file is read again: it may be half written.
 		return nil, fmt.Errorf("%s: %w; veild does not rewrite this file: correct or replace it",
 			s.path, err)
 	}
@@ -103,14 +104,14 @@ func (s *Snapshot) next() (*cluster.State, error) {
 	return &state, nil
 }
 
-// fileID changes whenever a file is replaced or written.
+// fileID identifies a version of a file. It changes when the file is replaced or written.
 type fileID struct {
 	dev, ino   uint64
 	size       int64
 	mtim, ctim syscall.Timespec
 }
 
-// readChanged reads the file if it is not the one seen.
+// readChanged returns the ID of the file. It reads the file only if the ID is not s.seen.
 func (s *Snapshot) readChanged() (id fileID, text []byte, err error) {
 	info, err := os.Lstat(s.path)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Snapshot) readChanged() (id fileID, text []byte, err error) {
 	if id == s.seen {
 		return id, nil, nil
 	}
-	// Read after the stat: the next check finds a change in between.
+	// The file is read after the stat, so that the next check notices a change in between.
 	text, err = readFile(s.path, s.trustDisk)
 	return id, text, err
 }

@@ -28,13 +28,13 @@ const MaxSnapshot = 64 << 20
 // ErrCorrupt matches the errors of snapshots that exist and cannot be used.
 var ErrCorrupt = errors.New("snapshot cannot be used")
 
-// document is the file.
+// document is the content of a snapshot file.
 type document struct {
 	Schema string         `json:"schema"`
 	Table  *cluster.Table `json:"table"`
 }
 
-// Encode returns the content of the snapshot file of t.
+// Encode returns the content of a snapshot file with the table t.
 func Encode(t cluster.Table) ([]byte, error) {
 	b, err := json.Marshal(document{Schema, &t})
 	if err != nil {
@@ -43,9 +43,9 @@ func Encode(t cluster.Table) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Parse reads a snapshot that Encode or a person wrote. Fields that it does not know are
-// ignored, because a newer version may have written them. Other schemas, trailing
-// bytes and values that no table has are errors that match ErrCorrupt.
+// Parse parses the content of a snapshot file, which may be written by hand. It ignores unknown
+// fields, because a newer version may have written them. Its errors match ErrCorrupt: other
+// schemas, bytes behind the document, and values that no table can have.
 func Parse(text []byte) (cluster.Table, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	var d document
@@ -68,8 +68,8 @@ func Parse(text []byte) (cluster.Table, error) {
 	return *d.Table, nil
 }
 
-// check refuses values that decode but that no table has. cluster.Resolve, which
-// every table passes again, handles conflicts between nodes.
+// check returns an error about values that a table cannot have. It does not check for conflicts
+// between nodes, because cluster.Resolve handles them later.
 func check(t cluster.Table) error {
 	seen := map[string]bool{}
 	for _, n := range nodes(t) {
@@ -132,9 +132,9 @@ func nodes(t cluster.Table) []cluster.Node {
 	return append(all, t.Keyless...)
 }
 
-// StateOf returns a synced State with the claims that t believes. Addresses in
-// t.NodeAddrs that belong to no node of t become nodes of their own, the
-// youngest, so that they stay unreachable.
+// StateOf returns a synced State with the claims in t. Each address in t.NodeAddrs that belongs to
+// no node of t becomes a separate node without a key, so that the address stays unreachable. Such a
+// node is younger than all others.
 func StateOf(t cluster.Table) cluster.State {
 	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t),
 		APIServers: t.APIServers, RangesListed: true}
@@ -161,9 +161,9 @@ func StateOf(t cluster.Table) cluster.State {
 	return s
 }
 
-// Read reads the snapshot at path. The error matches fs.ErrNotExist when there
-// is none, atomicfile.ErrOnDisk when it is on a disk and trustDisk is not set,
-// and ErrCorrupt when it cannot be used; it is never touched.
+// Read reads the snapshot at path. The error matches fs.ErrNotExist if there is no file,
+// atomicfile.ErrOnDisk if it is on a disk and trustDisk is false, and ErrCorrupt if its content
+// cannot be used. Read never changes the file.
 func Read(path string, trustDisk bool) (cluster.Table, error) {
 	text, err := readFile(path, trustDisk)
 	if err != nil {
@@ -179,9 +179,8 @@ func Read(path string, trustDisk bool) (cluster.Table, error) {
 // CorruptSuffix is the suffix of the name of a snapshot that MoveAside moved.
 const CorruptSuffix = ".corrupt"
 
-// MoveAside renames the snapshot at path, so that a new one can be written and
-// the old one can be looked at, and returns its new name. It replaces a snapshot
-// that was moved before.
+// MoveAside renames the snapshot at path and returns its new name. A new snapshot can then be
+// written, and the operator can examine the old one. It replaces a snapshot that was moved before.
 func MoveAside(path string) (aside string, err error) {
 	aside = path + CorruptSuffix
 	if err := os.Rename(path, aside); err != nil {
@@ -190,8 +189,8 @@ func MoveAside(path string) (aside string, err error) {
 	return aside, nil
 }
 
-// Check returns an error if a snapshot cannot be kept at path. It makes nothing. A
-// file that does not exist is fine, and so is a corrupt one: see MoveAside.
+// Check returns an error if veild could not keep a snapshot at path. It changes nothing. It accepts
+// a missing file, and also a corrupt file, which veild moves aside.
 func Check(path string, trustDisk bool) error {
 	_, err := Read(path, trustDisk)
 	switch {
@@ -238,7 +237,7 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 			"move it away", ErrCorrupt, path, MaxSnapshot)
 	}
 
-	// A file that has grown since is cut short here, and Parse refuses it.
+	// A file that has grown since the check is truncated here, so that Parse refuses it.
 	text, err := io.ReadAll(io.LimitReader(f, MaxSnapshot))
 	if err != nil {
 		return nil, fmt.Errorf("read snapshot %s: %w", path, err)
@@ -255,7 +254,7 @@ func requireMemory(path string) error {
 	return nil
 }
 
-// Writer keeps the last good table in a file. It is not safe for concurrent use.
+// Writer writes the last good table to a file. It is not safe for concurrent use.
 type Writer struct {
 	path      string
 	trustDisk bool
@@ -264,8 +263,8 @@ type Writer struct {
 	last []byte
 }
 
-// NewWriter writes to the file at path, whose directory is made when it
-// is missing; unless trustDisk, only on tmpfs or ramfs.
+// NewWriter returns a Writer for the file at path. It creates the directory if it is missing. It
+// returns an error if path is not on tmpfs or ramfs, unless trustDisk is true.
 func NewWriter(path string, trustDisk bool) (*Writer, error) {
 	if !trustDisk {
 		if err := requireMemory(path); err != nil {
@@ -278,8 +277,8 @@ func NewWriter(path string, trustDisk bool) (*Writer, error) {
 	return &Writer{path: path, trustDisk: trustDisk}, nil
 }
 
-// Write replaces the file with t, mode 0600; when the file already holds t
-// from the last Write it does nothing.
+// Write replaces the file with the snapshot of t, mode 0600. It does nothing if the last Write
+// wrote the same content and the file still exists.
 func (w *Writer) Write(t cluster.Table) error {
 	last := w.last
 	w.last = nil
@@ -301,7 +300,7 @@ func (w *Writer) Write(t cluster.Table) error {
 	}
 
 	if !w.trustDisk {
-		// The mount may have changed.
+		// The mount may have changed since NewWriter.
 		if err := requireMemory(w.path); err != nil {
 			return err
 		}

@@ -6,11 +6,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Source yields the claims about the cluster, revision after revision.
+// Source delivers the claims about the cluster, one revision after another.
 type Source interface {
-	// Run calls yield with each new State, from one goroutine and one call at a
-	// time, until ctx is done; it then returns ctx's error. The first states may be
-	// unsynced. It returns any other error only if another try cannot
-	// succeed. The State belongs to yield, which may keep it.
+	// Run calls yield with each new State until ctx is done, and then returns ctx's error. All
+	// calls of yield come from one goroutine. The first states may be unsynced. Run returns another
+	// error only if it is useless to call Run again. yield may keep the State.
 	Run(ctx context.Context, yield func(cluster.State)) error
 }

@@ -17,11 +17,11 @@ import (
 
 const dir = "/proc/sys/net"
 
-// RPFilter returns the path of the reverse path filter of a link, IPv4.
+// RPFilter returns the path of a link's setting for the IPv4 reverse path filter.
 func RPFilter(link string) string { return "ipv4/conf/" + link + "/rp_filter" }
 
-// Read returns a setting without blanks around it. The error matches fs.ErrNotExist when
-// there is none, for example since its link is gone.
+// Read returns the value of a setting without surrounding white space. The error matches
+// fs.ErrNotExist if the setting does not exist, for example because its link is gone.
 func Read(path string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, path))
 	if err != nil {
@@ -30,7 +30,7 @@ func Read(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// ReadNumber is Read for a number.
+// ReadNumber returns the value of a setting as a number.
 func ReadNumber(path string) (int, error) {
 	v, err := Read(path)
 	if err != nil {
@@ -43,8 +43,8 @@ func ReadNumber(path string) (int, error) {
 	return n, nil
 }
 
-// Write sets a setting. In a container that is not privileged /proc/sys is read-only; then
-// it writes below abi.HostSysctlNet, where the manifests mount the node's settings.
+// Write sets the value of a setting. If /proc/sys is read-only, as in a container that is not
+// privileged, it writes below abi.HostSysctlNet, where the manifests mount the node's settings.
 func Write(path, value string) error {
 	err := os.WriteFile(filepath.Join(dir, path), []byte(value), 0o644)
 	if !errors.Is(err, unix.EROFS) {

@@ -8,10 +8,10 @@ import "runtime/debug"
 // stamped is set by the linker: -X github.com/kubeveil/kubeveil/pkg/version.stamped=…
 var stamped string
 
-// String returns the output of hack/version.sh when the program was built: a tag, what follows it,
-// the commit, and "-dirty" when the sources differed from the commit. For a program that was built
-// without it, String returns the revision that the Go tools recorded, or the module's version, or
-// "unknown".
+// String returns the output of hack/version.sh at the time of the build: a tag, the number of
+// commits since the tag, the commit, and "-dirty" if the sources differed from the commit. For a
+// program that was built without hack/version.sh, it returns the revision that the Go tools
+// recorded, otherwise the module's version, otherwise "unknown".
 func String() string {
 	if stamped != "" {
 		return stamped

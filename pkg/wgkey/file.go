@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
-// fileSize is the size of a key file, bytes: base64 of the key and a newline.
+// fileSize is the size in bytes of a key file, which holds the key in base64 and a newline.
 const fileSize = 45
 
-// ErrFile matches the errors of LoadOrCreate for a file that is there and must
-// not be used; it is left as it is.
+// ErrFile matches the errors of LoadOrCreate for a file that exists and must not be used. The file
+// is not changed.
 var ErrFile = errors.New("key file refused")
 
 // LoadOrCreate reads the private key in the file at path. If there is no file, it makes a key,
@@ -45,7 +45,7 @@ func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err e
 	}
 	switch err := atomicfile.Create(path, key.encode(), 0o600); {
 	case errors.Is(err, fs.ErrExist):
-		// Another process made one meanwhile; its key is the node's key.
+		// Another process created the file meanwhile. Its key is the node's key.
 		key, err = load(path)
 		return key, false, err
 	case err != nil:
@@ -54,7 +54,8 @@ func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err e
 	return key, true, nil
 }
 
-// Replace makes another key and writes it in place of the one in a file, which LoadOrCreate read.
+// Replace generates a key and writes it to the file at path, in place of the key there. The file
+// must be one that LoadOrCreate accepts.
 func Replace(path string) (Private, error) {
 	if _, err := load(path); err != nil {
 		return Private{}, err
@@ -69,8 +70,8 @@ func Replace(path string) (Private, error) {
 	return key, nil
 }
 
-// Check returns the error with which LoadOrCreate would refuse the path. It makes nothing, and
-// accepts a path without a file.
+// Check returns the error with which LoadOrCreate would refuse the path. It changes nothing. It
+// returns nil if the file does not exist.
 func Check(path string, allowDisk bool) error {
 	if err := checkPlace(path, allowDisk); err != nil {
 		return err
@@ -98,7 +99,7 @@ func checkPlace(path string, allowDisk bool) error {
 
 // load reads an existing key file. The error matches fs.ErrNotExist when there is no file.
 func load(path string) (Private, error) {
-	// O_NONBLOCK: a FIFO in its place must not hang us.
+	// With O_NONBLOCK, the open does not hang if the path is a FIFO.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return Private{}, refuse(path, "it is a symbolic link, so another user may choose the "+
@@ -150,7 +151,7 @@ func checkFile(f *os.File) error {
 	return nil
 }
 
-// checkDir refuses a directory in which another user could exchange the file.
+// checkDir returns an error if another user could replace files in the directory.
 func checkDir(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
@@ -177,7 +178,7 @@ func (k Private) encode() []byte {
 	return append(base64.StdEncoding.AppendEncode(nil, b[:]), '\n')
 }
 
-// parse reads the content of a key file. Its errors hold nothing of the text.
+// parse parses the content of a key file. Its errors contain no part of the text.
 func parse(text []byte) (Private, error) {
 	if len(text) == 0 {
 		return Private{}, errors.New("it is empty")

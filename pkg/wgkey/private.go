@@ -15,9 +15,9 @@ const redacted = "redacted"
 // Private is a node's private key. The zero value holds no key. It may be copied; copies share
 // nothing that changes. Compare with Equal.
 type Private struct {
-	// The bytes are behind a function because fmt prints the unexported fields
-	// of other people's values by reflection, without asking our methods
-	// (and even ours for %p). Reflection sees a function as an address.
+	// reveal returns the key. The key is in a closure, because fmt prints unexported fields by
+	// reflection and does not call our methods for them, nor for %p. Of a function, reflection
+	// shows only the address.
 	reveal func() [Size]byte
 }
 
@@ -30,16 +30,16 @@ func Generate() (Private, error) {
 	return newPrivate(b), nil
 }
 
-// newPrivate clamps b (RFC 7748 section 5), as the kernel does with a key that it receives, so that
-// a key read back from a device equals the one that was set.
+// newPrivate returns the key b, clamped (RFC 7748 section 5). The kernel clamps keys too, so a key
+// that is read from a device is equal to the key that was set.
 func newPrivate(b [Size]byte) Private {
 	b[0] &= 248
 	b[31] = b[31]&127 | 64
 	return Private{reveal: func() [Size]byte { return b }}
 }
 
-// Bytes returns the secret itself, to be handed to a device and to nothing else. The bytes of the
-// zero value are all zero.
+// Bytes returns the secret key. Callers must pass it only to a device. The bytes of the zero value
+// are all zero.
 func (k Private) Bytes() [Size]byte {
 	if k.reveal == nil {
 		return [Size]byte{}
@@ -56,7 +56,7 @@ func (k Private) Equal(other Private) bool {
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// Public is the public key of k; the zero value has the zero key.
+// Public returns the public key of k. For the zero value, it returns the zero key.
 func (k Private) Public() Public {
 	if k.IsZero() {
 		return Public{}
@@ -73,13 +73,13 @@ func (k Private) Public() Public {
 // Format prints "redacted" for every verb.
 func (k Private) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, redacted) }
 
-// String is "redacted".
+// String returns "redacted".
 func (k Private) String() string { return redacted }
 
-// GoString is "redacted".
+// GoString returns "redacted".
 func (k Private) GoString() string { return redacted }
 
-// LogValue is "redacted".
+// LogValue returns "redacted".
 func (k Private) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // MarshalText returns "redacted".
