@@ -14,10 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Check checks that this kernel and this process's privileges suffice for the guard, and changes
-// nothing. It loads the maps and programs without pinning or attaching them, and queries nftables.
-// If dir holds pins of an earlier Open, BPF works and is not tried again. Errors match
-// ErrNotPermitted and ErrNotSupported and name a remedy; every problem is reported.
+// Check returns an error if the kernel or the privileges of this process do not suffice for the
+// guard. It changes nothing: it loads the maps and programs without pinning or attaching them, and
+// lists the nftables tables. If dir has pins of an earlier Open, it skips the BPF check. The error
+// joins all problems. Each problem names a remedy and matches ErrNotPermitted or ErrNotSupported
+// where that applies.
 func Check(dir string) error {
 	var bpfErr error
 	if _, err := os.Stat(filepath.Join(dir, abi.PinGuardIngress)); err != nil {

@@ -20,13 +20,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/sample"
 )
 
-// Sentinels for callers. Each is wrapped in a message with a remedy.
+// Errors that callers distinguish. The text of an error that wraps one of them has a remedy.
 var (
-	// ErrNotPermitted matches when the process may not use BPF.
+	// ErrNotPermitted means that the process may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
-	// ErrNotSupported matches when the kernel lacks a feature.
+	// ErrNotSupported means that the kernel lacks a feature.
 	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
+	// ErrNoBPFFS means that the directory for pins is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 )
 
@@ -51,13 +51,14 @@ type Guard struct {
 
 	mu       sync.Mutex // held while the kernel is changed
 	settings *Settings  // last given to Apply
-	// unguarded maps the indexes of links to what is wrong with their programs.
+	// unguarded holds a sentence about each link whose programs are wrong, by the index of the
+	// link.
 	unguarded map[int]string
 }
 
-// Open loads the programs and maps and pins them in dir, which must be on a mounted bpffs. It makes
-// dir and its parents there, and mounts nothing. Pinned maps are adopted with their content; pinned
-// programs only if they are the same. Another version's pins are replaced. Its programs stay
+// Open loads the programs and maps and pins them in dir, which must be on a mounted bpffs. It
+// creates dir if needed, and mounts no file system. It adopts pinned maps with their content, and
+// pinned programs that are identical. It replaces the pins of another version, whose programs stay
 // attached to links until Apply has attached the new ones.
 func Open(dir string, log *slog.Logger) (*Guard, error) {
 	if err := bpfobj.MakeDir(dir); err != nil {
@@ -83,7 +84,7 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 	return g, nil
 }
 
-// openWith opens a guard of these programs in an existing directory.
+// openWith is Open with the programs all, for a directory that exists.
 func openWith(dir string, log *slog.Logger, hooks hooks,
 	all []*ebpf.CollectionSpec) (*Guard, error) {
 	g := &Guard{dir: dir, log: log, hooks: hooks, unguarded: make(map[int]string)}
@@ -94,7 +95,7 @@ func openWith(dir string, log *slog.Logger, hooks hooks,
 	return g, nil
 }
 
-// Close releases the guard's file descriptors; the guard stays in force.
+// Close closes the file descriptors of the guard. The guard stays in force.
 func (g *Guard) Close() error {
 	var errs []error
 	for _, m := range g.maps {
@@ -106,9 +107,9 @@ func (g *Guard) Close() error {
 	return errors.Join(errs...)
 }
 
-// Apply makes the kernel match s and returns what it changed. It does as much as it can: after an
-// error everything else is in force. Unguarded reports a problem of one link; Apply returns no
-// error for it. A link that disappears meanwhile is ignored.
+// Apply makes the kernel match s and returns the changes that it made. After an error it continues
+// with the other changes. For a problem of a single link it returns no error: Unguarded reports it.
+// A link that disappears during Apply is ignored.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -135,15 +136,15 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	return done, err
 }
 
-// Unguarded returns a sentence about each link that lacks its programs, or has one too many, after
-// the last Apply or Watch. On such a link only the nftables table drops.
+// Unguarded returns a sentence about each link whose programs could not be read or changed by the
+// last Apply or Watch. On such a link, perhaps only the nftables table drops packets.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Sorted(maps.Values(g.unguarded))
 }
 
-// unguarded returns the sentences about links that could not be read or changed.
+// unguarded returns a sentence about each link that has Err set or an error in odd, by index.
 func unguarded(links []Link, odd map[int]error) map[int]string {
 	sentences := make(map[int]string)
 	for _, l := range links {
@@ -164,8 +165,8 @@ func (g *Guard) Read() (*State, error) {
 	return g.read(h)
 }
 
-// do performs ops in order and returns those performed. odd holds the problems of links, by index;
-// err joins all others.
+// do performs ops in order and returns those that succeeded. odd holds the errors that concern one
+// link, by the index of the link. err joins all other errors.
 func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err error) {
 	var errs []error
 	odd = make(map[int]error)
@@ -199,10 +200,10 @@ func (g *Guard) Samples() sample.Ring {
 	return sample.Ring{Samples: g.maps[abi.PinSamples], Limits: g.maps[abi.PinLimits]}
 }
 
-// Counters returns the packets dropped since the guard was first loaded, by the name of every
-// reason.
+// Counters returns the number of dropped packets since the guard was first loaded, for every
+// reason, by the name of the reason.
 func (g *Guard) Counters() (map[string]uint64, error) {
-	sums, err := nft.Counters(chains.TableNames...) // no reason is counted in both
+	sums, err := nft.Counters(chains.TableNames...) // each reason has a counter in one table only
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func (g *Guard) Counters() (map[string]uint64, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read counter %s: %w", r.Name, err)
 		}
-		sums[r.Name] += 0 // every reason is there
+		sums[r.Name] += 0 // so that the result has every reason
 		for _, n := range perCPU {
 			sums[r.Name] += n
 		}

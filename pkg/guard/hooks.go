@@ -19,23 +19,23 @@ import (
 
 const (
 	loopback = net.FlagLoopback
-	// progNameLen is how much of a program's name the kernel keeps (BPF_OBJ_NAME_LEN without the
-	// final zero).
+	// progNameLen is the number of bytes of a program's name that the kernel keeps
+	// (BPF_OBJ_NAME_LEN without the final zero).
 	progNameLen = 15
 )
 
-// hooks attaches programs to links.
+// hooks attaches programs to links. It is tcx or clsact.
 type hooks interface {
 	// list returns the programs at a point in the order in which they run. A filter that is not a
 	// BPF program is 0 in the list.
 	list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error)
-	// attach puts a program before all others. name is the name of its pin.
+	// attach attaches a program so that it runs before all others. name is the name of its pin.
 	attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error
 	// detach detaches a program. It returns nil if the program is missing.
 	detach(h *nl.Handle, p Point, id ebpf.ProgramID) error
 }
 
-// probeHooks returns tcx where the kernel has it (6.6), else clsact.
+// probeHooks returns tcx if the kernel supports it (6.6), otherwise clsact.
 func probeHooks() (hooks, error) {
 	has, err := kfeature.TCX.Has()
 	switch {
@@ -47,7 +47,8 @@ func probeHooks() (hooks, error) {
 	return clsact{}, nil
 }
 
-// tcx attaches without a BPF link, so that attachments live as long as the network link.
+// tcx attaches programs at tcx. It does not use BPF links, so an attachment lasts as long as the
+// network link.
 type tcx struct{}
 
 func (tcx) list(_ *nl.Handle, _ *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
@@ -74,7 +75,7 @@ func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
 	return tchook.DetachTCX(p.Index, p.Hook, prog)
 }
 
-// clsact attaches direct-action filters, named after the pin.
+// clsact attaches programs as direct-action filters. The name of a filter is the name of the pin.
 //
 // The qdisc clsact has a list of filters for each direction. The qdisc ingress, which rate limits
 // may use in its place, has only the list for incoming packets. The kernel accepts and lists a
@@ -82,7 +83,7 @@ func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
 // net/sched/sch_ingress.c).
 type clsact struct{}
 
-// errNoEgress matches a link with another qdisc in the place of clsact.
+// errNoEgress is the error for a link that has the qdisc ingress in the place of clsact.
 var errNoEgress = errors.New("the qdisc ingress is in the place of clsact: tc qdisc del dev " +
 	"LINK ingress, then add clsact; or use Linux 6.6")
 
@@ -122,7 +123,8 @@ func (clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) err
 		return err
 	}
 
-	// A handle of its own: the newest filter of a priority runs first, beside the old one.
+	// The filter needs an unused handle, because the old filter stays until it is detached. Of
+	// several filters with the same priority, the newest runs first.
 	handle := uint32(abi.TCHandle)
 	for slices.ContainsFunc(filters, func(f nl.Filter) bool { return f.Attrs().Handle == handle }) {
 		handle++

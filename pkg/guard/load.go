@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// pinnedMaps and pinnedPrograms are all pins, in the order of creation.
+// pinnedMaps and pinnedPrograms are the names of all pins, in the order of creation.
 var (
 	pinnedMaps = []string{
 		abi.PinDrops, abi.PinRanges, abi.PinNodes, abi.PinVIPs, abi.PinTranslate,
@@ -48,7 +48,7 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 	return all, nil
 }
 
-// load fills maps, progs and ids. Maps come first: programs refer to them.
+// load sets maps, progs and ids. It loads the maps first, because the programs refer to them.
 func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
@@ -80,8 +80,8 @@ func mapSpec(all []*ebpf.CollectionSpec, name string) *ebpf.MapSpec {
 	return nil
 }
 
-// loadMap adopts the pinned map. Otherwise it makes and pins a new one; if only the layout differs,
-// it copies the content.
+// loadMap adopts the pinned map if it is compatible with spec. Otherwise it makes and pins a new
+// map, and copies the entries of the old one where copyMap can.
 func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	path := filepath.Join(g.dir, name)
 	old, err := ebpf.LoadPinnedMap(path, nil)
@@ -117,15 +117,15 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// copyMap copies the entries of another version's map. An entry that cannot be copied is lost:
-// Apply writes it again, or it is a counter.
+// copyMap copies the entries of a map of another version. If the types or the sizes differ, it
+// copies nothing: Apply writes the entries again, and counters begin at 0.
 func copyMap(to, from *ebpf.Map) error {
 	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() ||
 		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray || to.Type() == ebpf.RingBuf {
 		return nil
 	}
 
-	const counter = 8 // bytes; another array is work that no packet left behind
+	const counter = 8 // bytes; a per-CPU array with other values is scratch space
 	if to.Type() == ebpf.PerCPUArray && to.ValueSize() != counter {
 		return nil
 	}
@@ -154,7 +154,8 @@ func copyMap(to, from *ebpf.Map) error {
 	return it.Err()
 }
 
-// loadPrograms loads the programs of spec; it adopts identical pinned ones.
+// loadPrograms loads the programs of spec and pins them. If a pinned program is identical, it
+// adopts that program instead.
 func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	for name := range spec.Maps {
@@ -208,7 +209,7 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 	return prog, nil
 }
 
-// explain adds a remedy to an error of the kernel.
+// explain adds a remedy to an error of bpf(2).
 func explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")

@@ -32,9 +32,10 @@ type Link struct {
 	Name  string
 	// Guarded reports whether the link must have the guard's programs.
 	Guarded bool
-	// Ethernet reports whether its packets begin with an Ethernet header.
+	// Ethernet reports whether packets of the link begin with an Ethernet header.
 	Ethernet bool
-	// Err is why the attachments of the link could not be read; the link is then not changed.
+	// Err is the error of reading the attachments of the link. If it is not nil, the link is not
+	// changed.
 	Err error
 }
 
@@ -55,19 +56,20 @@ type Attached struct {
 // Program is an attached program.
 type Program struct {
 	ID ebpf.ProgramID
-	// Pin is the name of its pin, present or past.
+	// Pin is the name under which the program is pinned, or was pinned before it was replaced.
 	Pin string
-	// Current reports whether this program is the one pinned now.
+	// Current reports whether the program is pinned now.
 	Current bool
 }
 
 // State is the guard's part of the kernel's state, read or planned.
 type State struct {
 	Links []Link
-	// Points are the hooks of all links (read), or those that must have the pinned program of this
-	// name and no other of ours (planned).
+	// Points holds the programs at each hook. If the State was read, it has the hooks of all links.
+	// If the State was planned, it has the hooks of guarded links, each with the one program of
+	// ours that must be there.
 	Points map[Point]Attached
-	// Marked are the indices of links in the map of guarded ones (read).
+	// Marked holds the indices of links in the map PinLinks. It is nil if the State was planned.
 	Marked map[int]bool
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
@@ -88,7 +90,7 @@ func linkOf(l nl.Link) Link {
 	}
 }
 
-// Plan decides the state for these links and settings. It is pure.
+// Plan returns the state that the kernel must have for these settings and links. It is pure.
 func Plan(s Settings, links []Link) *State {
 	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges),
 		Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
@@ -131,15 +133,16 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// Op is one change. If it fails, later ones of the same scope are skipped: what was to be replaced
-// stays.
+// Op is one change. If it fails, later changes of the same scope are skipped, so that the old
+// object is not removed without its replacement.
 type Op struct {
 	text  string
 	scope any
 	do    func(*Guard, *nl.Handle) error
 }
 
-// fail notes that o failed. A link counts as guarded only if both of its hooks have a program.
+// fail adds the scope of o to failed. If o changes a hook, it also adds the scope of the link,
+// because a link is marked as guarded only if both of its hooks have a program.
 func (o Op) fail(failed map[any]bool) {
 	failed[o.scope] = true
 	if p, ok := o.scope.(Point); ok {
@@ -147,7 +150,7 @@ func (o Op) fail(failed map[any]bool) {
 	}
 }
 
-// link returns the index of the link that o changes, if it changes one.
+// link returns the index of the link that o changes. of is false if o does not change a link.
 func (o Op) link() (index int, of bool) {
 	switch scope := o.scope.(type) {
 	case Point:
@@ -161,10 +164,11 @@ func (o Op) link() (index int, of bool) {
 // linkScope is the scope of changes that need both hooks of a link.
 type linkScope int
 
-// String describes the change for people and logs.
+// String returns a description of the change.
 func (o Op) String() string { return o.text }
 
-// Diff returns the changes from have to want; it adds protection before it removes any. It is pure.
+// Diff returns the changes from have to want. Changes that add protection come before changes that
+// remove protection. It is pure.
 func Diff(have, want *State) []Op {
 	var add, remove []Op
 	for _, p := range minus(want.Ranges, have.Ranges) {
@@ -182,14 +186,16 @@ func Diff(have, want *State) []Op {
 			remove = append(remove, set.op(a, false))
 		}
 	}
-	// The pods' table first: the guard's drops packets that this table has not marked.
+	// The pods' table comes first, because the guard's table drops packets that the pods' table has
+	// not marked.
 	for _, d := range []*nft.Difference{nft.Diff(have.Pods, want.Pods),
 		nft.Diff(have.Table, want.Table)} {
 		if d != nil {
 			add = append(add, opTable(d))
 		}
 	}
-	// A link that is not guarded any more counts as a pod's before anything else is changed.
+	// The marks of deleted links are removed before any other change, because a new link may have
+	// the same index.
 	return slices.Concat(staleMarks(have), add, diffLinks(have, want.Points), remove)
 }
 
@@ -198,7 +204,7 @@ func opTable(d *nft.Difference) Op {
 	return Op{d.String(), d.Table(), func(*Guard, *nl.Handle) error { return d.Write() }}
 }
 
-// addrSet is a set of addresses among the maps.
+// addrSet is a map that is a set of addresses, with its present and its wanted content.
 type addrSet struct {
 	pin, what  string
 	have, want []netip.Addr
@@ -218,8 +224,9 @@ func minus[T comparable](a, b []T) []T {
 	return out
 }
 
-// diffLinks marks links that have programs, of any version, before any program changes: the next
-// version may depend on marks that the last one did not set.
+// diffLinks returns the changes of marks and attachments. A link that has programs of any version
+// is marked before its programs change, because the new version may depend on marks that the old
+// version did not set.
 func diffLinks(have *State, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {
@@ -238,7 +245,7 @@ func diffLinks(have *State, want map[Point]Attached) []Op {
 	return slices.Concat(before, diffPoints(have, want), after)
 }
 
-// staleMarks removes the marks of deleted links.
+// staleMarks returns the changes that remove the marks of deleted links.
 func staleMarks(have *State) []Op {
 	var ops []Op
 	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
@@ -256,7 +263,8 @@ func opMark(scope any, index int, add bool) Op {
 	}}
 }
 
-// diffPoints attaches first, then detaches unwanted programs.
+// diffPoints returns the changes of attachments. At each hook, it attaches the wanted program
+// before it detaches others of ours.
 func diffPoints(have *State, want map[Point]Attached) []Op {
 	var ops []Op
 	for _, l := range have.Links {
@@ -283,7 +291,7 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 		case keep < 0:
 			ops = append(ops, opAttach(l, p, pin))
 		case keep > 0 || !have.First:
-			// Another program runs first and could let a packet pass unseen.
+			// A program that runs before ours could accept a packet, so that ours would not see it.
 			ops = append(ops, opMove(l, p, pin))
 		}
 	}
@@ -305,7 +313,8 @@ func opAttach(l Link, p Point, pin string) Op {
 func opMove(l Link, p Point, pin string) Op {
 	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p,
 		func(g *Guard, h *nl.Handle) error {
-			// A program cannot be attached twice; in between, the nftables table protects.
+			// A program cannot be attached twice, so it is detached first. Until it is attached
+			// again, the nftables table protects.
 			id, err := bpfobj.ProgramID(g.progs[pin])
 			if err != nil {
 				return err

@@ -44,8 +44,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	return s, nil
 }
 
-// readLinks reads the attachments of these links. Deleted links are left out; a link that cannot be
-// read has Err set.
+// readLinks reads the attachments of links. Deleted links are left out. If the attachments of a
+// link cannot be read, Err of that link is set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	marked, err := readMarked(g.maps[abi.PinLinks])
 	if err != nil {
@@ -73,7 +73,7 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 // finder distinguishes our programs from foreign ones.
 type finder struct {
 	current map[ebpf.ProgramID]string
-	seen    map[ebpf.ProgramID]Program // Pin is "" for foreign ones
+	seen    map[ebpf.ProgramID]Program // results of find for other programs
 	qdiscs  tchook.Places
 }
 
@@ -101,7 +101,7 @@ func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, er
 	return points, nil
 }
 
-// find returns the program; its Pin is "" when it is foreign.
+// find returns the program with this ID. Pin of a foreign program is "".
 func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	if pin, ok := f.current[id]; ok {
 		return Program{ID: id, Pin: pin, Current: true}, nil
@@ -120,8 +120,9 @@ func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	return f.seen[id], nil
 }
 
-// pinOf returns the pin of an earlier version's program: one with that name that uses our map of
-// drops. It returns "" for a foreign program, or one that is gone.
+// pinOf returns the name of the pin of a program of an earlier version. Such a program has the name
+// of a pin and uses the map PinDrops. For a foreign program, or a program that no longer exists,
+// pinOf returns "".
 func pinOf(id ebpf.ProgramID) (string, error) {
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,7 +166,7 @@ type rangeKey struct {
 	Addr      [16]byte
 }
 
-const mappedBits = 96 // of ::ffff:0:0/96, in which IPv4 is
+const mappedBits = 96 // length of ::ffff:0:0/96, which maps IPv4 addresses
 
 func keyOf(p netip.Prefix) rangeKey {
 	bits := p.Bits()
@@ -209,8 +210,8 @@ func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
 	return all, it.Err()
 }
 
-// readAddrs reads a set in a few batches: single reads take two thousand system calls for a
-// thousand nodes.
+// readAddrs reads a set of addresses in batches, because single reads would take two system calls
+// for each address.
 func readAddrs(m *ebpf.Map) ([]netip.Addr, error) {
 	var all []netip.Addr
 	const chunk = 4096
@@ -271,7 +272,7 @@ func verb(add bool) string {
 	return "remove"
 }
 
-// set adds key to a set, or removes it.
+// set adds key to the set m, or removes key if add is false.
 func set(m *ebpf.Map, key any, add bool) error {
 	if add {
 		return m.Put(key, uint8(1))

@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
-// Remove removes everything of the guard, of any version: attachments to links, pods' included, the
-// nftables tables, and the pins in dir. It needs no Guard, does as much as it can, and returns what
-// it removed. A clsact qdisc stays, empty: its owner is unknown.
+// Remove removes all objects of the guard, of any version: attachments to any link, the nftables
+// tables, and the pins in dir. It needs no Guard. It continues after an error and returns what it
+// removed. The clsact qdiscs stay, because another program may have added them.
 func Remove(dir string) ([]string, error) {
 	hooks, err := probeHooks()
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Watch attaches a link's programs as soon as it appears or changes, with the settings of the last
-// Apply. It returns nil when ctx is done. It must run on a thread in the guarded namespace. After
-// lost notifications it reads all links again. It calls changed when the result of Unguarded
-// changes.
+// Watch attaches the programs to a link as soon as the link appears or changes. Before the first
+// Apply, it does nothing. It returns nil when ctx is done. It must run on a thread in the guarded
+// namespace. After lost notifications it reads all links again. It calls changed when the result of
+// Unguarded changes.
 func (g *Guard) Watch(ctx context.Context, changed func()) error {
 	err := nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
 		if g.guardLink(h, l) {
@@ -31,7 +31,7 @@ func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.settings == nil {
-		return false // Apply has not been called: its first call sees every link
+		return false // the first Apply will handle every link
 	}
 	have, err := g.readLinks(h, []nl.Link{l})
 	if err != nil {
@@ -39,7 +39,8 @@ func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 		view.Err = err
 		have = &State{Links: []Link{view}}
 	}
-	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links))) // every change is of this link
+	// The error is nil, because each of these changes concerns the link.
+	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links)))
 
 	index := l.Attrs().Index
 	was := g.unguarded[index]

@@ -27,7 +27,7 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, conf.CNIVersion)
 }
 
-// attach does ADD up to the printing of its result.
+// attach performs ADD and returns the result, which add prints.
 func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	began := time.Now()
 	conf, err := parseValid(args.StdinData)
@@ -63,8 +63,8 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	return result, conf, nil
 }
 
-// connect reserves addresses and attaches the pod. undo collects the steps that revert it. The time
-// since began goes into the record.
+// connect reserves addresses and attaches the pod. It adds the steps that revert this to undo. It
+// stores the time since began in the record.
 func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time,
 	undo *pod.Undo) (*current.Result, error) {
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
@@ -99,8 +99,9 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	return resultOf(record, conf, given)
 }
 
-// workload parses from CNI_ARGS Kubernetes' names of the pod. Missing or malformed names stay
-// empty: where policies are enforced, such a pod is mute until the daemon finds its names.
+// workload returns the namespace, name and UID of the pod in CNI_ARGS. If one of them is missing or
+// CNI_ARGS is malformed, it returns a zero Workload. Where policies are enforced, the packets of
+// such a pod are dropped until veild finds its names.
 func workload(cniArgs string) pod.Workload {
 	var args struct {
 		types.CommonArgs
@@ -118,8 +119,8 @@ func workload(cniArgs string) pod.Workload {
 	return w
 }
 
-// resultOf returns the result in the form of CNI 1.1, without fields that the requested version
-// lacks.
+// resultOf returns the result of ADD as a CNI 1.1 result. Fields that the version in conf lacks are
+// empty.
 func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Result, error) {
 	mtu := 0
 	if atLeast, err := version.GreaterThanOrEqualTo(conf.CNIVersion, "1.1.0"); err != nil {
@@ -158,7 +159,8 @@ func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// open checks that the gate is open for the families of pods' addresses.
+// open returns an error unless the data path is in place for the families of the pods' addresses
+// (see pod.Paths.Gate).
 func (p *plugin) open(conf *netConf) error {
 	prefixes, err := conf.IPAM.prefixes()
 	if err != nil {
@@ -167,7 +169,8 @@ func (p *plugin) open(conf *netConf) error {
 	return p.paths.Gate(prefixes)
 }
 
-// openNetns opens the pod's namespace. It refuses the namespace of the node itself.
+// openNetns opens the network namespace of the pod. It returns an error for the namespace of the
+// node.
 func openNetns(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// check is the verb CHECK: the attachment is as ADD made it, what the runtime
-// remembers agrees, and the addresses are still reserved. It reports all differences.
+// check is the verb CHECK. It checks that the attachment is as ADD made it, that prevResult agrees
+// with the record, and that the addresses are still reserved. The error names all differences.
 func (p *plugin) check(args *skel.CmdArgs) error {
 	conf, err := parseValid(args.StdinData)
 	if err != nil {
@@ -60,7 +60,8 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	return nil
 }
 
-// prevResult returns the runtime's memory of ADD. A CHECK without it is an error of the runtime.
+// prevResult returns the result of ADD that the runtime passes to CHECK. It returns an error if the
+// runtime did not pass a result.
 func prevResult(conf *netConf, data []byte) (*current.Result, error) {
 	if len(conf.PrevResult) == 0 {
 		return nil, errors.New("missing: the runtime gives CHECK the result of ADD")
@@ -75,8 +76,8 @@ func prevResult(conf *netConf, data []byte) (*current.Result, error) {
 	return current.NewResultFromResult(net.PrevResult)
 }
 
-// compare returns how the runtime's memory differs from the record. Later plugins of the chain may
-// have added to it.
+// compare returns a text for each part of the record that prev lacks. prev may have more, because
+// later plugins of the chain may have added to it.
 func compare(prev *current.Result, r pod.Record, netns string) []string {
 	var texts []string
 	pod, host := -1, false

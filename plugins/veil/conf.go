@@ -20,8 +20,8 @@ import (
 // pluginType is the "type" in the CNI configuration.
 const pluginType = "veil"
 
-// ipamType is the only IPAM plugin that veil works with: it knows how its
-// reservations are kept, which GC needs.
+// ipamType is the only IPAM plugin that veil supports. GC reads the files in which host-local
+// stores its reservations.
 const ipamType = "host-local"
 
 // netConf is veil's part of the CNI configuration.
@@ -33,9 +33,9 @@ type netConf struct {
 	IPAM       ipamConf        `json:"ipam"`
 	DNS        types.DNS       `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	// Valid are the valid attachments for GC; nil when the key is absent.
+	// Valid is the list of valid attachments for GC. It is nil if the key is absent.
 	Valid json.RawMessage `json:"cni.dev/valid-attachments"`
-	// Older holds the same list, under the key of libcni before 1.2.3.
+	// Older is the same list under the key that libcni used before 1.2.3.
 	Older json.RawMessage `json:"cni.dev/attachments"`
 }
 
@@ -52,15 +52,15 @@ type ipamConf struct {
 	} `json:"routes"`
 }
 
-// knownKeys are all keys that the configuration may have: veil's keys, and keys that
-// runtimes add by the specification. The runtime fills "args".
+// knownKeys are the keys that the configuration may have: the keys of veil, and the keys that the
+// specification allows runtimes to add.
 var knownKeys = []string{
 	"args", "capabilities", "cniVersion", "cniVersions", "dns", "ipam", "mtu", "name", "prevResult",
 	"runtimeConfig", "type",
 }
 
-// parse reads as much of the configuration as every verb needs. It is lenient, so
-// that a mistake in the configuration never stops DEL; validate is not.
+// parse parses the configuration but does not validate it, so that a mistake in the configuration
+// does not prevent DEL.
 func parse(data []byte) (*netConf, error) {
 	c := &netConf{}
 	if err := json.Unmarshal(data, c); err != nil {
@@ -69,7 +69,7 @@ func parse(data []byte) (*netConf, error) {
 	return c, nil
 }
 
-// parseValid reads a configuration and validates it.
+// parseValid parses the configuration and validates it.
 func parseValid(data []byte) (*netConf, error) {
 	c, err := parse(data)
 	if err != nil {
@@ -78,7 +78,7 @@ func parseValid(data []byte) (*netConf, error) {
 	return c, c.validate(data)
 }
 
-// validate returns every problem of the configuration at once.
+// validate returns one error with every problem of the configuration.
 func (c *netConf) validate(data []byte) error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -159,7 +159,7 @@ func (c *ipamConf) validate(mtu int) []error {
 	return errs
 }
 
-// prefixes returns the prefixes that host-local assigns from.
+// prefixes returns the prefixes from which host-local assigns addresses.
 func (c *ipamConf) prefixes() ([]netip.Prefix, error) {
 	var subnets []string
 	if c.Subnet != "" {

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// del is the verb DEL: it removes the link first, then releases its addresses. It needs no
-// namespace, may be repeated, and is not stopped by a mistake elsewhere in the configuration.
+// del is the verb DEL. It removes the link first, and then releases its addresses. It does not need
+// the network namespace and may be repeated. It does not validate the configuration.
 func (p *plugin) del(args *skel.CmdArgs) error {
 	if _, err := parse(args.StdinData); err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// owner is one attachment as host-local writes it into a reservation.
+// owner identifies an attachment, as in a reservation of host-local.
 type owner struct{ containerID, ifName string }
 
-// gc is the verb GC: it removes links, records and addresses in the sets of this network without a
-// valid attachment, then the reservations of addresses. It continues past errors and returns them
-// all.
+// gc is the verb GC. It removes the links, records, set elements and reservations of this network
+// that belong to no valid attachment. Reservations are released last. It continues after errors and
+// returns them all.
 func (p *plugin) gc(args *skel.CmdArgs) error {
 	conf, err := parseValid(args.StdinData)
 	if err != nil {
@@ -58,8 +58,9 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// valid returns the runtime's valid attachments. Without the list everything would be an orphan, so
-// it must be given, if only empty (or null, as libcni writes an empty one).
+// valid returns the valid attachments that the runtime lists. A missing list is an error, because
+// GC would otherwise remove every attachment. The list may be empty, or null, which libcni writes
+// for an empty list.
 func (c *netConf) valid() ([]types.GCAttachment, error) {
 	raw := c.Valid
 	if raw == nil {
@@ -76,7 +77,8 @@ func (c *netConf) valid() ([]types.GCAttachment, error) {
 	return list, nil
 }
 
-// releaseOrphans releases, by host-local's own DEL, the addresses whose owner is not valid.
+// releaseOrphans calls DEL of host-local for each owner of a reservation that is not valid, unless
+// its link is in held.
 func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool,
 	held map[string]bool) error {
 	owners, err := reservations(filepath.Join(conf.IPAM.DataDir, conf.Name))
@@ -97,8 +99,8 @@ func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool,
 	return errors.Join(errs...)
 }
 
-// reservations reads the owners of addresses: host-local keeps a file for each, named by the
-// address, with the container's id and, on a second line, the interface.
+// reservations returns the owners of reserved addresses. host-local has a file for each address,
+// whose name is the address. The first line is the container ID, the second the interface.
 func reservations(dir string) (map[owner]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +112,7 @@ func reservations(dir string) (map[owner]bool, error) {
 	owners := make(map[owner]bool)
 	for _, e := range entries {
 		if _, err := netip.ParseAddr(e.Name()); err != nil {
-			continue // the lock, and the file with the last reserved address
+			continue // the lock file, or the file with the last reserved address
 		}
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {

@@ -13,7 +13,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// ipam is the delegate, found in CNI_PATH, for one attachment.
+// ipam runs the IPAM plugin, which is found in CNI_PATH, for one attachment.
 type ipam struct {
 	path string
 	args skel.CmdArgs
@@ -28,7 +28,7 @@ func findIPAM(args *skel.CmdArgs) (*ipam, error) {
 	return &ipam{path: path, args: *args}, nil
 }
 
-// of returns the same delegate for another attachment.
+// of returns an ipam for another attachment.
 func (i *ipam) of(containerID, ifName string) *ipam {
 	other := *i
 	other.args.ContainerID, other.args.IfName, other.args.Netns = containerID, ifName, ""
@@ -42,7 +42,7 @@ func (i *ipam) env(command string) *invoke.Args {
 	}
 }
 
-// add reserves addresses.
+// add runs ADD and returns the result and the reserved addresses in it.
 func (i *ipam) add() (*current.Result, []netip.Addr, error) {
 	raw, err := invoke.ExecPluginWithResult(context.Background(), i.path, i.args.StdinData,
 		i.env("ADD"), nil)
@@ -78,7 +78,7 @@ func (i *ipam) del() error {
 	return nil
 }
 
-// wrap keeps the code of a delegate's error.
+// wrap adds context to err. If err has a CNI error code, the result has the same code.
 func wrap(context string, err error) error {
 	var e *types.Error
 	if errors.As(err, &e) {

@@ -2,15 +2,17 @@
 // pod to the node so that everything that leaves it is marked, checked and routed
 // by table abi.TablePod. It needs neither a living daemon nor the API server.
 //
-// It promises: no pod before the guard (pod.Gate, asked by ADD and STATUS); an ADD
-// that fails leaves nothing; DEL may be repeated and needs no namespace; an address
-// is released only after the link that had it is gone; GC removes only objects of
-// ours that no valid attachment owns.
+// It promises:
+//   - No pod is added before the guard is in force: ADD and STATUS call pod.Paths.Gate.
+//   - An ADD that fails leaves nothing behind.
+//   - DEL may be repeated and needs no network namespace.
+//   - An address is released only after its link is gone.
+//   - GC removes only objects of ours that belong to no valid attachment.
 //
-// It refuses to run after another plugin in the chain, an IPAM plugin other than
-// host-local, and settings that it does not know.
+// It returns an error if another plugin comes before it in the chain, if the IPAM plugin is not
+// host-local, or if the configuration has an unknown key.
 //
-// Start reading at conf.go, then add.go. What is done to the kernel is in pkg/pod.
+// Start reading at conf.go, then add.go. Package pod makes the changes in the kernel.
 package main
 
 import (
@@ -31,7 +33,7 @@ func main() {
 	skel.PluginMainFuncs(p.verbs(), supported, about)
 }
 
-// plugin holds what tests replace. Each verb is a file.
+// plugin has a method for each verb, each in a file of that name. Tests replace paths.
 type plugin struct {
 	paths pod.Paths
 }
@@ -40,8 +42,7 @@ func (p *plugin) verbs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}
 }
 
-// coded wraps err with the code of the CNI specification; an error that has one
-// already, such as an error of the IPAM plugin, keeps it.
+// coded returns an error with the text of err and a code of the CNI specification.
 func coded(code uint, err error) error {
 	return types.NewError(code, err.Error(), "")
 }

@@ -5,7 +5,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// status is the verb STATUS: it reports whether the gate would let an ADD in.
+// status is the verb STATUS. It returns an error if an ADD would fail because the data path is not
+// in place or the IPAM plugin is missing.
 func (p *plugin) status(args *skel.CmdArgs) error {
 	conf, err := parseValid(args.StdinData)
 	if err != nil {
