@@ -14,19 +14,19 @@ import (
 // ErrOnDisk matches the error of RequireMemory for a path on a disk.
 var ErrOnDisk = errors.New("not on tmpfs or ramfs")
 
-// unfinished is part of the names of temporary files: a dot, the file's own name, unfinished and a
-// random number.
+// unfinished is part of the name of a temporary file, which consists of a dot, the name of the
+// file, unfinished and a random number.
 const unfinished = ".tmp-"
 
-// Write replaces the content of the file at path by data. The file has exactly mode, regardless of
-// the umask. The directory must exist. On error the old file is as it was and no temporary file is
-// left.
+// Write replaces the content of the file at path with data. The file gets exactly mode, regardless
+// of the umask. The directory must exist. Unless the error comes from the final sync of the
+// directory, the old file is unchanged after an error. No temporary file is left.
 func Write(path string, data []byte, mode fs.FileMode) error {
 	return place(path, data, mode, os.Rename)
 }
 
-// Create is Write for a file that must not exist yet. If it exists, the error matches fs.ErrExist
-// and nothing has changed.
+// Create is like Write, but the file must not exist. If it exists, the error matches fs.ErrExist
+// and the file is not changed.
 func Create(path string, data []byte, mode fs.FileMode) error {
 	return place(path, data, mode, func(tmp, path string) error {
 		// link(2), unlike rename(2), refuses an existing name.
@@ -59,7 +59,7 @@ func place(path string, data []byte, mode fs.FileMode,
 	return Settle(dir)
 }
 
-// fill writes f to stable storage and closes it.
+// fill writes data to f, sets its mode, syncs it and closes it.
 func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	_, err := f.Write(data)
 	if err == nil {
@@ -71,8 +71,8 @@ func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// Remove removes the file at path, if there is one, so that it stays away after a
-// power cut.
+// Remove removes the file at path and syncs the directory, so that the removal survives a power
+// cut. A missing file is not an error.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -99,8 +99,8 @@ func Names(dir, suffix string) ([]string, error) {
 	return out, nil
 }
 
-// Sweep removes the temporary files of processes that died in Write or Create. Meanwhile no process
-// may run either of them in dir.
+// Sweep removes the temporary files that processes left in dir when they died in Write or Create.
+// No process may call Write or Create in dir during Sweep.
 func Sweep(dir string) error {
 	names, err := Names(dir, "")
 	if err != nil {
@@ -118,7 +118,7 @@ func isUnfinished(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.Contains(name, unfinished)
 }
 
-// Settle makes renames and removals in dir survive a power cut.
+// Settle syncs the directory dir, so that earlier renames and removals in it survive a power cut.
 func Settle(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -127,9 +127,9 @@ func Settle(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RequireMemory returns nil when path, or its nearest existing parent, is on tmpfs or ramfs.
-// Otherwise the error matches ErrOnDisk and names the path. It follows links in the path, since the
-// place of the bytes counts.
+// RequireMemory returns nil if path, or its nearest existing parent, is on tmpfs or ramfs.
+// Otherwise the error matches ErrOnDisk and names the path. It follows symbolic links, because the
+// place of the content counts.
 func RequireMemory(path string) error {
 	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
 		var st unix.Statfs_t
@@ -147,7 +147,8 @@ func RequireMemory(path string) error {
 	}
 }
 
-// Lock locks the file or folder at path until unlock or the end of the process.
+// Lock locks the file or folder at path with flock(2) until unlock is called or the process ends.
+// how is unix.LOCK_EX or unix.LOCK_SH, perhaps with unix.LOCK_NB.
 func Lock(path string, how int) (unlock func(), err error) {
 	d, err := os.Open(path)
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 )
 
 var (
-	// ErrNotPermitted matches when the process may not use BPF.
+	// ErrNotPermitted means that the process may not use BPF.
 	ErrNotPermitted = errors.New("not permitted")
-	// ErrNotSupported matches when the kernel lacks a feature.
+	// ErrNotSupported means that the kernel lacks a feature.
 	ErrNotSupported = errors.New("not supported by this kernel")
-	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
+	// ErrNoBPFFS means that the directory for pins is not on a bpffs.
 	ErrNoBPFFS = errors.New("not on a BPF file system")
 )
 
-// NextSuffix is the suffix of the pin of an object that will replace the pin without it (bpffs
-// refuses names with dots).
+// NextSuffix is the suffix of a temporary pin, which Repin renames to the name without the suffix.
+// It has no dot, because bpffs refuses names with dots.
 const NextSuffix = "_next"
 
-// MakeDir makes dir if its nearest existing parent is on a bpffs. Otherwise the error is
-// ErrNoBPFFS.
+// MakeDir creates dir and its parents if the nearest existing parent is on a bpffs. Otherwise the
+// error matches ErrNoBPFFS.
 func MakeDir(dir string) error {
 	at := filepath.Clean(dir)
 	var st unix.Statfs_t
@@ -51,8 +51,7 @@ func MakeDir(dir string) error {
 	return nil
 }
 
-// Repin pins an object at path. It replaces an existing pin without a moment in which there is
-// none.
+// Repin pins an object at path. If there is a pin, Repin replaces it atomically.
 func Repin(obj interface{ Pin(string) error }, path string) error {
 	next := path + NextSuffix
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +66,8 @@ func Repin(obj interface{ Pin(string) error }, path string) error {
 	return nil
 }
 
-// Same reports whether two loaded programs have the same instructions, maps
-// and settings. The kernel's tag covers only the first.
+// Same reports whether two loaded programs have the same instructions, maps and settings. The
+// kernel's tag of a program covers only the instructions.
 func Same(a, b *ebpf.Program) (bool, error) {
 	x, err := identify(a)
 	if err != nil {
@@ -111,8 +110,8 @@ func identify(p *ebpf.Program) (identity, error) {
 	return id, nil
 }
 
-// MapName returns the name that the kernel has for a map, its first 15 bytes, or "" if it is not
-// known.
+// MapName returns the name of a map, of which the kernel keeps 15 bytes. It returns "" if the name
+// cannot be read.
 func MapName(m *ebpf.Map) string {
 	info, err := m.Info()
 	if err != nil {
@@ -121,7 +120,7 @@ func MapName(m *ebpf.Map) string {
 	return info.Name
 }
 
-// ProgramID returns the number that the kernel has for a loaded program.
+// ProgramID returns the ID of a loaded program.
 func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -134,8 +133,9 @@ func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	return id, nil
 }
 
-// Explain turns an error of bpf(2) into ErrNotPermitted or ErrNotSupported where that fits, and
-// adds a remedy. kernel names the needed kernel.
+// Explain wraps an error of bpf(2). If the error is about a permission or a missing feature, the
+// result matches ErrNotPermitted or ErrNotSupported and has a remedy. Otherwise it is err. kernel
+// is a phrase that names the needed kernel.
 func Explain(err error, kernel string) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -1,9 +1,7 @@
 // Package bpfobj has the common parts of packages that pin BPF programs and maps. It makes the
-// directory, replaces pins without a moment in which there is none, and compares a loaded program
-// with the wanted one.
+// directory, replaces pins atomically, and compares a loaded program with the wanted one.
 //
-// It promises that a pin exists at every moment of Repin. It refuses to mount a file system and to
-// judge the purpose of an object.
+// A pin that Repin replaces exists at every moment. The package never mounts a file system.
 //
 // Start with Repin and Same in bpfobj.go.
 package bpfobj

@@ -6,9 +6,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Set sets constants of the programs of spec, by the names that they have in C. A name that the
-// programs do not have, or a value of another size, is an error: a setting that is renamed or
-// misspelt on one side would keep its default and no error would show it.
+// Set sets constants in the programs of spec. The keys of settings are the names of the constants
+// in C. It returns an error for a name that the programs do not have, so that a misspelt setting
+// does not silently keep its default. A value of another size is an error too.
 func Set(spec *ebpf.CollectionSpec, settings map[string]any) error {
 	for name, value := range settings {
 		v := spec.Variables[name]

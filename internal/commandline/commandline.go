@@ -12,16 +12,16 @@ import (
 // columns is the width of help texts.
 const columns = 100
 
-// New returns an empty set of flags for a program, or for one of its verbs. name is what people
-// write to call it, such as "veil-csi cleanup".
+// New returns an empty set of flags for a program, or for one of its verbs. name is the command
+// that users type, such as "veil-csi cleanup".
 func New(name string) *pflag.FlagSet {
 	return pflag.NewFlagSet(name, pflag.ContinueOnError)
 }
 
-// Parse reads the flags among args. For -h or --help it writes usage and the flags to out, and
-// returns pflag.ErrHelp. Any other error names the call that shows the help.
+// Parse parses the flags in args. For -h or --help it writes the help to out and returns
+// pflag.ErrHelp. The text of any other error names the command that shows the help.
 func Parse(flags *pflag.FlagSet, usage string, args []string, out io.Writer) error {
-	flags.Usage = func() {} // pflag would call it, even for -host
+	flags.Usage = func() {} // otherwise pflag prints the usage, even for -host
 	err := TwoDashes(flags, args)
 	if err == nil {
 		err = flags.Parse(args)
@@ -36,12 +36,12 @@ func Parse(flags *pflag.FlagSet, usage string, args []string, out io.Writer) err
 	return fmt.Errorf("%w: see %s -h", err, flags.Name())
 }
 
-// Help returns usage, and the flags below it.
+// Help returns usage, followed by a list of the flags.
 func Help(flags *pflag.FlagSet, usage string) string {
 	return usage + flags.FlagUsagesWrapped(columns)
 }
 
-// ParseAll is Parse for programs without arguments: it refuses them.
+// ParseAll is like Parse, but returns an error if there are arguments other than flags.
 func ParseAll(flags *pflag.FlagSet, usage string, args []string, out io.Writer) error {
 	if err := Parse(flags, usage, args, out); err != nil {
 		return err
@@ -52,8 +52,8 @@ func ParseAll(flags *pflag.FlagSet, usage string, args []string, out io.Writer) 
 	return nil
 }
 
-// TwoDashes refuses a flag of several letters with one dash. Package pflag would read it as several
-// flags of one letter, and -host as -h.
+// TwoDashes returns an error if args has a flag of several letters with one dash. Package pflag
+// would read such a flag as several flags of one letter, for example -host as -h.
 func TwoDashes(flags *pflag.FlagSet, args []string) error {
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")

@@ -35,7 +35,7 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Handler returns a handler that writes lines of the format to w, from level on.
+// Handler returns a handler that writes records of at least level to w in the format f.
 func (f LogFormat) Handler(w io.Writer, level slog.Leveler) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	if f == LogJSON {

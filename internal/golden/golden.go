@@ -1,6 +1,5 @@
-// Package golden compares what a test got with a file beside the test. Only
-// tests import it. `go test PACKAGE -update` rewrites the files; a reviewer
-// reads the difference.
+// Package golden compares what a test got with a file beside the test. Only tests import it. With
+// `go test PACKAGE -update`, the files are rewritten, so that the changes appear in the review.
 package golden
 
 import (

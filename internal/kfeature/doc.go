@@ -1,11 +1,12 @@
 // Package kfeature probes the kernel for features that some supported kernels lack.
 //
-// A probe leaves nothing behind. It has three answers: the kernel has the feature, it lacks the
-// feature, or it did not answer, for example because the process has no permission.
-// FlowTableProblem alone goes by the kernel's release. It is about defects, which no call shows.
+// A probe leaves nothing behind. It has three results: the kernel has the feature, the kernel lacks
+// the feature, or the probe failed, for example because the process has no permission.
+// FlowTableProblem is not a probe: it judges by the kernel's release, because it is about defects
+// that no call shows.
 //
-// Three probes stand beside what they probe with: offloads in pkg/engine/sock, WireGuard in
-// pkg/tunnel, and device-mapper in csi/crypt.
+// Three other probes are in the packages that use the feature: offloads in pkg/engine/sock,
+// WireGuard in pkg/tunnel, and device-mapper in csi/crypt.
 //
 // Start reading at Feature.Has.
 package kfeature

@@ -18,7 +18,7 @@ type Feature struct {
 	probe func() error
 }
 
-// Has reports whether the kernel has the feature. An error means that the kernel did not answer.
+// Has reports whether the kernel has the feature. An error means that the probe failed.
 func (f Feature) Has() (bool, error) {
 	err := f.probe()
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) ||
@@ -43,12 +43,12 @@ var (
 	TCX = Feature{"tcx", "6.6", tcx}
 )
 
-// helper looks for a helper of programs at the socket calls of a cgroup.
+// helper probes a BPF helper of programs at the socket calls of a cgroup.
 func helper(f asm.BuiltinFunc) error {
 	return features.HaveProgramHelper(ebpf.CGroupSockAddr, f)
 }
 
-// batch writes a batch into a map of one entry.
+// batch probes batch operations of a kind of map: it writes a batch to a map of one entry.
 func batch(kind ebpf.MapType) error {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: kind, KeySize: 8, ValueSize: 4, MaxEntries: 1,
 		Flags: unix.BPF_F_NO_PREALLOC})
@@ -77,8 +77,8 @@ func netnsCookie() error {
 	return err
 }
 
-// NetnsCookie returns the cookie of the calling thread's network namespace, by which programs know
-// its sockets.
+// NetnsCookie returns the cookie of the calling thread's network namespace. BPF programs compare it
+// with the cookie of a socket.
 func NetnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -91,7 +91,7 @@ func NetnsCookie() (uint64, error) {
 // loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
 const loIndex = 1
 
-// tcx lists the programs of lo.
+// tcx probes tcx: it lists the programs of lo.
 func tcx() error {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: loIndex, Attach: ebpf.AttachTCXIngress})
 	return err

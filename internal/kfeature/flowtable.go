@@ -8,15 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stableOf61 finds the stable release in a distribution's version of 6.1.0.
+// stableOf61 matches the stable release in uname -v of a distribution's kernel, whose release is
+// 6.1.0.
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
 
-// FlowTableProblem returns why the flow tables of this kernel must not be used, or nil if they may.
+// FlowTableProblem returns nil if the flow tables of this kernel can be used. Otherwise the error
+// is the reason why not.
 //
-// Linux 5.15 forwards a known flow without checking that its route still holds, so packets to a
-// removed peer would continue until the flow ends. Before 6.4, 6.3.6 and 6.1.32, a connection in a
-// flow table cannot be deleted (ctnetlink_del_conntrack), so UDP cannot be moved away from a
-// backend that is gone.
+// Linux 5.15 does not check whether the route of a flow in a flow table is still valid, so it would
+// forward packets to a removed peer until the flow ends. Before 6.4, 6.3.6 and 6.1.32, a connection
+// in a flow table cannot be deleted (ctnetlink_del_conntrack), so a UDP flow cannot be moved away
+// from a backend that is gone.
 func FlowTableProblem() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -26,7 +28,7 @@ func FlowTableProblem() error {
 		unix.ByteSliceToString(u.Version[:]))
 }
 
-// tooOldForFlows is FlowTableProblem of a kernel by its release and version, as in uname -rv.
+// tooOldForFlows is FlowTableProblem for a kernel with this release and version, as in uname -rv.
 func tooOldForFlows(release, version string) error {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Buffer is an io.Writer for a logger that a test reads meanwhile. The zero value is empty and
-// ready; all methods may be called at the same time.
+// Buffer is an io.Writer for the log of a program that a test reads while the program runs. The
+// zero value is empty and ready. Its methods are safe for concurrent use.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -27,7 +27,7 @@ func (b *Buffer) String() string {
 	return b.text.String()
 }
 
-// Lines returns the lines that contain a word.
+// Lines returns the lines that contain word.
 func (b *Buffer) Lines(word string) (lines []string) {
 	for _, l := range strings.Split(b.String(), "\n") {
 		if strings.Contains(l, word) {

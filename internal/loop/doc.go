@@ -7,15 +7,15 @@
 //	Do, After ────────────► job between two turns
 //
 // Promises:
-//   - Turns and jobs run one after another on the goroutine of Run. What only they use needs no
-//     lock.
-//   - A poke is followed by a turn that begins after it. Pokes before a turn count as one.
-//   - The pause before a retry doubles from RetryMin to RetryMax. A turn that succeeds, or that a
-//     poke causes, begins again with RetryMin.
+//   - Turns and jobs run one after another on the goroutine of Run. Data that only they use needs
+//     no lock.
+//   - After a poke, a turn begins. Several pokes before a turn cause only one turn.
+//   - The pause before a retry doubles from RetryMin to RetryMax. It starts again with RetryMin
+//     after a turn that succeeds, and for a turn that a poke causes.
 //
-// The rule for what a keeper knows is visible in its types: what it has received, with a mutex;
-// what one goroutine owns, without; and what it publishes, behind an atomic pointer. The reasons
-// stand in docs/design/0031-features-of-the-agent.md.
+// A keeper has three types for its data. The first holds what it received from other goroutines,
+// with a mutex. The second holds data of the goroutine of Run, without a mutex. The third is
+// published behind an atomic pointer. docs/design/0031-features-of-the-agent.md has the reasons.
 //
 // Start reading at Loop.Run.
 package loop

@@ -11,28 +11,28 @@ var ErrEnded = errors.New("the loop has ended")
 
 // Schedule holds the times of a Loop.
 type Schedule struct {
-	// Gather is the time from a poke to its turn, in which further changes are gathered. Zero makes
-	// the turn at once.
+	// Gather is the time between a poke and its turn, so that one turn handles several changes. 0
+	// makes the turn begin at once.
 	Gather time.Duration
-	// Resync is the interval of turns without a reason. Zero makes none.
+	// Resync is the interval of turns without another reason. 0 turns them off.
 	Resync time.Duration
 	// RetryMin and RetryMax bound the pause after a failed turn. Both must be more than zero.
 	RetryMin, RetryMax time.Duration
-	// Wait reports whether a poke after a failed turn waits for the retry. The goroutine of Run
-	// calls it. If it is nil, no poke waits.
+	// Wait reports whether, after a failed turn, a poke must wait for the retry instead of causing
+	// a turn at once. The goroutine of Run calls it. If it is nil, no poke waits.
 	Wait func() bool
 }
 
-// Reason is why a turn is made.
+// Reason is the reason for a turn.
 type Reason struct {
-	// Resync reports that the turn has no other reason than the interval.
+	// Resync reports whether the interval Resync is the only reason for the turn.
 	Resync bool
 	// Failed reports whether the last turn failed.
 	Failed bool
 }
 
-// Loop makes turns. Make it with New, then call Run once. Poke, Do and After may be called at any
-// time from any goroutine. The Schedule must not change after Run was called.
+// Loop makes turns. New returns a Loop, whose Run must be called once. Poke, Do and After may be
+// called at any time from any goroutine. The Schedule must not change after Run was called.
 type Loop struct {
 	Schedule
 	wake  chan struct{} // capacity 1
@@ -40,7 +40,7 @@ type Loop struct {
 	ended chan struct{}
 }
 
-// New returns a Loop that has not begun.
+// New returns a Loop with the schedule o.
 func New(o Schedule) *Loop {
 	return &Loop{Schedule: o, wake: make(chan struct{}, 1), jobs: make(chan func()),
 		ended: make(chan struct{})}
@@ -54,7 +54,7 @@ func (l *Loop) Poke() {
 	}
 }
 
-// Run makes turns until ctx ends. A turn returns an error if it must be retried.
+// Run calls turn for each turn until ctx ends. turn returns an error if the turn must be retried.
 func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 	defer close(l.ended)
 	var resync <-chan time.Time
@@ -96,8 +96,8 @@ func (l *Loop) Run(ctx context.Context, turn func(Reason) error) {
 	}
 }
 
-// gather waits for changes that come soon after a poke: a change seldom comes alone. It returns
-// false if ctx ended.
+// gather waits for Gather after a poke, because further changes often follow soon. It returns false
+// if ctx ended.
 func (l *Loop) gather(ctx context.Context) bool {
 	if l.Gather == 0 {
 		return true
@@ -110,8 +110,9 @@ func (l *Loop) gather(ctx context.Context) bool {
 	}
 }
 
-// Do runs job between two turns and returns after it. The error is the error of ctx or ErrEnded;
-// then job did not run. A turn or a job must not call Do, which would wait for its caller.
+// Do runs job between two turns and returns when job has returned. If Do returns an error, which is
+// the error of ctx or ErrEnded, job did not run. A turn or a job must not call Do, because Do would
+// wait for its caller.
 func (l *Loop) Do(ctx context.Context, job func()) error {
 	finished := make(chan struct{})
 	select {
@@ -125,7 +126,7 @@ func (l *Loop) Do(ctx context.Context, job func()) error {
 	}
 }
 
-// After runs job once, between two turns, when d is over. If Run ends first, job does not run.
+// After runs job once, between two turns, after d has passed. If Run ends first, job does not run.
 func (l *Loop) After(d time.Duration, job func()) {
 	time.AfterFunc(d, func() {
 		select {

@@ -1,7 +1,8 @@
 // Package manifesttest reads the files of manifests/ for tests, as kustomize does. It is imported
 // by tests only.
 //
-// It knows what ours use and no more: resources in order fifo, and JSON patches in files.
+// It supports only the features that our manifests use: resources in the order "fifo", and JSON
+// patches in files.
 package manifesttest
 
 import (
@@ -25,7 +26,8 @@ type Manifest struct {
 	Object     *unstructured.Unstructured
 }
 
-// Read returns the file at path. More than one object in it is an error of the test.
+// Read returns the manifest in the file at path. It fails the test if the file has more than one
+// object.
 func Read(t *testing.T, path string) Manifest {
 	t.Helper()
 	b := filetest.Read(t, path)
@@ -40,7 +42,8 @@ func Read(t *testing.T, path string) Manifest {
 	return m
 }
 
-// Kustomized returns what the kustomization in dir lists, in its order.
+// Kustomized returns the manifests that the kustomization in dir lists, in its order. It descends
+// into directories with kustomizations.
 func Kustomized(t *testing.T, dir string) []Manifest {
 	t.Helper()
 	var out []Manifest
@@ -60,7 +63,7 @@ func Kustomized(t *testing.T, dir string) []Manifest {
 	return out
 }
 
-// Patched returns o with the JSON patches of the file at path.
+// Patched returns a copy of o to which the JSON patch in the file at path was applied.
 func Patched(t *testing.T, path string, o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	text, err := yaml.YAMLToJSON(filetest.Read(t, path))

@@ -1,8 +1,8 @@
 // Package memtest looks for keys in the memory of the process that runs a test. Only tests import
 // it.
 //
-// The search must not find its own bytes: change the wanted bytes by Cover while the key may be
-// anywhere, and change them back only for Count.
+// The search must not find the test's own copy of the key. So a test changes its copy with Cover,
+// and changes it back only for the call of Count.
 package memtest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// Cover changes a key so that it is not found, or changes it back.
+// Cover changes a key in place so that Count does not find it. A second call restores the key.
 func Cover(b []byte) {
 	for i := range b {
 		b[i] ^= 0x5a
@@ -39,9 +39,9 @@ var inHeap = make([]byte, 1<<16)
 
 func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
 
-// ofRaceDetector reports whether a mapping belongs to the race detector, which notes accesses there
-// and copies nothing (tsan_platform.h of LLVM, Go on x86-64). Without the detector only Go's heap
-// may lie there.
+// ofRaceDetector reports whether a mapping belongs to the race detector. Such a mapping has records
+// of memory accesses, but no copies of data (tsan_platform.h of LLVM, Go on x86-64). Without the
+// detector, only Go's heap can be in this range.
 func ofRaceDetector(begin uint64) bool {
 	return begin >= 0x2000<<32 && begin < 0x4000<<32 && OutsideHeap(begin)
 }
@@ -49,8 +49,9 @@ func ofRaceDetector(begin uint64) bool {
 // step is the size of one read of memory, bytes.
 const step = 1 << 20
 
-// Count returns how often b, of at most 32 bytes, is in the writable mappings of the process that
-// begin where one may be. It logs where. b itself counts, too.
+// Count returns how often b occurs in the writable mappings of the process for which where returns
+// true, including b itself. b must have at most 32 bytes. Count logs the address of each
+// occurrence.
 func Count(t testing.TB, b []byte, where func(begin uint64) bool) int {
 	t.Helper()
 	maps := filetest.Read(t, "/proc/self/maps")

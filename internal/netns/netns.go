@@ -14,8 +14,8 @@ import (
 // is no longer a namespace.
 var ErrNotFound = fs.ErrNotExist
 
-// New makes a network namespace that nothing is mounted on: it lives as long as the file
-// is open or something is in it. It needs CAP_SYS_ADMIN.
+// New makes a network namespace without a mount point. The namespace exists as long as the file is
+// open or a process is in it. New needs CAP_SYS_ADMIN.
 func New() (f *os.File, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -26,8 +26,8 @@ func New() (f *os.File, err error) {
 	return f, err
 }
 
-// fork makes a namespace on the calling thread and leaves it again. Where that fails, the
-// thread ends with its goroutine.
+// fork makes a namespace on the calling thread and leaves the namespace again. If the thread cannot
+// leave it, the thread ends with its goroutine.
 func fork() (*os.File, error) {
 	runtime.LockOSThread()
 	back, err := os.Open("/proc/thread-self/ns/net")
@@ -51,9 +51,9 @@ func fork() (*os.File, error) {
 // Own is the path of the network namespace of this process.
 const Own = "/proc/self/ns/net"
 
-// Do runs fn on a thread of its own inside the network namespace at path (a
-// bind mount such as /run/netns/x, or /proc/PID/ns/net) and returns its error.
-// fn must not start goroutines that rely on the namespace.
+// Do runs fn on a separate thread in the network namespace at path and returns its error. path is a
+// bind mount such as /run/netns/x, or /proc/PID/ns/net. fn must not start goroutines that rely on
+// the namespace.
 func Do(path string, fn func() error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func Do(path string, fn func() error) error {
 	return DoFd(int(f.Fd()), path, fn)
 }
 
-// DoFd is Do for an open namespace; name is for messages.
+// DoFd is like Do for a namespace that is open as fd. name is the namespace's name in errors.
 func DoFd(fd int, name string, fn func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -78,7 +78,7 @@ func DoFd(fd int, name string, fn func() error) error {
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 			runtime.UnlockOSThread()
 			if errors.Is(err, unix.EINVAL) {
-				// The mount point outlived the namespace: a plain file.
+				// The mount point is a plain file, because the namespace was unmounted.
 				err = fmt.Errorf("%w: not a network namespace", ErrNotFound)
 			}
 			result <- fmt.Errorf("enter network namespace %s: %w", name, err)
@@ -90,7 +90,7 @@ func DoFd(fd int, name string, fn func() error) error {
 			runtime.UnlockOSThread()
 		}
 
-		// Still locked: the thread ends with this goroutine.
+		// If the goroutine is still locked, the thread ends with it.
 		result <- err
 	}()
 

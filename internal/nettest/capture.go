@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/packetring"
 )
 
-// A Sniffer's ring.
+// Properties of a Sniffer's ring.
 const (
 	// DefaultRing is the size of a Sniffer's ring, bytes.
 	DefaultRing  = 64 << 20
@@ -27,18 +27,18 @@ type Frame = packetring.Frame
 
 // SnifferStats describes how complete a capture is.
 type SnifferStats struct {
-	// Frames is the number of frames that were handed out.
+	// Frames is the number of captured frames.
 	Frames uint64
-	// Drops is the number that the kernel had to drop because the ring was
-	// full (PACKET_STATISTICS). A capture with drops proves nothing.
+	// Drops is the number of frames that the kernel dropped because the ring was full
+	// (PACKET_STATISTICS). A capture with drops proves nothing.
 	Drops uint64
 	// Truncated is the number of frames longer than the Snap.
 	Truncated uint64
-	// Downs counts how often the link went down or disappeared meanwhile.
+	// Downs counts how often the link went down or disappeared during the capture.
 	Downs uint64
 }
 
-// SnifferOptions configure a Sniffer; the zero value is good for tests.
+// SnifferOptions configure a Sniffer. The zero value captures whole frames on all links.
 type SnifferOptions struct {
 	// Link is the link to capture on. An empty string means all links of the namespace, including
 	// those that appear later.
@@ -60,10 +60,9 @@ type Sniffer struct {
 	err   error
 }
 
-// OpenSniffer begins to capture in the calling thread's network namespace: when
-// it returns, no later frame is missed. each is called for every frame, one at
-// a time and on one goroutine; the frame's Data is only valid within the call.
-// Stop must be called.
+// OpenSniffer begins to capture in the calling thread's network namespace. It captures every frame
+// after its return. It calls each for every frame, on one goroutine. Data of the frame is valid
+// only during the call. The caller must call Stop.
 func OpenSniffer(opts SnifferOptions, each func(Frame)) (*Sniffer, error) {
 	size := max(opts.Ring, 2*packetring.BlockSize)
 	if opts.Ring == 0 {
@@ -81,8 +80,8 @@ func OpenSniffer(opts SnifferOptions, each func(Frame)) (*Sniffer, error) {
 	return s, nil
 }
 
-// Stop ends the capture after every frame that was seen before the call has
-// been handed out, and returns how complete it was. Calling it again returns the same result.
+// Stop ends the capture once every earlier frame was passed to each, and returns how complete the
+// capture was. A second call returns the same result.
 func (s *Sniffer) Stop() (SnifferStats, error) {
 	s.once.Do(func() {
 		err := s.ring.Mute()
@@ -127,8 +126,8 @@ type Capture struct {
 	frames []Frame
 }
 
-// NewCapture begins to capture in ns and keeps every frame in memory; it is
-// stopped when the test ends. A long test calls OpenSniffer instead.
+// NewCapture begins to capture in ns and keeps every frame in memory. The capture ends with the
+// test. A long test should use OpenSniffer instead.
 func NewCapture(t testing.TB, ns *NS, opts SnifferOptions) *Capture {
 	t.Helper()
 	NeedRoot(t)
@@ -153,8 +152,8 @@ func (c *Capture) Frames() []Frame {
 	return slices.Clone(c.frames)
 }
 
-// All stops the capture and returns every frame. The test fails when the kernel
-// dropped one, for then the capture proves nothing.
+// All stops the capture and returns every frame. It fails the test if the kernel dropped a frame,
+// because the capture then proves nothing.
 func (c *Capture) All(t testing.TB) []Frame {
 	t.Helper()
 	stats, err := c.Stop()
@@ -174,7 +173,7 @@ func SendFrames(link string, frames ...[]byte) error {
 	if err != nil {
 		return fmt.Errorf("send frames on %s: %w", link, err)
 	}
-	// Protocol 0: this socket receives nothing.
+	// With protocol 0, the socket receives nothing.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open packet socket: %w", err)

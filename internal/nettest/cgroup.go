@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// NewCgroup makes a cgroup of the second version and returns its directory. It is removed when the
-// test ends, and must then be empty. The test is skipped where no such tree is mounted. It implies
+// NewCgroup makes a cgroup v2 and returns its directory. The cgroup is removed at the end of the
+// test, and must then be empty. The test is skipped if no cgroup v2 tree is mounted. It implies
 // NeedRoot.
 func NewCgroup(t testing.TB) string {
 	t.Helper()
@@ -37,7 +37,7 @@ func NewCgroup(t testing.TB) string {
 	return ""
 }
 
-// StartIn starts a command as a process of a cgroup and of a network namespace. The caller ends it.
+// StartIn starts a command in a cgroup and a network namespace. The caller must end the process.
 func StartIn(t testing.TB, cgroup string, ns *NS, cmd *exec.Cmd) {
 	t.Helper()
 	group, err := os.Open(cgroup)

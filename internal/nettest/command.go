@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// Output runs a program in the namespaces of the calling thread, and returns what it prints on both
-// outputs. An error has the command and that text.
+// Output runs a program in the namespaces of the calling thread and returns its standard output and
+// standard error. The text of an error has the command and its output.
 func Output(name string, args ...string) (string, error) { return output("", name, args) }
 
-// Command is Output without the text.
+// Command runs a program like Output, but returns only the error.
 func Command(name string, args ...string) error { return Feed("", name, args...) }
 
-// Feed is Command for a program that reads input, such as ip -batch -.
+// Feed is like Command for a program that reads input from standard input, such as ip -batch -.
 func Feed(input, name string, args ...string) error {
 	_, err := output(input, name, args)
 	return err
@@ -30,8 +30,8 @@ func output(input, name string, args []string) (string, error) {
 	return string(out), err
 }
 
-// Exec runs a program in the namespace and returns what it prints on both outputs. An error ends the
-// test.
+// Exec runs a program in the namespace and returns its standard output and standard error. An error
+// ends the test.
 func (n *NS) Exec(t testing.TB, name string, args ...string) (out string) {
 	t.Helper()
 	n.Run(t, func() (err error) {

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ForgetConnections does what conntrack -F does, in the calling thread's network namespace.
+// ForgetConnections deletes all tracked connections in the calling thread's network namespace, like
+// conntrack -F.
 func ForgetConnections() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {

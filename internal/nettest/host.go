@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is a node for tests: one thread with a network and a mount namespace of its own, lo up, a
-// bpffs of its own on /sys/fs/bpf and a tmpfs on each requested directory. All of it disappears
-// with the thread when the test ends.
+// Host is a node for tests. It is a thread in a new network namespace, with lo up, and in a new
+// mount namespace, with a new bpffs on /sys/fs/bpf and a tmpfs on each requested directory. Both
+// namespaces disappear with the thread when the test ends.
 type Host struct {
 	*NS
 	tid   int
@@ -26,9 +26,9 @@ type call struct {
 	done chan error
 }
 
-// NewHost makes a Host. Where a directory in tmpfs does not exist, the tmpfs is
-// mounted on its nearest existing parent and the directory made in it, so that
-// nothing is made outside. It implies NeedRoot.
+// NewHost makes a Host. If a directory in tmpfs does not exist, the tmpfs is mounted on its nearest
+// existing parent and the directory is created in the tmpfs, so that nothing is created outside the
+// Host. It implies NeedRoot.
 func NewHost(t testing.TB, tmpfs ...string) *Host {
 	t.Helper()
 	NeedRoot(t)
@@ -104,15 +104,15 @@ func mountTmpfs(dir string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-// Do runs fn on the host's thread, in both namespaces. Programs that fn starts
-// are in them too. Calls run one after the other; fn must not call Do.
+// Do runs fn on the host's thread, in both namespaces. Programs that fn starts are in the
+// namespaces too. Calls run one after another. fn must not call Do.
 func (h *Host) Do(fn func() error) error {
 	c := call{fn, make(chan error, 1)}
 	h.calls <- c
 	return <-c.done
 }
 
-// Run is Do that ends the test on an error.
+// Run is like Do, but an error ends the test.
 func (h *Host) Run(t testing.TB, fn func() error) {
 	t.Helper()
 	if err := h.Do(fn); err != nil {
@@ -120,17 +120,17 @@ func (h *Host) Run(t testing.TB, fn func() error) {
 	}
 }
 
-// MountPath returns a path of the mount namespace, for nsenter(1), valid as long as the test runs.
+// MountPath returns a path of the mount namespace for nsenter(1). It is valid until the test ends.
 func (h *Host) MountPath() string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/mnt", os.Getpid(), h.tid)
 }
 
-// bpffs holds the mount points of BPFFS, by path. Packages that are tested at the same time have
-// their own.
+// bpffs has the paths at which BPFFS mounted a bpffs in this process. Test processes of other
+// packages have other mounts.
 var bpffs sync.Map
 
-// BPFFS mounts a bpffs of the test's own in a temporary directory, in the
-// calling thread's mount namespace, and unmounts it when the test ends.
+// BPFFS mounts a new bpffs on a temporary directory, in the calling thread's mount namespace, and
+// unmounts it when the test ends. It returns the directory.
 func BPFFS(t testing.TB) string {
 	t.Helper()
 	NeedBPF(t)

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Run runs the tests of a package and then fails it when they left goroutines,
-// file descriptors (open network namespaces are such), mounts of namespaces
-// or child processes behind. Before it looks it calls ends, which close what the tests share; an
-// error of theirs fails the package too. Its result is for os.Exit:
+// Run runs the tests of a package. It fails the package if the tests left goroutines, file
+// descriptors (such as open network namespaces), mounts of namespaces or child processes behind.
+// Before it checks, it calls each of ends, which close resources that the tests share. An error of
+// one of ends fails the package too. The result is for os.Exit:
 //
 //	func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func Run(m *testing.M, ends ...func() error) int {
@@ -38,8 +38,8 @@ func Run(m *testing.M, ends ...func() error) int {
 	return 0
 }
 
-// settle waits until nothing is held that was not held before, and returns what
-// still is at the end of patience.
+// settle waits until the process holds no more than before, at most for patience. It returns what
+// the process still holds in addition then.
 func settle(before map[string]int, patience time.Duration) []string {
 	deadline := time.Now().Add(patience)
 	for {
@@ -51,7 +51,7 @@ func settle(before map[string]int, patience time.Duration) []string {
 	}
 }
 
-// more lists what after has more of than before.
+// more returns a text for each count in after that is larger than in before.
 func more(before, after map[string]int) []string {
 	var out []string
 	for what, n := range after {
@@ -63,7 +63,8 @@ func more(before, after map[string]int) []string {
 	return out
 }
 
-// holdings counts what this process holds, by description.
+// holdings counts the goroutines, descriptors, mounts and child processes of this process, by
+// description.
 func holdings() map[string]int {
 	held := map[string]int{}
 	for _, stack := range goroutines() {
@@ -81,8 +82,8 @@ func holdings() map[string]int {
 	return held
 }
 
-// goroutines returns the creator of each goroutine but this one and the testing
-// package's and the runtime's own.
+// goroutines returns the creator of each goroutine, except the calling goroutine and those of the
+// runtime and of package testing.
 func goroutines() []string {
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
@@ -103,8 +104,8 @@ func goroutines() []string {
 	return out
 }
 
-// descriptors returns the targets of all open descriptors but those that the Go
-// runtime opens once when it needs them.
+// descriptors returns the targets of all open descriptors, except those that the Go runtime opens
+// once and keeps.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -126,19 +127,19 @@ func descriptors() []string {
 	return out
 }
 
-// testNamespace matches the path of a namespace that a test, or a benchmark that it runs, made by
-// ip-netns(8), with its process.
+// testNamespace matches the path of a namespace that a test, or a benchmark that a test runs, made
+// like ip-netns(8). The path contains the process ID.
 var testNamespace = regexp.MustCompile(`^/run/netns/kv(?:test|bench)(\d+)-`)
 
-// ofAnotherProcess reports whether the tests of another package, which run at the same time in the
-// same mount namespace, made a namespace.
+// ofAnotherProcess reports whether another test process made the namespace at path. Tests of other
+// packages may run at the same time in the same mount namespace.
 func ofAnotherProcess(path string) bool {
 	m := testNamespace.FindStringSubmatch(path)
 	return m != nil && m[1] != strconv.Itoa(os.Getpid())
 }
 
-// namespaceMounts returns the mount points of namespaces (nsfs) and of BPFFS that no other test
-// process made.
+// namespaceMounts returns the mount points of namespaces (nsfs), except those of other test
+// processes, and the mount points that BPFFS made.
 func namespaceMounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -162,7 +163,7 @@ func namespaceMounts() []string {
 	return out
 }
 
-// children returns the commands of the processes that threads of this one started.
+// children returns the command names of the child processes of this process.
 func children() []string {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	var out []string

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// End is one end of a cable: a link of this name in this namespace, with these addresses (usable at
-// once: without duplicate address detection). MTU 0 means the kernel's default.
+// End describes one end of a veth pair. The addresses are usable at once, because they have no
+// duplicate address detection. MTU 0 means the kernel's default.
 type End struct {
 	NS    *NS
 	Name  string
@@ -22,8 +22,8 @@ type End struct {
 	Addrs []netip.Prefix
 }
 
-// Veth lays a cable between two ends, which may be in one namespace, and sets
-// both up. It disappears with the namespaces.
+// Veth makes a veth pair with the ends a and b, which may be in the same namespace, and sets both
+// up. The pair disappears with the namespaces.
 func Veth(t testing.TB, a, b End) {
 	t.Helper()
 	h := a.NS.Handle()
@@ -48,7 +48,7 @@ func (e End) up() error {
 	return addAddrs(e.Name, e.Addrs)
 }
 
-// TUN makes a persistent TUN without a process, and sets it up. The rest of the kernel sees it as a
+// TUN makes a persistent TUN device that no process has open, and sets it up. It stands in for a
 // tunnel device. It disappears with the namespace.
 func TUN(t testing.TB, ns *NS, name string) {
 	t.Helper()
@@ -69,8 +69,8 @@ func TUN(t testing.TB, ns *NS, name string) {
 	})
 }
 
-// OpenTUN opens the queue of a TUN or TAP, and makes the device if there is none. kind is IFF_TUN
-// or IFF_TAP. The caller closes it.
+// OpenTUN opens a TUN or TAP device, and makes the device if it does not exist. kind is
+// unix.IFF_TUN or unix.IFF_TAP. The caller must close the file.
 func OpenTUN(t testing.TB, ns *NS, name string, kind uint16) (f *os.File) {
 	t.Helper()
 	ns.Run(t, func() error {
@@ -93,7 +93,7 @@ func OpenTUN(t testing.TB, ns *NS, name string, kind uint16) (f *os.File) {
 	return f
 }
 
-// AddAddr adds addresses to a link, usable at once.
+// AddAddr adds addresses to a link. They are usable at once.
 func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
 	t.Helper()
 	ns.Run(t, func() error { return addAddrs(link, addrs) })
@@ -114,7 +114,8 @@ func addAddrs(name string, addrs []netip.Prefix) error {
 	})
 }
 
-// AddRoute adds a route to dst via gw, or on the link when gw is the zero Addr.
+// AddRoute adds a route to dst through link. Its next hop is gw. If gw is the zero Addr, dst is on
+// the link.
 func AddRoute(t testing.TB, ns *NS, dst netip.Prefix, gw netip.Addr, link string) {
 	t.Helper()
 	ns.OnLink(link, func(h *nl.Handle, l nl.Link) error {

@@ -12,21 +12,21 @@ import (
 
 // Hop is the kernel's route for a packet.
 type Hop struct {
-	// Unreachable reports whether the packet would be refused: an unreachable,
-	// prohibited or blackholed destination, or none at all.
+	// Unreachable reports whether the packet would be refused, by an unreachable, prohibit or
+	// blackhole route, or because there is no route.
 	Unreachable bool
 	// Errno is the reason if Unreachable is set: EHOSTUNREACH for an unreachable route,
 	// ENETUNREACH for no route.
 	Errno error
 	// Device is the name of the output link; lo for local destinations.
 	Device string
-	// Gateway is the next hop, the zero Addr when the destination is on the link.
+	// Gateway is the next hop. It is the zero Addr if the destination is on the link.
 	Gateway netip.Addr
 	// Source is the source address that a local socket would get.
 	Source netip.Addr
-	// MTU is the route's own MTU; 0 when it has none.
+	// MTU is the MTU of the route. 0 means that the route has no MTU.
 	MTU int
-	// Table is the routing table that answered.
+	// Table is the routing table that has the route.
 	Table int
 }
 

@@ -11,43 +11,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reason is the reason why a test cannot run here. A test skips for one of these, or not
-// at all.
+// Reason is the reason why a test cannot run on this machine. A test may skip only for one of the
+// reasons below.
 type Reason string
 
 // The reasons for which a test may skip.
 const (
-	// NoRoot: the test needs to be root.
+	// NoRoot means that the test needs to be root.
 	NoRoot Reason = "no-root"
-	// NoTUN: /dev/net/tun cannot be opened.
+	// NoTUN means that /dev/net/tun cannot be opened.
 	NoTUN Reason = "no-tun"
-	// NoBPF: the kernel loads no BPF programs, or has no bpffs.
+	// NoBPF means that the kernel loads no BPF programs, or has no bpffs.
 	NoBPF Reason = "no-bpf"
-	// NoTCX: the kernel has no tcx (before 6.6).
+	// NoTCX means that the kernel has no tcx (before 6.6).
 	NoTCX Reason = "no-tcx"
-	// NoWireGuard: the kernel has no WireGuard of its own.
+	// NoWireGuard means that the kernel has no WireGuard.
 	NoWireGuard Reason = "no-kernel-wireguard"
-	// NoFlowtable: the kernel has no flow tables for nftables (CONFIG_NF_FLOW_TABLE_INET).
+	// NoFlowtable means that the kernel has no flow tables for nftables
+	// (CONFIG_NF_FLOW_TABLE_INET).
 	NoFlowtable Reason = "no-flowtable"
-	// NoIOAM6, NoRPL: the kernel has no routes that encapsulate so (CONFIG_IPV6_IOAM6_LWTUNNEL,
-	// CONFIG_IPV6_RPL_LWTUNNEL).
+	// NoIOAM6 and NoRPL mean that the kernel has no routes with this encapsulation
+	// (CONFIG_IPV6_IOAM6_LWTUNNEL, CONFIG_IPV6_RPL_LWTUNNEL).
 	NoIOAM6 Reason = "no-ioam6"
 	NoRPL   Reason = "no-rpl"
-	// NoESP: the kernel has no IPsec (CONFIG_INET_ESP).
+	// NoESP means that the kernel has no IPsec (CONFIG_INET_ESP).
 	NoESP Reason = "no-esp"
-	// NoProgram: a program that the test runs is not installed.
+	// NoProgram means that a program that the test runs is not installed.
 	NoProgram Reason = "no-program"
-	// NoKernelFeature: this kernel lacks another feature.
+	// NoKernelFeature means that this kernel lacks another feature.
 	NoKernelFeature Reason = "no-kernel-feature"
-	// NoCapability: the test runs as root, but lacks a capability.
+	// NoCapability means that the test runs as root, but lacks a capability.
 	NoCapability Reason = "no-capability"
-	// NoRelease: the commit of the last release is not in this clone of the repository.
+	// NoRelease means that the commit of the last release is not in this clone of the repository.
 	NoRelease Reason = "no-release"
-	// NoModule: Go modules of a tool are not in the module cache, and no proxy answers.
+	// NoModule means that Go modules of a tool are not in the module cache, and no proxy answers.
 	NoModule Reason = "no-module"
-	// NoAVX512: the CPU has no AVX-512.
+	// NoAVX512 means that the CPU has no AVX-512.
 	NoAVX512 Reason = "no-avx512"
-	// Short: the test is long, and long tests were not requested.
+	// Short means that the test is long, and long tests were not requested.
 	Short Reason = "short"
 )
 
@@ -65,8 +66,8 @@ type skipRecord struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Skip ends the test as skipped for the reason, or as failed where CI=true and
-// the reason is not expected. detail is for people.
+// Skip skips the test for the reason. Where CI=true and the reason is not expected, it fails the
+// test instead. detail is a text for the log.
 func Skip(t testing.TB, reason Reason, detail string) {
 	t.Helper()
 	logSkip(t, skipRecord{t.Name(), reason, detail})
@@ -90,7 +91,7 @@ func logSkip(t testing.TB, rec skipRecord) {
 	if err != nil {
 		t.Fatalf("encode skip: %v", err)
 	}
-	// One write to a file opened for appending is not torn by other packages.
+	// A single write with O_APPEND is not interleaved with writes of other test processes.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		t.Fatalf("open skip log: %v", err)
@@ -120,7 +121,7 @@ func Capable(t testing.TB, capability int) bool {
 	return data[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// NeedCapability skips the test where this process is without the capability; detail is for people.
+// NeedCapability skips the test if this process lacks the capability. detail is a text for the log.
 func NeedCapability(t testing.TB, capability int, detail string) {
 	t.Helper()
 	if !Capable(t, capability) {
@@ -128,7 +129,7 @@ func NeedCapability(t testing.TB, capability int, detail string) {
 	}
 }
 
-// NeedTUN skips the test where there is no TUN; it implies NeedRoot.
+// NeedTUN skips the test if /dev/net/tun cannot be opened. It implies NeedRoot.
 func NeedTUN(t testing.TB) {
 	t.Helper()
 	NeedRoot(t)
@@ -139,7 +140,7 @@ func NeedTUN(t testing.TB) {
 	f.Close()
 }
 
-// NeedProgram skips the test where a program is not in PATH; it returns its path.
+// NeedProgram returns the path of a program. It skips the test if the program is not in PATH.
 func NeedProgram(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -149,7 +150,7 @@ func NeedProgram(t testing.TB, name string) string {
 	return path
 }
 
-// NeedBPF skips the test where bpf(2) or bpffs is missing; it implies NeedRoot.
+// NeedBPF skips the test if bpf(2) is missing or not permitted. It implies NeedRoot.
 func NeedBPF(t testing.TB) {
 	t.Helper()
 	NeedRoot(t)

@@ -10,13 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// The main goroutine keeps the main thread to itself. Otherwise a goroutine that changes its
-// thread's namespaces could run on it, and the main thread does not end with its goroutine:
+// init locks the main goroutine to the main thread. Otherwise another goroutine could run on the
+// main thread and change its namespaces. The main thread does not end with such a goroutine, so
 // /proc/self would show that namespace until the process ends.
 func init() { runtime.LockOSThread() }
 
-// NS is a network namespace of one test, with lo up. It lives as long as the test and has no mount
-// point, so nothing of it can stay behind.
+// NS is a network namespace of one test, with lo up. It disappears at the end of the test. It has
+// no mount point that could stay behind.
 type NS struct {
 	t testing.TB
 	f *os.File
@@ -36,8 +36,8 @@ func NewNS(t testing.TB) *NS {
 	return ns
 }
 
-// asNew sets lo up, and what a new namespace would otherwise inherit from the machine (IPv4 alone
-// does so: net.core.devconf_inherit_init_net) to the kernel's own defaults.
+// asNew sets lo up, and sets settings that the new namespace inherited from the machine to the
+// kernel's defaults. Only IPv4 settings are inherited (net.core.devconf_inherit_init_net).
 func asNew() error {
 	for _, name := range []string{"ip_forward", "conf/all/rp_filter", "conf/default/rp_filter"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte("0"), 0o644); err != nil {
@@ -47,20 +47,20 @@ func asNew() error {
 	return linkUp("lo")
 }
 
-// Path returns a path of the namespace that is valid in every process of this PID namespace as long
-// as the test runs: /proc/PID/fd/N.
+// Path returns a path of the namespace, /proc/PID/fd/N. It is valid in every process of this PID
+// namespace until the test ends.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.f.Fd()) }
 
-// Fd returns the open namespace; NS keeps ownership.
+// Fd returns a file descriptor of the namespace. The caller must not close it.
 func (n *NS) Fd() int { return int(n.f.Fd()) }
 
-// Do runs fn on a thread of its own in the namespace.
+// Do runs fn on a separate thread in the namespace.
 func (n *NS) Do(fn func() error) error {
 	return netns.DoFd(int(n.f.Fd()), n.Path(), fn)
 }
 
-// Run is Do that ends the test on an error. fn may not call t.Fatal: it is on
-// another goroutine.
+// Run is like Do, but an error ends the test. fn must not call t.Fatal, because it runs on another
+// goroutine.
 func (n *NS) Run(t testing.TB, fn func() error) {
 	t.Helper()
 	if err := n.Do(fn); err != nil {
@@ -68,7 +68,7 @@ func (n *NS) Run(t testing.TB, fn func() error) {
 	}
 }
 
-// Handle opens a netlink socket in the namespace, closed when the test ends.
+// Handle opens a netlink socket in the namespace. The socket is closed when the test ends.
 func (n *NS) Handle() *nl.Handle {
 	n.t.Helper()
 	var h *nl.Handle
@@ -80,13 +80,13 @@ func (n *NS) Handle() *nl.Handle {
 	return h
 }
 
-// OnLink calls f with a link of the namespace, and fails the test when f does.
+// OnLink calls f with the link of that name in the namespace. An error ends the test.
 func (n *NS) OnLink(name string, f func(h *nl.Handle, l nl.Link) error) {
 	n.t.Helper()
 	n.Run(n.t, func() error { return nl.OnLink(name, f) })
 }
 
-// Link finds a link of the namespace.
+// Link returns the link of that name in the namespace. If there is none, the test ends.
 func (n *NS) Link(name string) (l nl.Link) {
 	n.t.Helper()
 	n.OnLink(name, func(_ *nl.Handle, found nl.Link) error {
@@ -96,7 +96,7 @@ func (n *NS) Link(name string) (l nl.Link) {
 	return l
 }
 
-// linkUp sets a link of the calling thread's namespace up.
+// linkUp sets up a link in the calling thread's namespace.
 func linkUp(name string) error {
 	return nl.OnLink(name, func(h *nl.Handle, link nl.Link) error {
 		if err := h.LinkSetUp(link); err != nil {

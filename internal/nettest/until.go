@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Until waits until cond returns true, and calls it with pauses that grow from one to twenty
-// milliseconds. It fails the test if that takes longer than patience.
+// Until calls cond until it returns true, with pauses that grow from 1 ms to 20 ms. It fails the
+// test if that takes longer than patience. what describes the condition in the failure.
 func Until(t testing.TB, patience time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
