@@ -10,23 +10,26 @@ import (
 )
 
 const (
-	// transactionSize bounds a transaction, bytes. The kernel takes one whole or not at all.
+	// transactionSize is the size in bytes of the send buffer, which bounds a transaction. A
+	// transaction cannot be split.
 	transactionSize = 64 << 20
-	// answersSize bounds the answers that wait, bytes of the kernel's memory.
+	// answersSize is the size in bytes of the receive buffer, which bounds the answers that wait in
+	// the kernel.
 	answersSize = 4 << 20
-	// receiveSize is more than the kernel sends at once.
+	// receiveSize is the size in bytes of the buffer for one receive. The kernel never sends more
+	// at once.
 	receiveSize = 128 << 10
-	// dumpTries bounds how often a dump begins that is interrupted.
+	// dumpTries bounds the tries of a dump that is interrupted.
 	dumpTries = 16
-	// sendSize bounds the bytes that Send sends at once. It sends at least one message.
+	// sendSize is the number of bytes after which Send begins another send.
 	sendSize = 256 << 10
 )
 
-// ErrInterrupted matches the error of a dump in which objects changed at each try.
+// ErrInterrupted is the error of Dump if objects changed during every try.
 var ErrInterrupted = errors.New("the objects changed while they were read")
 
-// Conn is a socket of nfnetlink. Its methods may be called concurrently; a callback must not call
-// them. Close it at the end.
+// Conn is a socket of nfnetlink. Its methods are safe for concurrent use, but a callback must not
+// call them. The caller must close it.
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
@@ -36,8 +39,9 @@ type Conn struct {
 	shared bool
 }
 
-// Share returns a Conn on a bound socket of another package, which keeps it open, does not use it
-// during a call, and closes it. After an error the socket may hold answers. Close does nothing to it.
+// Share returns a Conn on a bound socket that belongs to another package. That package must not use
+// the socket during a call of the Conn, and closes the socket: Close of the Conn does not. After an
+// error, the socket may hold answers that were not read.
 func Share(fd int) *Conn { return &Conn{fd: fd, buf: make([]byte, receiveSize), shared: true} }
 
 // Open opens a Conn in the calling thread's network namespace.
@@ -60,7 +64,8 @@ func Open() (*Conn, error) {
 	return c, nil
 }
 
-// force sets a size beyond the system's limit, or up to it where that is not permitted.
+// force sets the size of a socket buffer with the option forced, which ignores the system's limit.
+// If that is not permitted, it uses the option limited.
 func force(fd, forced, limited, size int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, forced, size); err == nil {
 		return nil
@@ -83,8 +88,8 @@ func (c *Conn) Close() error {
 	return unix.Close(fd)
 }
 
-// Commit sends the messages as one transaction of a subsystem. After an error none of them is in
-// force. Only if the error matches unix.ENOBUFS, the outcome is unknown.
+// Commit sends the messages as one transaction of a subsystem. After an error, the kernel has
+// applied none of them. If the error matches unix.ENOBUFS, however, the outcome is unknown.
 func (c *Conn) Commit(subsystem uint16, m *Messages) error {
 	if m.Len() == 0 {
 		return nil
@@ -92,7 +97,8 @@ func (c *Conn) Commit(subsystem uint16, m *Messages) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	// The last message is acknowledged. The end of a transaction cannot be before Linux 6.10.
+	// The kernel acknowledges the last message. It could not acknowledge the end of a transaction
+	// before Linux 6.10.
 	flags := m.b[m.last+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	var begin, end Messages
@@ -121,8 +127,9 @@ func (c *Conn) Commit(subsystem uint16, m *Messages) error {
 	return err
 }
 
-// Send sends messages that succeed or fail each on its own, some at a time. It returns how many the
-// kernel refused with an error that matches ignored, and the first other errors.
+// Send sends independent messages, some at a time. It returns the number of messages that the
+// kernel refused with the error ignored, and the first other errors. After a group of messages with
+// other errors, it sends no further messages.
 func (c *Conn) Send(m *Messages, ignored unix.Errno) (refused int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,10 +168,11 @@ func (c *Conn) send(parts [][]byte) error {
 	}
 }
 
-// errorsKept bounds the errors of one transaction that are returned.
+// errorsKept bounds the errors that answers returns.
 const errorsKept = 8
 
-// answers reads all waiting answers.
+// answers reads all waiting answers and calls each with the sequence number and the error of each
+// acknowledgement. An errno of 0 means success. It returns the first errors of each.
 func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
 	var errs []error
 	for {
@@ -199,9 +207,9 @@ func (c *Conn) receive(flags int) (int, error) {
 	}
 }
 
-// Dump requests objects by the only message of a request, and calls each with the attributes of
-// every object. An error of each ends it. begin, which may be nil, is called before the first
-// object, and again when the dump starts over because objects changed meanwhile.
+// Dump sends request, which must have one message, as a dump request. It calls each with the
+// attributes of every object. After an error of each, it returns that error. It calls begin, which
+// may be nil, before each try: if objects changed during the dump, it starts again.
 func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,8 +227,8 @@ func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte
 	return ErrInterrupted
 }
 
-// Get sends the only message of a request, and calls each with the attributes of the kernel's
-// answers.
+// Get sends request, which must have one message, and calls each with the attributes of every
+// answer.
 func (c *Conn) Get(request *Messages, each func(attributes []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,7 +267,8 @@ func (c *Conn) dump(request *Messages, each func([]byte) error) (interrupted boo
 				}
 				return interrupted, err
 			case err == nil && len(m.data) >= genericSize:
-				// The rest is read after an error too, so that no answer is left.
+				// After an error, the remaining answers are read too, so that the socket stays
+				// usable.
 				err = each(m.data[genericSize:])
 			}
 		}
@@ -273,7 +282,7 @@ type message struct {
 	data        []byte
 }
 
-// errno returns the error of an answer, or of the end of a dump. 0 means success.
+// errno returns the error in an NLMSG_ERROR or NLMSG_DONE message. 0 means success.
 func (m message) errno() unix.Errno {
 	if len(m.data) < 4 {
 		return 0

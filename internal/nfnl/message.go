@@ -14,8 +14,8 @@ const (
 	attributeSize = unix.SizeofNlAttr
 )
 
-// Messages are netlink messages in a row. The zero value is ready. Each message begins with Begin
-// and goes on with its attributes.
+// Messages is a buffer of netlink messages. The zero value is empty and ready. Begin begins a
+// message, and the other methods append attributes to it.
 type Messages struct {
 	b []byte
 	// last is the offset of the last message; count is the number of messages.
@@ -25,13 +25,13 @@ type Messages struct {
 // Len returns the number of messages.
 func (m *Messages) Len() int { return m.count }
 
-// Size returns their size in bytes.
+// Size returns the size of all messages in bytes.
 func (m *Messages) Size() int { return len(m.b) }
 
 // Reset removes all messages and keeps the memory.
 func (m *Messages) Reset() { *m = Messages{b: m.b[:0]} }
 
-// Begin begins a message. Its kind is subsystem<<8 | type. NLM_F_REQUEST is added to flags.
+// Begin begins a message. kind is subsystem<<8 | type. NLM_F_REQUEST is added to flags.
 func (m *Messages) Begin(kind, flags uint16, family byte) { m.begin(kind, flags, family, 0) }
 
 func (m *Messages) begin(kind, flags uint16, family byte, resource uint16) {
@@ -50,14 +50,14 @@ func (m *Messages) Bytes(attribute uint16, data []byte) {
 	m.setSize()
 }
 
-// String adds an attribute that ends with a zero byte.
+// String adds a string attribute, with a zero byte at its end.
 func (m *Messages) String(attribute uint16, s string) {
 	end := m.Nest(attribute)
 	m.b = append(append(m.b, s...), 0)
 	end()
 }
 
-// Uint32 adds an attribute in network byte order.
+// Uint32 adds a number attribute in network byte order.
 func (m *Messages) Uint32(attribute uint16, n uint32) {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)
@@ -70,7 +70,7 @@ func (m *Messages) Encoded(attributes []byte) {
 	m.setSize()
 }
 
-// Nest begins an attribute that ends with the call of end. The attributes between are inside.
+// Nest begins a nested attribute. Attributes that are added before the call of end are inside it.
 func (m *Messages) Nest(attribute uint16) (end func()) {
 	at := len(m.b)
 	m.b = append(m.b, 0, 0, 0, 0)
@@ -86,7 +86,7 @@ func (m *Messages) setSize() {
 	binary.NativeEndian.PutUint32(m.b[m.last:], uint32(len(m.b)-m.last))
 }
 
-// number numbers the messages from first on.
+// number sets the sequence numbers of the messages to first, first+1, and so on.
 func (m *Messages) number(first uint32) {
 	for at := 0; at < len(m.b); first++ {
 		binary.NativeEndian.PutUint32(m.b[at+8:], first)
@@ -94,15 +94,15 @@ func (m *Messages) number(first uint32) {
 	}
 }
 
-// AppendAttribute appends an attribute with its padding. Add NLA_F_NESTED to the number of one that
-// holds others.
+// AppendAttribute appends an attribute with its padding. For a nested attribute, the caller adds
+// NLA_F_NESTED to the number.
 func AppendAttribute(b []byte, attribute uint16, data []byte) []byte {
 	b = binary.NativeEndian.AppendUint16(b, uint16(attributeSize+len(data)))
 	b = binary.NativeEndian.AppendUint16(b, attribute)
 	return pad(append(b, data...))
 }
 
-// pad aligns the end of the appended bytes. All bytes before them are aligned.
+// pad appends zero bytes until the length of b is a multiple of 4.
 func pad(b []byte) []byte {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
@@ -110,8 +110,8 @@ func pad(b []byte) []byte {
 	return b
 }
 
-// Attributes returns the attributes in b, without flags in their numbers. It ends at the first
-// bytes that are not an attribute.
+// Attributes returns an iterator over the numbers, without flags, and the data of the attributes in
+// b. The iterator ends at the first bytes that are not an attribute.
 func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= attributeSize {
@@ -125,7 +125,7 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// Find returns the data of the first attribute of a number, or nil if there is none.
+// Find returns the data of the first attribute in b with this number, or nil if there is none.
 func Find(b []byte, attribute uint16) []byte {
 	for kind, data := range Attributes(b) {
 		if kind == attribute {
@@ -135,7 +135,7 @@ func Find(b []byte, attribute uint16) []byte {
 	return nil
 }
 
-// Text returns a string attribute without the zero byte at its end.
+// Text returns the data of a string attribute without the zero byte at its end.
 func Text(data []byte) string {
 	if n := len(data); n > 0 && data[n-1] == 0 {
 		data = data[:n-1]

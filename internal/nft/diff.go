@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Difference describes what has to change in the kernel.
+// Difference holds the changes that a table in the kernel needs.
 type Difference struct {
 	want *Table
 	// replace reports whether the table is deleted first; chains reports whether the chains are
@@ -17,15 +17,14 @@ type Difference struct {
 	counters        []string
 	sets            []Set
 	elements        []Elements
-	// what is for people.
+	// what names the objects that differ, for String.
 	what []string
 }
 
 // Elements is a change of the elements of a set.
 type Elements struct {
 	Table, Set string
-	// Add may have elements that exist already. Remove comes first, and may have only elements that
-	// exist.
+	// Remove is applied before Add. Every element in Remove must exist. Elements in Add may exist.
 	Add, Remove []Element
 }
 
@@ -64,7 +63,7 @@ func Diff(have, want *Table) *Difference {
 	return d
 }
 
-// compare decides from the objects what is replaced.
+// compare sets chains, replace and what from the objects of the two tables.
 func (d *Difference) compare(have, want map[string]any) {
 	shared := slices.ContainsFunc(d.want.Sets, func(s Set) bool { return s.Shared })
 	all := maps.Clone(have)
@@ -82,7 +81,8 @@ func (d *Difference) compare(have, want map[string]any) {
 	}
 }
 
-// String names the objects that differ; a missing table has none.
+// String returns a description of the change, with the objects that differ. If the table is
+// missing, it names no objects.
 func (d *Difference) String() string {
 	text := "write nftables table " + d.want.Name
 	if len(d.what) > 0 {
@@ -94,7 +94,7 @@ func (d *Difference) String() string {
 // Table returns the name of the table that differs.
 func (d *Difference) Table() string { return d.want.Name }
 
-// minus returns the elements that are in a and not in b.
+// minus returns the elements in a that are not in b.
 func minus(a, b []Element) []Element {
 	in := make(map[Element]bool, len(b))
 	for _, e := range b {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Quiet calls read, and reports whether the ruleset in the network namespace of c was unchanged
-// meanwhile. If it was, all that was read belongs to one moment.
+// Quiet calls read and reports whether the ruleset in the network namespace of c did not change
+// during the call. If so, everything that read has read is from one version of the ruleset.
 func (c *Conn) Quiet(read func() error) (quiet bool, err error) {
 	before, err := generation(c.socket)
 	if err != nil {
@@ -22,7 +22,7 @@ func (c *Conn) Quiet(read func() error) (quiet bool, err error) {
 	return err == nil && before == after, err
 }
 
-// generation returns the number of the ruleset, which each transaction changes.
+// generation returns the generation ID of the ruleset, which changes with each transaction.
 func generation(c *netlink.Conn) (string, error) {
 	answers, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Flags: netlink.Request,

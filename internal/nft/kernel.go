@@ -17,23 +17,23 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// transactionSize bounds a transaction in bytes. The kernel refuses one larger than the socket's
-// send buffer (netlink_sendmsg). The kernel allocates only what is used.
+// transactionSize is the size in bytes of the send buffer of the socket. The kernel refuses a
+// larger transaction (netlink_sendmsg). It allocates only the memory that a transaction needs.
 const transactionSize = 64 << 20
 
-// Conn is a connection to nftables in the network namespace of the thread that opened it. Keep one
-// for reads and changes in a row: before the kernel closes a socket, it frees what the last
-// transactions of all programs removed, which takes 20 to 40 ms (see package nfnl). A Conn is not
-// for concurrent use. Close it at the end, and after an error that matches neither fs.ErrNotExist
-// nor ErrSetRemoved.
+// Conn is a connection to nftables in the network namespace of the thread that opened it. Callers
+// with several reads and changes should keep a Conn: before the kernel closes a socket, it frees
+// the objects that the last transactions of all programs removed, which takes 20 to 40 ms (see
+// package nfnl). A Conn is not safe for concurrent use. The caller must close it at the end, and
+// after an error that matches neither fs.ErrNotExist nor ErrSetRemoved.
 type Conn struct {
 	nftables *nftables.Conn
-	// socket is the socket of nftables.
+	// socket is the socket of the field nftables.
 	socket *netlink.Conn
 }
 
-// Open opens a connection that sends changes of any size at once and has space for the reply to
-// each message.
+// Open opens a connection. Its buffers are large enough for a transaction of transactionSize and
+// the replies to all messages of it.
 func Open() (*Conn, error) {
 	c := &Conn{}
 	var err error
@@ -52,10 +52,11 @@ func Open() (*Conn, error) {
 	return nil, fmt.Errorf("open nftables: %w", err)
 }
 
-// Close closes the connection, and what Messages returned.
+// Close closes the connection. The results of Messages cannot be used any more.
 func (c *Conn) Close() error { return c.nftables.CloseLasting() }
 
-// Messages returns the same socket for messages of other subsystems of nfnetlink, such as conntrack.
+// Messages returns a connection on the same socket for messages of other subsystems of nfnetlink,
+// such as conntrack.
 func (c *Conn) Messages() (*nfnl.Conn, error) {
 	raw, err := c.socket.SyscallConn()
 	if err != nil {
@@ -68,7 +69,7 @@ func (c *Conn) Messages() (*nfnl.Conn, error) {
 	return shared, nil
 }
 
-// with opens a connection for f.
+// with calls f with a new connection and then closes it.
 func with(f func(*Conn) error) error {
 	c, err := Open()
 	if err != nil {
@@ -77,7 +78,8 @@ func with(f func(*Conn) error) error {
 	return errors.Join(f(c), c.Close())
 }
 
-// read calls f with a table. The error matches fs.ErrNotExist if there is none.
+// read calls f with the table of that name. If there is no such table, it does not call f, and the
+// error matches fs.ErrNotExist.
 func (c *Conn) read(table string, f func(*nftables.Conn, *nftables.Table) error) error {
 	t := kernelTable(table)
 	switch listed, err := c.nftables.ListTableOfFamily(t.Name, t.Family); {
@@ -96,20 +98,21 @@ func (c *Conn) read(table string, f func(*nftables.Conn, *nftables.Table) error)
 	return nil
 }
 
-// isDormant reports whether a table that was read has no hooks (NFT_TABLE_F_DORMANT).
+// isDormant reports whether the hooks of a table are turned off (NFT_TABLE_F_DORMANT). t must have
+// been read.
 func isDormant(t *nftables.Table) bool { return t.Flags&1 != 0 }
 
 func kernelTable(name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
 }
 
-// Find returns nil if the tables exist, have chains and sets of these names, and see packets. The
-// error names the first missing one.
+// Find returns nil if the tables exist, are not dormant, and have all chains and sets of these
+// names. The error names the first missing object.
 func Find(tables ...*Table) error {
 	return with(func(c *Conn) error { return c.Find(tables...) })
 }
 
-// Find is the function Find.
+// Find does the same as the function Find, on c.
 func (c *Conn) Find(tables ...*Table) error {
 	for _, t := range tables {
 		if err := c.read(t.Name, t.find); err != nil {
@@ -144,10 +147,10 @@ func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
 	return nil
 }
 
-// Read returns the table of t's name as the kernel has it, or nil if there is none. It reads flow
-// tables only if t has one, and the elements only of sets that t has and are not Shared. While the
-// kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them
-// again, which changes nothing.
+// Read returns the content in the kernel of the table with t's name, or nil if there is none. It
+// reads flow tables only if t has one. It reads the elements of sets that t has and that are not
+// Shared. While the kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Diff
+// then adds these elements again, which changes nothing.
 func (t *Table) Read() (*Table, error) {
 	all, err := ReadAll(t)
 	if err != nil {
@@ -156,7 +159,7 @@ func (t *Table) Read() (*Table, error) {
 	return all[0], nil
 }
 
-// ReadAll is Read for several tables, by one connection.
+// ReadAll is like Read for several tables, with one connection.
 func ReadAll(tables ...*Table) ([]*Table, error) {
 	all := make([]*Table, len(tables))
 	err := with(func(c *Conn) error {
@@ -176,7 +179,8 @@ func ReadAll(tables ...*Table) ([]*Table, error) {
 	return all, err
 }
 
-// readAs returns a function that reads the objects of want into t.
+// readAs returns a function for Conn.read that reads into t the objects that Read needs to compare
+// t with want.
 func (t *Table) readAs(want *Table) func(*nftables.Conn, *nftables.Table) error {
 	return func(c *nftables.Conn, kernel *nftables.Table) error {
 		t.Dormant = isDormant(kernel)
@@ -238,11 +242,11 @@ func (t *Table) readChains(c *nftables.Conn, kernel *nftables.Table) error {
 	return nil
 }
 
-// ErrSetRemoved matches the error of Sets for a set that was removed after all were listed.
+// ErrSetRemoved matches the error of Sets if a set was removed after the sets were listed.
 var ErrSetRemoved = errors.New("a set was removed meanwhile")
 
-// Sets returns all sets of a table, and the elements of those that which selects. An error matches
-// fs.ErrNotExist if there is no table.
+// Sets returns all sets of a table. It reads the elements only of sets for which which returns
+// true. The error matches fs.ErrNotExist if there is no table.
 func Sets(table string, which func(name string) bool) (sets []Set, err error) {
 	err = with(func(c *Conn) error {
 		sets, err = c.Sets(table, which)
@@ -251,7 +255,7 @@ func Sets(table string, which func(name string) bool) (sets []Set, err error) {
 	return sets, err
 }
 
-// Sets is the function Sets.
+// Sets does the same as the function Sets, on c.
 func (c *Conn) Sets(table string, which func(name string) bool) (sets []Set, err error) {
 	err = c.read(table, func(c *nftables.Conn, t *nftables.Table) error {
 		sets, err = readSets(c, t, which)
@@ -260,7 +264,7 @@ func (c *Conn) Sets(table string, which func(name string) bool) (sets []Set, err
 	return sets, err
 }
 
-// readSets reads all sets, and the elements of those that which selects.
+// readSets reads all sets of t, and the elements of sets for which which returns true.
 func readSets(c *nftables.Conn, t *nftables.Table, which func(name string) bool) ([]Set, error) {
 	all, err := c.GetSets(t)
 	if err != nil {
@@ -285,13 +289,13 @@ func readSets(c *nftables.Conn, t *nftables.Table, which func(name string) bool)
 	return sets, nil
 }
 
-// fromKernel pairs the starts and ends of intervals.
+// fromKernel converts elements of the library. It joins the start and the end of each interval.
 func fromKernel(elements []nftables.SetElement) (out []Element) {
 	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
 		switch c := bytes.Compare(a.Key, b.Key); {
 		case c != 0 || a.IntervalEnd == b.IntervalEnd:
 			return c
-		case a.IntervalEnd: // An interval ends where the next one starts.
+		case a.IntervalEnd: // The end of an interval comes before the start of the next.
 			return -1
 		}
 		return 1
@@ -307,8 +311,8 @@ func fromKernel(elements []nftables.SetElement) (out []Element) {
 	return out
 }
 
-// Counters returns the packets that the counters of tables counted, by name. A missing table has no
-// counters. If several tables have a counter of the same name, the last one counts.
+// Counters returns the packet counts of the counters in tables, by the name of the counter. It
+// skips missing tables. If several tables have a counter of the same name, the last table counts.
 func Counters(tables ...string) (counts map[string]uint64, err error) {
 	err = with(func(c *Conn) error {
 		counts, err = c.Counters(tables...)
@@ -317,7 +321,7 @@ func Counters(tables ...string) (counts map[string]uint64, err error) {
 	return counts, err
 }
 
-// Counters is the function Counters.
+// Counters does the same as the function Counters, on c.
 func (c *Conn) Counters(tables ...string) (map[string]uint64, error) {
 	all := map[string]uint64{}
 	for _, table := range tables {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule holds the expressions of a rule, or of a part of one: first conditions, then actions. Parts
-// use register 1.
+// Rule holds the expressions of a rule or of a part of a rule, conditions before actions. The
+// functions of this package use register 1.
 type Rule = []expr.Any
 
 // Comparisons.
@@ -18,13 +18,14 @@ const (
 	Neq = expr.CmpOpNeq
 )
 
-// All returns a rule that matches packets that all parts match.
+// All returns a rule of all parts. It matches a packet if every part matches.
 func All(parts ...Rule) Rule { return slices.Concat(parts...) }
 
-// Native returns a number in the byte order of the host, which marks, groups and states have.
+// Native returns n in the byte order of the host, which the kernel uses for marks, groups and
+// states.
 func Native(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-// Meta compares a property of the packet.
+// Meta compares a meta property of the packet with value.
 func Meta(key expr.MetaKey, op expr.CmpOp, value []byte) Rule {
 	return Rule{&expr.Meta{Key: key, Register: 1}, compare(op, value)}
 }
@@ -33,12 +34,13 @@ func compare(op expr.CmpOp, value []byte) expr.Any {
 	return &expr.Cmp{Op: op, Register: 1, Data: value}
 }
 
-// InGroup compares the group of the link by which a packet came in; 0 if there is none.
+// InGroup compares the group of the link on which a packet came in. Without such a link, the group
+// is 0.
 func InGroup(op expr.CmpOp, group uint32) Rule {
 	return Meta(expr.MetaKeyIIFGROUP, op, Native(group))
 }
 
-// OutGroup compares the group of the link by which a packet goes out.
+// OutGroup compares the group of the link on which a packet goes out.
 func OutGroup(op expr.CmpOp, group uint32) Rule {
 	return Meta(expr.MetaKeyOIFGROUP, op, Native(group))
 }
@@ -49,7 +51,8 @@ func Proto(op expr.CmpOp, proto byte) Rule { return Meta(expr.MetaKeyL4PROTO, op
 // Family matches packets of NFPROTO_IPV4 or NFPROTO_IPV6.
 func Family(family byte) Rule { return Meta(expr.MetaKeyNFPROTO, Eq, []byte{family}) }
 
-// Bits loads a value into register 1 by load, and compares its bits of mask.
+// Bits executes load, which loads a value into register 1, and compares the bits of the value that
+// are in mask with value.
 func Bits(load expr.Any, mask uint32, op expr.CmpOp, value uint32) Rule {
 	return Rule{load, bitwise(mask, 0), compare(op, Native(value))}
 }
@@ -59,12 +62,12 @@ func bitwise(mask, xor uint32) expr.Any {
 		Xor: Native(xor)}
 }
 
-// Mark compares bits of the packet's mark.
+// Mark compares the bits of the packet's mark that are in mask with value.
 func Mark(mask uint32, op expr.CmpOp, value uint32) Rule {
 	return Bits(&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, mask, op, value)
 }
 
-// SetMark clears and sets bits of the packet's mark.
+// SetMark clears the bits clear of the packet's mark, and then sets the bits set.
 func SetMark(clear, set uint32) Rule {
 	return Rule{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
@@ -73,13 +76,15 @@ func SetMark(clear, set uint32) Rule {
 	}
 }
 
-// Status compares bits of the status of the packet's connection (IPS_… in
-// include/uapi/linux/netfilter/nf_conntrack_common.h) with none.
+// Status compares the bits in mask of the status of the packet's connection with 0: Eq matches if
+// no bit is set, Neq if at least one is. The bits are IPS_… in
+// include/uapi/linux/netfilter/nf_conntrack_common.h.
 func Status(mask uint32, op expr.CmpOp) Rule {
 	return Bits(&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, mask, op, 0)
 }
 
-// Direction compares the direction of a packet of a connection, IP_CT_DIR_….
+// Direction compares the direction of the packet in its connection with direction, which is
+// IP_CT_DIR_….
 func Direction(op expr.CmpOp, direction byte) Rule {
 	return Rule{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, compare(op, []byte{direction})}
 }
@@ -95,7 +100,7 @@ func Load(header expr.PayloadBase, offset, size uint32) expr.Any {
 	return &expr.Payload{DestRegister: 1, Base: header, Offset: offset, Len: size}
 }
 
-// Bytes matches packets with these bytes at the offset of a header.
+// Bytes matches packets that have the bytes want at an offset in a header.
 func Bytes(header expr.PayloadBase, offset uint32, want ...byte) Rule {
 	return Rule{Load(header, offset, uint32(len(want))), compare(Eq, want)}
 }
@@ -117,15 +122,15 @@ var (
 // Load matches the family and loads the field into register 1.
 func (f Field) Load() Rule { return append(Family(f.Family), Load(Network, f.Offset, f.Size)) }
 
-// Begins matches packets of the family in whose field these bytes are the first.
+// Begins matches packets of the family whose field begins with these bytes.
 func (f Field) Begins(with ...byte) Rule {
 	return All(Family(f.Family), Bytes(Network, f.Offset, with...))
 }
 
-// In matches packets of the family with the field in a set.
+// In matches packets of the family whose field is in a set.
 func (f Field) In(set string) Rule { return append(f.Load(), In(set)) }
 
-// NotIn matches packets of the family with the field in no element of a set.
+// NotIn matches packets of the family whose field is not in a set.
 func (f Field) NotIn(set string) Rule { return append(f.Load(), NotIn(set)) }
 
 // In matches if register 1 is in a set.
@@ -136,19 +141,21 @@ func NotIn(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, SetName: set, Invert: true}
 }
 
-// Value replaces register 1 by its value in a map. It matches if the map has one.
+// Value looks up register 1 in a map. If the map has the key, it matches, and the value replaces
+// the content of register 1.
 func Value(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}
 }
 
-// SourceNAT translates the source of a packet of the family to the address in register 1. The
-// kernel has RegAddrMin for a missing RegAddrMax.
+// SourceNAT translates the source of a packet of the family to the address in register 1.
+// RegAddrMax is set, because the kernel returns RegAddrMin for a missing RegAddrMax, and rules are
+// compared.
 func SourceNAT(family byte) expr.Any {
 	return &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1,
 		RegAddrMax: 1}
 }
 
-// Count counts on a counter of the table.
+// Count counts the packet on a counter of the table.
 func Count(counter string) Rule {
 	return Rule{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter}}
 }
@@ -161,11 +168,11 @@ var (
 	Reset = Rule{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
 )
 
-// CountDrop counts on a counter of the table and drops.
+// CountDrop counts the packet on a counter of the table and drops it.
 func CountDrop(counter string) Rule { return All(Count(counter), Drop) }
 
-// Goto continues with a chain and does not return.
+// Goto continues with a chain. After the chain, evaluation does not return to the next rule.
 func Goto(chain string) Rule { return Rule{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}} }
 
-// Jump continues with a chain, and afterwards behind this rule.
+// Jump continues with a chain, and after the chain with the next rule.
 func Jump(chain string) Rule { return Rule{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}} }

@@ -12,19 +12,19 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Table is a table of the family inet, wanted or read.
+// Table is the content of a table of the family inet, wanted or read.
 type Table struct {
 	Name   string
 	Chains []Chain
 	Sets   []Set
-	// Counters are the names of its counters.
+	// Counters are the names of the counters.
 	Counters []string
-	// Flowtable is the name of its flow table; "" if it has none. Devices are the links whose
-	// packets use it. They are not compared.
+	// Flowtable is the name of the flow table; "" means that there is none. Devices are the links
+	// of the flow table. Diff does not compare them.
 	Flowtable string
 	Devices   []string
-	// Dormant reports whether another program turned its hooks off: it sees no packet. A wanted
-	// table never is.
+	// Dormant reports whether another program turned the hooks of the table off, so that the table
+	// sees no packet. It must be false in a wanted table.
 	Dormant bool
 }
 
@@ -34,19 +34,20 @@ type Chain struct {
 	Rules []Rule
 }
 
-// Base returns a chain at a hook. It accepts packets that its rules do not drop.
+// Base returns a base chain, which is at a hook. Its policy is accept.
 func Base(name string, typ nftables.ChainType, hook *nftables.ChainHook,
 	priority nftables.ChainPriority, rules ...Rule) Chain {
 	return Chain{nftables.Chain{Name: name, Type: typ, Hooknum: hook, Priority: &priority}, rules}
 }
 
-// Target returns a chain without a hook, which rules jump to.
+// Target returns a chain without a hook, to which rules jump.
 func Target(name string, rules ...Rule) Chain { return Chain{nftables.Chain{Name: name}, rules} }
 
 // Set is a set or a map. The Table of the embedded set is not used.
 type Set struct {
 	nftables.Set
-	// Shared reports whether another program, or a rule, adds and removes the elements.
+	// Shared reports whether another program or a rule adds and removes the elements. Read and Diff
+	// then ignore them.
 	Shared   bool
 	Elements []Element
 }
@@ -61,13 +62,13 @@ type Element struct {
 	Value string
 }
 
-// Key returns the element of a concatenation of fields.
+// Key returns an element whose key is the concatenation of fields.
 func Key(fields ...[]byte) Element { return Element{Key: string(slices.Concat(fields...))} }
 
-// Addr returns the element of an address.
+// Addr returns the element for an address.
 func Addr(a netip.Addr) Element { return Key(a.AsSlice()) }
 
-// Interval returns the element of all addresses of a prefix without host bits.
+// Interval returns the element of an interval set for a prefix. p must be masked.
 func Interval(p netip.Prefix) Element {
 	last := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(last)*8; i++ {
@@ -77,7 +78,8 @@ func Interval(p netip.Prefix) Element {
 	return Element{Key: string(p.Addr().AsSlice()), End: string(end.Next().AsSlice())}
 }
 
-// Set returns the set of a name. For a table without it, or a nil table, it returns an empty set.
+// Set returns the set of that name in t. If there is none, or if t is nil, it returns a new empty
+// set.
 func (t *Table) Set(name string) *Set {
 	if t != nil {
 		for i := range t.Sets {
@@ -89,8 +91,8 @@ func (t *Table) Set(name string) *Set {
 	return new(Set)
 }
 
-// String returns all compared properties without elements, in a fixed order: equal texts mean equal
-// tables. A nil table has an empty text.
+// String returns all properties that Diff compares, except elements, in a fixed order. Tables with
+// equal texts are equal except for elements. It returns "" for a nil table.
 func (t *Table) String() string {
 	if t == nil {
 		return ""
@@ -104,7 +106,7 @@ func (t *Table) String() string {
 	return b.String()
 }
 
-// objects returns the objects of the table by kind and name. Objects are compared deeply.
+// objects returns the objects of the table by kind and name, for comparison with reflect.DeepEqual.
 func (t *Table) objects() map[string]any {
 	all := make(map[string]any)
 	for _, c := range t.Chains {
@@ -165,7 +167,7 @@ func (s Set) text() string {
 	return text
 }
 
-// writeExpr writes the name of an expression and its fields that are not zero.
+// writeExpr writes the type of an expression and the fields of it that are not zero.
 func writeExpr(b *strings.Builder, e expr.Any) {
 	v := reflect.ValueOf(e).Elem()
 	fmt.Fprintf(b, " %s{", v.Type().Name())

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chunk bounds the elements of one message, which is at most 64 KiB.
+// chunk is the largest number of elements in one message, whose size is at most 64 KiB.
 const chunk = 500
 
-// Write makes the difference in one transaction.
+// Write applies the difference in one transaction.
 func (d *Difference) Write() error {
 	return writing(d.want.Name, func(c *nftables.Conn) error {
 		t := kernelTable(d.want.Name)
@@ -49,7 +49,8 @@ func (d *Difference) Write() error {
 	})
 }
 
-// writeChains replaces the chains, regardless of their former hooks.
+// writeChains adds the wanted chains and their rules. If the table is not replaced, it first
+// deletes the chains of the same names, so that the hook of a chain may change.
 func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
 	for _, do := range []func(*nftables.Chain){c.FlushChain, c.DelChain} {
 		for _, chain := range d.want.Chains {
@@ -70,12 +71,12 @@ func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
 	}
 }
 
-// writing is with for one transaction on a table.
+// writing makes one transaction on a table with a new connection. f adds the messages.
 func writing(table string, f func(*nftables.Conn) error) error {
 	return with(func(c *Conn) error { return c.write(table, f) })
 }
 
-// write makes one transaction on a table.
+// write makes one transaction on a table. f adds the messages.
 func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
 	err := f(c.nftables)
 	if err == nil {
@@ -87,8 +88,8 @@ func (c *Conn) write(table string, f func(*nftables.Conn) error) error {
 	return nil
 }
 
-// Try makes a table of this content and deletes it, in one transaction. So no packet sees it. It
-// returns the error with which the kernel refuses the content.
+// Try creates the table with its chains and sets and deletes it, in one transaction, so that no
+// packet passes the table. It returns the error with which the kernel refuses the content.
 func (t *Table) Try() error {
 	return writing(t.Name, func(c *nftables.Conn) error {
 		kernel := kernelTable(t.Name)
@@ -105,11 +106,11 @@ func (t *Table) Try() error {
 	})
 }
 
-// Replace writes the whole table, and replaces the table in the kernel. Its counters keep their
+// Replace writes the whole table. It replaces a table of the same name, but counters keep their
 // counts.
 func (t *Table) Replace() error { return Diff(nil, t).Write() }
 
-// Delete deletes a table and reports whether there was one.
+// Delete deletes a table and reports whether the table existed.
 func Delete(table string) (bool, error) {
 	err := writing(table, func(c *nftables.Conn) error {
 		c.DelTable(kernelTable(table))
@@ -121,7 +122,7 @@ func Delete(table string) (bool, error) {
 	return err == nil, err
 }
 
-// Join adds the links of t to its flow table. Links that use it already stay.
+// Join adds the Devices of t to the flow table of t. Links that are already in the flow table stay.
 func (t *Table) Join() error {
 	return writing(t.Name, func(c *nftables.Conn) error {
 		c.AddFlowtable(t.flows())
@@ -142,7 +143,7 @@ func ChangeElements(changes ...Elements) error {
 	return with(func(c *Conn) error { return c.ChangeElements(changes...) })
 }
 
-// ChangeElements is the function ChangeElements.
+// ChangeElements does the same as the function ChangeElements, on c.
 func (c *Conn) ChangeElements(changes ...Elements) error {
 	if len(changes) == 0 {
 		return nil
@@ -152,7 +153,8 @@ func (c *Conn) ChangeElements(changes ...Elements) error {
 	})
 }
 
-// changeElements removes first: the kernel refuses an interval that overlaps another.
+// changeElements adds the messages for changes. In each set it removes elements before it adds
+// others, because the kernel refuses an interval that overlaps another.
 func changeElements(c *nftables.Conn, changes []Elements) error {
 	for _, e := range changes {
 		set := &nftables.Set{Table: kernelTable(e.Table), Name: e.Set}

@@ -12,16 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// Connection is a connection that the kernel tracks, by its real ends: Client opened it, and
-// Server, behind destination NAT, answers. Port is the port of the server, and ClientPort
-// the port of the client; 0 if the protocol has no ports.
+// Connection is a connection that the kernel tracks. Client is the address that opened it. Server
+// is the address that answers, after destination NAT. Port is the port of the server, and
+// ClientPort the port of the client. Both are 0 if the protocol has no ports.
 type Connection struct {
 	Client, Server   netip.Addr
 	Proto            uint8
 	Port, ClientPort uint16
-	// Midstream reports whether conntrack saw no handshake of TCP, and assumed that the end that it
-	// saw first is the client. It is wrong for a client without window scaling whose connection is
-	// in a flow table.
+	// Midstream reports whether conntrack did not see the TCP handshake, and therefore took the
+	// sender of the first packet that it saw for the client. Midstream is also true if the client
+	// has no window scaling and the connection is in a flow table, which is wrong.
 	Midstream bool
 }
 
@@ -42,21 +42,22 @@ const (
 	protoPortTo                    = 3           // CTA_PROTO_DST_PORT
 )
 
-// Connections are tracked connections that were read.
+// Connections is a list of tracked connections that FindConnections read.
 type Connections struct {
 	conn    *nfnl.Conn
 	entries []entry
 }
 
-// entry is a tracked connection and the attributes that identify it: the tuple of its first packet,
-// its number and its zone.
+// entry is a tracked connection and the attributes that identify it: the tuple of the original
+// direction, the ID and the zone.
 type entry struct {
 	Connection
 	identity []byte
 }
 
-// FindConnections reads the tracked connections that match, in the network namespace of c. After an
-// error c may hold answers: close it.
+// FindConnections reads the tracked connections for which match returns true, in the network
+// namespace of c. After an error, the caller must close c, which may hold answers that were not
+// read.
 func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, error) {
 	found := &Connections{conn: c}
 	err := dumpConnections(c, func() { found.entries = nil }, func(attributes []byte) error {
@@ -87,12 +88,12 @@ func dumpConnections(c *nfnl.Conn, begin func(), each func(attributes []byte) er
 	return nil
 }
 
-// Keep drops the connections that do not match.
+// Keep removes from c the connections for which match returns false.
 func (c *Connections) Keep(match func(Connection) bool) {
 	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool { return !match(e.Connection) })
 }
 
-// All returns the connections that were read, without those that Keep dropped.
+// All returns an iterator over the connections in c.
 func (c *Connections) All() iter.Seq[Connection] {
 	return func(yield func(Connection) bool) {
 		for _, e := range c.entries {
@@ -103,8 +104,8 @@ func (c *Connections) All() iter.Seq[Connection] {
 	}
 }
 
-// Delete deletes the connections of All that still exist, and returns their number. Many are
-// deleted by one call of the kernel.
+// Delete deletes in the kernel the connections in c that still exist, and returns their number. It
+// sends many deletions at once.
 func (c *Connections) Delete() (int, error) {
 	var m nfnl.Messages
 	for _, e := range c.entries {
@@ -122,8 +123,9 @@ func (c *Connections) Delete() (int, error) {
 	return m.Len() - gone, nil
 }
 
-// readEntry reads a connection that matches. Its identity has the tuple: by a message without one
-// the kernel would delete all connections.
+// readEntry parses a connection. ok is false if match returns false or the attributes are
+// incomplete. The identity always has a tuple, because the kernel deletes all connections if a
+// message has none.
 func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool) {
 	var tuple, reply, id, zone, info []byte
 	for kind, data := range nfnl.Attributes(attributes) {
@@ -163,7 +165,7 @@ func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool
 	return e, true
 }
 
-// portOf returns the source port of a tuple, or 0 if it has none.
+// portOf returns the source port in a tuple, or 0 if the tuple has no port.
 func portOf(tuple []byte) uint16 {
 	port := nfnl.Find(nfnl.Find(tuple, tupleProto), protoPort)
 	if len(port) != 2 {
@@ -172,15 +174,16 @@ func portOf(tuple []byte) uint16 {
 	return binary.BigEndian.Uint16(port)
 }
 
-// Flags of an end of TCP (linux/netfilter/nf_conntrack_tcp.h).
+// Flags of one end of a TCP connection (linux/netfilter/nf_conntrack_tcp.h).
 const (
 	tcpScales  = 1 // IP_CT_TCP_FLAG_WINDOW_SCALE
 	tcpSack    = 2 // IP_CT_TCP_FLAG_SACK_PERM
 	tcpLiberal = 8 // IP_CT_TCP_FLAG_BE_LIBERAL
 )
 
-// isMidstream reports whether tcp_new (net/netfilter/nf_conntrack_proto_tcp.c) set these flags for
-// a segment that is not a SYN. Flow tables add tcpLiberal to the flags of a handshake.
+// isMidstream reports whether these are the flags that tcp_new
+// (net/netfilter/nf_conntrack_proto_tcp.c) sets for a segment that is not a SYN. After a handshake,
+// only flow tables set tcpLiberal.
 func isMidstream(flags []byte) bool {
 	return len(flags) > 0 && flags[0]&(tcpScales|tcpSack|tcpLiberal) == tcpSack|tcpLiberal
 }

@@ -62,8 +62,8 @@ func Open() (*Handle, error) {
 	return &Handle{h}, nil
 }
 
-// dumpTries bounds the retries of one dump; under constant change the error is returned, not a
-// partial answer.
+// dumpTries bounds the tries of one dump. If every try is interrupted, the error is returned, never
+// a partial result.
 const dumpTries = 16
 
 func dump[T any](f func() (T, error)) (T, error) {
@@ -83,7 +83,7 @@ func (h *Handle) LinkList() ([]Link, error) {
 	return dump(h.Handle.LinkList)
 }
 
-// LinkByName finds a link; the error matches ErrNotFound when there is none.
+// LinkByName returns the link of that name. The error matches ErrNotFound if there is none.
 func (h *Handle) LinkByName(name string) (Link, error) {
 	l, err := dump(func() (Link, error) { return h.Handle.LinkByName(name) })
 	return l, Err(err)
@@ -103,8 +103,8 @@ func OpenLinks() (*Handle, []Link, error) {
 	return h, links, nil
 }
 
-// OnLink calls f with a link of the calling thread's namespace, and a Handle that is closed
-// afterwards. The error matches ErrNotFound when there is no link of that name.
+// OnLink calls f with the link of that name in the calling thread's namespace, and with a Handle
+// that is closed after the call. The error matches ErrNotFound if there is no such link.
 func OnLink(name string, f func(h *Handle, l Link) error) error {
 	h, err := Open()
 	if err != nil {
@@ -123,7 +123,7 @@ func (h *Handle) AddrList(link Link, family int) ([]Addr, error) {
 	return dump(func() ([]Addr, error) { return h.Handle.AddrList(link, family) })
 }
 
-// RouteListFiltered lists the routes that match the fields of filter named by mask.
+// RouteListFiltered lists the routes that match filter in the fields that mask selects.
 func (h *Handle) RouteListFiltered(family int, filter *Route, mask uint64) ([]Route, error) {
 	return dump(func() ([]Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) })
 }
@@ -168,8 +168,8 @@ func NewRule() *Rule { return netlink.NewRule() }
 // NewLinkAttrs returns link attributes with every optional field unset.
 func NewLinkAttrs() LinkAttrs { return netlink.NewLinkAttrs() }
 
-// Err makes the library's and the kernel's "not found" match ErrNotFound and
-// EEXIST match ErrExists; every other error, and nil, is returned as it is.
+// Err wraps an error so that it matches ErrNotFound if the kernel or the library did not find an
+// object, and ErrExists for EEXIST. It returns any other error, and nil, unchanged.
 func Err(err error) error {
 	var missing netlink.LinkNotFoundError
 	switch {

@@ -13,13 +13,13 @@ import (
 // Opened is a TCP connection that Client opened, without NAT.
 type Opened struct{ Client, Server netip.AddrPort }
 
-// trackedFor is how long a connection that TrackOpened added may be silent before its first packet,
-// in seconds. Later the kernel's own limit counts.
+// trackedFor is the timeout in seconds of a connection that TrackOpened added, until its first
+// packet. After that packet, the kernel's timeout applies.
 const trackedFor = 86400
 
 // TrackOpened adds established TCP connections to conntrack, in the network namespace of c. It
-// replaces an entry for the same ends, which may have the other end as the client. After an error
-// c may hold answers that were not read: close it.
+// replaces an existing entry for the same two ends, which may have the wrong end as the client.
+// After an error, the caller must close c, which may hold answers that were not read.
 func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 	var old, added nfnl.Messages
 	for _, o := range connections {
@@ -55,14 +55,15 @@ func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 // Values of linux/netfilter/nf_conntrack_common.h and nf_conntrack_tcp.h, and a message of
 // nfnetlink_conntrack.h.
 const (
-	// IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED. The kernel refuses a status without the last.
+	// statusKnown is IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED. The kernel refuses a status
+	// without IPS_CONFIRMED.
 	statusKnown    = 2 | 4 | 8
 	tcpEstablished = 3 // TCP_CONNTRACK_ESTABLISHED
 
 	ctNew = 1 << 8 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
 )
 
-// appendTuple appends the content of a tuple of TCP.
+// appendTuple appends the content of the tuple of a TCP connection.
 func appendTuple(b []byte, from, to netip.AddrPort) []byte {
 	kind := uint16(source4)
 	if from.Addr().Is6() {

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkBuffer is the bytes of link changes that may wait, about 2 KiB each.
+// linkBuffer is the size in bytes of the receive buffer. A link change takes about 2 KiB.
 const linkBuffer = 1 << 20
 
-// WatchLinks calls changed for every existing link, and for each that appears or changes, until ctx
-// is done; it then returns nil. It must run on a thread in the network namespace that is
-// watched. When the kernel lost changes, or broke the subscription, it calls lost with the
-// reason, and then changed for all links again.
+// WatchLinks calls changed for every existing link, and for each link that appears or changes,
+// until ctx is done; it then returns nil. It must run on a thread in the network namespace to
+// watch. If notifications are lost or the subscription breaks, it calls lost with the reason, and
+// then changed for all links again.
 func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	for ctx.Err() == nil {
 		if err := watchOnce(ctx, changed, lost); err != nil {
@@ -28,9 +28,9 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 
 // watchOnce watches until ctx is done or the subscription breaks.
 //
-// The handle lists the existing links. The library's own way (ListExisting) sends its request from
-// the subscribed socket. The address of that socket is the group, so the request goes to every
-// listener to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
+// A separate handle lists the existing links. The library's option ListExisting would send the
+// request from the subscribed socket, with the group as its destination, so every listener to the
+// group would receive the request too (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()
 	if err != nil {
@@ -43,7 +43,8 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 	}
 	defer s.Close()
 
-	// with the usual size changes are lost sooner, which lost reports
+	// An error is ignored: with the default size, notifications may be lost sooner, which is
+	// handled.
 	_ = s.SetReceiveBufferSize(linkBuffer, true)
 	defer context.AfterFunc(ctx, s.Close)()
 	links, err := h.LinkList()
@@ -72,7 +73,7 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 		}
 
 		if from.Pid != netlinksocket.PidKernel {
-			continue // a question that another program sent to the group
+			continue // another program sent a message to the group
 		}
 
 		for _, m := range messages {
