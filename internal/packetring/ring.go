@@ -1,8 +1,9 @@
 // Package packetring reads the frames of links from a packet socket with a
 // TPACKET_V3 ring (Documentation/networking/packet_mmap.rst).
 //
-// From the return of Open, every frame is in the ring or counts as dropped in Counts. A Ring is
-// used by one goroutine at a time, but for Mute. Start reading at Open.
+// After Open returns, every frame is in the ring or counts as dropped in Counts. Only one goroutine
+// at a time may use a Ring, except that Mute may be called from any goroutine. Start reading at
+// Open.
 package packetring
 
 import (
@@ -17,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlockSize is the size of a block, bytes. The kernel fills blocks and hands them over when full or
-// after RingConfig.Retire. A frame never crosses blocks, so a block must hold the largest: 64 KiB
-// and its headers. A ring of Blocks that are handed over half empty lasts for Blocks times
-// RingConfig.Retire, so small blocks bridge a longer standstill of the reader.
+// BlockSize is the size of a block in bytes. The kernel releases a block to the reader when the
+// block is full, or after RingConfig.Retire. A frame never spans two blocks, so a block must be
+// large enough for the largest frame: 64 KiB and its headers. With little traffic, the ring is full
+// after Blocks times RingConfig.Retire without a reader. So many small blocks bridge a longer pause
+// of the reader than few large ones.
 const BlockSize = 1 << 18
 
 const frameSize = 1 << 11
@@ -30,34 +32,35 @@ type RingConfig struct {
 	// Link is the link to read. An empty string means all links of the namespace, including those
 	// that appear later.
 	Link string
-	// Blocks is the size of the ring, in blocks; at least two.
+	// Blocks is the size of the ring in blocks. It must be at least 2.
 	Blocks int
-	// Retire is the time after which the kernel hands over a block that is not full.
+	// Retire is the time after which the kernel releases a block that is not full.
 	Retire time.Duration
 	// Snap bounds the bytes that are kept of a frame. 0 means no limit.
 	Snap int
-	// Promiscuous makes Link receive frames to others, too.
+	// Promiscuous makes Link receive frames for other destinations too.
 	Promiscuous bool
 }
 
 // Frame is one link-layer frame.
 type Frame struct {
-	// Time is when the kernel saw it.
+	// Time is the time at which the kernel saw the frame.
 	Time time.Time
-	// Index is the index of the link that it was seen on.
+	// Index is the index of the link.
 	Index int
-	// Outgoing reports whether the link sent it (PACKET_OUTGOING). Otherwise it came in.
+	// Outgoing reports whether the link sent the frame (PACKET_OUTGOING). Otherwise the link
+	// received the frame.
 	Outgoing bool
-	// Length is the length on the wire; Data may be shorter by RingConfig.Snap.
+	// Length is the length on the wire. With RingConfig.Snap, Data may be shorter.
 	Length int
-	// Data begins at the link-layer header and has the VLAN tag in place that the
-	// kernel keeps beside a packet.
+	// Data begins with the link-layer header. It includes the VLAN tag, which the kernel stores
+	// outside the packet.
 	Data []byte
 	// Truncated reports whether Data is shorter than the frame.
 	Truncated bool
 }
 
-// Ring is a packet socket with its ring. Make one with Open, and close it.
+// Ring is a packet socket with its ring. Open returns a Ring, which the caller must close.
 type Ring struct {
 	fd   int
 	mem  []byte
@@ -68,7 +71,7 @@ type Ring struct {
 
 // Open opens a ring in the calling thread's network namespace.
 func Open(o RingConfig) (*Ring, error) {
-	// Protocol 0: nothing is received before the ring is there and the link is known.
+	// With protocol 0, the socket receives nothing until bind.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
@@ -133,7 +136,7 @@ func (r *Ring) bind(o RingConfig) error {
 	return nil
 }
 
-// Close frees the ring. Frames of it are not valid any more.
+// Close frees the ring. The data of its frames must not be used afterwards.
 func (r *Ring) Close() error {
 	var err error
 	if r.mem != nil {
@@ -143,10 +146,11 @@ func (r *Ring) Close() error {
 	return errors.Join(err, unix.Close(r.fd))
 }
 
-// Mute filters all frames from now on. They do not count as dropped.
+// Mute makes the socket ignore all further frames. They do not count as dropped.
 func (r *Ring) Mute() error { return r.filter(0) }
 
-// filter keeps the first snap bytes of each frame. 0 drops all frames.
+// filter makes the socket keep only the first snap bytes of each frame. 0 makes it ignore all
+// frames.
 func (r *Ring) filter(snap uint32) error {
 	ret := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: snap}
 	prog := unix.SockFprog{Len: 1, Filter: &ret}
@@ -157,15 +161,15 @@ func (r *Ring) filter(snap uint32) error {
 	return nil
 }
 
-// Wait waits for a full block, at most for limit. down reports whether a link went down or
-// disappeared meanwhile. Its frames are in the ring, and the kernel goes on when it is up again.
-// The kernel hands over each block within RingConfig.Retire: when a much longer Wait ends without
-// one, the ring holds no frame.
+// Wait waits for a released block, at most for limit. full reports whether there may be one. down
+// reports whether a link went down or disappeared. The frames of that link are in the ring, and the
+// kernel continues when the link is up again. The kernel releases each block within
+// RingConfig.Retire, so if a much longer Wait returns without a block, the ring has no frames.
 func (r *Ring) Wait(limit time.Duration) (full, down bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN | unix.POLLERR}}
 	n, err := unix.Poll(fds, int(limit.Milliseconds()))
 	if errors.Is(err, unix.EINTR) {
-		return true, false, nil // look again
+		return true, false, nil // the caller checks the ring
 	}
 	if err != nil {
 		return false, false, fmt.Errorf("poll packet socket: %w", err)
@@ -174,7 +178,7 @@ func (r *Ring) Wait(limit time.Duration) (full, down bool, err error) {
 		return n > 0, false, nil
 	}
 
-	// Reading the error clears it.
+	// Reading the error clears it, so that the next poll waits.
 	code, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
 		return true, false, fmt.Errorf("read socket error: %w", err)
@@ -185,14 +189,14 @@ func (r *Ring) Wait(limit time.Duration) (full, down bool, err error) {
 	return true, true, nil
 }
 
-// Drain hands each frame of all full blocks to fn and gives the blocks back to the
-// kernel. A frame's Data is valid during fn only.
+// Drain calls fn with each frame of all released blocks and returns the blocks to the kernel. Data
+// of a frame is valid only during fn.
 func (r *Ring) Drain(fn func(Frame)) {
 	for {
 		block := r.mem[r.next*BlockSize:][:BlockSize]
-		// tpacket_hdr_v1 is behind version and offset_to_priv.
+		// In the block, tpacket_hdr_v1 follows version and offset_to_priv.
 		desc := (*unix.TpacketHdrV1)(unsafe.Pointer(&block[8]))
-		// The kernel writes the status last; an atomic load orders what follows.
+		// The kernel writes the status last. The atomic load orders the reads below.
 		if atomic.LoadUint32(&desc.Block_status)&unix.TP_STATUS_USER == 0 {
 			return
 		}
@@ -227,14 +231,14 @@ func frameAt(block []byte, at uint32, h *unix.Tpacket3Hdr) Frame {
 	}
 }
 
-// Counts returns how many frames came since Open, dropped ones included, and how
-// many of them the kernel dropped because the ring was full (PACKET_STATISTICS).
+// Counts returns the number of frames since Open, including dropped frames, and the number of
+// frames that the kernel dropped because the ring was full (PACKET_STATISTICS).
 func (r *Ring) Counts() (packets, dropped uint64, err error) {
 	s, err := unix.GetsockoptTpacketStatsV3(r.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {
 		return r.packets, r.dropped, fmt.Errorf("read packet statistics: %w", err)
 	}
-	r.packets += uint64(s.Packets) // reading sets the kernel's to 0
+	r.packets += uint64(s.Packets) // reading resets the kernel's counters
 	r.dropped += uint64(s.Drops)
 	return r.packets, r.dropped, nil
 }

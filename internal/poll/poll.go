@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// StopError is an error after which Until does not try again.
+// StopError wraps an error of fn after which Until returns.
 type StopError struct{ error }
 
-// Unwrap returns the error that Stop was given.
+// Unwrap returns the wrapped error.
 func (e StopError) Unwrap() error { return e.error }
 
-// Stop wraps an error after which Until need not try again.
+// Stop wraps err. Until returns err at once when fn returns the result.
 func Stop(err error) error { return StopError{err} }
 
-// Until calls fn until it returns nil, with pauses that double from first to most. If ctx ends
-// before, the error holds its cause and fn's last error.
+// Until calls fn until it returns nil or an error of Stop, with pauses that double from first to
+// most. If ctx ends before that, the error wraps the cause of ctx and the last error of fn.
 func Until(ctx context.Context, first, most time.Duration, fn func() error) error {
 	var last error
 	for pause := first; ; pause = min(2*pause, most) {
@@ -30,7 +30,8 @@ func Until(ctx context.Context, first, most time.Duration, fn func() error) erro
 		case errors.As(err, &stop):
 			return stop.error
 		case last == nil || ctx.Err() == nil:
-			// The last try is often cut short. Its error reports only that.
+			// The error of a try during which ctx ended often reports only that, so it is kept only
+			// if there is no other.
 			last = err
 		}
 

@@ -1,20 +1,24 @@
 // Package reflector keeps a store like the API server's list of one kind of object. It is
 // client-go's reflector, made safe against a restore of etcd and against API servers that lag.
 //
-// A restored etcd uses revisions again. A watch that goes on at the revision that it had is accepted
-// by the API server, and nothing arrives until the revision has passed; what was written in between
-// is never seen. So a watch that broke goes on only after a quorum read of one object:
+// After a restore, etcd uses revisions for a second time. If a watch then continues at the revision
+// that it had reached, the API server accepts the request, but sends nothing until etcd reaches
+// that revision again. The watch misses all changes until then. So a broken watch continues only
+// after a quorum read of one object:
 //
 //	watch breaks ─► head: the revision of etcd now ─┬─ not older than what is known ─► watch goes on
 //	                                                └─ older, or away for long ─► new round: list
 //
 // Promises:
-//   - Only a quorum read goes back. The first list is one too: it requests the empty revision. All
-//     others request nothing older than the known revision, so a server that lags undoes nothing.
-//   - A watch that ended because its time was over, the usual end, costs no further request.
-//   - Rounds, each with a list of its own, begin at least Pause apart.
-//   - A connection that breaks costs no list while the server answers. The watch goes on at once,
-//     and one that breaks again and again half of Pause to Pause after it last did.
+//   - Only a quorum read can take the store back to a lower revision. The first list of a round is
+//     such a read, because it requests the empty revision. All other requests ask for nothing older
+//     than the known revision, so a server that lags undoes no change.
+//   - A watch that ends because its time is over, which is the usual end, continues without a
+//     further request.
+//   - Rounds, each of which begins with a list, begin at least Pause apart.
+//   - If a connection breaks and the server answers, no list is needed. The watch continues at
+//     once. A watch that breaks repeatedly continues half of Pause to Pause after it last
+//     continued.
 //
 // docs/design/0021-restored-etcd.md has the reasons. Start reading at Reflector.Run.
 package reflector

@@ -18,53 +18,56 @@ import (
 )
 
 const (
-	// defaultPause is the least time between the beginnings of two rounds.
+	// defaultPause is the shortest time between the beginnings of two rounds.
 	defaultPause = 5 * time.Second
-	// maxBreak bounds the time for which a watch may be broken and still go on where it was.
-	// Meanwhile a restored etcd may have reached the known revision, and is then indistinguishable
-	// from the former one.
+	// maxBreak is the longest time for which a watch may be broken and still continue at its
+	// revision. After a longer time, a restored etcd may have reached the known revision, and then
+	// cannot be distinguished from the former one.
 	maxBreak = time.Minute
 )
 
-// defaultBackoff is between requests that fail: 0.5 to 1 s at first, 3 to 6 s from the fourth on.
-// So a node requests a list of one kind at most every 3 s while the API server fails. It finds a
-// server that returns within 6 s.
+// defaultBackoff is the pause after a failed request: 0.5 to 1 s at first, 3 to 6 s from the fourth
+// on. So while the API server fails, a node requests a list of one kind at most every 3 s, and it
+// notices within 6 s that the server works again.
 var defaultBackoff = wait.Backoff{Duration: 500 * time.Millisecond, Cap: 3 * time.Second, Factor: 2,
 	Steps: 16, Jitter: 1}
 
-// Reflector reads one kind of object. Its fields are set before Run; Relist, Client, Backoff and Pause
-// may be zero. ReadAgain may be called at any time from any goroutine.
+// Reflector reads one kind of object. Its fields are set before Run; Relist, Client, Backoff and
+// Pause may be zero. ReadAgain may be called at any time from any goroutine.
 type Reflector struct {
 	// Name is the plural resource.
 	Name string
 	// Object has the type of the objects.
 	Object runtime.Object
-	// List and Watch ask the API server.
+	// List and Watch send requests to the API server.
 	List  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	Watch func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
-	// Head returns the revision of etcd now. It is the revision of a list with the limit 1 and no
-	// revision, which the API server answers by a quorum read.
+	// Head returns the present revision of etcd. It must be the revision of a list with limit 1 and
+	// without a revision, which the API server answers by a quorum read.
 	Head func(ctx context.Context) (revision string, err error)
-	// Report receives the error of each request that failed, and nil when the store is like the
-	// server again: a list was read, or a watch goes on.
+	// Report is called with the error of each failed request. It is called with nil when the store
+	// follows the server again, because a list was read or a watch continues.
 	Report func(err error)
-	// Relist, if not nil, is called when a watch that failed could go on. If it returns true, all is
-	// listed instead, so that Report(nil) means that the store has what the server has.
+	// Relist is called when a watch that failed could continue. If it returns true, all objects are
+	// listed instead, so that the store is equal to the server at the next Report(nil). If it is
+	// nil, the watch continues.
 	Relist func() bool
-	// Client, if not nil, reports by its methods that it supports no streaming lists (see cache).
+	// Client is the client of List and Watch. Package cache checks by its methods whether it
+	// supports streaming lists. If it is nil, it does.
 	Client any
-	// Backoff is between requests that fail; nil means 0.5 to 1 s at first, up to 3 to 6 s.
+	// Backoff is the pause after a failed request. Nil means 0.5 to 1 s at first, up to 3 to 6 s.
 	Backoff *wait.Backoff
-	// Pause is the least time between the beginnings of two rounds; 0 means 5 s. A watch that broke
-	// goes on at once, and one that breaks again half of Pause to Pause later.
+	// Pause is the shortest time between the beginnings of two rounds. 0 means 5 s. A broken watch
+	// continues at once. If it breaks again soon, it continues half of Pause to Pause later.
 	Pause time.Duration
 
 	mu sync.Mutex
-	// end ends the present round; nil before the first.
+	// end ends the present round. It is nil before the first round.
 	end context.CancelFunc
 }
 
-// WentBackError reports that etcd has a lower revision than one that it had: it was restored.
+// WentBackError reports that the revision of etcd, Head, is lower than the revision Known, which
+// was read before. That means that etcd was restored.
 type WentBackError struct{ Known, Head string }
 
 func (e *WentBackError) Error() string {
@@ -72,11 +75,11 @@ func (e *WentBackError) Error() string {
 		"of etcd: all is read again", e.Known, e.Head)
 }
 
-// errAgain ends a round, in which client-go remembers a revision.
+// errAgain is the error of a request that ends the round instead.
 var errAgain = errors.New("what is known may not be what etcd has: all is read again")
 
-// Run keeps store like the API server's list, until ctx ends. While the server is away the store
-// stays as it is.
+// Run keeps store equal to the API server's list until ctx ends. While the server does not answer,
+// the store does not change.
 func (r *Reflector) Run(ctx context.Context, store cache.ReflectorStore) {
 	for ctx.Err() == nil {
 		least := time.NewTimer(r.pause())
@@ -96,7 +99,7 @@ func (r *Reflector) pause() time.Duration {
 	return r.Pause
 }
 
-// ReadAgain makes Run list all objects by a quorum read, soon, and watch from there.
+// ReadAgain makes Run begin another round soon, which lists all objects by a quorum read.
 func (r *Reflector) ReadAgain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +108,8 @@ func (r *Reflector) ReadAgain() {
 	}
 }
 
-// round runs a client-go reflector, which at first knows no revision, until what it knows may be
-// wrong.
+// round runs a new client-go reflector, which begins with a list without a revision. It returns
+// when ctx ends, when the known revision may not be valid any more, or after ReadAgain.
 func (r *Reflector) round(ctx context.Context, store cache.ReflectorStore) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -120,37 +123,41 @@ func (r *Reflector) round(ctx context.Context, store cache.ReflectorStore) {
 	if r.Client != nil {
 		lw = cache.ToListWatcherWithWatchListSemantics(lw.(*cache.ListWatch), r.Client)
 	}
-	backoff := defaultBackoff // a copy: it counts its steps
+	backoff := defaultBackoff // a copy, because a Backoff counts its steps
 	if r.Backoff != nil {
 		backoff = *r.Backoff
 	}
 	inner := cache.NewReflectorWithOptions(lw, r.Object, mirror{store, d},
 		cache.ReflectorOptions{Name: r.Name, TypeDescription: r.Name, Backoff: &backoff})
-	// client-go takes a connection that was reset for the end of a watch, which goes on, and one
-	// that was aborted or lost for an internal error, after which it waits and lists all again.
+	// client-go continues a watch whose connection was reset. A connection that was aborted or lost
+	// is an internal error for client-go, after which it would list all objects. With this setting
+	// it retries the watch.
 	inner.MaxInternalErrorRetryDuration = maxBreak
 	inner.RunWithContext(ctx)
 }
 
-// round holds the state since a list without a revision. Its requests are made one after the other.
+// round holds the state of a round, which begins with a list without a revision. client-go makes
+// the requests of a round one after another.
 type round struct {
 	*Reflector
 	end context.CancelFunc
 
-	// listed reports whether the last request was a plain list: a watch goes on from there.
+	// listed reports whether the last request was a plain list that succeeded. The next watch then
+	// continues at the revision of that list.
 	listed bool
-	// ends is when the last watch is over by itself.
+	// ends is the time at which the server ends the last watch.
 	ends time.Time
-	// broken is when the first of the requests failed that all failed since; zero when none did.
+	// broken is the time of the first failed request since the last success. It is zero if no
+	// request failed since.
 	broken time.Time
-	// resumed is when a watch last went on, or tried to, before its time was over.
+	// resumed is the time at which a broken watch last continued, or tried to.
 	resumed time.Time
 }
 
 func (d *round) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	switch o.ResourceVersion {
 	case "0":
-		o.ResourceVersion = "" // "0" would accept the content of any cache, however old
+		o.ResourceVersion = "" // "0" would accept the content of any cache, regardless of its age
 	case "":
 	default:
 		if err := d.check(ctx, o.ResourceVersion); err != nil {
@@ -169,7 +176,7 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	usual := !streams && (d.listed || d.broken.IsZero() && !time.Now().Before(d.ends))
 	d.listed = false
 	if o.ResourceVersion != "" && !usual {
-		if !streams { // that one has waited for the back-off
+		if !streams { // before a streaming list, client-go has waited for the backoff
 			if err := d.space(ctx); err != nil {
 				return nil, err
 			}
@@ -181,11 +188,11 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 
 	w, err := d.Watch(ctx, o)
 	switch {
-	case err == nil && streams: // the store is like the server once all was sent
+	case err == nil && streams: // Replace reports the success once all objects were sent
 	case err == nil:
 		d.restored()
 	case streams && apierrors.IsInvalid(err):
-		// The next request to a server without streaming lists is for a plain list.
+		// The server does not support streaming lists, so client-go sends a plain list next.
 	default:
 		d.failed(err)
 	}
@@ -195,8 +202,8 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	return w, err
 }
 
-// space waits where the watch broke a moment ago, too: half of Pause to Pause after it last went
-// on.
+// space delays a watch that broke repeatedly. It waits until half of Pause to Pause after the watch
+// last continued.
 func (d *round) space(ctx context.Context) error {
 	half := d.pause() / 2
 	due := time.NewTimer(time.Until(d.resumed.Add(half + rand.N(max(half, 1)))))
@@ -210,7 +217,8 @@ func (d *round) space(ctx context.Context) error {
 	return nil
 }
 
-// check returns an error unless what is known by revision is still what etcd had.
+// check returns an error if a watch must not continue at the revision known, or if that cannot be
+// checked.
 func (d *round) check(ctx context.Context, known string) error {
 	if !d.broken.IsZero() && (time.Since(d.broken) > maxBreak || d.Relist != nil && d.Relist()) {
 		d.end()
@@ -230,7 +238,8 @@ func (d *round) check(ctx context.Context, known string) error {
 	return nil
 }
 
-// Older reports whether revision a is lower than b, or they cannot be compared.
+// Older reports whether revision a is lower than b. It also returns true if they cannot be
+// compared.
 func Older(a, b string) bool {
 	m, err := strconv.ParseUint(a, 10, 64)
 	n, err2 := strconv.ParseUint(b, 10, 64)
@@ -249,7 +258,8 @@ func (d *round) restored() {
 	d.Report(nil)
 }
 
-// mirror passes all on to a store and notes when a list was read.
+// mirror is the store of client-go's reflector. It passes all calls to a store and reports each
+// complete list to the round.
 type mirror struct {
 	cache.ReflectorStore
 	round *round
@@ -257,7 +267,7 @@ type mirror struct {
 
 var _ cache.TransformingStore = mirror{}
 
-// Replace takes a complete list.
+// Replace replaces the content of the store with a complete list.
 func (m mirror) Replace(list []any, revision string) error {
 	if err := m.ReflectorStore.Replace(list, revision); err != nil {
 		return err

@@ -6,15 +6,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ReportAtOnce changes a configuration so that client-go does not repeat reads by itself. A server
-// whose cache lags answers 504 with Retry-After, and so does one that is overloaded with 429.
-// client-go repeats such a request ten times (withRetry in k8s.io/client-go/rest/with_retry.go):
-// for 40 s a Reflector would not learn that it failed, and neither reads by quorum nor reports it.
+// ReportAtOnce changes cfg so that client-go does not repeat reads. A server whose cache lags
+// answers 504 with Retry-After, and an overloaded server answers 429 with Retry-After. client-go
+// repeats such a request ten times (withRetry in k8s.io/client-go/rest/with_retry.go). During that
+// time, up to 40 s, a Reflector would not know of the failure, so it would neither report it nor
+// make a quorum read.
 func ReportAtOnce(cfg *rest.Config) {
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return reporter{rt} })
 }
 
-// reporter takes from answers to reads what makes client-go repeat them.
+// reporter removes the header Retry-After from responses to GET requests.
 type reporter struct{ http.RoundTripper }
 
 func (r reporter) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -25,5 +26,5 @@ func (r reporter) RoundTrip(request *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// WrappedRoundTripper returns the transport beneath, as k8s.io/apimachinery/pkg/util/net expects.
+// WrappedRoundTripper returns the wrapped transport. k8s.io/apimachinery/pkg/util/net calls it.
 func (r reporter) WrappedRoundTripper() http.RoundTripper { return r.RoundTripper }

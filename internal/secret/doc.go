@@ -4,15 +4,15 @@
 // (MADV_DONTDUMP) and out of children (MADV_WIPEONFORK). Free overwrites a value with zeros before
 // its memory is used again. The garbage collector neither copies nor scans this memory.
 //
-// It refuses a type with pointers by contract, not by a check: T must hold bytes and numbers only.
-// A process without CAP_IPC_LOCK may reach RLIMIT_MEMLOCK; Locked then reports false and the memory
-// is used all the same.
+// A type in an Arena must contain only bytes and numbers, and no pointers. This is not checked. A
+// process without CAP_IPC_LOCK may reach RLIMIT_MEMLOCK. The memory is then used without a lock,
+// and Locked returns false.
 //
-// Sealed is such memory that another process reads, to go on with the keys.
+// Sealed is memory for keys that one process passes to another.
 //
-// The runtime manages stacks. It copies a stack that grows and does not erase the old place:
-// Reserve makes room before a computation, and Scrub overwrites what the computation left. The
-// runtime also copies a stack that shrinks: KeepStacks and Environ switch that off.
+// The Go runtime copies a stack that grows and does not erase the old copy. So Reserve makes the
+// stack large enough before a computation on secrets, and Scrub overwrites the stack afterwards.
+// The runtime also copies a stack that shrinks, which KeepStacks and Environ turn off.
 //
 // Start reading at Alloc.
 package secret

@@ -12,7 +12,7 @@ import (
 type Sealed struct {
 	// FD is the descriptor to send. Close closes it.
 	FD int
-	// Bytes is the mapping: writable for the maker, readable for the other side.
+	// Bytes is the mapping. It is writable in the process that made it, and read-only in the other.
 	Bytes []byte
 
 	maker    bool
@@ -22,11 +22,11 @@ type Sealed struct {
 // maxSealed bounds the size that OpenSealed maps, bytes.
 const maxSealed = 1 << 30
 
-// seals keep the size, and allow only the maker's mapping to write. The maker needs it to
-// overwrite the memory.
+// seals forbid changes of the size and writes other than by the mapping that exists, which the
+// maker needs to overwrite the memory at the end.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
 
-// NewSealed returns zeroed memory of that size. Seal has to follow before FD is sent.
+// NewSealed returns zeroed memory of size bytes. The caller must call Seal before it sends FD.
 func NewSealed(size int) (*Sealed, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate("kubeveil", flags|unix.MFD_NOEXEC_SEAL)
@@ -57,8 +57,9 @@ func (s *Sealed) Seal() error {
 	return nil
 }
 
-// OpenSealed maps sealed memory of another process for reading. It refuses a descriptor without the
-// seals: its maker could shrink it under the reader. It takes fd when there is no error.
+// OpenSealed maps sealed memory of another process for reading. A descriptor without the seals is
+// an error, because the other process could shrink the memory during a read. Unless it returns an
+// error, OpenSealed takes ownership of fd.
 func OpenSealed(fd int) (*Sealed, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *Sealed) mapped(size, prot int) error {
 		return err
 	}
 	s.unlocked = unix.Mlock(b) != nil
-	// The lock is what counts.
+	// Errors are ignored, because the lock is the important protection.
 	_ = unix.Madvise(b, unix.MADV_DONTDUMP)
 	_ = unix.Madvise(b, unix.MADV_DONTFORK)
 	s.Bytes = b
@@ -99,8 +100,8 @@ func (s *Sealed) mapped(size, prot int) error {
 // Locked reports whether the memory is locked against swapping.
 func (s *Sealed) Locked() bool { return !s.unlocked }
 
-// Close unmaps the memory. The maker overwrites it first, for both sides. A second call does
-// nothing.
+// Close unmaps the memory. In the process that made the memory, it first overwrites the content for
+// both processes. A second call does nothing.
 func (s *Sealed) Close() {
 	if s.Bytes == nil {
 		return

@@ -11,11 +11,11 @@ import (
 const (
 	chunk = 64 << 10
 	unit  = 256
-	// largest is the size of the largest value, bytes.
+	// largest is the size in bytes of the largest value that can be allocated.
 	largest = 8 << 10
 )
 
-// Arena hands out memory for keys. It is safe for concurrent use. The zero value is ready.
+// Arena allocates memory for keys. It is safe for concurrent use. The zero value is ready.
 type Arena struct {
 	mu       sync.Mutex
 	free     [largest/unit + 1][]unsafe.Pointer // by size in units
@@ -30,7 +30,7 @@ func Alloc[T any](a *Arena) (*T, error) {
 	return (*T)(p), err
 }
 
-// Free overwrites p with zeros and gives its memory back. A nil p is allowed.
+// Free overwrites *p with zeros and returns its memory to the arena. p may be nil.
 func Free[T any](a *Arena, p *T) {
 	if p == nil {
 		return
@@ -68,7 +68,8 @@ func (a *Arena) alloc(size uintptr) (unsafe.Pointer, error) {
 		if unix.Mlock(b) != nil {
 			a.unlocked = true
 		}
-		// Old kernels know neither advice; the lock above is what counts.
+		// Old kernels may not support these. Errors are ignored, because the lock is the important
+		// protection.
 		_ = unix.Madvise(b, unix.MADV_DONTDUMP)
 		_ = unix.Madvise(b, unix.MADV_WIPEONFORK)
 		a.chunks = append(a.chunks, b)

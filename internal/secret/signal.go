@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preempts is the signal by which the runtime preempts a goroutine (runtime/signal_unix.go).
+// preempts is the signal with which the runtime preempts a goroutine (runtime/signal_unix.go).
 const preempts = unix.SIGURG
 
-// Unpreempted calls f, with a stack as of Reserve and Scrub, while no signal preempts the
-// goroutine. A preemption writes the vector registers to the heap, and they hold what the last copy
-// of more than 16 bytes copied. f overwrites these registers before it returns. An error means that
-// f was not called.
+// Unpreempted calls f between Reserve and Scrub, while the preemption signal is blocked. A
+// preemption would save the vector registers on the heap. These registers hold data of the last
+// copy of more than 16 bytes, so f must overwrite them before it returns. An error means that f was
+// not called.
 func Unpreempted(f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

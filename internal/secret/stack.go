@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepStacks is the setting that keeps the garbage collector from shrinking stacks (Go's package
-// runtime, GODEBUG). Otherwise the collector could move a stack to a smaller place in the middle of
-// a computation on secrets, and Scrub would not overwrite the old place. The runtime reads the
-// setting at start only.
+// keepStacks is the GODEBUG setting with which the garbage collector does not shrink stacks (Go's
+// package runtime). Otherwise the collector could copy a stack to a smaller one during a
+// computation on secrets, and Scrub would not overwrite the old stack. The runtime reads the
+// setting only when the program starts.
 const keepStacks = "gcshrinkstackoff=1"
 
-// variable is the environment variable of the runtime's settings.
+// variable is the name of the environment variable GODEBUG and "=".
 const variable = "GODEBUG="
 
-// KeepStacks starts the program again in this process, with the environment that Environ returns.
-// If that succeeds, it does not return. Arguments, process id and inherited descriptors stay. It
-// returns nil if the process has that environment already. Call it first in main.
+// KeepStacks executes the program again in this process, with the environment that Environ returns.
+// If that succeeds, KeepStacks does not return. Arguments, process ID and inherited descriptors
+// stay. It returns nil if the process already has the setting. It must be the first call in main.
 func KeepStacks() error {
 	if StacksAreKept() {
 		return nil
@@ -42,7 +42,7 @@ func Environ() []string {
 	if has := os.Getenv("GODEBUG"); has != "" {
 		settings = has + "," + settings
 	}
-	// Of two variables of one name, the runtime reads the first.
+	// Of two variables with the same name, the runtime reads the first.
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, variable)
 	})
@@ -64,11 +64,11 @@ func StacksAreKept() bool {
 // the stack grew during the computation, the runtime would leave a copy of it behind.
 func Reserve()
 
-// scrubbed is how much of the stack Scrub overwrites, bytes.
+// scrubbed is the number of bytes of the stack that Scrub overwrites.
 const scrubbed = 2048
 
-// Scrub overwrites the stack below the caller's frame. Call it after a computation on secrets has
-// returned: its variables are still there.
+// Scrub overwrites the stack below the caller's frame. It must be called after a computation on
+// secrets has returned, because the variables of the computation are still on the stack.
 //
 //go:noinline
 func Scrub() {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// From linux/inet_diag.h: the attribute that has a program, and two operations.
+	// Values of linux/inet_diag.h: the attribute with the filter program, and two operations.
 	reqBytecode = 1
 	destination = 8 // INET_DIAG_BC_D_COND
 	jump        = 1 // INET_DIAG_BC_JMP
@@ -20,17 +20,19 @@ const (
 	mostRemotes = 1024
 )
 
-// filter returns a program of inet_diag (inet_diag_bc_run in net/ipv4/inet_diag.c). It selects the
-// sockets that are connected to one of remotes. An IPv4 remote also matches as a mapped address.
-// Remotes beyond mostRemotes are left out.
+// filter returns a filter program for inet_diag (inet_diag_bc_run in net/ipv4/inet_diag.c). It
+// selects the sockets that are connected to one of remotes. An IPv4 remote also matches as a mapped
+// address. Remotes after the first mostRemotes are left out.
 //
-// An operation has two offsets, in bytes from its own start. After a match the program goes on at
-// "yes", otherwise at "no". "yes" has 8 bits. It must be the length of the operation, because the
-// kernel walks along it to check the program. "no" has 16 bits. A program that ends exactly at its
-// end selects the socket; one that goes 4 bytes past its end rejects it.
+// An operation has two offsets, in bytes from its own start. If it matches, the program continues
+// at the offset "yes", otherwise at "no". "yes" has 8 bits and must be the length of the operation,
+// because the kernel follows it to check the program. "no" has 16 bits. If the program reaches
+// exactly its end, the socket is selected. If it reaches 4 bytes past its end, the socket is
+// rejected.
 //
-// So each condition but the last is followed by a jump to the end: a match runs into the jump, and
-// anything else skips the jump to the next condition. The last condition goes past the end.
+// So each condition except the last is followed by a jump to the end. If a condition matches, the
+// program continues at that jump. Otherwise it skips the jump and continues at the next condition.
+// If the last condition does not match, the program continues 4 bytes past the end.
 func filter(remotes []netip.AddrPort) []byte {
 	remotes = remotes[:min(len(remotes), mostRemotes)]
 	var b []byte

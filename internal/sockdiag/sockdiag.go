@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotSupported matches the error of a kernel that closes no sockets of others.
+// ErrNotSupported matches the error if the kernel does not support closing other processes'
+// sockets.
 var ErrNotSupported = errors.New("the kernel closes no sockets of others " +
 	"(CONFIG_INET_DIAG_DESTROY, CONFIG_INET_TCP_DIAG, CONFIG_INET_UDP_DIAG)")
 
 const (
-	// Of linux/sock_diag.h.
+	// Message types of linux/sock_diag.h.
 	byFamily = 20
 	destroy  = 21
 
@@ -26,45 +27,45 @@ const (
 	// Offsets in struct inet_diag_sockid.
 	idDport, idDst, idCookie = 2, 20, 40
 
-	// Values of idiag_timer (net/ipv4/inet_diag.c): the timer of retransmissions, and the one of a
-	// socket that its program has closed, which sends nothing.
+	// Values of idiag_timer (net/ipv4/inet_diag.c): the retransmission timer, and the timer of a
+	// socket in time-wait, which its program has closed and which sends nothing.
 	retransmission, timeWait = 1, 3
 
 	// synSent is TCP_SYN_SENT of linux/tcp_states.h.
 	synSent = 2
 
-	// mostClosed bounds the sockets that one call closes in one family: a program with more keeps
-	// the rest until the next call. mostRead bounds those that it reads of one family to choose from,
-	// if they are connected to one remote: each costs some 2 us.
+	// mostClosed bounds the sockets that one call closes in one family. Further sockets stay until
+	// the next call. mostRead bounds the sockets of one family that a call reads if it has a
+	// remote. To read a socket takes about 2 us.
 	mostClosed, mostRead = 4096, 1 << 14
 
 	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to
-	// it by itself: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK,
-	// CLOSING. A connected UDP socket is ESTABLISHED.
+	// the peer without its program: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2,
+	// CLOSE_WAIT, LAST_ACK, CLOSING. A connected UDP socket is ESTABLISHED.
 	connected = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 )
 
 // Socket is a connected socket, as sock_diag describes it.
 type Socket struct {
-	// Remote is its remote address; an IPv4 address is never mapped.
+	// Remote is the remote address and port. An IPv4 address is never mapped.
 	Remote netip.AddrPort
-	// Cookie is the number that BPF programs know it by.
+	// Cookie is the socket cookie, which BPF programs can read too.
 	Cookie uint64
 	// Connecting reports whether a TCP socket still waits for the answer to its SYN.
 	Connecting bool
-	// Retransmits counts the retransmissions of a TCP socket since its peer last acknowledged
-	// something. It is 0 if nothing waits for an acknowledgement.
+	// Retransmits counts the retransmissions of a TCP socket since the last acknowledgement of its
+	// peer. It is 0 if no data waits for an acknowledgement.
 	Retransmits int
 }
 
-// Stuck reports whether a TCP socket waits for a silent peer: it is connecting, or sent the same
-// data three times without an acknowledgement.
+// Stuck reports whether a TCP socket may wait for a silent peer: the socket is connecting, or sent
+// the same data three times without an acknowledgement.
 func (s Socket) Stuck() bool { return s.Connecting || s.Retransmits >= 2 }
 
-// Close closes the sockets of a protocol (unix.IPPROTO_TCP, unix.IPPROTO_UDP) that are connected to
-// remote and for which lost returns true, and returns how many. A nil lost means all. IPv6 sockets
-// with a mapped IPv4 address count. One call reads at most 16,384 sockets per family and closes at
-// most 4,096.
+// Close closes the sockets of a protocol (unix.IPPROTO_TCP or unix.IPPROTO_UDP) that are connected
+// to remote and for which lost returns true. It returns the number of closed sockets. A nil lost
+// means all sockets. IPv6 sockets with a mapped IPv4 address are included. One call reads at most
+// 16,384 sockets per family and closes at most 4,096.
 func Close(protocol uint8, remote netip.AddrPort, lost func(Socket) bool) (closed int, err error) {
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 	closed, err = closeAll(protocol, []netip.AddrPort{remote},
@@ -75,9 +76,9 @@ func Close(protocol uint8, remote netip.AddrPort, lost func(Socket) bool) (close
 	return closed, err
 }
 
-// Find calls found with the sockets of a protocol that are connected to one of some remotes, until
-// it returns false. IPv6 sockets with a mapped IPv4 address count. Remotes beyond 1,024 are left
-// out; without remotes there is nothing to find.
+// Find calls found with each socket of a protocol that is connected to one of remotes, until found
+// returns false. IPv6 sockets with a mapped IPv4 address are included. Remotes after the first
+// 1,024 are left out. Without remotes, Find does nothing.
 func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) error {
 	if len(remotes) == 0 {
 		return nil
@@ -98,8 +99,8 @@ func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) err
 	return nil
 }
 
-// CloseIf closes the connected sockets of a protocol for which lost returns true, and returns how
-// many. One call closes at most 4,096 sockets per family.
+// CloseIf closes the connected sockets of a protocol for which lost returns true. It returns the
+// number of closed sockets. One call closes at most 4,096 sockets per family.
 func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {
 	closed, err = closeAll(protocol, nil, lost)
 	if err != nil {
@@ -108,7 +109,8 @@ func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {
 	return closed, err
 }
 
-// closeAll closes sockets that are connected to one of some remotes; no remotes means any.
+// closeAll closes sockets of both families that are connected to one of remotes and for which lost
+// returns true. An empty list of remotes means any remote.
 func closeAll(protocol uint8, remotes []netip.AddrPort,
 	lost func(Socket) bool) (closed int, err error) {
 	for _, family := range families(remotes) {
@@ -157,8 +159,9 @@ func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
 		switch {
 		case err == nil:
 			closed++
-		case errors.Is(err, unix.ENOENT): // its program was faster
-		// this one, if others are closed: it is over, and only its time-wait is left
+		case errors.Is(err, unix.ENOENT): // its program has closed it
+		// If other sockets could be closed, this socket is already in time-wait. Otherwise the
+		// kernel does not support closing.
 		case errors.Is(err, unix.EOPNOTSUPP):
 			refused = true
 		default:
@@ -172,7 +175,8 @@ func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
 	return closed, nil
 }
 
-// choose returns sockets of a family for which lost returns true, after it has read most sockets.
+// choose returns the IDs of sockets of a family for which lost returns true. It reads at most
+// "most" sockets and returns at most mostClosed.
 func choose(family, protocol uint8, remotes []netip.AddrPort, lost func(Socket) bool,
 	most int) (ids [][sizeofID]byte, err error) {
 	read := 0
@@ -190,8 +194,9 @@ func dial() (fd int, err error) {
 	return unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 }
 
-// list calls found with the connected sockets of a family until it returns false. The kernel
-// selects those that are connected to one of some remotes; no remotes means any.
+// list calls found with the connected sockets of a family until found returns false. The kernel
+// selects the sockets that are connected to one of remotes. An empty list of remotes means any
+// remote.
 func list(family, protocol uint8, remotes []netip.AddrPort,
 	found func(id [sizeofID]byte, s Socket) bool) error {
 	fd, err := dial()
@@ -205,7 +210,7 @@ func list(family, protocol uint8, remotes []netip.AddrPort,
 			id, s, ok := parse(m)
 			return !ok || m[2] == timeWait || found(id, s)
 		})
-	if errors.Is(err, unix.ENOENT) { // the protocol has no lister
+	if errors.Is(err, unix.ENOENT) { // the kernel has no inet_diag handler for the protocol
 		return ErrNotSupported
 	}
 	return err
@@ -231,7 +236,7 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 	return id, s, true
 }
 
-// request returns a struct inet_diag_req_v2, with a filter if there are remotes.
+// request returns a struct inet_diag_req_v2. If there are remotes, a filter program follows it.
 func request(family, protocol uint8, id [sizeofID]byte, remotes []netip.AddrPort) []byte {
 	b := make([]byte, sizeofRequest)
 	b[0], b[1] = family, protocol
@@ -247,8 +252,8 @@ func request(family, protocol uint8, id [sizeofID]byte, remotes []netip.AddrPort
 	return append(b, code...)
 }
 
-// ask sends one request and passes the bodies of the replies to answer, up to the last one or until
-// it returns false.
+// ask sends one request and calls answer with the body of each reply, until the last reply or until
+// answer returns false.
 func ask(fd int, kind, flags uint16, body []byte, answer func([]byte) bool) error {
 	b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(b, uint32(unix.SizeofNlMsghdr+len(body)))
@@ -270,11 +275,11 @@ func ask(fd int, kind, flags uint16, body []byte, answer func([]byte) bool) erro
 	}
 }
 
-// errShort matches a message that is cut.
+// errShort is the error for a truncated netlink message.
 var errShort = errors.New("netlink message is cut")
 
-// read passes the bodies of the messages in b to answer. done reports whether no more are wanted:
-// the last one was among them, or answer returned false.
+// read calls answer with the body of each message in b. done reports whether the request is
+// finished: b contains its last message, or answer returned false.
 func read(b []byte, answer func([]byte) bool) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))

@@ -1,9 +1,9 @@
 // Package tchook attaches BPF programs to the two tc hooks of a link: at tcx, where
 // the kernel has it (6.6), else as direct-action filters of the qdisc clsact.
 //
-// It has what the guard and the services do in the same way. Which programs there
-// must be, and in what order, is theirs. Attachments live as long as their link and
-// have no pin. A link that is gone is ErrLinkGone in every answer.
+// It has the common code of packages guard and service, which decide on the programs and their
+// order. An attachment has no pin and lasts as long as its link. If a link is gone, errors match
+// ErrLinkGone.
 //
 // Start reading at AttachTCX and Filter.
 package tchook
@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// ErrLinkGone matches errors of a link that is no longer there.
+// ErrLinkGone matches the error of a call for a link that does not exist any more.
 var ErrLinkGone = errors.New("link is gone")
 
 // Direction is the direction of packets at a link.
@@ -32,7 +32,7 @@ const (
 	Egress  Direction = "egress"
 )
 
-// TCX returns the attach type of tcx.
+// TCX returns the attach type of the direction at tcx.
 func (d Direction) TCX() ebpf.AttachType {
 	if d == Ingress {
 		return ebpf.AttachTCXIngress
@@ -40,7 +40,7 @@ func (d Direction) TCX() ebpf.AttachType {
 	return ebpf.AttachTCXEgress
 }
 
-// Parent returns where clsact has filters.
+// Parent returns the parent of the filters of the direction at clsact.
 func (d Direction) Parent() uint32 {
 	if d == Ingress {
 		return nl.ClsactIngress
@@ -48,8 +48,8 @@ func (d Direction) Parent() uint32 {
 	return nl.ClsactEgress
 }
 
-// LinkError returns ErrLinkGone for errors that say so. It is for calls that name
-// nothing but the link.
+// LinkError returns ErrLinkGone if err means that an object was not found, otherwise err. It is for
+// calls in which the link is the only object that can be missing.
 func LinkError(err error) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(nl.Err(err), nl.ErrNotFound) {
 		return ErrLinkGone
@@ -57,7 +57,7 @@ func LinkError(err error) error {
 	return err
 }
 
-// ListTCX returns the programs at tcx in the order in which they run.
+// ListTCX returns the programs at tcx of a link and direction, in the order in which they run.
 func ListTCX(index int, d Direction) ([]ebpf.ProgramID, error) {
 	res, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: d.TCX()})
 	if err != nil {
@@ -70,7 +70,7 @@ func ListTCX(index int, d Direction) ([]ebpf.ProgramID, error) {
 	return ids, nil
 }
 
-// AttachTCX attaches a program at tcx; at selects the place: before, after or instead of another
+// AttachTCX attaches a program at tcx. at selects its place: before, after or instead of another
 // program.
 func AttachTCX(index int, d Direction, prog *ebpf.Program, at link.Anchor) error {
 	return LinkError(link.RawAttachProgram(link.RawAttachProgramOptions{
@@ -89,11 +89,11 @@ func DetachTCX(index int, d Direction, prog *ebpf.Program) error {
 	return LinkError(err)
 }
 
-// Clsact is the kind of the qdisc that has programs for both directions. The qdisc
-// ingress, which limits of what comes in may use, can have its place.
+// Clsact is the kind of the qdisc with filters for both directions. A link may have the qdisc
+// ingress in its place, for example for a limit of incoming traffic.
 const Clsact = "clsact"
 
-// clsactHandle is the only handle that the qdisc can have.
+// clsactHandle is the only handle that a clsact qdisc can have.
 const clsactHandle = 0xffff0000
 
 func clsact(index int) *nl.GenericQdisc {
@@ -101,8 +101,8 @@ func clsact(index int) *nl.GenericQdisc {
 		Parent: nl.ClsactParent}, QdiscType: Clsact}
 }
 
-// AddClsact adds clsact to a link. made is false where there is a qdisc in its place
-// already; Places reports its kind.
+// AddClsact adds clsact to a link. made is false if the link already has a qdisc in that place,
+// whose kind Places returns.
 func AddClsact(h *nl.Handle, index int) (made bool, err error) {
 	err = nl.Err(h.QdiscAdd(clsact(index)))
 	if errors.Is(err, nl.ErrExists) {
@@ -123,13 +123,13 @@ func DeleteClsact(h *nl.Handle, index int) error {
 	return err
 }
 
-// Places are the kinds of the qdiscs in the place of clsact, by the index of their
-// link. The zero value reads the qdiscs of all links at its first use.
+// Places holds the kind of the qdisc in the place of clsact for each link. The zero value is ready.
+// It reads the qdiscs of all links at the first call of Kind.
 type Places struct {
 	kinds map[int]string
 }
 
-// Kind returns the kind of a link's qdisc in the place of clsact, empty for none.
+// Kind returns the kind of the qdisc that a link has in the place of clsact, or "" if it has none.
 func (p *Places) Kind(h *nl.Handle, index int) (string, error) {
 	if p.kinds == nil {
 		all, err := h.QdiscList(nil)
@@ -146,7 +146,7 @@ func (p *Places) Kind(h *nl.Handle, index int) (string, error) {
 	return p.kinds[index], nil
 }
 
-// Filters returns the filters of one direction in the order in which they run.
+// Filters returns the filters of a link and direction, in the order in which they run.
 func Filters(h *nl.Handle, index int, d Direction) ([]nl.Filter, error) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
@@ -162,7 +162,7 @@ func Filters(h *nl.Handle, index int, d Direction) ([]nl.Filter, error) {
 	return filters, nil
 }
 
-// Filter returns a direct-action filter for all protocols with a program.
+// Filter returns a direct-action bpf filter with a program, for all protocols.
 func Filter(index int, d Direction, priority uint16, handle uint32, name string,
 	prog *ebpf.Program) *nl.BpfFilter {
 	return &nl.BpfFilter{
@@ -174,7 +174,7 @@ func Filter(index int, d Direction, priority uint16, handle uint32, name string,
 	}
 }
 
-// DeleteFilters deletes the filters that have a program. It is not an error if there are none.
+// DeleteFilters deletes the filters that have the program id. It returns nil if there are none.
 func DeleteFilters(h *nl.Handle, index int, d Direction, id ebpf.ProgramID) error {
 	filters, err := Filters(h, index, d)
 	if err != nil {

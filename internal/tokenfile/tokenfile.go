@@ -1,9 +1,9 @@
 // Package tokenfile has clients of the API server read the file of their bearer token again as soon
 // as the server refuses the token.
 //
-// client-go alone remembers the content of the file for 50 seconds (fileTokenSource in
-// k8s.io/client-go/transport/token_source.go): a node whose token was renewed after it had expired
-// would be refused for that long.
+// Without this package, client-go caches the content of the file for 50 seconds (fileTokenSource in
+// k8s.io/client-go/transport/token_source.go). If a token is renewed after it expired, the API
+// server would refuse the node's requests for that time.
 package tokenfile
 
 import (
@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Renew changes a configuration whose token is in a file; others stay as they are. An answer of 401
-// makes the next request read the file, so the file is read no more often than requests are made.
+// Renew changes cfg so that the next request after a response with status 401 reads the token file
+// again. It does nothing if cfg has no token file.
 func Renew(cfg *rest.Config) {
 	if cfg.BearerTokenFile == "" {
 		return
