@@ -8,11 +8,11 @@
 //		[--bin out/bin] [--agnhost out/bin/agnhost] [--out out/images/conformance.tar]
 //		[--images NAME,…]
 //
-// It prints the images that it made, and those that it knows no recipe for. The archive is what
-// docker save writes: `ctr -n k8s.io images import` reads it.
+// It prints the images that it made and the images for which it has no recipe. The archive has the
+// format of docker save, which `ctr -n k8s.io images import` reads.
 //
-// It imports e2e/conformance for the registry and the list of repositories by which a run gives the
-// tests these images: both sides must use the same names.
+// It imports e2e/conformance for the name of the registry and the list of repositories. A
+// conformance run passes the same list to the tests, so that they request these images.
 package main
 
 import (
@@ -122,8 +122,8 @@ func run(ctx context.Context, wanted []string, k *kitchen, bin, out string) (err
 	return os.Rename(out+".new", out)
 }
 
-// wantedImages reads from e2e.test the images of its tests, as it names them when all come from our
-// registry.
+// wantedImages returns the images that the tests in the program e2e.test use. It passes our list of
+// repositories to e2e.test, so that the names have our registry.
 func wantedImages(ctx context.Context, program string) (images []string, err error) {
 	list, err := os.CreateTemp("", "repo-list-*.yaml")
 	if err != nil {

@@ -20,18 +20,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// searchPath is PATH in all images.
+// searchPath is the environment variable PATH in all images.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// recipes are how images are made, by name without registry and tag. Upstream makes most of them
-// from Alpine or Debian with the same programs; what differs is the C library and the programs'
-// versions.
+// recipes are the functions that make the images, by the name of the image without registry and
+// tag. Upstream makes most of these images from Alpine or Debian with the same programs. Ours
+// differ in the C library and the versions of the programs.
 var recipes = map[string]func(*kitchen) (v1.Image, error){
 	"agnhost": func(k *kitchen) (v1.Image, error) {
 		return k.image(v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
 			k.debian, k.agnhost)
 	},
-	// Its entry point is the same program: static, and it waits for signals as pause does.
+	// The program of this image is agnhost, which is static and has a verb that waits for signals
+	// like pause.
 	"pause": func(k *kitchen) (v1.Image, error) {
 		return k.image(v1.Config{Entrypoint: []string{"/agnhost", "pause"}}, k.agnhost)
 	},
@@ -52,7 +53,8 @@ var recipes = map[string]func(*kitchen) (v1.Image, error){
 	},
 }
 
-// kitchen holds the layers of the images. Each layer is in the archive once.
+// kitchen holds the layers of the images. Images share layers, and each layer is in the archive
+// once.
 type kitchen struct {
 	debian, agnhost, regression v1.Layer
 }
@@ -64,11 +66,11 @@ func newKitchen(root, bin, agnhost, porter string) (*kitchen, error) {
 	}
 	host, err := newLayer([]entry{
 		{name: "agnhost", from: agnhost},
-		// Some tests start it by this name.
+		// Some tests start agnhost by this name.
 		{name: "agnhost-2", link: "agnhost"},
 		{name: "coredns", from: filepath.Join(bin, "coredns")},
 		{name: "uploads/"},
-		// Its files for TLS.
+		// The certificate and key of agnhost's TLS servers.
 		{name: "localhost.crt", from: filepath.Join(porter, "localhost.crt")},
 		{name: "localhost.key", from: filepath.Join(porter, "localhost.key")},
 	})
@@ -83,7 +85,7 @@ func newKitchen(root, bin, agnhost, porter string) (*kitchen, error) {
 	return &kitchen{debian: debian, agnhost: host, regression: regression}, nil
 }
 
-// image stacks layers under a configuration.
+// image returns an image with these layers and this configuration.
 func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
@@ -99,8 +101,9 @@ func (k *kitchen) image(config v1.Config, layers ...v1.Layer) (v1.Image, error) 
 	return mutate.ConfigFile(img, file)
 }
 
-// entry is one name in a layer: a folder when the name ends in a slash, a link when link is set, a
-// file of that content, or otherwise a copy of a file of this machine. All users may run it.
+// entry is a file in a layer. If name ends in a slash, it is a folder. If link is set, it is a
+// symbolic link. If from is set, it is a copy of that file of this machine. Otherwise it is a file
+// with content. All users may read and execute it.
 type entry struct {
 	name, from, link, content string
 }
@@ -144,16 +147,17 @@ func (e entry) add(w *tar.Writer) error {
 	return err
 }
 
-// packed compresses lightly: the archive is read by emulated machines.
+// packed returns a layer with the tar archive b. It compresses at the fastest level, because
+// emulated machines must read the layer.
 func packed(b []byte) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1),
 		tarball.WithCompressedCaching)
 }
 
-// alternatives are links that the packages' scripts, which have not run, would have made. They
-// replace files of the packages by that name. The shell is one that knows let: specs of volumes
-// count with it, and would count forever without.
+// alternatives are symbolic links that the scripts of the packages would have made. The scripts
+// have not run. A link replaces a file of that name in a package. sh must be a shell with the
+// builtin let: some specs of volumes count with let, and would loop forever without it.
 var alternatives = map[string]string{
 	"bin/nc":             "nc.openbsd",
 	"bin/sh":             "bash",
@@ -161,15 +165,16 @@ var alternatives = map[string]string{
 	"usr/sbin/ip6tables": "ip6tables-nft",
 }
 
-// applets are programs that BusyBox's images have and the packages lack. They do not include its
-// wget: linked statically with this C library, it crashes when it looks up an address.
+// applets are programs that images of BusyBox have and the packages may lack. They become links to
+// busybox. wget is not among them, because BusyBox's wget, linked statically with this C library,
+// crashes when it looks up an address.
 var applets = []string{
 	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6",
 	"ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
 }
 
-// called are programs that the specs' own commands name. Without this check, a missing one would
-// show only after minutes, in a spec that fails.
+// called are programs that commands in the specs run. debianLayer checks that they exist. Otherwise
+// a missing program would only show after minutes, in a failed spec.
 var called = []string{
 	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig",
 	"diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
@@ -178,18 +183,18 @@ var called = []string{
 	"touch", "tr", "true", "wc", "wget", "xargs",
 }
 
-// accounts are the files with accounts that programs read. The packages' scripts, which have not
-// run, would have made them.
+// accounts are files that the scripts of the packages would have made, such as the files with user
+// accounts. The scripts have not run.
 var accounts = []entry{
 	{name: "etc/passwd",
 		content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
 	{name: "etc/group", content: "root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"},
-	// As BusyBox's, which the specs expect, wget tries once.
+	// The specs expect BusyBox's wget, which tries only once.
 	{name: "root/.wgetrc", content: "tries = 1\n"},
 }
 
-// debianLayer is the archive of unpacked packages without devices, with alternatives, and the
-// applets for which it has no name.
+// debianLayer returns a layer with the unpacked packages in the archive at path, without devices,
+// and with alternatives, accounts, and links for missing applets.
 func debianLayer(path string) (v1.Layer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -267,7 +272,8 @@ func copyTree(w *tar.Writer, r *tar.Reader) (map[string]bool, error) {
 	}
 }
 
-// missingLinks returns alternatives, and the applets that no folder of PATH contains, sorted.
+// missingLinks returns links for the alternatives, and for the applets that no folder in PATH
+// contains, sorted by name.
 func missingLinks(names map[string]bool) []entry {
 	var out []entry
 	for name, to := range alternatives {

@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// Package is a package and what it imports. Packages of this module are named by their paths in it.
+// Package is a package and its imports. Packages of this module are named by their paths in the
+// module, such as pkg/abi.
 type Package struct {
 	Path string
-	// Imports and TestImports are what the package and its test files import.
+	// Imports are the imports of the package, TestImports those of its test files.
 	Imports, TestImports []string
 }
 
-// Check returns what breaks Rules and Layers, sorted, one message each. It also returns which
-// entries of them fit no package of pkgs, so that they can be removed.
+// Check returns a message for each import in pkgs that violates Rules or Layers, and for each entry
+// of Rules or Layers that is not needed for pkgs and must be removed. The messages are sorted.
 func Check(pkgs []Package) (problems []string) {
 	c := checker{known: map[string]bool{}, used: map[string]bool{}}
 	for _, p := range pkgs {
@@ -38,7 +39,7 @@ func Check(pkgs []Package) (problems []string) {
 
 type checker struct {
 	known    map[string]bool // packages
-	used     map[string]bool // entries that allowed an import, see entry
+	used     map[string]bool // keys of entry for entries of Rules that allowed an import
 	problems []string
 }
 
@@ -46,7 +47,7 @@ func (c *checker) add(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// judge checks an import of a package, or of its tests.
+// judge checks the import of dep by from. test reports whether the import is in a test.
 func (c *checker) judge(from, dep string, test bool) {
 	if !in(from, Product) {
 		return
@@ -71,10 +72,10 @@ func (c *checker) judge(from, dep string, test bool) {
 	c.climb(from, dep)
 }
 
-// allows reports whether rule i allows the import all the same.
+// allows reports whether rule i has an exception for the import.
 func (c *checker) allows(i int, from, dep string, test bool) bool {
 	if slices.ContainsFunc(Rules[i].Deps, func(d string) bool { return in(from, []string{d}) }) {
-		return true // a package may import itself in its tests, and what is below it
+		return true // a forbidden package may import itself in tests, and packages below itself
 	}
 	for _, a := range Rules[i].Allow {
 		if in(from, []string{a}) {
@@ -93,7 +94,7 @@ func (c *checker) allows(i int, from, dep string, test bool) bool {
 
 func entry(rule int, folder string) string { return fmt.Sprint(rule, " ", folder) }
 
-// climb checks that an import leads to a lower floor.
+// climb checks that an import within a room leads to a lower floor.
 func (c *checker) climb(from, dep string) {
 	room, high, unit := floorOf(from)
 	other, low, dest := floorOf(dep)
@@ -104,7 +105,7 @@ func (c *checker) climb(from, dep string) {
 		"move what is needed down", from, dep, room)
 }
 
-// floor checks that a package of a room with floors is on one.
+// floor checks that a package in a room with floors is on a floor.
 func (c *checker) floor(pkg string) {
 	room, _, unit := floorOf(pkg)
 	if room != "" && unit == "" && pkg != room && !isHelper(pkg) {
@@ -112,8 +113,9 @@ func (c *checker) floor(pkg string) {
 	}
 }
 
-// floorOf returns the room of a package, the number of its floor, 0 the highest, and the path there
-// that it belongs to; the path is empty if there is none.
+// floorOf returns the room of a package, the number of its floor, where 0 is the highest, and the
+// path in Layers to which it belongs. unit is "" if the package is on no floor, and room is "" if
+// its top-level folder has no floors.
 func floorOf(pkg string) (room string, floor int, unit string) {
 	room, _, _ = strings.Cut(pkg, "/")
 	layers, ok := Layers[room]
@@ -130,7 +132,8 @@ func floorOf(pkg string) (room string, floor int, unit string) {
 	return room, floor, unit
 }
 
-// stale reports entries that fit nothing.
+// stale adds a message for each entry of Rules that allowed no import, and for each path in Layers
+// without a package.
 func (c *checker) stale() {
 	for i, r := range Rules {
 		for _, a := range slices.Concat(r.Allow, r.Tests) {

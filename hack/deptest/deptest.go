@@ -1,9 +1,9 @@
 // Package deptest holds the rules of who may import what, each with its reason, and checks packages
 // by them.
 //
-// Rules and Layers are the only list of import rules: docs/architecture.md is generated from them,
-// and a test here checks all packages of the module. Forbid holds what a program may not link at
-// all; the deps_test.go of each program calls it.
+// Rules and Layers are the only list of import rules. docs/architecture.md is generated from them,
+// and a test in this package checks all packages of the module. Forbid is for packages that a
+// program must not link at all. The deps_test.go of each program calls it.
 //
 // Start reading at rule.go.
 package deptest
@@ -17,8 +17,8 @@ import (
 // Module is the path of this module.
 const Module = "github.com/kubeveil/kubeveil"
 
-// Forbid fails the test for each package that the one in the current directory
-// depends on, directly or not, and that is below one of the prefixes in rules.
+// Forbid fails the test for each direct or indirect dependency of the package in the current
+// directory that is at or below a key of rules. The value is the reason.
 func Forbid(t *testing.T, rules map[string]string) {
 	t.Helper()
 	for _, dep := range list(t, "-deps", ".") {
@@ -35,7 +35,7 @@ func below(pkg, prefix string) bool {
 	return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")
 }
 
-// list returns the lines of go list, of which there must be some.
+// list returns the output lines of go list. It fails the test if there are none.
 func list(t *testing.T, args ...string) []string {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list"}, args...)...).Output()

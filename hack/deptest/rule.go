@@ -3,29 +3,30 @@ package deptest
 // Rule forbids an import, except for some packages. Packages are written by their paths in this
 // module, such as pkg/abi. A path stands for the packages below it as well.
 type Rule struct {
-	// Deps are what may not be imported: packages of this module, or others by their whole paths.
+	// Deps are the packages that must not be imported: packages of this module, or other packages
+	// by their full import paths.
 	Deps []string
-	// In is where the rule is in force; nil means in the whole product.
+	// In are the packages to which the rule applies. Nil means Product.
 	In []string
-	// Allow are the packages that may import Deps all the same.
+	// Allow are the packages that may import Deps nevertheless.
 	Allow []string
-	// Tests are the packages whose tests may import Deps as well. Nil means none but Allow.
+	// Tests are further packages whose tests may import Deps.
 	Tests []string
 	// Reason is a clause that ends a sentence: "…, because …".
 	Reason string
 }
 
-// Product are the folders whose packages are shipped, or checked together with them.
+// Product are the folders of shipped packages, and of packages for which the same rules hold.
 var Product = []string{"bpf", "cmd", "csi", "internal", "manifests", "pkg", "plugins"}
 
 var leaves = []string{"pkg/abi", "pkg/cluster", "pkg/config", "pkg/wgkey"}
 
-// Rules are who may import what, beside Layers. The compiler holds more: internal folders, no
-// circles.
+// Rules are the import rules, besides Layers. The Go compiler enforces others: rules about internal
+// folders, and the rule against import cycles.
 //
-// A package whose name ends in "test", and internal/golden, holds helpers of tests: it counts as a
-// test, and nothing but tests may import it. A helper that imports pkg stands beside the package
-// that it serves, such as pkg/pod/podtest.
+// A package whose name ends in "test", and internal/golden, has helpers of tests. It counts as a
+// test, and only tests may import it. A helper that imports packages of pkg is beside the package
+// for whose tests it is, such as pkg/pod/podtest.
 var Rules = []Rule{
 	{Deps: []string{"e2e"}, Reason: "the product does not know its tests"},
 	{Deps: []string{"pkg"}, In: []string{"csi"},
@@ -76,15 +77,15 @@ var Rules = []Rule{
 		Reason: "what decides is pure: no kernel, no Kubernetes"},
 }
 
-// Layer is a floor of a room: its packages import only packages of lower floors, and none of their
-// own floor.
+// Layer is a floor of a room, which is a top-level folder. The packages of a floor may import only
+// packages of lower floors in that room.
 type Layer struct {
 	What     string
 	Packages []string
 }
 
-// Layers are the floors of the rooms that have some, the highest first. A package belongs to the
-// longest path here that it is at or below. The packages of one path import each other freely.
+// Layers are the floors of each room that has floors, the highest first. A package belongs to the
+// longest path in Layers that it is at or below. Packages of the same path may import each other.
 var Layers = map[string][]Layer{
 	"pkg": {
 		{"the loop of the daemon", []string{"pkg/agent"}},

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Limits.
+// Limits of the checks.
 const (
 	maxColumns = 100
-	maxWords   = 25   // of a sentence
-	maxLong    = 0.05 // share of sentences that are longer
+	maxWords   = 25   // words of a sentence
+	maxLong    = 0.05 // share of sentences with more than maxWords words
 	maxNote    = 2000 // words of a design note
 )
 
@@ -22,15 +22,15 @@ const (
 	results = "e2e/results/"
 )
 
-// trees are the parts of the tree that are judged together, by how their paths begin. The
-// first that fits counts.
+// trees are the beginnings of paths. The share of long sentences is computed for each of them. A
+// document belongs to the first that fits.
 var trees = []string{designs, "docs/", "e2e/", ""}
 
 // checker collects messages about errors.
 type checker struct {
 	tree     *tree
 	pages    map[string]*page
-	linked   map[string]bool // documents that a link leads to
+	linked   map[string]bool // targets of links
 	veilctl  flagsOf
 	problems []string
 }
@@ -116,7 +116,7 @@ func (c *checker) columns(p *page) {
 	}
 }
 
-// treeOf returns the tree that judges a document.
+// treeOf returns the element of trees to which a document belongs.
 func treeOf(name string) string {
 	for _, t := range trees {
 		if strings.HasPrefix(name, t) {
@@ -126,7 +126,7 @@ func treeOf(name string) string {
 	return ""
 }
 
-// sentences checks the share of long sentences, tree by tree.
+// sentences checks the share of long sentences in each of trees.
 func (c *checker) sentences() {
 	all, long := map[string]int{}, map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
@@ -153,7 +153,7 @@ var dated = regexp.MustCompile(`\b20\d\d-\d\d-\d\d\b|\bcommit [0-9a-f]{7}|` +
 	`\b\d{1,2} (?:January|February|March|April|May|June|` +
 	`July|August|September|October|November|December) 20\d\d`)
 
-// history checks that dates and commits stand in results only.
+// history checks that a page has no dates and no commit IDs, which belong into results.
 func (c *checker) history(p *page) {
 	for _, l := range p.lines {
 		text := inlineLink.ReplaceAllString(inlineCode.ReplaceAllString(l.text, ""), "$1")
@@ -164,7 +164,7 @@ func (c *checker) history(p *page) {
 	}
 }
 
-// orphans checks that links lead to each document of docs.
+// orphans checks that each document of docs is the target of a link.
 func (c *checker) orphans() {
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
 		folder := path.Dir(name)

@@ -20,7 +20,7 @@ var (
 	statuses = []string{"proposed", "decided", "built", "superseded"}
 )
 
-// parts are the beginnings of the headings that a design note must have.
+// parts are the beginnings of headings. A design note must have a heading for each.
 var parts = []string{"Context", "Decision", "Rejected", "How we would notice"}
 
 func (c *checker) note(p *page) {

@@ -1,11 +1,11 @@
 // Command docs checks the Markdown documents of the tree, for hack/verify-docs.sh.
 //
-// It holds that links lead somewhere, anchors included, that lines and sentences
-// are short, that design notes have their parts and a row in their index, and that what documents
-// name exists: paths of the tree, tests, Make targets, flags of veilctl. Code that names a document
-// is checked too. A message says file and line, and what to write instead.
+// It checks that the targets of links exist, including anchors, that lines and sentences are short,
+// that design notes have their parts and a row in the index, and that the paths, tests, Make
+// targets and flags of veilctl that documents name exist. It also checks that documents that code
+// names exist. A message has the file, the line and a correction.
 //
-// Dated results (e2e/results) are records: what they name may be gone since.
+// Dated results (e2e/results) are records, so the things that they name need not exist any more.
 //
 // Start reading at check.go; page.go reads Markdown as far as the checks need it.
 package main

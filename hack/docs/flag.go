@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// reference is the document with the help texts of veilctl, generated from the program.
+// reference is the document with the help texts of veilctl. It is generated from the program.
 const reference = "docs/reference/veilctl.md"
 
-// programs are the programs whose name in code identifies the owner of the flags after it.
+// programs are names of programs. In code, flags belong to the last of these programs before them.
 var programs = []string{"veilctl", "veild", "veil-wg", "veil-csi", "veil-tools", "kvlab",
 	"kubectl", "make"}
 
 var (
 	flagLine = regexp.MustCompile(`^ {2,6}(?:-([a-zA-Z]), )?(?:    )?--([a-z][a-z-]*)`)
 	flagWord = regexp.MustCompile(`^(--?)([a-zA-Z][\w-]*)`)
-	// A command ends at a pipe and the like, a redirection, a comment, or another command's output.
+	// A command ends at a pipe or another control operator, a redirection, a comment, or a command
+	// substitution.
 	commandEnd = regexp.MustCompile(`^(?:[|;&>#)]|\$\(|2>)`)
 )
 
-// flagsOf maps a command, such as "veilctl bench storage", to its flags as they are written: "--to"
-// and "-o".
+// flagsOf holds the flags of each command, such as "--to" and "-o" for "veilctl bench storage".
 type flagsOf map[string][]string
 
-// readFlags reads the help texts of the reference.
+// readFlags returns the flags in the help texts of the reference.
 func readFlags(text string) flagsOf {
 	all, command := flagsOf{}, ""
 	for line := range strings.SplitSeq(text, "\n") {
@@ -43,14 +43,14 @@ func readFlags(text string) flagsOf {
 	return all
 }
 
-// snippet is code of a page: a line of a fence, or a span in text.
+// snippet is code in a page: a line of a fenced block, or an inline span.
 type snippet struct {
 	line int
 	text string
 	span bool
 }
 
-// snippets returns the commands and spans of a page, in its order.
+// snippets returns the lines of shell code and the inline spans of a page, in their order.
 func (p *page) snippets() []snippet {
 	var all []snippet
 	for _, l := range p.lines {
@@ -94,7 +94,7 @@ func (c *checker) flags(p *page) {
 	}
 }
 
-// command checks the flags of a call of veilctl whose arguments are words and what follows them.
+// command checks the flags in a call of veilctl. words are the words after "veilctl".
 func (c *checker) command(p *page, line int, words []string) {
 	name := "veilctl"
 	for len(words) > 0 && c.veilctl.begins(name+" "+words[0]) {
@@ -103,7 +103,7 @@ func (c *checker) command(p *page, line int, words []string) {
 	c.flagWords(p, line, name, words)
 }
 
-// flagWords checks the flags among words, until the command ends. An empty name stands for any
+// flagWords checks the flags among words up to the end of the command. An empty name means any
 // command of veilctl.
 func (c *checker) flagWords(p *page, line int, name string, words []string) {
 	for _, w := range words {
@@ -122,7 +122,7 @@ func (c *checker) flagWords(p *page, line int, name string, words []string) {
 	}
 }
 
-// begins reports whether a command has that name, or one that begins with it and a space.
+// begins reports whether name is a command or the parent of commands.
 func (f flagsOf) begins(name string) bool {
 	for command := range f {
 		if command == name || strings.HasPrefix(command, name+" ") {
@@ -132,8 +132,8 @@ func (f flagsOf) begins(name string) bool {
 	return false
 }
 
-// has reports whether the command has the flag. A command that is empty, or only the parent of
-// others, has the flags of all that begin with it.
+// has reports whether the command has the flag. If command is empty, or only the parent of other
+// commands, it has the flags of all commands whose names begin with it.
 func (f flagsOf) has(command, flag string) bool {
 	if own, ok := f[command]; ok {
 		return slices.Contains(own, flag)

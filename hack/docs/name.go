@@ -11,19 +11,19 @@ var (
 	treePath = regexp.MustCompile(`(?:^|[\s"'(=\x60,])(?:\./)?` +
 		`((?:bpf|cmd|csi|docs|e2e|hack|internal|manifests|pkg|plugins)/[\w./…*{}<>,-]*)`)
 	makeCall = regexp.MustCompile(`(?:^|&& |; |\$ )make((?: [a-z][a-z0-9-]*)+)`)
-	// Documents are directly in docs, or in one of its folders. Other projects have folders of
-	// their own.
+	// A document is directly in docs, or in one of these folders of docs. Other folders belong to
+	// other projects.
 	docName = regexp.MustCompile(`(?:^|[^\w/.-])` +
 		`(docs/(?:(?:design|how-to|reference)/)?[\w.-]+\.md)`)
 )
 
-// shells are the languages of fences that hold commands.
+// shells are the languages of fenced blocks with shell commands.
 var shells = map[string]bool{"sh": true, "bash": true, "console": true, "": true}
 
 // names checks that paths, tests and Make targets in code exist.
 func (c *checker) names(p *page) {
 	if strings.Contains(c.tree.documents[p.path], "DO NOT EDIT") {
-		return // its text comes from code
+		return // the page is generated from code
 	}
 	for _, l := range p.lines {
 		if l.code && shells[l.fence] {
@@ -60,7 +60,7 @@ func (c *checker) code(file string, line int, text string) {
 	}
 }
 
-// mentions checks that documents which code names exist.
+// mentions checks that the documents that code names exist.
 func (c *checker) mentions() {
 	for _, m := range c.tree.mentions {
 		if !c.tree.has(m.document) {

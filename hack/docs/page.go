@@ -18,7 +18,7 @@ type page struct {
 	sentence []sentence
 }
 
-// line is a line of a page and what it is.
+// line is a line of a page and its kind.
 type line struct {
 	number int
 	text   string
@@ -27,7 +27,7 @@ type line struct {
 	table  bool
 }
 
-// sentence is a sentence of prose or of a table's cell.
+// sentence is a sentence in prose or in a cell of a table.
 type sentence struct {
 	number int // of the line on which it begins
 	words  int
@@ -40,8 +40,8 @@ var (
 	inlineLink  = regexp.MustCompile(`!?\[([^\]]*)\]\(([^)\s]*)\)`)
 	inlineCode  = regexp.MustCompile("`[^`]+`")
 	slugDrop    = regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
-	// A sentence ends at a full stop and the like before a space. A semicolon or a colon does not
-	// end it.
+	// A sentence ends at a full stop, an exclamation mark or a question mark before a space. A
+	// semicolon or a colon does not end a sentence.
 	sentenceEnd = regexp.MustCompile(`[.!?]["')*_]*(?:\s+|$)`)
 	shortForm   = regexp.MustCompile(`(?:\b(?:e\.g|i\.e|cf|vs|No)|\.\.|…)\.?$`)
 )
@@ -74,7 +74,8 @@ func parse(path, text string) *page {
 	return p
 }
 
-// afterBlank reports whether the line before is blank or code, so that an indented line is code.
+// afterBlank reports whether the last line is blank or code. An indented line after such a line is
+// code.
 func (p *page) afterBlank() bool {
 	if len(p.lines) == 0 {
 		return true
@@ -83,7 +84,7 @@ func (p *page) afterBlank() bool {
 	return last.code || strings.TrimSpace(last.text) == ""
 }
 
-// anchor adds the anchor that GitHub makes of a heading.
+// anchor adds the anchor that GitHub makes for a heading.
 func (p *page) anchor(heading string) {
 	text := strings.TrimSpace(strings.TrimLeft(heading, "#"))
 	text = inlineLink.ReplaceAllString(text, "$1")
@@ -96,7 +97,7 @@ func (p *page) anchor(heading string) {
 	p.headings = append(p.headings, text)
 }
 
-// split fills in the sentences: of paragraphs, of items, of cells.
+// split adds the sentences of all paragraphs, list items and table cells.
 func (p *page) split() {
 	var text strings.Builder
 	start := 0
@@ -167,7 +168,7 @@ func (p *page) sentences(number int, text string) {
 	}
 }
 
-// countWords returns how many fields of s have a letter or a digit.
+// countWords returns the number of words in s. A word has a letter or a digit.
 func countWords(s string) int {
 	counts := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 	n := 0
@@ -179,13 +180,13 @@ func countWords(s string) int {
 	return n
 }
 
-// block is lines of text that follow one another: a link or code in it may be broken.
+// block is a group of consecutive lines of text, in which a link or a code span may span lines.
 type block struct {
 	number int // of the first line
 	text   string
 }
 
-// blocks returns the text of the page that is not code.
+// blocks returns the blocks of the page, without lines of code.
 func (p *page) blocks() []block {
 	var all []block
 	open := false
@@ -202,10 +203,10 @@ func (p *page) blocks() []block {
 	return all
 }
 
-// line returns the number of the line at a place of the text.
+// line returns the line number of the offset at in b.text.
 func (b block) line(at int) int { return b.number + strings.Count(b.text[:at], "\n") }
 
-// hideCode replaces inline code by a word and keeps the lines.
+// hideCode replaces each inline code span by a word. Line breaks stay.
 func hideCode(text string) string {
 	return inlineCode.ReplaceAllStringFunc(text, func(s string) string {
 		return "code" + strings.Repeat("\n", strings.Count(s, "\n"))

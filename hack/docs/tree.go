@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// tree holds what the checks know about the tree.
+// tree holds the data about the source tree that the checks need.
 type tree struct {
-	files     map[string]bool // and folders
+	files     map[string]bool // files and folders
 	documents map[string]string
 	tests     map[string]bool
 	targets   map[string]bool // of the Makefile
 	mentions  []mention
 }
 
-// mention is a document that a file of code names.
+// mention is a place in code that names a document.
 type mention struct {
 	file     string
 	line     int
@@ -40,7 +40,7 @@ func newTree() *tree {
 	}
 }
 
-// read reads the tree at root: the files that Git knows, or would.
+// read reads the tree at root: the files that Git tracks, and untracked files that are not ignored.
 func read(root string) (*tree, error) {
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = root
@@ -73,7 +73,7 @@ func interesting(name string) bool {
 	return slices.Contains(extensions, path.Ext(name)) || name == "Makefile" || name == ".ci/run"
 }
 
-// add adds a file and the folders that it is in.
+// add adds a file and the folders that contain it.
 func (t *tree) add(name string, text []byte) {
 	for at := name; at != "." && !t.files[at]; at = path.Dir(at) {
 		t.files[at] = true
@@ -101,7 +101,7 @@ func (t *tree) add(name string, text []byte) {
 	}
 }
 
-// has reports whether the file or folder exists. A package with a name of its own counts:
+// has reports whether name is a file, a folder, or a package with an identifier, such as
 // pkg/tunnel.Plan.
 func (t *tree) has(name string) bool {
 	folder, _, found := strings.Cut(path.Base(name), ".")
@@ -119,7 +119,8 @@ func (t *tree) hasTest(name string, begins bool) bool {
 	return t.tests[name]
 }
 
-// instead names existing files with the base name of a missing one.
+// instead returns the end of a message about the missing file name: it suggests existing files with
+// the same base name.
 func (t *tree) instead(name string) string {
 	var same []string
 	for file := range t.files {
@@ -143,8 +144,8 @@ func (t *tree) insteadTest(name string) string {
 	return "; write its name of today, such as " + strings.Join(closest(name, names, 2), " or ")
 }
 
-// closest returns the n names that have most in common with name: pairs of letters (Dice's
-// coefficient).
+// closest returns the n names that are most similar to name, by the pairs of letters that they have
+// in common (Dice's coefficient).
 func closest(name string, names []string, n int) []string {
 	pairs := func(s string) map[string]bool {
 		set := map[string]bool{}

@@ -3,9 +3,9 @@
 // values of shared constants, and which objects the manifests render. No file repeats what another
 // file of the tree has.
 //
-// A refactoring changes only the files of linked packages. Any other change is a change of
-// behaviour, and the same commit describes it in the documents. `go test ./hack/frozen -update`
-// rewrites the files.
+// A refactoring may change only the files of linked packages. A change of any other file is a
+// change of behaviour, which the same commit must describe in the documents. `go test ./hack/frozen
+// -update` rewrites the files.
 //
 // Start reading at deps_test.go.
 package frozen

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// writeArchive writes the image as an OCI layout into a tar archive at path,
-// replacing it as a whole.
+// writeArchive writes a tar archive with the OCI layout of the image. It replaces a file at path as
+// a whole.
 func writeArchive(path, tag string, img v1.Image) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -39,7 +39,7 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	err = l.AppendImage(img,
 		layout.WithPlatform(v1.Platform{OS: config.OS, Architecture: config.Architecture}),
 		layout.WithAnnotations(map[string]string{
-			// containerd reads the first, and the specification defines the second.
+			// containerd reads the first annotation. The specification defines the second.
 			"io.containerd.image.name":          tag,
 			"org.opencontainers.image.ref.name": tag,
 		}))
@@ -55,7 +55,8 @@ func writeArchive(path, tag string, img v1.Image) (err error) {
 	return os.Rename(tmp, path)
 }
 
-// packDir packs a folder, sorted, all of root's by number, without times.
+// packDir writes a tar archive of a folder. For reproducible output, entries are sorted, belong to
+// user and group 0, and have the time epoch.
 func packDir(path, dir string) (err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -64,7 +65,7 @@ func packDir(path, dir string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	buf := bufio.NewWriter(f)
 	w := tar.NewWriter(buf)
-	// WalkDir goes in lexical order.
+	// WalkDir visits files in lexical order.
 	err = filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
 		if err != nil || at == dir {
 			return err

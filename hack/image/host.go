@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// addHost adds programs of this machine, their libraries and their loader, each at its path on this
-// machine. What Debian installs is the same bytes on every machine of the same release.
+// addHost adds programs of this machine to files, below usr/bin, and their libraries and loader,
+// each at its path on this machine. On machines with the same Debian release, these files are
+// equal.
 func addHost(ctx context.Context, files map[string][]byte, arch string, programs []string) error {
 	if len(programs) > 0 && arch != runtime.GOARCH {
 		return fmt.Errorf("--arch %s: the image holds %v of this machine, which is %s", arch,
@@ -48,7 +49,8 @@ func addHost(ctx context.Context, files map[string][]byte, arch string, programs
 	return nil
 }
 
-// addHostFiles adds the files that the programs of this machine read, and their licences.
+// addHostFiles adds the other files that the host programs of the recipe need, and the licences of
+// their packages.
 func addHostFiles(files map[string][]byte, r recipe) error {
 	paths := slices.Clone(r.hostFiles)
 	for _, p := range r.debian {
@@ -64,8 +66,8 @@ func addHostFiles(files map[string][]byte, r recipe) error {
 	return nil
 }
 
-// parseLdd returns the files that ldd(1) names: "name => file (address)", or "file (address)" for
-// the loader. The kernel's own library has no file.
+// parseLdd returns the files in the output of ldd(1), whose lines are "name => file (address)", or
+// "file (address)" for the loader. The line of the kernel's vDSO has no file.
 func parseLdd(out string) ([]string, error) {
 	var files []string
 	for line := range strings.Lines(out) {

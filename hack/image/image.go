@@ -19,11 +19,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// epoch is the time of everything in the image.
+// epoch is the time of all files in the image and of the image itself.
 var epoch = time.Unix(0, 0).UTC()
 
-// newImage returns an image of one layer with files (by path without a leading
-// slash), which starts the recipe's program. version is the content of its label.
+// newImage returns an image with one layer of files. The keys of files are paths without a leading
+// slash. The entry point is r.entry. version is the value of the version label.
 func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image, error) {
 	layer, err := newLayer(files)
 	if err != nil {
@@ -64,17 +64,20 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 	return mutate.ConfigFile(img, config)
 }
 
-// newLayer packs files, the folders above them and the mount points of the manifests, sorted, all
-// of root's by number, without times.
+// newLayer returns a layer with files, the folders that contain them, and folders for the mount
+// points of the manifests. For reproducible output, entries are sorted, belong to user and group 0,
+// and have the time epoch.
 func newLayer(files map[string][]byte) (v1.Layer, error) {
-	// Runtimes make mount points where there are none, but not through a link that leads nowhere.
+	// These folders must exist, because a runtime creates missing mount points, but not through a
+	// dangling link.
 	dirs := map[string]bool{"etc": true, "run": true, "tmp": true, "var": true}
 	for name := range files {
 		for d := path.Dir(name); d != "."; d = path.Dir(d) {
 			dirs[d] = true
 		}
 	}
-	// As on hosts: the namespaces of pods are recorded by the name below /var/run.
+	// The link exists as on hosts, because the network namespaces of pods are recorded with paths
+	// below /var/run.
 	links := map[string]string{"var/run": "/run"}
 
 	var buf bytes.Buffer
@@ -118,7 +121,8 @@ func newLayer(files map[string][]byte) (v1.Layer, error) {
 	return layer, nil
 }
 
-// requireStatic refuses a program that needs a loader: the image has none.
+// requireStatic returns an error if a program is linked dynamically, because the image has no
+// loader for it.
 func requireStatic(name string, program []byte) error {
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

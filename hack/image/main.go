@@ -75,7 +75,7 @@ func main() {
 	fmt.Printf("%s %s in %s\n", o.tag, digest, o.out)
 }
 
-// read reads the command line. Where help is wanted it is written to help, and the error is
+// read parses the command line. If the user requests help, it writes the help to help and returns
 // pflag.ErrHelp.
 func read(args []string, help io.Writer) (o order, err error) {
 	flags := commandline.New("go run ./hack/image")
@@ -139,8 +139,8 @@ func run(ctx context.Context, o order) (digest string, err error) {
 	return hash.String(), writeArchive(o.out, o.tag, img)
 }
 
-// compile builds the programs into folders below root. It does not link programs again that are up
-// to date.
+// compile builds the programs of the recipe into folders below root. Programs that are up to date
+// are not linked again.
 func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -169,7 +169,8 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 	return nil
 }
 
-// build builds packages in a module into a folder; stamp is a variable and its value.
+// build builds packages in the module at in into the folder dir. stamp is "variable=value" for the
+// linker's option -X.
 func build(ctx context.Context, in, arch, dir, stamp string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -186,7 +187,7 @@ func build(ctx context.Context, in, arch, dir, stamp string, packages []string) 
 	return nil
 }
 
-// readFiles reads the compiled programs and nothing else that may lie there.
+// readFiles reads the programs that compile built. It ignores other files below root.
 func readFiles(r recipe, root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	read := func(dir string, packages []string) error {

@@ -16,32 +16,31 @@ const (
 // recipe describes the content of an image.
 type recipe struct {
 	name string
-	// comment is for its history.
+	// comment is the comment in the history of the image.
 	comment string
-	// entry is the program that it starts, and path the search path of programs.
+	// entry is the entry point of the image. path is its environment variable PATH.
 	entry, path string
-	// programs are packages of programs that are built, by the folder in the image.
+	// programs are main packages, by the folder in the image for which they are built.
 	programs map[string][]string
 	// released are programs of other projects.
 	released []released
-	// host are programs of this machine that are copied with their libraries and loader, and
-	// hostFiles are other files that they need.
+	// host are programs of this machine that are copied with their libraries and loader. hostFiles
+	// are other files that these programs need.
 	host, hostFiles []string
-	// debian are the Debian packages of these programs, whose licences are copied too. licenses is
-	// the content of the label; "" means Apache-2.0.
+	// debian are the Debian packages of these files, whose licences are copied too. licenses is the
+	// value of the licenses label. "" means Apache-2.0.
 	debian   []string
 	licenses string
 }
 
-// released are released programs of other projects. They are built in our module in, which selects
+// released are programs of other projects. They are built in the module at in, whose go.mod selects
 // their version, for the folder dir of the image.
 type released struct {
 	in, dir  string
 	packages []string
 }
 
-// recipes are all images: the product, and the images that suites and veilctl run in pods of their
-// own.
+// recipes are the recipes of all images. kubeveil-tools is for pods that suites and veilctl create.
 var recipes = []recipe{{
 	name: "kubeveil", comment: "programs and reference CNI plugins",
 	entry: "/usr/local/bin/veild", path: "/usr/local/bin:/opt/cni/bin",

@@ -26,7 +26,8 @@ func main() {
 	}
 }
 
-// show prints the uses of each package that patterns name, in the form of go list.
+// show prints the number of uses, and unless quiet the uses that lead back up, of each package that
+// matches patterns. Patterns have the form of go list.
 func show(w io.Writer, quiet bool, patterns ...string) error {
 	pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedName | packages.NeedFiles |
 		packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports |

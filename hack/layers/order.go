@@ -11,13 +11,13 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// use is a pair of files of one package. The first names what the second declares.
+// use is a pair of files of one package: from names something that to declares.
 type use struct{ from, to string }
 
-// uses has the names of each use, sorted, with commas.
+// uses holds for each use the names that from uses, sorted and separated by commas.
 type uses map[use]string
 
-// usesOf returns the uses of a package. Methods and fields count as their types do.
+// usesOf returns the uses in a package. Uses of methods and fields count too.
 func usesOf(p *packages.Package) uses {
 	file := func(o types.Object) string {
 		return filepath.Base(p.Fset.Position(o.Pos()).Filename)
@@ -44,7 +44,7 @@ func usesOf(p *packages.Package) uses {
 	return all
 }
 
-// back returns the uses that lead back up in the best order that order finds, sorted.
+// back returns the uses that lead to an earlier file in the order of u.order, sorted.
 func (u uses) back() []use {
 	place := map[string]int{}
 	for i, f := range u.order() {
@@ -59,16 +59,17 @@ func (u uses) back() []use {
 	return back
 }
 
-// sorted returns all uses, so that a run repeats the one before.
+// sorted returns all uses in a fixed order, so that every run has the same result.
 func (u uses) sorted() []use {
 	return slices.SortedFunc(maps.Keys(u), func(a, b use) int {
 		return strings.Compare(a.from+"\x00"+a.to, b.from+"\x00"+b.to)
 	})
 }
 
-// order returns the files, those that use others first. To find the order with the fewest uses back
-// up is NP-hard (minimum feedback arc set). This begins with the files that use more than they are
-// used, and moves single files as long as that saves a use.
+// order returns the files, users before the files that they use. To find the order with the fewest
+// uses back up is NP-hard (minimum feedback arc set). order starts with the files sorted by the
+// difference between uses of others and uses by others. It then moves single files as long as that
+// saves a use.
 func (u uses) order() []string {
 	edges, rank := u.sorted(), map[string]int{}
 	for _, e := range edges {
@@ -92,9 +93,11 @@ func (u uses) order() []string {
 	return order
 }
 
-// bestPlace returns where the file at i saves most uses back up, among the other files.
+// bestPlace returns the place to which the file at i must move to save most uses back up. saves is
+// false if no move saves a use.
 func bestPlace(order []string, i int, edges []use) (at int, saves bool) {
-	// below has for each file how many uses lead down rather than up once order[i] is below it.
+	// below holds for each file the number of uses that are saved if order[i] moves below that
+	// file.
 	below := map[string]int{}
 	for _, e := range edges {
 		switch order[i] {

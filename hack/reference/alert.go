@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// alerts returns the rows of a table of the alerts of a component of manifests.
+// alerts returns the table rows for the alerts of a component in manifests/components.
 func alerts(component string) (string, error) {
 	file := filepath.Join(root, "manifests/components", component, "prometheusrule.yaml")
 	text, err := os.ReadFile(file)
@@ -53,7 +53,7 @@ func alerts(component string) (string, error) {
 	return strings.Join(rows, "\n"), nil
 }
 
-// relative returns a path from the root of the tree as a link of a page of docs/reference.
+// relative converts a path from the root of the tree to a link target in a page of docs/reference.
 func relative(path string) string {
 	if name, ok := strings.CutPrefix(path, folder+"/"); ok {
 		return name

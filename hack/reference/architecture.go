@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/hack/deptest"
 )
 
-// packages returns the rows of a table of the packages in a folder and below, each with the first
-// sentence of its comment. Modules of their own are left out.
+// packages returns the table rows for the packages in a folder and below, each with the first
+// sentence of its package comment. It skips nested modules.
 func packages(folder string) (string, error) {
 	var rows []string
 	err := fs.WalkDir(os.DirFS(root), folder, func(name string, d fs.DirEntry, err error) error {
@@ -45,9 +45,8 @@ func hasFile(folder, name string) bool {
 	return err == nil
 }
 
-// sentenceOf returns the first sentence of a package's comment without its subject, which is
-// "Package NAME", "Command NAME", or the name of a command. It is empty for a folder without a
-// package.
+// sentenceOf returns the first sentence of a package comment without its subject, which is "Package
+// NAME", "Command NAME", or the name of the command. It returns "" for a folder without a package.
 func sentenceOf(folder string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
 	if err != nil {
@@ -85,8 +84,8 @@ func sentenceOf(folder string) (string, error) {
 	return "", nil
 }
 
-// short makes a sentence fit for a cell of a table. One that is too long for a page becomes two at
-// its first colon.
+// short adapts a sentence to a table cell. It splits a sentence that is too long for a page into
+// two sentences at its first colon.
 func short(sentence string) string {
 	const words = 25 // hack/docs has the same limit
 	sentence = strings.TrimRight(sentence, ".:")
@@ -133,7 +132,7 @@ func floors(room string) (string, error) {
 	return strings.TrimRight(b.String(), "\n"), nil
 }
 
-// importRules returns the rows of a table of the rules of imports.
+// importRules returns the table rows for the import rules.
 func importRules() string {
 	var rows []string
 	for _, r := range deptest.Rules {

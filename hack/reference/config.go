@@ -19,7 +19,8 @@ import (
 // configSource is the file with the list of flags.
 const configSource = "pkg/config/config.go"
 
-// configKeys returns the flag and the default of each key of veild's configuration.
+// configKeys returns the table cells with the flag and the default of each key of veild's
+// configuration, by key.
 func configKeys() (map[string]string, error) {
 	flags, err := configFlags()
 	if err != nil {
@@ -56,7 +57,7 @@ func walk(prefix string, v reflect.Value, leaf func(key string, value reflect.Va
 	}
 }
 
-// shown returns a default as a page shows it.
+// shown returns the text of a default value for a page.
 func shown(v reflect.Value) string {
 	if v.IsZero() && v.Kind() != reflect.Bool && v.Kind() != reflect.Int {
 		return "none"
@@ -64,7 +65,8 @@ func shown(v reflect.Value) string {
 	return fmt.Sprintf("`%v`", v.Interface())
 }
 
-// configFlags reads which flag overrides which key.
+// configFlags returns the flag for each key of the configuration, from the source of package
+// config.
 func configFlags() (map[string]string, error) {
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, configSource), nil, 0)
 	if err != nil {
@@ -89,7 +91,7 @@ func configFlags() (map[string]string, error) {
 	return flags, nil
 }
 
-// text returns the value of a string literal, or nothing.
+// text returns the value of a string literal. It returns "" for other expressions.
 func text(e ast.Expr) string {
 	if lit, ok := e.(*ast.BasicLit); ok {
 		s, _ := strconv.Unquote(lit.Value)
@@ -98,7 +100,8 @@ func text(e ast.Expr) string {
 	return ""
 }
 
-// classParameters returns the values of each parameter of a StorageClass, the default first.
+// classParameters returns the table cell with the values of each StorageClass parameter, by
+// parameter. The default is first.
 func classParameters() map[string]string {
 	parameters := map[string]string{}
 	for name, values := range maps.All(driver.ParameterValues()) {

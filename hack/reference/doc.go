@@ -2,17 +2,15 @@
 // lines, metrics, alerts and StorageClass parameters; packages and the rules of their imports.
 // `go generate ./hack/reference` runs it.
 //
-// Names, defaults, flags, labels and help texts come from the code. What the code
-// does not say, such as advice, stands in pages/*.md.tmpl. A key or parameter
-// without a row there is an error, and so is a row without a key. Drop reasons are
-// the one page that package bpf writes.
+// Names, defaults, flags, labels and help texts come from the code. Other texts, such as advice,
+// are in pages/*.md.tmpl. A key or parameter without a row there is an error, and so is a row
+// without a key. Package bpf writes the page of drop reasons.
 //
-// What a package is for comes from the first sentence of its comment, and the rules of imports come
-// from hack/deptest. A place that a page names (a function, a type) must be in the code: generation
-// fails when it is not there any more.
+// The purpose of a package comes from the first sentence of its comment, and the import rules come
+// from hack/deptest. If a page names a function or type that does not exist, generation fails.
 //
-// The package's tests hold what programs print for a wrong command line in testdata/cli, and the
-// help texts that no page has. `go test ./hack/reference -update` rewrites those files.
+// The tests compare the output of programs for wrong command lines, and the help texts that are in
+// no page, with the files in testdata/cli. `go test ./hack/reference -update` rewrites those files.
 //
 // Start reading at main.go.
 package main

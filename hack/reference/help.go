@@ -12,10 +12,10 @@ import (
 // module is the path of this module.
 const module = "github.com/kubeveil/kubeveil"
 
-// programs is a folder with the programs of the tree.
+// programs is the path of a folder with the built programs of the tree.
 type programs string
 
-// build builds all programs into the folder, as hack/build.sh does, but without symbols.
+// build builds all programs into the folder, like hack/build.sh, but without symbols.
 func (p programs) build() error {
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
 		"-o", string(p), module+"/cmd/...", module+"/plugins/...")
@@ -31,8 +31,8 @@ func (p programs) command(program string, args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(string(p), program), args...)
 }
 
-// output runs a program and returns what it prints, on both outputs. A status other than 0 is an
-// error.
+// output runs a program and returns its standard output and standard error. An exit status other
+// than 0 is an error.
 func (p programs) output(program string, args ...string) (string, error) {
 	cmd := p.command(program, args...)
 	out, err := cmd.CombinedOutput()
@@ -50,7 +50,7 @@ func (p programs) help(program string) (string, error) {
 	switch program {
 	case "veilctl":
 		verbs, err = p.cobraTree(program, nil)
-		// Package cobra writes these two, the same in all programs.
+		// Package cobra adds these two commands to every program.
 		verbs = slices.DeleteFunc(verbs, func(verb []string) bool {
 			return verb[0] == "completion" || verb[0] == "help"
 		})
@@ -75,8 +75,8 @@ func (p programs) help(program string) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// cobraTree returns the commands below parent of a program of package cobra that are not hidden.
-// Parents come before their children, in the order in which the program lists them for completion.
+// cobraTree returns the commands below parent that are not hidden, for a program that uses package
+// cobra. Parents come before their children. Siblings have the order of the program's completions.
 func (p programs) cobraTree(program string, parent []string) (all [][]string, err error) {
 	help, err := p.output(program, append(slices.Clone(parent), "-h")...)
 	if err != nil {
@@ -84,7 +84,7 @@ func (p programs) cobraTree(program string, parent []string) (all [][]string, er
 	}
 	path := strings.Join(append([]string{program}, parent...), " ")
 	if !strings.Contains(help, "\n  "+path+" [command]\n") {
-		return nil, nil // it has no commands: the shell would complete its arguments
+		return nil, nil // without commands, the completions would be arguments
 	}
 	args := append(append([]string{"__complete"}, parent...), "")
 	completions, err := p.command(program, args...).Output()
@@ -95,7 +95,7 @@ func (p programs) cobraTree(program string, parent []string) (all [][]string, er
 	for line := range strings.Lines(string(completions)) {
 		name, _, described := strings.Cut(line, "\t")
 		if !described {
-			continue // the last line is for the shell
+			continue // the last line is a directive for the shell
 		}
 		child := append(slices.Clone(parent), name)
 		children, err := p.cobraTree(program, child)

@@ -14,12 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// descPattern takes name, help and labels from the text of a prometheus.Desc, which has no
-// accessors.
+// descPattern matches the text of a prometheus.Desc, which has no accessors. Its groups are the
+// name, the help and the labels.
 var descPattern = regexp.MustCompile(
 	`^Desc\{fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* variableLabels: \{([^}]*)\}`)
 
-// metrics returns the rows of a table of the metrics of a program.
+// metrics returns the table rows for the metrics of a program.
 func metrics(program string) (string, error) {
 	descs := make(chan *prometheus.Desc)
 	go func() {
@@ -54,7 +54,8 @@ func metrics(program string) (string, error) {
 	return strings.Join(rows, "\n"), nil
 }
 
-// describe sends the metrics of a program, those that only some nodes have included.
+// describe sends the descriptions of all metrics of a program to descs, including metrics that only
+// some nodes have.
 func describe(program string, descs chan<- *prometheus.Desc) {
 	switch program {
 	case "veild":

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// place returns the name of a function, method (Type.Method), type, constant or variable with a
-// link to the file of the folder that declares it. A page cannot name what is not there any more.
+// place returns the name of a function, method (Type.Method), type, constant or variable, with a
+// link to the file in the folder that declares it. It returns an error if no file declares it.
 func place(folder, name string) (string, error) {
 	file, err := declares(folder, name)
 	if err != nil {
@@ -22,8 +22,8 @@ func place(folder, name string) (string, error) {
 	return fmt.Sprintf("`%s` in [%s](../%s)", name, file, file), nil
 }
 
-// declares returns the file of a folder, from the root of the tree, that declares a name, in Go or
-// in C.
+// declares returns the path, from the root of the tree, of the Go or C file in a folder that
+// declares a name.
 func declares(folder, name string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.*"))
 	if err != nil {
@@ -49,7 +49,7 @@ func declares(folder, name string) (string, error) {
 		folder, name, path.Base(architecture))
 }
 
-// goDeclares reports whether a file of Go declares a name at its top.
+// goDeclares reports whether a Go file declares a name at top level.
 func goDeclares(file, name string) (bool, error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -72,7 +72,7 @@ func goDeclares(file, name string) (bool, error) {
 	return false, nil
 }
 
-// receiver returns the type of a method's receiver with a dot, or nothing.
+// receiver returns the type of a method's receiver followed by a dot, or "" for a function.
 func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return ""
@@ -104,7 +104,7 @@ func declared(s ast.Spec, name string) bool {
 	return false
 }
 
-// cDeclares reports whether a file of C defines a function or a map of that name.
+// cDeclares reports whether a C file defines a function or a BPF map of that name.
 func cDeclares(file, name string) (bool, error) {
 	text, err := os.ReadFile(file)
 	q := regexp.QuoteMeta(name)

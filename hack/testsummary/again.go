@@ -14,24 +14,26 @@ import (
 	"time"
 )
 
-// A machine that is busy with other work makes a test fail by chance. So each failed test is run
-// again, alone, once, if at most maxAgain failed. A test that then passes is flaky. The run passes
-// while at most maxNew flaky tests are not in flaky.txt.
+// On a busy machine, a test may fail by chance. So if at most maxAgain tests failed, each of them
+// is run again once, alone. A test that then passes is flaky. The run passes if at most maxNew
+// flaky tests are not listed in flaky.txt, which may list at most maxKnown tests.
 //
-// No test of a package is run again if the package's output has a race report, or a finding of the
-// leak oracle, or if its process ended before its tests. A package that leaks goroutines or
-// descriptors has failed without a failed test: it is not run again either.
+// The tests of a package are not run again if the output of the package has a race report or a
+// finding of the leak oracle, or if the process ended before its tests. A package that leaks
+// goroutines or descriptors fails without a failed test, so it is not run again either.
 const (
 	maxAgain = 5
 	maxNew   = 2
 	maxKnown = 10
 )
 
-// final matches a line of output that no second run may undo.
+// final matches a line of output that makes a failure final: the tests of the package are not run
+// again.
 var final = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution of test|` +
 	`leak oracle: \d+ findings|the tests left behind:|^panic: |^fatal error: `)
 
-// runAgain runs the failed tests again. events runs one and returns its events.
+// runAgain runs the failed tests again, one at a time. known are the tests in flaky.txt. events
+// runs one test and returns its events.
 func (t *run) runAgain(known map[string]bool, events func(pkg, test string) (io.Reader, error)) {
 	var candidates [][2]string
 	for _, pkg := range slices.Sorted(maps.Keys(t.failures)) {
@@ -71,7 +73,8 @@ func (t *run) runAgain(known map[string]bool, events func(pkg, test string) (io.
 	}
 }
 
-// eventsOf runs `program again pkg test` and returns its events. Errors of `go test` are events.
+// eventsOf runs `program again pkg test` and returns the events that it prints, which include the
+// exit status of `go test`.
 func eventsOf(program, pkg, test string) (io.Reader, error) {
 	cmd := exec.Command(program, "again", pkg, test)
 	cmd.Stderr = os.Stderr
@@ -79,7 +82,7 @@ func eventsOf(program, pkg, test string) (io.Reader, error) {
 	return bytes.NewReader(out), err
 }
 
-// newlyFlaky returns how many flaky tests flaky.txt does not list.
+// newlyFlaky returns the number of flaky tests that are not listed in flaky.txt.
 func (s summary) newlyFlaky() (n int) {
 	for _, f := range s.Flaky {
 		if !f.Known {
@@ -105,8 +108,8 @@ func (t *run) printFlaky() {
 //go:embed flaky.txt
 var knownText string
 
-// parseKnown reads flaky.txt: lines of a date, the name of a test with its package, and the cause.
-// A line that begins with # is a comment.
+// parseKnown returns the tests in the text of flaky.txt. A line has a date, the name of a test with
+// its package, and the cause. A line that begins with # is a comment.
 func parseKnown(text string) (map[string]bool, error) {
 	known := map[string]bool{}
 	for i, line := range strings.Split(text, "\n") {

@@ -4,11 +4,11 @@
 //
 //	hack/test.sh | testsummary -o out/test/tests.json --again hack/test.sh
 //
-// It exits 1 if a test or a package failed, if one began and has no end, if `go test` failed itself,
-// or if no test ran. `go test` itself failed where its status, which hack/test.sh appends as an
-// event, is not explained by a package that failed.
+// It exits with status 1 if a test or a package failed or did not end, if `go test` itself failed,
+// or if no test ran. hack/test.sh appends the status of `go test` as an event. If that status is
+// not 0 and no package failed, `go test` itself failed.
 //
-// A test that failed is run again, alone, once: see again.go.
+// A test that failed may be run again once, alone: see again.go.
 package main
 
 import (

@@ -13,26 +13,26 @@ import (
 	"strings"
 )
 
-// event is one line of test2json(1), or with Action "exit" the status of a `go test`, which
-// hack/test.sh appends.
+// event is one line of the output of test2json(1). With Action "exit", which hack/test.sh appends,
+// it has the exit status of a `go test`.
 type event struct {
 	Action, Package, Test, Output string
 	Elapsed                       float64
 	Status                        int
 }
 
-// run holds what is known about a run of tests.
+// run holds the state of a summary while events are read.
 type run struct {
 	summary
 	w io.Writer
-	// output is by package and test. The output of a test is dropped at its end.
+	// output is the output of each package and of each test that has not ended, by "PACKAGE TEST".
 	output map[string]*strings.Builder
-	// began are the tests without an end, by package; a package that began is in it without any.
+	// began holds the tests that began and have not ended, for each package that has not ended.
 	began map[string][]string
-	// failures counts failed tests by package and test without subtests; a package that failed
-	// outside its tests has the test "".
+	// failures counts the failed tests, subtests included, by package and top-level test. If a
+	// package failed outside its tests, the test is "".
 	failures map[string]map[string]int
-	// final are packages of which no test is run again.
+	// final has the packages whose tests are not run again.
 	final map[string]bool
 	// seconds holds the durations of tests, by name.
 	seconds map[string]float64
@@ -47,7 +47,7 @@ func newRun(w io.Writer) *run {
 		seconds: map[string]float64{}}
 }
 
-// read reads events until r ends, and prints as they come.
+// read reads events until r ends. It prints results as soon as they are known.
 func (t *run) read(r io.Reader) error {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for {
@@ -55,7 +55,7 @@ func (t *run) read(r io.Reader) error {
 		if line != "" {
 			var e event
 			if json.Unmarshal([]byte(line), &e) != nil {
-				fmt.Fprint(t.w, line) // The compiler speaks plainly.
+				fmt.Fprint(t.w, line) // a message of the compiler is not JSON
 			} else {
 				t.add(e)
 			}
@@ -71,7 +71,7 @@ func (t *run) read(r io.Reader) error {
 	}
 }
 
-// endAll ends tests without an end as failed.
+// endAll records the packages that have not ended, and their tests, as failed.
 func (t *run) endAll(why string) {
 	for _, p := range slices.Sorted(maps.Keys(t.began)) {
 		t.end(event{Action: "fail", Package: p, Output: ": " + why})
@@ -105,7 +105,8 @@ func (t *run) add(e event) {
 	}
 }
 
-// exit counts the end of a go test: status 1 has to be explained by a package that failed.
+// exit handles the exit status of a go test. Status 1 without a failed package, and any higher
+// status, count as a failure.
 func (t *run) exit(status int) {
 	t.endAll(fmt.Sprintf("it began, and go test ended with status %d", status))
 	if status > 1 || status == 1 && t.failedPackages == 0 {
@@ -115,8 +116,8 @@ func (t *run) exit(status int) {
 	t.failedPackages = 0
 }
 
-// end counts the end of a test or of a package; with a package its tests end, and those that have
-// not are failures.
+// end handles the end of a test or of a package. Tests of a package that have not ended then count
+// as failed.
 func (t *run) end(e event) {
 	key := e.Package + " " + e.Test
 	text := ""
@@ -146,18 +147,18 @@ func (t *run) end(e event) {
 func (t *run) endPackage(e event, text string) {
 	for _, test := range slices.Clone(t.began[e.Package]) {
 		fmt.Fprintf(t.w, "%s of %s began and did not end\n", test, e.Package)
-		t.final[e.Package] = true // The process died, or go test ended it.
+		t.final[e.Package] = true // the process died, or go test killed it
 		t.end(event{Action: "fail", Package: e.Package, Test: test})
 	}
 	delete(t.began, e.Package)
-	if e.Action != "skip" { // A package without tests says "skip".
+	if e.Action != "skip" { // the result of a package without tests is "skip"
 		fmt.Fprintf(t.w, "%-4s %s (%.1fs)%s\n", e.Action, e.Package, e.Elapsed, e.Output)
 	}
 	if e.Action == "fail" {
 		t.failedPackages++
 		fmt.Fprint(t.w, text)
 		if len(t.failures[e.Package]) == 0 {
-			t.fail(e.Package, "") // It did not build, left something behind, or died between tests.
+			t.fail(e.Package, "") // it did not build, leaked resources, or died between tests
 		}
 	}
 }
@@ -174,7 +175,7 @@ func (t *run) fail(pkg, test string) {
 // waitedLine matches the line of a test that waited for other labs, see e2e/node/nodetest.
 var waitedLine = regexp.MustCompile(`: waited (\d+\.\d) s for other labs\n$`)
 
-// waited returns the seconds of waiting in a line of a test's output, or 0.
+// waited returns the number of seconds in a line that matches waitedLine, or 0 for other lines.
 func waited(output string) float64 {
 	m := waitedLine.FindStringSubmatch(output)
 	if m == nil {
@@ -184,10 +185,10 @@ func waited(output string) float64 {
 	return seconds
 }
 
-// slow is the number of slowest tests that are named.
+// slow is the number of tests that slowest prints.
 const slow = 10
 
-// slowest prints which tests took longest.
+// slowest prints the tests that took longest.
 func (t *run) slowest() {
 	names := slices.SortedFunc(maps.Keys(t.seconds),
 		func(a, b string) int { return cmp.Compare(t.seconds[b], t.seconds[a]) })
@@ -196,7 +197,7 @@ func (t *run) slowest() {
 	}
 }
 
-// reason returns the reason for which a test skipped, on one line.
+// reason returns the reason for a skip from the output of the test, on one line.
 func reason(text string) string {
 	var said []string
 	for line := range strings.SplitSeq(text, "\n") {
