@@ -70,8 +70,8 @@ func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, e
 }
 
 // EachConnection calls each with every tracked connection in the network namespace of c. It calls
-// begin first, and again when it starts over because the kernel's table changed. After an error c
-// may hold answers: close it.
+// begin before that. If the kernel's table changed during the reading, it starts again with begin.
+// After an error, the caller must close c, which may hold answers that were not read.
 func EachConnection(c *nfnl.Conn, begin func(), each func(Connection)) error {
 	return dumpConnections(c, begin, func(attributes []byte) error {
 		readEntry(attributes, func(c Connection) bool { each(c); return false })

@@ -185,8 +185,8 @@ const (
 	PinGuardEgressL3  = "guard_egress_l3"
 	// PinDrops counts drops by reason.
 	PinDrops = "drops"
-	// PinSamples is the ring of samples of dropped packets. PinLimits and PinShares have the limit
-	// of each reason, and the share of each link.
+	// PinSamples is the ring buffer with samples of dropped packets. PinLimits holds the limit of
+	// samples of each reason, and PinShares the share of each link.
 	PinSamples = "drop_samples"
 	PinLimits  = "drop_limits"
 	PinShares  = "drop_shares"

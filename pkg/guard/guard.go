@@ -195,7 +195,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 	return done, odd, errors.Join(errs...)
 }
 
-// Samples returns the ring of samples. The guard closes its maps.
+// Samples returns the ring of samples. Its maps belong to the guard, whose Close closes them.
 func (g *Guard) Samples() sample.Ring {
 	return sample.Ring{Samples: g.maps[abi.PinSamples], Limits: g.maps[abi.PinLimits]}
 }

@@ -17,7 +17,7 @@ import (
 // prevents kubelets from setting it.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// zoneLabel has a node's zone.
+// zoneLabel is the label of a Node with its zone.
 const zoneLabel = "topology.kubernetes.io/zone"
 
 // Bounds of one stored Node or EndpointSlice, so that no object takes more than a few kilobytes,

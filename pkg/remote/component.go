@@ -104,7 +104,8 @@ func (c *Cluster) ExecVeilctl(ctx context.Context, pod string, args ...string) (
 	return c.Exec(ctx, pod, "veild", append([]string{veilctl}, args...)...)
 }
 
-// ExecVeilctlWith is ExecVeilctl with a standard input, which need not end for veilctl.
+// ExecVeilctlWith is like ExecVeilctl, but input is the standard input of veilctl. veilctl must not
+// wait for the end of its input.
 func (c *Cluster) ExecVeilctlWith(ctx context.Context, input []byte, pod string,
 	args ...string) ([]byte, error) {
 	return c.output(ctx, bytes.NewReader(input), pod, "veild",
@@ -129,7 +130,7 @@ func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...st
 	return c.output(ctx, nil, pod, container, command...)
 }
 
-// output is Exec with a standard input, which may be nil.
+// output is like Exec, but in is the standard input of the command. in may be nil.
 func (c *Cluster) output(ctx context.Context, in io.Reader, pod, container string,
 	command ...string) ([]byte, error) {
 	var out bounded

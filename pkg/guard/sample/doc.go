@@ -4,12 +4,13 @@
 //	drop of a program ─► counter ─► share of the link? ─► limit of the reason? ─► ring ─► Reader
 //
 // It promises:
-//   - Samples wait in the ring while nobody reads, the oldest ones if it is full.
-//   - Each is read once. The ring keeps the place of its reader, also for the next process.
+//   - Samples stay in the ring until they are read. When the ring is full, new samples are lost.
+//   - Each sample is read once. The ring stores the position of its reader, also for the next
+//     process.
 //   - Programs copy headers up to the ports, never payload.
 //   - Written counts exactly the samples that are or were in the ring.
 //
-// A ring has one reader. A second one would take samples from the first.
+// A ring must have only one reader. A second reader would take samples from the first.
 //
 // Start with Ring.
 package sample

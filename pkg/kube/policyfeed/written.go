@@ -8,8 +8,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Read reads the objects of w as Run reads those of an API server. The error of one that cannot be
-// read whole names it and the field: in force, it would deny more than is written.
+// Read parses the objects of w in the same way as Run parses objects of the API server. An object
+// that cannot be parsed completely is an error, because a policy that was parsed only in part would
+// deny more than its text does. The error names the object and the field.
 func Read(w policy.Written) (all policy.Policies, err error) {
 	for i, message := range w.Protobuf {
 		o, kind, err := object.FromProtobuf(message)

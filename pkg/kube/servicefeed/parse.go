@@ -140,13 +140,14 @@ func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
 }
 
-// maxHints bounds the hints of an endpoint, of each kind, as the API does.
+// maxHints bounds the hints of each kind that an endpoint may have. The API has the same limit.
 const maxHints = 8
 
-// hints holds the hints of a slice's endpoints. Endpoints of a zone share theirs.
+// hints holds the distinct hints of the endpoints of a slice, so that endpoints with equal hints
+// share one object.
 type hints []*service.Hints
 
-// of returns the hints of an endpoint; nil if it has none.
+// of returns the hints of an endpoint, or nil if the endpoint has none.
 func (h *hints) of(e wire.Endpoint) *service.Hints {
 	own := service.Hints{Zones: e.ForZones[:min(len(e.ForZones), maxHints)],
 		Nodes: e.ForNodes[:min(len(e.ForNodes), maxHints)]}
@@ -154,7 +155,9 @@ func (h *hints) of(e wire.Endpoint) *service.Hints {
 		return nil
 	}
 
-	const searched = 8 // endpoints of a slice have few zones, and as many nodes as endpoints
+	// Only the last hints are searched: a slice has few zones, but may have a node for each
+	// endpoint.
+	const searched = 8
 	for _, k := range (*h)[max(0, len(*h)-searched):] {
 		if slices.Equal(k.Zones, own.Zones) && slices.Equal(k.Nodes, own.Nodes) {
 			return k

@@ -20,7 +20,8 @@ const (
 	MaxAddresses = 1024
 	// MaxService bounds the ports, addresses and ranges of a Service.
 	MaxService = 4096
-	// MaxEndpoints bounds the endpoints and ports of an EndpointSlice. The API has 1,000 endpoints.
+	// MaxEndpoints bounds the endpoints, hints and ports of an EndpointSlice. The API allows 1,000
+	// endpoints, each with 8 hints for zones and 8 for nodes.
 	MaxEndpoints = 20480
 
 	// maxText bounds one string, in bytes. The API has no longer strings. A longer annotation is

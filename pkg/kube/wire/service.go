@@ -176,8 +176,8 @@ type EndpointSlice struct {
 	AddressType string
 	Endpoints   []Endpoint
 	Ports       []EndpointPort
-	// Excess reports whether endpoints and ports exceed MaxEndpoints. The object is then incomplete
-	// and must not be used.
+	// Excess reports whether endpoints, hints and ports exceed MaxEndpoints. The object is then
+	// incomplete and must not be used.
 	Excess bool
 }
 
@@ -186,7 +186,7 @@ type EndpointSlice struct {
 type Endpoint struct {
 	Address, NodeName           string
 	Ready, Serving, Terminating *bool
-	// ForZones and ForNodes are the names in hints.
+	// ForZones and ForNodes are the names of zones and nodes in the hints.
 	ForZones, ForNodes []string
 }
 
@@ -245,7 +245,7 @@ func (b *budget) endpoint(endpoint field, to *[]Endpoint) error {
 	return err
 }
 
-// hint reads a ForZone or ForNode of an endpoint's hints.
+// hint parses a ForZone or ForNode message of an endpoint's hints and appends its name to e.
 func (b *budget) hint(hint field, e *Endpoint) error {
 	to := &e.ForZones
 	switch hint.number {
