@@ -34,7 +34,7 @@ func imagesOf(t testing.TB, d *Device) images {
 	return images{counted(b.Image.Bytes), counted(rest.Bytes)}
 }
 
-// giveSession makes a session with an index that has begun by an event.
+// giveSession adds a session with the index local to the peer, which begins with the event e.
 func giveSession(t testing.TB, d *Device, p *peer, e sessionEvent, local uint32) {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
@@ -74,8 +74,8 @@ func crowd(t testing.TB, d *Device, peers int) {
 	}
 }
 
-// happenings are the changes that may happen to a peer between its base and the rest. next is a
-// free index.
+// happenings are changes of a peer that may happen between the base image and the rest. next is an
+// unused index.
 var happenings = map[string]func(t testing.TB, d *Device, p *peer, next uint32){
 	"sends":    func(_ testing.TB, d *Device, p *peer, _ uint32) { p.sentAt(d.now(), true) },
 	"receives": func(_ testing.TB, d *Device, p *peer, _ uint32) { p.receivedAt(d.now(), true) },
@@ -136,7 +136,7 @@ var happenings = map[string]func(t testing.TB, d *Device, p *peer, next uint32){
 }
 
 // After any change of peers between the base and the rest, the successor equals the stopped device
-// byte by byte. Only changed peers are copied then.
+// byte by byte. The rest has only the changed peers.
 func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 	const peers = 40
 	names := make([]string, 0, len(happenings))
@@ -191,7 +191,7 @@ func TestRestHasWhatChangedSinceTheBase(t *testing.T) {
 	}
 }
 
-// waiting returns how many peers have packets that wait: a base has none.
+// waiting returns the number of peers with staged packets. A device made of a base has none.
 func waiting(d *Device) (n int) {
 	for _, p := range d.mu.order {
 		n += min(1, len(p.staged.packets))
@@ -199,8 +199,8 @@ func waiting(d *Device) (n int) {
 	return n
 }
 
-// A rest that needs more room than was reserved is written all the same: more sessions than the
-// base had.
+// A rest that needs more memory than was reserved, because there are more sessions than in the
+// base, is written completely.
 func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 900)
@@ -234,7 +234,7 @@ func TestRestThatOutgrowsItsRoom(t *testing.T) {
 	other.Close()
 }
 
-// A base cannot be used once the device is configured, and the device goes on.
+// A base that was made before a configuration of the device is refused, and the device goes on.
 func TestBaseOfAConfiguredDeviceIsRefused(t *testing.T) {
 	d := emptyDevice(t)
 	crowd(t, d, 3)

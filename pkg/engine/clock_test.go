@@ -36,7 +36,7 @@ func withClock(c *clock) func(*engine.DeviceConfig) {
 	return func(o *engine.DeviceConfig) { o.Clock = c.now }
 }
 
-// listening waits until the device has a socket, and returns its port.
+// listening waits until the device has a UDP socket, and returns the port of the socket.
 func listening(t *testing.T, n *enginetest.TunDevice) string {
 	t.Helper()
 	nettest.Until(t, 5*time.Second, "a socket", func() bool {
@@ -45,7 +45,8 @@ func listening(t *testing.T, n *enginetest.TunDevice) string {
 	return n.Get(t, "listen_port")[0]
 }
 
-// settle waits until no handshake is under way: time would jump in the middle of it for one side.
+// settle waits until no handshake is under way, so that the test does not move the clock of one
+// side during a handshake.
 func settle(t *testing.T, nodes ...*enginetest.TunDevice) {
 	t.Helper()
 	for _, n := range nodes {
@@ -83,7 +84,7 @@ func TestSessionIsRenewed(t *testing.T) {
 	}
 }
 
-// No packet is sent or taken under a session of 180 s; its packets wait for the next one.
+// After 180 s, a session neither sends nor receives packets. Packets wait for the next session.
 func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))
@@ -97,8 +98,8 @@ func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	}
 }
 
-// After 540 s without a new session no key of the old one is in the memory of the process, and
-// neither after a peer is removed.
+// After 540 s without a new session, the memory of the process has no key of the old session. The
+// same is true after a peer is removed.
 func TestKeysLeaveMemory(t *testing.T) {
 	for _, way := range []string{"540 s", "removed"} {
 		t.Run(way, func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestKeysLeaveMemory(t *testing.T) {
 				t.Fatal("no session")
 			}
 
-			// The list itself is the negative control, until it is covered.
+			// Until it is covered, the list of keys itself must be found: this checks the search.
 			if n := memtest.Count(t, keys[0], memtest.Everywhere); n == 0 {
 				t.Fatal("a key in memory was not found")
 			}
@@ -154,8 +155,8 @@ func TestKeysLeaveMemory(t *testing.T) {
 	}
 }
 
-// The garbage collector leaves no key behind, even if it runs in the middle of computations on it.
-// Without secret.Environ it leaves a copy within some seconds.
+// The garbage collector leaves no copy of a key behind, even if it runs during computations on the
+// key. Without secret.Environ, it leaves a copy within seconds.
 func TestCollectorLeavesNoKeyBehind(t *testing.T) {
 	var arena secret.Arena
 	worker, err := aead.NewWorker(&arena)
@@ -228,7 +229,7 @@ func TestOneWayDataIsAnswered(t *testing.T) {
 	}
 }
 
-// Under a flood of initiations a peer gets a session all the same: it gets a cookie first.
+// During a flood of initiations, a peer still gets a session, because it first gets a cookie.
 func TestPeerGetsThroughAFlood(t *testing.T) {
 	for _, c := range fromEngine {
 		t.Run(c.name, func(t *testing.T) {

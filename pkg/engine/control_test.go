@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// Peers without an endpoint take nothing from the budget of handshakes, regardless of the cause.
+// Peers without an endpoint do not use the budget of handshakes, regardless of why a handshake is
+// needed.
 func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	d := emptyDevice(t)
 	d.mu.Lock()
@@ -41,7 +42,8 @@ func TestPeerWithoutAnEndpointTakesNoBudget(t *testing.T) {
 	}
 }
 
-// Timestamps of one peer grow. The timestamps of many peers do not run ahead of the clock together.
+// The timestamps for one peer grow strictly. With many peers, the timestamps still do not run ahead
+// of the clock.
 func TestTimestampsGrowPerPeer(t *testing.T) {
 	d := emptyDevice(t)
 	d.mu.Lock()

@@ -77,7 +77,8 @@ func TestWindowIs8128Wide(t *testing.T) {
 	}
 }
 
-// Allowed IPs against a list that is searched from the longest prefix on.
+// The table of allowed IPs agrees with a list that is searched from the longest prefix to the
+// shortest.
 func TestRoutesAgreeWithAList(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 30 {

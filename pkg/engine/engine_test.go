@@ -110,7 +110,8 @@ func expect(t *testing.T, n *enginetest.TunDevice, want []byte) {
 	}
 }
 
-// greeted returns two engines, and a packet that has passed from the first to the second.
+// greeted returns two engines with a session, and a packet that has passed from the first to the
+// second.
 func greeted(t *testing.T, with ...func(*engine.DeviceConfig)) (a, b *enginetest.TunDevice,
 	p []byte) {
 	t.Helper()
@@ -415,7 +416,8 @@ func TestLateResponseIsTaken(t *testing.T) {
 		h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
 	}
 
-	// A relay that is a second late each way, longer than all greetings but the last.
+	// The relay delays each datagram by a second. All greetings except the last are repeated
+	// earlier.
 	for i := range h.conn {
 		go func() {
 			buf := make([]byte, 2048)

@@ -10,7 +10,8 @@ import (
 // WalkInterval is how often control walks over the peers.
 const WalkInterval = walkInterval
 
-// LastWalk wakes control and returns when it last walked over the peers, by the device's clock.
+// LastWalk wakes control and returns the time of its last walk over the peers, by the device's
+// clock.
 func (d *Device) LastWalk() time.Duration {
 	d.wakeControl()
 	d.mu.Lock()
@@ -21,7 +22,8 @@ func (d *Device) LastWalk() time.Duration {
 // StagedBytes returns how many bytes wait for sessions.
 func (d *Device) StagedBytes() int64 { return d.stagedBytes.Load() }
 
-// Sessions returns the sum of the indexes of all sessions, or 0. It changes when a session does.
+// Sessions returns the sum of the indexes of all sessions, which changes when a session begins or
+// ends. It returns 0 if there are none.
 func (d *Device) Sessions() (sum uint64) {
 	d.state.RLock()
 	defer d.state.RUnlock()
@@ -49,7 +51,7 @@ func (d *Device) IsUp() bool {
 	return d.mu.up
 }
 
-// SetRoute sets f as the function that returns by which link datagrams leave for an endpoint.
+// SetRoute makes the device call f for the link by which datagrams to an endpoint leave.
 func (d *Device) SetRoute(f func(e *sock.Endpoint, mark uint32) (link int32, err error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -37,8 +37,8 @@ func keyed(t *testing.T) (*Device, *receiver) {
 	return d, d.shards[0].rx
 }
 
-// Messages that anyone can send reach neither control nor its queue, count towards no load, and
-// allocate nothing; beside ten thousand of them a message for this device passes.
+// Messages that need no knowledge of a key reach neither control nor its queue, do not count as
+// load, and allocate no memory. Among ten thousand of them, a message for this device passes.
 func TestGarbageCostsControlNothing(t *testing.T) {
 	d, rx := keyed(t)
 	d.mu.Lock() // Control takes nothing.
@@ -74,7 +74,7 @@ func TestGarbageCostsControlNothing(t *testing.T) {
 	}
 }
 
-// Cookies, which need no MAC, cannot take the queue from other messages.
+// Cookie messages, which have no MAC1, cannot fill the queue so that other messages are dropped.
 func TestCookiesHaveAShareOfTheQueue(t *testing.T) {
 	d, rx := keyed(t)
 	d.mu.Lock()
@@ -100,7 +100,8 @@ func TestCookiesHaveAShareOfTheQueue(t *testing.T) {
 	}
 }
 
-// Messages with a right MAC1 are load when more of them come than a core answers, or when they wait.
+// Messages with a correct MAC1 count as load if more arrive than a core can answer, or if they wait
+// in the queue.
 func TestLoadFollowsWhatACoreDoes(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

@@ -19,8 +19,8 @@ func hasSession(t *testing.T, n *enginetest.TunDevice) {
 	})
 }
 
-// passesOnce waits until a packet passes: a sends under its former session until it has received
-// from b.
+// passesOnce sends p from a until it arrives at b. Earlier copies may be lost, because a uses its
+// former session until it has received a packet from b.
 func passesOnce(t *testing.T, a, b *enginetest.TunDevice, p []byte) {
 	t.Helper()
 	nettest.Until(t, 10*time.Second, "a packet", func() bool {
@@ -29,8 +29,8 @@ func passesOnce(t *testing.T, a, b *enginetest.TunDevice, p []byte) {
 	})
 }
 
-// A device whose link was down greets its peers, also the known ones. Their sessions have ended
-// here, and a peer that only sends would not find out.
+// A device whose link was down begins handshakes with all peers, also with peers that had sessions.
+// The device has dropped these sessions, and a peer that only sends would not notice that.
 func TestLinkUpGreetsKnownPeers(t *testing.T) {
 	a, b, p := greeted(t)
 	settle(t, a, b)
@@ -43,7 +43,8 @@ func TestLinkUpGreetsKnownPeers(t *testing.T) {
 	passesOnce(t, a, b, p)
 }
 
-// A device with a new private key greets its peers, also the known ones.
+// A device with a new private key begins handshakes with all peers, also with peers that had
+// sessions.
 func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
 	var c clock
 	a, b, _ := greeted(t, withClock(&c))
@@ -61,7 +62,7 @@ func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// a has no endpoint of b, so that only b can begin.
+	// a has no endpoint for b, so only b can begin a handshake.
 	a.Set(t, "replace_peers=true\npublic_key=%x\nallowed_ip=10.0.0.2/32\n", public)
 	b.Set(t, "private_key=%x\n", private[:])
 	hasSession(t, b)

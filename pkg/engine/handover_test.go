@@ -84,7 +84,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 					sessions, handshakes := n.Engine.Sessions(), n.Get(t, "last_handshake_time_nsec")
 					h := export(t, n)
 
-					// What comes meanwhile waits in the queues of the kernel.
+					// Packets that arrive during the handover wait in queues of the kernel.
 					a.Send(t, p)
 					b.Send(t, back)
 					next := successor(t, n, h)
@@ -107,7 +107,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 	}
 }
 
-// settle2 is settle for nodes of either engine.
+// settle2 is like settle, but the nodes may have another engine.
 func settle2(t *testing.T, nodes ...*enginetest.TunDevice) {
 	t.Helper()
 	for _, n := range nodes {
@@ -185,8 +185,8 @@ func TestDeviceThatWasHandedOverTakesNoConfiguration(t *testing.T) {
 	old.Close()
 }
 
-// A session is not older or younger after a handover: it is renewed in time, and not used after
-// 180 s.
+// A handover does not change the age of a session: the session is renewed in time, and is not used
+// after 180 s.
 func TestHandoverKeepsTheAgeOfSessions(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))
@@ -214,7 +214,7 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 		netip.MustParseAddrPort("127.0.0.1:" + listening(t, a)),
 		netip.MustParseAddrPort("127.0.0.1:" + listening(t, b))}
 
-	// For the device the new peer is another one, so there is no session.
+	// The peer is removed and added again, so the device has no session with it.
 	a.Set(t, "public_key=%x\nremove=true\n", b.Public)
 	a.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public, h.port(0))
 	for i := range 10 {
@@ -244,11 +244,12 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 	}
 }
 
-// After a handover only the successor has keys in memory, and none when it is closed, too.
+// After a handover, only the successor has keys in memory. When it is closed, it has none either.
 func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	a, b, _ := greeted(t)
 	settle(t, a, b)
-	// The text of a configuration has the private key, and goes through Go's heap (0019).
+	// The private key is not checked: it is in the text of the configuration, which is on Go's heap
+	// (design note 0019).
 	sessions := a.Engine.SessionKeys()
 	keys := append(sessions, bytes.Clone(a.Private[:]))
 	for i := range keys {
@@ -283,8 +284,8 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	count("after the end", 0)
 }
 
-// Over a hostile network, devices are handed over again and again, and killed at each step of it.
-// No counter is used twice, no packet comes twice, and traffic flows on.
+// On a hostile network, devices are handed over repeatedly, and processes die at each step of a
+// handover. No counter is used twice, no packet is delivered twice, and traffic continues.
 func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
-// hostile is a relay between two devices that loses, doubles, delays, reorders, corrupts and
-// replays.
+// hostile is a relay between two devices that loses, duplicates, delays, reorders, corrupts and
+// replays datagrams.
 type hostile struct {
 	conn   [2]*net.UDPConn // the device of that number sends to it
 	device [2]netip.AddrPort

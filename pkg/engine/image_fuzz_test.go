@@ -117,8 +117,7 @@ func emptyDevice(t testing.TB) *Device {
 	return d
 }
 
-// An image is read whole or not at all: each that ends early is refused, and so is one with further
-// bytes.
+// An image that is truncated, or that has further bytes at its end, is refused.
 func TestTruncatedImageIsRefused(t *testing.T) {
 	whole := full(t, emptyDevice(t))
 	if d := imported(t, whole); d == nil {
@@ -215,7 +214,7 @@ func FuzzImage(f *testing.F) {
 		}
 		defer d.Close()
 
-		// What was taken can be handed on.
+		// The imported device can be exported and imported again.
 		if other := imported(t, imagesOf(t, d)); other == nil {
 			t.Error("the images of the device are refused")
 		} else {

@@ -18,13 +18,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// steps is a time since boot that only a test advances, by one walk over the peers at a time. Rates
-// so follow the device's own clock, on a slow machine too.
+// steps is a clock that only the test advances, by one walk over the peers at a time. So rates
+// follow the clock of the device, also on a slow machine.
 type steps struct{ at atomic.Int64 }
 
 func (s *steps) now() time.Duration { return time.Duration(s.at.Load()) }
 
-// pass lets d pass, one walk after the other.
+// pass advances the clock by d, one walk after another.
 func (s *steps) pass(t *testing.T, n *enginetest.TunDevice, d time.Duration) {
 	t.Helper()
 	for end := s.now() + d; s.now() < end; {
@@ -35,8 +35,9 @@ func (s *steps) pass(t *testing.T, n *enginetest.TunDevice, d time.Duration) {
 	}
 }
 
-// initiations returns how many the node sent to each peer, in the order of configuration, and their
-// sum. A peer that does not answer gets nothing else.
+// initiations returns the number of initiations that the node sent to each peer, in the order of
+// the configuration, and their sum. It derives them from the sent bytes, because a peer that does
+// not answer gets no other messages.
 func initiations(t *testing.T, n *enginetest.TunDevice) (each []int, sum int) {
 	t.Helper()
 	for _, text := range n.Get(t, "tx_bytes") {
@@ -80,7 +81,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	}
 	t.Logf("configuration of %d peers: %s of CPU", peers, cpuTime()-before)
 
-	// Traffic to all of them, so that each needs a session for ever.
+	// Traffic to all peers, so that each needs a session all the time.
 	end := make(chan struct{})
 	defer close(end)
 	go sendToAll(a, peers, end)
@@ -133,7 +134,8 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 		}
 	}()
 
-	// What waits for sessions is bounded over all peers, so the first packet may be dropped.
+	// The bytes that wait for sessions are bounded over all peers, so the first packet may be
+	// dropped.
 	var got []byte
 	nettest.Until(t, 30*time.Second, "a packet at the live peer", func() bool {
 		c.pass(t, a, engine.WalkInterval)
@@ -161,7 +163,7 @@ func sendToAll(n *enginetest.TunDevice, peers int, end <-chan struct{}) {
 	}
 }
 
-// cpuTime returns the time that this process has used.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)

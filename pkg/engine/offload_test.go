@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
 
-// Offloads that the kernel refused, or that a peer's path broke, are used again after a while, and
-// no packet is lost meanwhile.
+// Offloads that the kernel refused, or that did not work on the path to a peer, are tried again
+// after some time. No packet is lost by that.
 func TestOffloadsAreTriedAgain(t *testing.T) {
 	var c clock
 	a, b, p := greeted(t, withClock(&c))

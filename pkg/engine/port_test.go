@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// withShards makes a device with so many shards. Only the first queue gets packets, and the first
-// queue's reader gets what is written to the others.
+// withShards sets the number of shards of a device. Only the first queue of the TUN gets packets.
+// Packets that are written to other queues reach the reader of the first queue.
 func withShards(t testing.TB, shards int) func(*engine.DeviceConfig) {
 	return func(o *engine.DeviceConfig) {
 		for range shards - 1 {

@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// quiet returns a device whose link is down, so that no thread receives, with a session of index 1.
+// quiet returns a device with a session of index 1. The link of the device is down, so no thread
+// receives.
 func quiet(t testing.TB) (*Device, *session) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
@@ -121,7 +122,7 @@ func TestCounterHas64Bits(t *testing.T) {
 	_ = d
 }
 
-// Indexes cannot be guessed: no two of them follow each other as in a shift register.
+// Indexes cannot be guessed from earlier ones, as the successive states of a shift register could.
 func TestIndexesAreRandom(t *testing.T) {
 	d, _ := quiet(t)
 	d.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// A clock that was ahead once and is right when the process starts again does not cut a node off, as
-// long as the last timestamp is kept. Without it peers refuse its handshakes.
+// If the clock was ahead and is right when the process starts again, peers still accept the node's
+// handshakes, because the last timestamp is kept. Without it, they refuse them.
 func TestClockThatWasAheadCutsNoPeerOff(t *testing.T) {
 	a, b := newEngine(t), newEngine(t)
 	a.Engine.StampsAfter(noise.Stamp(time.Now().Add(time.Hour), noise.Timestamp{}))

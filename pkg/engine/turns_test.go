@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Batches are delivered in the order in which they were received, each once, by any thread, and no
-// two at once.
+// Batches are delivered in the order in which they were received, each once, and never two at the
+// same time, regardless of the threads.
 func TestBatchesAreDeliveredInTheirOrder(t *testing.T) {
 	const threads, batches = 4, 20000
 	tn := newTurns()

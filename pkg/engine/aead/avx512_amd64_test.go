@@ -24,8 +24,8 @@ func needAVX512(t testing.TB) {
 	}
 }
 
-// Every length around the edges of blocks, with every number of lanes in use, against x/crypto. The
-// texts end where memory ends: a byte further is a fault.
+// The lanes agree with x/crypto for every length around the edges of blocks and for every number of
+// lanes in use. Each text ends at the end of mapped memory, so an access behind it is a fault.
 func TestLanesOfEveryLength(t *testing.T) {
 	needAVX512(t)
 	_, w, key := worker(t)
@@ -99,8 +99,8 @@ func TestLanesOfEveryLength(t *testing.T) {
 	}
 }
 
-// Poly1305 where the carries and the last reduction are hard: h near 2^130-5, from texts and keys
-// of ones and zeros (RFC 8439, appendix A.3, vectors 7 to 11 are of this kind).
+// Poly1305 is right where h is near 2^130-5, so that the carries and the last reduction matter. The
+// texts and keys consist of ones and zeros, like vectors 7 to 11 in appendix A.3 of RFC 8439.
 func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
 	needAVX512(t)
 	_, w, _ := worker(t)

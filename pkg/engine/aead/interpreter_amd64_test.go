@@ -12,9 +12,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// machine runs the assembly of the AVX-512 tier on any CPU. It implements the instructions of
-// lanes_amd64.s as the Intel SDM (volume 2) defines them; another one fails the test. In Go's
-// syntax the first source of the SDM is the second operand, and the destination is the last one.
+// machine runs the assembly of the AVX-512 tier on any CPU. It implements the instructions in
+// lanes_amd64.s as the Intel SDM (volume 2) defines them. Any other instruction fails the test. In
+// Go's syntax, the first source of the SDM is the second operand, and the destination is the last
+// operand.
 type machine struct {
 	t       *testing.T
 	code    map[string][]instruction // by function

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/crypto/chacha20"
 )
 
-// laneCode is the assembly of the tier: what the CPU makes of it, or an interpreter.
+// laneCode runs the assembly of the tier, on the CPU or in an interpreter.
 type laneCode interface {
 	chacha(key *byte, texts, counters *uint64, polyKeys *byte, n int)
 	poly(state, texts *uint64, n int)
 }
 
-// processor is the CPU.
+// processor is the laneCode that runs on the CPU.
 type processor struct{}
 
 func (processor) chacha(key *byte, texts, counters *uint64, polyKeys *byte, n int) {

@@ -85,7 +85,7 @@ func vectors(t *testing.T) []*vector {
 	return all
 }
 
-// noAVX2 is set for the process in which x/crypto sees no AVX2.
+// noAVX2 is the environment variable of the test process in which x/crypto must not use AVX2.
 const noAVX2 = "KUBEVEIL_TEST_NO_AVX2"
 
 // Each vector passes through the code of the tier. The tier's own Seal and Open write the counter

@@ -30,7 +30,7 @@ func segment(v6, udp bool, flow, i int) []byte {
 		id: uint16(i), payload: bytes.Repeat([]byte{byte(i + 1)}, 100)}.build()
 }
 
-// Flows that take turns coalesce, however many a batch has.
+// Packets of flows that take turns are coalesced, for any number of flows in a batch.
 func TestFlowsThatTakeTurnsCoalesce(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
@@ -52,7 +52,7 @@ func TestFlowsThatTakeTurnsCoalesce(t *testing.T) {
 	}
 }
 
-// More packets than a batch has room for are written all the same.
+// If there are more packets than a batch can hold, all are written.
 func TestBatchThatIsFullLosesNothing(t *testing.T) {
 	for _, flows := range []int{1, 3, maxPackets, maxPackets + 1, 3 * maxPackets} {
 		w := newWritten()
@@ -77,8 +77,8 @@ func TestBatchThatIsFullLosesNothing(t *testing.T) {
 	}
 }
 
-// A packet that is neither TCP nor UDP is written after the flows of its addresses, and leaves the
-// others open.
+// A packet that is neither TCP nor UDP is written after the flows between its addresses. Other
+// flows stay open for further packets.
 func TestOtherProtocolFlushesItsAddressesOnly(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ipv6 %v", v6), func(t *testing.T) {

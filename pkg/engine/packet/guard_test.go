@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guarded returns a copy of b that ends where memory ends: one byte further is a fault, also for
-// assembly and system calls.
+// guarded returns a copy of b that ends at the end of mapped memory, so that an access behind it is
+// a fault, also in assembly and system calls.
 func guarded(t testing.TB, b []byte) []byte {
 	t.Helper()
 	page := unix.Getpagesize()

@@ -27,7 +27,7 @@ func opensIn(t *testing.T, ns *nettest.NS) (v4, v6 *UDP, port uint16) {
 	return v4, v6, port
 }
 
-// twoPaths are the addresses of two nodes with two cables between them.
+// twoPaths holds the addresses of two nodes that are connected by two veth pairs.
 type twoPaths struct {
 	name       string
 	a0, b0     netip.Prefix // of the first cable, which node a's route takes

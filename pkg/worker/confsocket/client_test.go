@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// chatty is a device whose answer fills every socket.
+// chatty is a device whose answer is larger than any socket buffer.
 type chatty struct{ nothing }
 
 func (*chatty) IpcGetOperation(w io.Writer) error {
@@ -50,7 +50,7 @@ func say1(c net.Conn, text string) error {
 	return err
 }
 
-// A client that does not read its answer holds off no handover.
+// A client that does not read its answer does not delay a handover.
 func TestClientThatDoesNotReadHoldsNoHandover(t *testing.T) {
 	s, connect := dial(t, &chatty{})
 	errtest.Must(t, say1(connect(), "get=1\n\n")) // The answer is being written, and does not fit.
@@ -99,7 +99,7 @@ func TestHandoverWaitsForAnOperation(t *testing.T) {
 	errtest.Must(t, <-answered)
 }
 
-// The clients that were silent longest go when there are too many.
+// If there are too many clients, those that were silent longest are closed.
 func TestClientsAreBounded(t *testing.T) {
 	s, connect := dial(t, &nothing{})
 	var all []*net.UnixConn
@@ -128,7 +128,7 @@ func TestClientsAreBounded(t *testing.T) {
 	}
 }
 
-// Clients that are all busy leave no place for another, which is closed at once.
+// If all clients are busy, a further client is closed at once.
 func TestClientsThatAreBusyStay(t *testing.T) {
 	var c clients
 	var all []*script
@@ -152,7 +152,7 @@ func TestClientsThatAreBusyStay(t *testing.T) {
 	}
 }
 
-// timed is a client that notes for what it was given time.
+// timed is a client that records its deadlines.
 type timed struct {
 	script
 	limits []bool
@@ -163,7 +163,8 @@ func (c *timed) SetDeadline(end time.Time) error {
 	return nil
 }
 
-// A client has a bounded time to finish a request and to read the answer, and any time before.
+// A client has a limited time to finish a request and to read the answer. It may wait any time
+// before a request.
 func TestClientHasADeadline(t *testing.T) {
 	c := &timed{script: script{Reader: strings.NewReader("get=1\n\n")}}
 	s := &Server{Device: &nothing{}}
@@ -200,7 +201,7 @@ func (r *endless) Read(p []byte) (int, error) {
 	return copy(p, bytes.Repeat([]byte("x"), len(p))), nil
 }
 
-// Large configurations are read one after the other.
+// Large configurations are read one after another.
 func TestLargeSetsTakeTurns(t *testing.T) {
 	s, connect := dial(t, &nothing{})
 	large := "set=1\n" + strings.Repeat("allowed_ip=10.0.0.0/8\n", largeSet/20)

@@ -128,7 +128,7 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 	}
 }
 
-// counting is a device that counts how often it is read.
+// counting is a device that counts its reads.
 type counting struct {
 	*device.Device
 	gets int
@@ -205,7 +205,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// dropper is a device that counts.
+// dropper is a device with counters of drops.
 type dropper struct {
 	nothing
 	refused uint64
@@ -314,7 +314,7 @@ func FuzzProtocol(f *testing.F) {
 	})
 }
 
-// nothing is a device that takes everything.
+// nothing is a device that accepts every configuration and has no state.
 type nothing struct{}
 
 func (*nothing) IpcGetOperation(io.Writer) error { return nil }

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
-// The last timestamp of a device outlives its process; one that cannot be read is a warning.
+// The last timestamp of a device survives its process. If it cannot be read, a warning is logged.
 func TestLastTimestampIsKept(t *testing.T) {
 	var log bytes.Buffer
 	l := slog.New(slog.NewTextHandler(&log, nil))

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// A log that no process reads holds no writer up; what was lost is counted once one does.
+// If no process reads the log, writers do not block. When a process reads again, the log has the
+// number of lost lines.
 func TestStuckLogHoldsNoWriterUp(t *testing.T) {
 	r, w := io.Pipe() // A write waits for its reader.
 	l := NewWriter(w, slog.NewJSONHandler(w, nil))

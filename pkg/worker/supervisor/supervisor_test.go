@@ -70,7 +70,7 @@ func TestSupervisorRefusesToRunBesideOneThatStays(t *testing.T) {
 	}
 }
 
-// lines passes on what is written, a message each.
+// lines is a writer that sends each write to a channel.
 type lines struct{ c chan string }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -129,8 +129,9 @@ const (
 	waits  = "waiting"
 )
 
-// A pod's veil-wg leaves the devices to the veil-wg of a newer pod and stays. Its container may
-// start again: it waits. It serves again once the newer one has ended, and yields again.
+// A pod's veil-wg leaves the devices to the veil-wg of a newer pod and keeps running. If its
+// container starts again, it waits. When the newer veil-wg has ended, it serves the devices again,
+// until the next newer one.
 func TestOlderSupervisorWaitsForTheNewer(t *testing.T) {
 	dir := t.TempDir()
 	ready := func(id string, want bool) {
@@ -166,7 +167,7 @@ func TestOlderSupervisorWaitsForTheNewer(t *testing.T) {
 	newer.end(t)
 }
 
-// Without a name each start is newer than those before.
+// Without the name of a pod, each start counts as newer than all earlier starts.
 func TestNewerStartTakesOver(t *testing.T) {
 	dir := t.TempDir()
 	first := startSupervisor(t, dir, "")
