@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// A kernel has the features that its release promises. An older kernel may have them too.
+// The kernel has every feature whose Since is not later than its release. It may have later
+// features too.
 func TestThisKernelHasTheFeaturesOfItsRelease(t *testing.T) {
 	nettest.NeedBPF(t)
 	var name unix.Utsname
@@ -40,7 +41,7 @@ func TestThisKernelHasTheFeaturesOfItsRelease(t *testing.T) {
 	}
 }
 
-// Not supported is an answer, not permitted is not.
+// Has returns false for an error that means "not supported", and an error for "not permitted".
 func TestAnswersOfTheKernel(t *testing.T) {
 	for name, c := range map[string]struct {
 		err         error

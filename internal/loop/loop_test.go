@@ -12,14 +12,14 @@ import (
 
 var errTurn = errors.New("the kernel refuses")
 
-// world is a loop in a bubble of its own time, which records when it made turns.
+// world is a loop in a synctest bubble. It records the times of its turns.
 type world struct {
 	*Loop
 	began time.Time
 	turns []time.Duration
 	// reasons has the reason of each turn.
 	reasons []Reason
-	// fails is how many of the next turns fail.
+	// fails is the number of next turns that will fail.
 	fails int
 	stop  func()
 }

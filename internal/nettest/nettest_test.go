@@ -61,7 +61,7 @@ var (
 	v6B   = netip.MustParseAddr("fd42::2")
 )
 
-// pair lays a cable between two fresh namespaces.
+// pair returns two new namespaces that are connected by a veth pair.
 func pair(t *testing.T) (a, b *NS) {
 	a, b = NewNS(t), NewNS(t)
 	Veth(t,
@@ -125,7 +125,8 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 	}
 }
 
-// isUDP leaves out ICMP errors, which quote the packet that they are about.
+// isUDP reports whether a frame is a UDP packet. An ICMP error that quotes a UDP packet does not
+// count.
 func isUDP(frame []byte) bool {
 	switch {
 	case len(frame) > 23 && frame[12] == 0x08 && frame[13] == 0x00:
@@ -230,8 +231,8 @@ func TestHostHasNamespacesOfItsOwn(t *testing.T) {
 
 func TestSettleFindsWhatIsLeft(t *testing.T) {
 	NeedRoot(t)
-	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses
-	// its number again.
+	// If a namespace of another test is closed later, the kernel may reuse its number for the new
+	// namespace, and the test would confuse the two.
 	Until(t, 5*time.Second, "the namespaces of other tests to be closed", func() bool {
 		return !slices.Contains(descriptors(), "net")
 	})

@@ -69,7 +69,8 @@ func TestDumpReturnsAllThatWasCommitted(t *testing.T) {
 	})
 }
 
-// The error belongs to a message in the middle, not to messages that would have succeeded.
+// If the kernel refuses a message in the middle of a transaction, none of the messages is applied,
+// and Commit returns the error of that message.
 func TestCommitTakesAllOrNothing(t *testing.T) {
 	in(t, func(c *nfnl.Conn) error {
 		for range 2 { // A refusal leaves no answer behind.
@@ -90,7 +91,8 @@ func TestCommitTakesAllOrNothing(t *testing.T) {
 	})
 }
 
-// A refusal after all messages were accepted is an error too: two chains that lead to one another.
+// Commit also returns an error if the kernel accepts each message but refuses the transaction, here
+// because two chains jump to each other.
 func TestCommitFailsWhereTheWholeIsRefused(t *testing.T) {
 	in(t, func(c *nfnl.Conn) error {
 		var m nfnl.Messages

@@ -75,7 +75,8 @@ func in(t *testing.T, f func() error) {
 
 func command(text string) error { return nettest.Command("nft", text) }
 
-// sync writes the difference and returns it; afterwards there must be none.
+// sync writes the difference to want and returns its text. It fails the test if there is a
+// difference afterwards.
 func sync(t *testing.T, want *nft.Table) string {
 	t.Helper()
 	have, err := want.Read()
@@ -115,7 +116,7 @@ func TestWhatWasWrittenIsReadAgain(t *testing.T) {
 	})
 }
 
-// The difference is repaired, too.
+// Diff names the objects that another program changed, and Write restores them.
 func TestDifferenceNamesWhatAnotherProgramChanged(t *testing.T) {
 	const table = "inet kubeveil_test "
 	for _, c := range []struct{ damage, want string }{
@@ -343,7 +344,7 @@ func TestMissingThingsAreNamed(t *testing.T) {
 	})
 }
 
-// One connection serves reads and changes in a row, also after something was missing.
+// A Conn can be used for several reads and changes, also after a call for a missing object.
 func TestConnServesManyCalls(t *testing.T) {
 	in(t, func() error {
 		sync(t, full())

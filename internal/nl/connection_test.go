@@ -38,7 +38,8 @@ func tracked(client, server string, proto uint8) nl.Connection {
 		Proto: proto, Port: 8080, ClientPort: 40000}
 }
 
-// remove deletes what matches when it is read, and still matches then.
+// remove deletes the connections for which match returns true when they are read, and for which
+// still returns true afterwards.
 func remove(match, still func(nl.Connection) bool) (int, error) {
 	c, err := nfnl.Open()
 	if err != nil {

@@ -102,7 +102,7 @@ func run(t *testing.T, s *server) *Reflector {
 	return r
 }
 
-// asked fails the test unless the server got so many requests.
+// asked fails the test unless the server has received these numbers of requests.
 func (s *server) asked(t *testing.T, what string, lists, watches, heads int) {
 	t.Helper()
 	synctest.Wait()
@@ -180,7 +180,8 @@ func TestRestoreIsReportedUntilAllIsReadAgain(t *testing.T) {
 	})
 }
 
-// Servers that disagree, or a caller that requests lists again and again, cost one list per Pause.
+// If servers disagree, or if a caller requests lists repeatedly, there is at most one list per
+// Pause.
 func TestListsAgainHaveAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{revision: 7}
@@ -221,8 +222,8 @@ func (s *server) breakWatch() {
 	s.watch.Error(reporter.AsObject(errors.New("software caused connection abort")))
 }
 
-// A connection that breaks again and again costs no list, and the watch goes on soon each time:
-// pods that come meanwhile wait for it.
+// If the connection breaks repeatedly, no list is requested, and the watch continues soon each
+// time, because new pods wait for it.
 func TestWatchThatBreaksAgainAndAgainGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{revision: 7}
@@ -255,8 +256,8 @@ func TestWatchThatBreaksAgainAndAgainGoesOn(t *testing.T) {
 	})
 }
 
-// A server that fails gets a request for a list at most every 3 s, and is found within 6 s when it
-// returns.
+// While a server fails, it gets a request for a list at most every 3 s. When it works again, the
+// reflector notices within 6 s.
 func TestServerThatFailsIsAskedSeldomAndFoundSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{revision: 7, away: true}

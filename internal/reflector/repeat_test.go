@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/reflector"
 )
 
-// The control is client-go as it is, which repeats the request of a server that says when.
+// Without ReportAtOnce, which is the control, client-go repeats a request if the response has
+// Retry-After.
 func TestReadsAreReportedAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*rest.Config)

@@ -35,8 +35,8 @@ func TestEnvironKeepsWhatIsSet(t *testing.T) {
 // restarted marks the process that starts itself again.
 const restarted = "KUBEVEIL_TEST_RESTARTED"
 
-// A process starts itself again once, regardless of the runtime's settings: as the same process,
-// with its arguments and descriptors.
+// KeepStacks executes the program again exactly once, for any GODEBUG settings. The process ID,
+// arguments and descriptors stay the same.
 func TestProcessStartsItselfAgain(t *testing.T) {
 	if os.Getenv(restarted) != "" {
 		errtest.Must(t, secret.KeepStacks())

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// A host loses its address. A connection that waits for it is stuck; an idle one is not.
+// When a host loses its address, a connection that waits for an answer from it is stuck. An idle
+// connection is not.
 func TestStuckSocketsAreThoseThatWait(t *testing.T) {
 	for name, addrs := range map[string][]netip.Prefix{
 		"ipv4": nettest.Prefixes("192.0.2.1/24", "192.0.2.2/24"),
@@ -53,7 +54,7 @@ func TestStuckSocketsAreThoseThatWait(t *testing.T) {
 	}
 }
 
-// A program with many sockets does not prolong the search through the sockets of all programs.
+// If a program has many sockets, a search reads only a limited number of them.
 func TestSearchesReadSoManySockets(t *testing.T) {
 	nettest.NeedRoot(t)
 	ns := nettest.NewNS(t)
@@ -127,7 +128,7 @@ func TestFilterSelectsRemotes(t *testing.T) {
 	}
 }
 
-// A filter as long as can be is accepted.
+// The kernel accepts a filter with the largest number of remotes.
 func TestFilterOfManyRemotes(t *testing.T) {
 	nettest.NeedRoot(t)
 	many := make([]netip.AddrPort, 2*mostRemotes)

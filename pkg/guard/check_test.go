@@ -26,8 +26,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// noBPF is set for the process in which bpf(2) is answered as by a kernel that was built without
-// it.
+// noBPF is the environment variable of the test process in which bpf(2) returns ENOSYS, as in a
+// kernel that was built without it.
 const noBPF = "KUBEVEIL_TEST_NO_BPF"
 
 func TestCheckWithoutBPF(t *testing.T) {

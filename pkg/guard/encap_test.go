@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// TestRoutesThatEncapsulateCarryNothingOut: such a route takes a packet past netfilter's last hook,
-// so that only the links' programs protect.
+// TestRoutesThatEncapsulateCarryNothingOut sends packets by routes with encapsulation. Such a
+// packet leaves behind netfilter's last hook, so only the programs at links protect.
 func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	for _, c := range []struct {
@@ -45,14 +45,15 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 	}
 }
 
-// TestRoutesThatEncapsulateServeHosts is the control: packets outside the cluster leave.
+// TestRoutesThatEncapsulateServeHosts is the control: packets without addresses of the cluster
+// leave by such routes.
 func TestRoutesThatEncapsulateServeHosts(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	n := newNode(t, clsact{})
 	n.encapsulate(t, "fd42:8::/64", "seg6 mode encap segs fd42:9::2")
 	in := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
-	// Again and again: the first may wait for a neighbour whose address is not yet known to be
-	// unique.
+	// The packet is sent repeatedly. The first may be lost while duplicate address detection of the
+	// neighbour is not finished.
 	nettest.Until(t, patience, "a host's packet leaves in a segment route", func() bool {
 		if err := udp(n, "", "fd42:8::1", 0); err != nil {
 			t.Fatal(err)
@@ -79,7 +80,7 @@ func (n *node) encapsulate(t *testing.T, to, encap string) {
 	nettest.Skip(t, lacks, err.Error())
 }
 
-// TestTunnelsOfIPsecCarryNothingOut: without encryption such a tunnel is clear text.
+// TestTunnelsOfIPsecCarryNothingOut uses IPsec tunnels without encryption, which carry clear text.
 func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	bothHooks(t, func(t *testing.T, hk hooks) {

@@ -52,8 +52,8 @@ func udp(ns namespace, from, to string, mark uint32) error {
 func (n *node) loses(t *testing.T, situation, reason string, ns namespace, to string, mark uint32) {
 	t.Helper()
 	before := n.counters(t)[reason]
-	// Again and again: the first may wait for a neighbour whose address is not yet known to be
-	// unique, and be given up.
+	// The packet is sent repeatedly. The first may be lost while duplicate address detection of the
+	// neighbour is not finished.
 	nettest.Until(t, patience, situation+" is counted as "+reason, func() bool {
 		if err := udp(ns, "", to, mark); err != nil && !errors.Is(err, unix.EPERM) {
 			t.Fatalf("%s: %v", situation, err)
@@ -62,7 +62,8 @@ func (n *node) loses(t *testing.T, situation, reason string, ns namespace, to st
 	})
 }
 
-// losesFrom sends from the peer and waits until it is counted as coming from a range.
+// losesFrom sends a packet from the peer and waits until it is counted as dropped because its
+// source is in a range.
 func (n *node) losesFrom(t *testing.T, from, to string) {
 	t.Helper()
 	before := n.counters(t)["src_in_range"]
@@ -72,7 +73,7 @@ func (n *node) losesFrom(t *testing.T, from, to string) {
 	})
 }
 
-// delivers sends from the host and waits until a socket of the peer has it.
+// delivers sends from the host and waits until a socket of the peer receives the packet.
 func (n *node) delivers(t *testing.T, situation, to string) {
 	t.Helper()
 	var c *net.UDPConn

@@ -336,7 +336,8 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 		n := newNode(t, hk)
 		var other *ebpf.Program
 		n.Run(t, func() (err error) {
-			// One of the same name, that lets everything pass (TC_ACT_OK ends the walk).
+			// A foreign program of the same name that accepts every packet (TC_ACT_OK skips the
+			// programs behind it).
 			if other, err = foreign(abi.PinGuardEgress, asm.Mov.Imm(asm.R0, 0)); err != nil {
 				return err
 			}

@@ -11,7 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// foreign loads a program that others might attach; it returns r0.
+// foreign loads a program that stands in for a program of another owner. It returns the value of r0
+// after insns.
 func foreign(name string, insns ...asm.Instruction) (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: name, Type: ebpf.SchedCLS, License: "GPL", Instructions: append(insns, asm.Return()),
@@ -24,8 +25,8 @@ func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
 		Attach: hook.TCX(), Anchor: link.Head()})
 }
 
-// redirect sends everything that arrives on a link out by another. The first
-// goes into the group of pods' links, which the guard skips.
+// redirect redirects every packet that arrives on the link from to the link to. It puts from into
+// the group of pods' links, which the guard skips.
 func redirect(hk hooks, from, to string) error {
 	b, err := net.InterfaceByName(to)
 	if err != nil {
@@ -55,8 +56,8 @@ func setMTU(name string, mtu int) error {
 	return nl.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })
 }
 
-// refuseOnePiece drops packets that leave by a link with their IP header in the first piece of the
-// packet. A test with it proves that there were packets in fragments.
+// refuseOnePiece drops packets that leave by a link and have their IP header in the linear part of
+// the skb. If a packet still arrives, its header was in a fragment of the skb.
 func refuseOnePiece(name string) error {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {

@@ -43,7 +43,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 				t.Error("the segment left in clear")
 			}
 
-			// Without the two chains it leaves: the capture shows what there is.
+			// Control: without the two chains the packet leaves, and the capture shows it.
 			n.Run(t, func() error {
 				return runNFT("flush chain inet kubeveil_guard midstream; flush chain inet " +
 					"kubeveil_guard refuse_midstream")
@@ -56,8 +56,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same while other programs still translate the address, but to a host outside, to which the
-// pod has not talked.
+// The same holds if other programs still translate the address, but now to a host outside that was
+// not an end of the connection.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -93,7 +93,7 @@ func TestForgottenConnectionsOutOfTunnelsDoNotLeave(t *testing.T) {
 	}
 }
 
-// abort makes the kernel forget the connection, and send no more of it.
+// abort closes a connection with a reset, so that the kernel forgets it and sends no further data.
 func abort(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	errtest.Must(t, errors.Join(c.SetLinger(0), c.Close()))
@@ -137,7 +137,7 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 	}
 }
 
-// Packets of a known connection cost nothing: the chains see only the first.
+// Only the first packet of a known connection passes the chains, so its other packets cost nothing.
 func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	n := newLeaving(t)
 	chains := []string{"midstream", "refuse_midstream"}
@@ -166,7 +166,8 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	}
 }
 
-// A SYN opens a connection each time that it is sent, also after its entry was forgotten.
+// A SYN that is retransmitted opens a connection, also if connection tracking has forgotten its
+// entry.
 func TestLostSYNsAreSentAgain(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {
@@ -206,8 +207,8 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 	}
 }
 
-// The last segments of a forgotten connection open none that connection tracking would take up.
-// They were dropped before, and still are, without another reset.
+// Connection tracking does not take up a connection at its last segments. Such segments of a
+// forgotten connection are dropped, with the chains and without them, and cause no further reset.
 func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	n := newLeaving(t)
 	for _, e := range leavingEnds {

@@ -158,8 +158,8 @@ func say(t *testing.T, from, to *net.TCPConn, text string) {
 	if got, err := read(to, len(text)); err != nil || got != text {
 		t.Fatalf("said %q, heard %q, %v", text, got, err)
 	}
-	// What is not acknowledged yet would be at any time, when the connection has been forgotten, or
-	// nothing is translated.
+	// All data must be acknowledged now. Otherwise an acknowledgement could arrive later, when the
+	// connection was forgotten or nothing is translated.
 	nettest.Until(t, patience, "it is acknowledged", func() bool { return unacked(t, from) == 0 })
 }
 
@@ -172,7 +172,8 @@ func read(c *net.TCPConn, n int) (string, error) {
 	return string(buf[:m]), err
 }
 
-// serve makes other programs translate the service's addresses to these, or to nothing.
+// serve sets the addresses to which another program translates the addresses of the service. If to
+// is nil, nothing is translated.
 func (n leaving) serve(t *testing.T, to func(ends) string) {
 	t.Helper()
 	rules := "table inet services; delete table inet services; table inet services { chain c { " +
@@ -215,7 +216,7 @@ func (n leaving) counts(t *testing.T, situation string, do func()) {
 		func() bool { return n.counters(t)[chains.Midstream] > before })
 }
 
-// wantNone fails if a connection was picked up in its midst.
+// wantNone fails the test if connection tracking picked up a connection in the middle.
 func (n leaving) wantNone(t *testing.T, situation string) {
 	t.Helper()
 	if c := n.counters(t); c[chains.Midstream] > 0 {

@@ -11,8 +11,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// TestUplinkIsNeverAskedForAPod: the packet of a host process with the tunnels' mark is routed to
-// the uplink. The kernel must not resolve the pod's address there, which would reveal it.
+// TestUplinkIsNeverAskedForAPod sends a packet with the tunnels' mark from a host process to a pod.
+// It is routed to the uplink, where the kernel must not resolve the pod's address by ARP or
+// neighbour discovery, which would reveal it.
 func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		for to, pod := range map[string]string{
@@ -36,7 +37,7 @@ func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	})
 }
 
-// names reads all frames and reports whether any of them contains these bytes.
+// names reads the waiting frames and reports whether one of them contains want.
 func names(fd int, want []byte) bool {
 	buf := make([]byte, 1<<14)
 	for {

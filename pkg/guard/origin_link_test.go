@@ -10,13 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// alone leaves the programs at links alone, with another's masquerade.
+// alone deletes all nftables rules, so that only the programs at links protect, and adds a
+// masquerade of another program.
 const alone = "flush ruleset; " +
 	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 " +
 	"masquerade; }; }"
 
-// TestPodIsKnownByItsLink: without a mark, and behind another program's masquerade, only the link
-// shows that a packet comes from a pod.
+// TestPodIsKnownByItsLink sends packets without a mark that another program masquerades. Only the
+// input link shows that such a packet comes from a pod.
 func TestPodIsKnownByItsLink(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)

@@ -52,8 +52,8 @@ func admit() error {
 		`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
 }
 
-// seen adds a table behind ours that counts the packets of the pod to port 7777 with this mark. It
-// returns a function that reads the count.
+// seen adds a table that comes after ours and counts packets of the pod to port 7777 with this
+// mark. It returns a function that reads the count.
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {
@@ -164,7 +164,8 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 	}
 }
 
-// A link in the group is mute in each family in which no set has its address.
+// If a link is in the group of pods and a set has no address of it, its packets of that family are
+// dropped.
 func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
@@ -190,7 +191,8 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	}
 }
 
-// Rules that were tampered with are made again around the pods' addresses and the count.
+// If another program changed the rules, they are restored. The pods' addresses and the counters
+// stay.
 func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
@@ -221,7 +223,7 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 	}
 }
 
-// While the table of pods alone is away, pods are mute.
+// If only the table of pods is missing, all packets of pods are dropped.
 func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)

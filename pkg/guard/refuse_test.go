@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Applications of a pod learn at once, at each try, that a destination is refused. By ICMP alone,
-// an address would learn it once in two seconds.
+// Applications of a pod get an error at once, at each try, if a destination is refused. With ICMP
+// errors alone, the kernel would send one every two seconds to each address.
 func TestConnectionsOfPodsAreRefused(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	nettest.NeedBPF(t)

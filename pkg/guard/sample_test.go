@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard/chains"
 )
 
-// What the tables drop is sent to nflog with its reason, links and headers. This kernel can sample.
+// Packets that the tables drop are sent to nflog with the reason, the links and the headers.
 func TestDropsOfTheTablesAreSampled(t *testing.T) {
 	n := newNode(t, clsact{})
 	var log *nflog.Conn

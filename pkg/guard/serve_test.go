@@ -18,9 +18,9 @@ import (
 // balancers are addresses of the peer that a service has and no node.
 var balancers = []string{"198.19.0.99", "fd42:9::99"}
 
-// newBalanced returns a node with a pod, and a balancer behind its cable whose addresses are
-// closed. Other programs masquerade packets that leave there, and publish the pod at port 7780 of
-// the node.
+// newBalanced returns a node with a pod. The peer is a load balancer whose addresses the guard
+// closes. Other programs masquerade packets that leave to the peer, and publish the pod at port
+// 7780 of the node.
 func newBalanced(t *testing.T) (*node, *nettest.NS) {
 	t.Helper()
 	needTCX(t)
@@ -65,7 +65,7 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 		}
 		n.delivers(t, "the node's own", to)
 	}
-	// Without the table the programs at links have it.
+	// Without the table, the programs at links drop the packets.
 	n.Run(t, func() error { return runNFT("delete table inet kubeveil_guard") })
 	for _, to := range balancers {
 		n.loses(t, "a datagram to a balancer, without the table", chains.Untranslated, pod, to, 0)
@@ -111,7 +111,7 @@ func (n *node) reachPod(pod *nettest.NS, from, node string) error {
 	})
 }
 
-// The closed addresses outlive the process.
+// The closed addresses stay in the map when the process ends, and are read back.
 func TestAddressesOfServicesAreReadBack(t *testing.T) {
 	needTCX(t)
 	n := newNode(t, tcx{})

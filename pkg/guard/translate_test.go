@@ -92,7 +92,8 @@ func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
 	}
 }
 
-// A packet that was translated all the same does not enter the tunnel.
+// If another program translates the source in spite of the rules, the packet does not enter the
+// tunnel.
 func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	n := newTunnelled(t)
 	n.masquerade(t, "80")

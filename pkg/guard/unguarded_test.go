@@ -136,7 +136,7 @@ func TestLinkWithoutRoomForTheGuardIsNamedAndStopsNothing(t *testing.T) {
 	})
 }
 
-// unreadable fails to list the programs of a link.
+// unreadable is a hooks that returns an error for the programs of one link.
 type unreadable struct {
 	hooks
 	index int
@@ -218,8 +218,9 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 	})
 }
 
-// TestQdiscIngressHasNoEgress: before Linux 6.6 a link with that qdisc can be guarded for what
-// comes in alone. An earlier version attached both programs, which both judged what came in.
+// TestQdiscIngressHasNoEgress checks a link with the qdisc ingress before Linux 6.6. The guard can
+// attach only its ingress program there. An earlier version attached both programs, so that both
+// judged incoming packets.
 func TestQdiscIngressHasNoEgress(t *testing.T) {
 	nettest.NeedBPF(t)
 	tc := nettest.NeedProgram(t, "tc")

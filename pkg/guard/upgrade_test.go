@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// watchful checks after each change that no hook that had a program of ours is without one. It
-// fails the change with number failAt, counted from 1; 0 fails none.
+// watchful checks after each change that every hook that had a program of ours still has one. It
+// makes the change with number failAt fail, counted from 1. 0 means that no change fails.
 type watchful struct {
 	hooks
 	finder  *finder
@@ -176,8 +176,8 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
-// TestPinOfAKilledProcessIsReplaced leaves the pin that a process killed between pinning and
-// renaming leaves.
+// TestPinOfAKilledProcessIsReplaced opens a guard where a process was killed between pinning and
+// renaming, so that its temporary pin is left.
 func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {

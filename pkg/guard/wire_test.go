@@ -218,8 +218,8 @@ func TestWireFramesThatLeaveByEthernet(t *testing.T) {
 	})
 }
 
-// TestWireTagBesideThePacket sends on a frame that arrived with a tag. The
-// kernel took the tag out of the frame; the guard must count it all the same.
+// TestWireTagBesideThePacket forwards a frame that arrived with a VLAN tag. The kernel stores the
+// tag outside the frame, and the guard must still take it into account.
 //
 //	peer u1 ── u1 host: redirected to u0 ── u0 peer
 func TestWireTagBesideThePacket(t *testing.T) {

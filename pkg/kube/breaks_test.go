@@ -15,12 +15,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// knownWithin is how long an object may be unknown after the connections broke for the last time,
-// if requests take no time: a request that failed waits 6 s at most, a list 5 s after the last, and
-// a server 3 s for its cache.
+// knownWithin is the longest time until a new object is known after the connections broke for the
+// last time, if requests take no time. A failed request is repeated after at most 6 s, a list
+// begins at most 5 s after the last one, and a server waits at most 3 s for its cache.
 const knownWithin = 15 * time.Second
 
-// cut ends the connections once there is one.
+// cut waits until there is a connection, and then closes all connections.
 func (f *fakeServer) cut() {
 	for ended := 0; ended == 0; time.Sleep(10 * time.Millisecond) {
 		f.mu.Lock()
@@ -33,7 +33,7 @@ func (f *fakeServer) cut() {
 	}
 }
 
-// everything is what a node reads.
+// everything holds the objects of all kinds that a node reads.
 type everything struct {
 	c        *Client
 	policies *policyTale

@@ -104,7 +104,7 @@ func TestClusterPoliciesAreReadWhereTheyAreInstalled(t *testing.T) {
 	}
 }
 
-// Without the right to read ClusterNetworkPolicies nothing new is put in force.
+// If the client may not read ClusterNetworkPolicies, no new policies are put in force.
 func TestClusterPoliciesThatMayNotBeReadAreNotListed(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(definitionsPath, clusterPolicyDefinition())

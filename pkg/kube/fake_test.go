@@ -33,13 +33,14 @@ type fakeServer struct {
 	past     map[string][]event // all that happened, by collection path
 	conns    map[net.Conn]bool
 	away     bool
-	// answer in JSON only, as a server behind a proxy that knows no protobuf
+	// noProto makes the server answer in JSON only, like a server behind a proxy without protobuf.
 	noProto  bool
 	noStream bool           // refuse streaming lists, as old servers do
 	pruned   []string       // fields of spec that the schema does not know, and that are dropped
 	refuse   map[string]int // "VERB collection" to HTTP status
 	writes   map[string]int // "VERB collection" to count
-	// called, when set, with "VERB collection/name" before a request for one object is answered
+	// before, if not nil, is called with "VERB collection/name" before a request for one object is
+	// answered.
 	before func(what string)
 	slow   time.Duration // before each answer
 	// caches, if not nil, has the revision of the cache of each kind, by collection path. A list of
@@ -49,7 +50,7 @@ type fakeServer struct {
 	done   chan struct{}
 	ended  chan struct{} // closed when the watches end
 	deaf   bool          // no watch sees what changes
-	// lags, when set, is what the cache of the server has.
+	// lags, if not nil, is the content of the server's cache.
 	lags *backup
 }
 
@@ -204,7 +205,8 @@ func (f *fakeServer) endWatchesLocked() {
 	clear(f.watchers)
 }
 
-// restore goes back to b, as etcd does: all watches end, and revisions are used again.
+// restore replaces the state by b, like a restore of etcd: all watches end, and the server uses the
+// same revisions for a second time.
 func (f *fakeServer) restore(b *backup) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

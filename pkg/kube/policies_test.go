@@ -156,8 +156,8 @@ func runPolicies(t *testing.T, noStream bool) {
 	sink.wait(t, "deleted", func() bool { return len(sink.policies) == 0 })
 }
 
-// ListPolicies returns the same values that were passed on: otherwise a caller that compares never
-// ends.
+// ListPolicies returns values equal to those that were passed on. Otherwise a caller that waits
+// until both are equal would wait forever.
 func TestListPoliciesReturnsWhatIsPassedOn(t *testing.T) {
 	f := newFakeServer(t)
 	f.setRefuse("GET "+clusterPoliciesPath, 404)

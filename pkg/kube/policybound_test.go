@@ -19,8 +19,8 @@ func wide(namespace, name string, rules int) m {
 		"spec": m{"podSelector": m{}, "policyTypes": []string{"Ingress"}, "ingress": all}}
 }
 
-// The policies of a namespace beyond its bound deny, are in force again when others are gone, and
-// cost no other namespace anything.
+// Policies beyond the bound of their namespace deny all traffic. They are in force again when
+// others are deleted. Other namespaces are not affected.
 func TestPoliciesOfANamespaceAreBounded(t *testing.T) {
 	for _, noStream := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noStream %t", noStream), func(t *testing.T) {

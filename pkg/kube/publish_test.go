@@ -52,8 +52,8 @@ func TestPublishTwiceWritesOnce(t *testing.T) {
 	}
 }
 
-// A cluster whose VeilNode schema is older than veild drops the features: the
-// rest is published, once.
+// If the VeilNode schema of the cluster is older than veild, the API server drops the features. The
+// rest is published once.
 func TestPublishFeatures(t *testing.T) {
 	for name, pruned := range map[string][]string{"schema of this version": nil,
 		"older schema": {"features"}} {

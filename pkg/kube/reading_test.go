@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// While policies cannot be read, the sink knows. When they can again it has all of them first.
+// While policies cannot be read, the sink is in the state failing. When they can be read again, the
+// sink receives all policies before that state ends.
 func TestPoliciesThatCannotBeReadAreTold(t *testing.T) {
 	for _, path := range []string{networkPoliciesPath, namespacesPath} {
 		t.Run(path, func(t *testing.T) {

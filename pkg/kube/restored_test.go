@@ -96,8 +96,8 @@ func reflected(t *testing.T, f *fakeServer, k object.Kind) (*Client, *nameStore)
 	return c, s
 }
 
-// After a restore of etcd, revisions are used again: a watch that went on at the revision that it
-// had would not see what is written next.
+// After a restore, etcd uses revisions for a second time. A watch that continued at its revision
+// would miss the next changes.
 func TestRestoredEtcdIsReadAgain(t *testing.T) {
 	for path, k := range watchedKinds {
 		for _, noStream := range []bool{false, true} {
@@ -129,7 +129,8 @@ func TestRestoredEtcdIsReadAgain(t *testing.T) {
 	}
 }
 
-// A server whose cache lags undoes nothing: only a quorum read may be older than what is known.
+// A server whose cache lags undoes no change, because only a quorum read may return older data than
+// what is known.
 func TestListOfALaggingServerUndoesNothing(t *testing.T) {
 	for path, k := range watchedKinds {
 		t.Run(k.What, func(t *testing.T) {

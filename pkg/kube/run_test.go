@@ -385,8 +385,8 @@ func TestHostNameOfTheAPIServerIsLookedUp(t *testing.T) {
 	})
 }
 
-// The API server's name may move within minutes: it is looked up with each new
-// watch, and no list is whole before the first look-up has ended.
+// The addresses of the API server's name may change within minutes. So the name is looked up for
+// each new watch, and no list counts as complete before the first look-up has ended.
 func TestHostNameIsLookedUpWithEachWatch(t *testing.T) {
 	f := newFakeServer(t)
 	answer, first := make(chan netip.Addr, 1), make(chan struct{})

@@ -38,8 +38,8 @@ func wideSlice(name string) map[string]any {
 	return o
 }
 
-// A namespace that asks for more than its share of the table loses its last objects by name, gets
-// them back when it asks for less, and costs no other namespace anything.
+// If a namespace needs more than its share of the table, its last objects by name are left out.
+// They are restored when the namespace needs less. Other namespaces are not affected.
 func TestServicesOfANamespaceAreBounded(t *testing.T) {
 	for name, kind := range map[string]struct {
 		path, object string

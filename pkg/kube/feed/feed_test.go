@@ -43,8 +43,8 @@ func TestListClearsTheProblemsOfWhatItLacks(t *testing.T) {
 	}
 }
 
-// shrinking returns a feed of numbers, of which those of a namespace may be limit together. A
-// number that is shrunk is 0.
+// shrinking returns a feed of numbers. The sum of the numbers of a namespace may be at most limit.
+// A number that does not fit is replaced by 0.
 func shrinking(limit int, parse func(*object.Object) int) *Feed[int] {
 	f := &Feed[int]{Server: quiet(), What: "Thing", Parse: func(o *object.Object) Parsed[int] {
 		n := parse(o)
@@ -55,7 +55,7 @@ func shrinking(limit int, parse func(*object.Object) int) *Feed[int] {
 	return f
 }
 
-// One namespace with many objects to read again holds up no other.
+// A namespace with many objects that must be read again does not delay other namespaces.
 func TestNamespacesTakeTurnsToBeReadAgain(t *testing.T) {
 	f := shrinking(1, func(*object.Object) int { return 1 })
 	f.passed = map[string]int{}

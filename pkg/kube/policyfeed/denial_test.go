@@ -161,7 +161,8 @@ func TestDenialBecomesOneEventForEachRevision(t *testing.T) {
 	}
 }
 
-// A bad edit is one Event, however many nodes see it, and one request per node.
+// A bad edit of a policy causes one Event, regardless of the number of nodes, and one request per
+// node.
 func TestNodesCreateOneEventTogether(t *testing.T) {
 	f := newEventServer(t)
 	const nodes = 20
@@ -242,7 +243,7 @@ func TestEventNamesPolicyAndNode(t *testing.T) {
 	}
 }
 
-// A tenant who writes policies cannot have a node flood the API server.
+// A tenant who writes policies cannot make a node flood the API server.
 func TestEventsOfANodeAreBounded(t *testing.T) {
 	f := newEventServer(t)
 	s := sayer(t, f, "node-1")
