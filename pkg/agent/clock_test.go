@@ -50,7 +50,8 @@ func TestClockThatIsSetBackCostsAKey(t *testing.T) {
 	check("nothing since", time.Second, time.Hour, false, false)
 }
 
-// A key from before a restart was in use when it was made.
+// If the key from before a restart was made at a time that is now in the future, setBack returns by
+// how much, and the key is replaced.
 func TestKeyOfTheFutureIsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := clock{now: func() (time.Time, time.Duration) { return now, time.Hour },
@@ -60,7 +61,8 @@ func TestKeyOfTheFutureIsReplaced(t *testing.T) {
 	}
 }
 
-// A key that peers have from elsewhere, or that is on a disk, stays. A note has the remedy.
+// A key that peers get from another source, or that is on a disk, is not replaced. A note names the
+// remedy.
 func TestKeyThatCannotBeReplacedIsNamed(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler)},

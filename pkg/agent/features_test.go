@@ -138,7 +138,7 @@ func TestPagesAndClosedAddressesOfAllFeatures(t *testing.T) {
 	}
 }
 
-// ending is a feature that runs until its context ends, and returns the error of that.
+// ending is a feature whose Run returns the error of its context when the context ends.
 type ending struct{ feature.None }
 
 func (ending) Run(ctx context.Context) error {

@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// lost are ways in which a link between nodes is away for a moment.
+// lost are changes of the inputs, each of which means that the link between nodes is down for a
+// moment.
 var lost = map[string]func(*inputs){
 	"no underlay": func(in *inputs) {
 		in.underlayMTU, in.localAddrs, in.otherAddrs = 0, nil, nil
@@ -57,7 +58,7 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 				t.Error("a link that stays away never closes the node")
 			}
 
-			// It comes back, and is away again: the time starts over.
+			// The link comes back and goes down again, so the time starts again.
 			f.hold(now.Add(2*flapLimit), in, decide(in))
 			if _, d := f.hold(now.Add(3*flapLimit), away, decide(away)); len(d.problems) > 0 {
 				t.Errorf("the second time it is closed at once: %q", d.problems)
@@ -66,8 +67,8 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 	}
 }
 
-// The kernel refuses routes from addresses that are away. That leaves the node ready as long as the
-// link is held, and no longer.
+// While the link is down, the kernel refuses routes with its addresses as source. The node stays
+// ready in spite of that error, but only as long as the last good link is held.
 func TestATurnThatFailsWhileTheLinkFlapsLeavesTheNodeReady(t *testing.T) {
 	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1),
 		health: telemetry.NewHealth(loopLimit, stepApply)}}
@@ -100,8 +101,8 @@ func TestATurnThatFailsWhileTheLinkFlapsLeavesTheNodeReady(t *testing.T) {
 	}
 }
 
-// Without a link that was fit there is nothing to hold on to, and what is wrong with the
-// node, not its link, is not debounced.
+// Only a link that worked before is held, and only for problems of the link. Problems of the node
+// itself take effect at once.
 func TestOnlyAFitLinkIsHeld(t *testing.T) {
 	var f flap
 	in := two(t)

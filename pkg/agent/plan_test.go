@@ -202,7 +202,7 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 			if d.claim != nil || d.podMTU != 0 {
 				t.Errorf("it claims %v with MTU %d all the same", d.claim, d.podMTU)
 			}
-			// Closed all the same.
+			// In spite of the problem, the node must be closed.
 			if len(d.guard.Ranges) != 4 || len(d.host.ClusterRanges) != 2 ||
 				len(d.host.NodeAddrs) != 4 {
 				t.Errorf("it is not closed: %+v", d.host)
@@ -341,8 +341,8 @@ func TestAddressMayBeOnAnotherLinkThanNodeTraffic(t *testing.T) {
 	}
 }
 
-// A node that publishes this node's key, before this node does or after its VeilNode was
-// deleted, is refused: as a peer he would stop every configuration of the device.
+// A node that publishes this node's key, before this node does or after this node's VeilNode was
+// deleted, is refused. As a peer, it would make every configuration of the device fail.
 func TestOwnKeyIsThisNodesAlone(t *testing.T) {
 	in := two(t)
 	own := in.key.Public()
@@ -375,8 +375,8 @@ func TestProbesOfOthersAreForgotten(t *testing.T) {
 	}
 }
 
-// Only their mark sends the kernel's own messages about service packets the same way as these
-// packets.
+// With services, marks are reflected, so that messages that the kernel sends about a service
+// packet, such as resets, take the same way as the packet.
 func TestMarksAreReflectedForServices(t *testing.T) {
 	for proxy, want := range map[string]bool{config.ServiceProxyNone: false,
 		config.ServiceProxyEBPF: true} {
@@ -429,7 +429,8 @@ func TestPeersAreFollowedThroughAProblem(t *testing.T) {
 	}
 }
 
-// veild that ended between its apply and its snapshot knows from the guard alone.
+// If veild was killed between an apply and the snapshot, only the guard's map has the address of a
+// new node. The address stays closed.
 func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 	in := two(t)
 	in.table.NodeAddrs = union(in.table.NodeAddrs, addrs("198.18.0.13", "198.18.0.12"))

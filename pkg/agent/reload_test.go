@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// What of a changed file is not in force is shown for as long as that is so, and logged once.
+// Changed keys of the configuration file that need a restart are shown as a problem as long as they
+// differ, and logged once.
 func TestChangesThatNeedARestartAreShown(t *testing.T) {
 	var log bytes.Buffer
 	in := two(t)
@@ -25,7 +26,8 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 		name string
 		next config.Config
 		err  error
-		// says are words of the problem. It is empty if there is no problem.
+		// says are words that the problem must contain. An empty list means that there is no
+		// problem.
 		says []string
 		mtu  int
 		logs int

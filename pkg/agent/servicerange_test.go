@@ -43,7 +43,8 @@ func TestAddedServiceRangesAreClosed(t *testing.T) {
 	}
 }
 
-// closes reports whether a range is unreachable beneath the tunnels of a table.
+// closes reports whether a routing table has an unreachable route for the range, with a metric
+// larger than those of the routes into tunnels.
 func closes(s hostnet.State, table int, r netip.Prefix) bool {
 	return slices.ContainsFunc(s.Routes, func(x rtnetlink.Route) bool {
 		return x.Table == table && x.Dst == r && x.Metric == abi.MetricRange && x.Device == ""

@@ -15,7 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel/tunneltest"
 )
 
-// A scrape reads much from the kernel. Turns go on meanwhile, and it shows none of them in part.
+// A status is consistent: while it is read from the kernel, turns go on, and it never shows a part
+// of a turn.
 func TestStatusShowsTheViewOfOneMoment(t *testing.T) {
 	in := two(t)
 	a := &Agent{

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Sources and turns publish at the same time. Neither undoes what the other published.
+// Sources and turns publish concurrently, and neither overwrites a change of the other.
 func TestNoNewsIsLost(t *testing.T) {
 	const each = 200
 	a := &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1)}
@@ -43,7 +43,8 @@ func TestNoNewsIsLost(t *testing.T) {
 	}
 }
 
-// A state waits until a turn has applied it, whichever others come before and meanwhile.
+// A state counts as waiting until a turn has applied it, regardless of other states before and
+// after it.
 func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 	table, err := source.NewWriter(filepath.Join(t.TempDir(), "table.json"), true)
 	if err != nil {

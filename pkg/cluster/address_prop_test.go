@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// Evidence from the underlay about gateways and API servers opens no address that was closed. It
-// takes none from a node that had it and still lists it.
+// Evidence from the underlay about gateways and API servers does not open a closed address. It does
+// not take an address from a node that had it before and still lists it.
 func TestEvidenceOpensNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last, state, r := genLast(t), genState(t, "state"), rules()

@@ -61,8 +61,8 @@ func changedNode(t testing.TB) (cluster.Rules, cluster.State, *cluster.Table) {
 	return rules, s, &last
 }
 
-// Unchanged nodes are not copied: garbage of a thousand nodes would cost a turn more than its
-// decisions.
+// Unchanged nodes are not copied, because the garbage of a thousand copies would cost a turn more
+// than its decisions.
 func TestResolveCopiesLittle(t *testing.T) {
 	rules, s, last := changedNode(t)
 	allocated := testing.AllocsPerRun(5, func() { cluster.Resolve(rules, s, last) })

@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Every way to forge a Node or a VeilNode: who remains a peer, what pods may not reach, and why.
+// For every way to forge a Node or a VeilNode, the table has the right peers, closed addresses and
+// refusals.
 func TestForgedClaimsStealNothing(t *testing.T) {
 	const api, evidence = "198.18.0.200", "198.18.0.99"
 	for name, c := range map[string]struct {

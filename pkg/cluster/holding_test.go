@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// plainHolding compares each prefix with each.
+// plainHolding finds overlaps by comparing all pairs of prefixes.
 type plainHolding []heldPrefix
 
 func (h *plainHolding) overlaps(p netip.Prefix) (out []heldPrefix) {

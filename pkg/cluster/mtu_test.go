@@ -86,8 +86,8 @@ func TestTunnelMTUForEveryUnderlay(t *testing.T) {
 	}
 }
 
-// What WireGuard puts on the wire for an inner packet, by its own rule: pad to
-// 16, not beyond the device's MTU (drivers/net/wireguard/send.c).
+// The outer packet of every inner packet fits the underlay. WireGuard pads the inner packet to a
+// multiple of 16, but not beyond the MTU of the device (drivers/net/wireguard/send.c).
 func TestNoPacketExceedsTheUnderlay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		outer6 := rapid.Bool().Draw(t, "outer6")

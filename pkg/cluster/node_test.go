@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// A field that Equal does not compare would be a change that is never saved.
+// Equal compares every field. A change of a field that it does not compare would never be saved.
 func TestEqualSeesEachField(t *testing.T) {
 	addr := netip.MustParseAddr("198.18.0.1")
 	prefixes := []netip.Prefix{netip.PrefixFrom(addr, 32)}

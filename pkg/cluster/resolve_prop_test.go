@@ -18,7 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// A universe so small that nodes run into each other all the time.
+// There are so few names, addresses, prefixes and keys that the claims of random nodes often
+// conflict.
 var (
 	someAddrs = addrs("198.18.0.10", "198.18.0.11", "198.18.0.12", "198.18.0.13", "fd42::10",
 		"fd42::11", "198.18.0.200", "198.18.0.1", "10.96.0.1", "127.0.0.1")
@@ -139,7 +140,7 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 				func(n cluster.Node) bool { return n.Name == honest.Name })
 		}
 
-		// Self always wins: let it hold what it held too.
+		// Self always wins conflicts, so it must also have its former claims.
 		state.Nodes = slices.DeleteFunc(state.Nodes,
 			func(n cluster.Node) bool { return n.Name == "self" })
 		if last.Self != nil {
@@ -241,8 +242,8 @@ func TestResolveInvariants(t *testing.T) {
 	})
 }
 
-// The oracle: the same decision by comparing all pairs, on nodes that are
-// sound in themselves, without indexes.
+// Resolve agrees with an oracle that compares all pairs of nodes without indexes. The nodes are
+// valid by themselves, so only conflicts matter.
 func TestResolveAgreesWithPairwiseOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state := genSound(t, "state")
@@ -262,7 +263,8 @@ func TestResolveAgreesWithPairwiseOracle(t *testing.T) {
 	})
 }
 
-// genSound returns a synced state of nodes with which only others can be wrong.
+// genSound returns a synced state of nodes that are valid by themselves, but may conflict with each
+// other.
 func genSound(t *rapid.T, label string) cluster.State {
 	s := synced()
 	for _, name := range someNames {
@@ -295,7 +297,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 		}
 	}
 
-	// Addresses are shown by TestContestedAddressHasNoOwner; here prefixes and keys.
+	// TestContestedAddressHasNoOwner checks addresses. This test checks prefixes and keys.
 	things := func(n cluster.Node) (out []netip.Prefix) { return n.PodPrefixes }
 	keys := func(n cluster.Node) (out []wgkey.Public) {
 		if n.Claim != nil {
@@ -321,7 +323,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	}
 
 	for i, n := range nodes {
-		// A key lives as long as its Node, if what is claimed with it still fits.
+		// A key stays as long as its Node exists, if the other claims still fit.
 		was := before[n.Name]
 		if n.Claim == nil && was.Claim != nil && was.Created.Equal(n.Created) &&
 			(n.Name == "self" ||
@@ -426,7 +428,8 @@ func asJSON(t *rapid.T, v any) string {
 	return string(b)
 }
 
-// Resolving a large cluster is part of the time from table to device.
+// BenchmarkResolve1000 measures Resolve for a large cluster, which is part of the time from a
+// change to the device.
 func BenchmarkResolve1000(b *testing.B) {
 	state := synced(self())
 	for i := range 1000 {

@@ -133,7 +133,7 @@ func TestNodeRangesBoundAddresses(t *testing.T) {
 	checkRefusals(t, refusals, "node-1", "outside of nodeRanges")
 }
 
-// This node is always believed, without the claims that would break it. Those are reported.
+// This node is always believed, except for claims that would break it. These are reported.
 func TestSelfKeepsWhatIsSound(t *testing.T) {
 	me := with(self(), func(n *cluster.Node) {
 		n.Addresses = addrs("198.18.0.10", "198.18.0.1", "198.18.0.200")
@@ -149,8 +149,8 @@ func TestSelfKeepsWhatIsSound(t *testing.T) {
 	}
 }
 
-// Until every source has synced, no known node, claim, address or API server is forgotten.
-// Afterwards all that are gone are removed.
+// Until every source has synced, no known node, claim, address or API server is removed.
+// Afterwards, those that do not exist any more are removed.
 func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	refused := with(node(4), func(n *cluster.Node) {
 		n.Claim.PodPrefixes = nil
@@ -209,7 +209,7 @@ func TestContestedIsRemembered(t *testing.T) {
 		}
 	}
 
-	// One of the two was refused as a whole, so the table does not name it.
+	// One of the two claimants is refused as a whole, so the table does not have it.
 	refused := with(thief, func(n *cluster.Node) { n.PodPrefixes = prefixes("198.19.0.0/24") })
 	last, _ = cluster.Resolve(rules(), synced(self(), node(1), refused), nil)
 	got, _ := cluster.Resolve(rules(),
@@ -219,7 +219,8 @@ func TestContestedIsRemembered(t *testing.T) {
 	}
 }
 
-// A worker cannot use the moment before API servers are listed.
+// Before API servers are listed, their last known addresses count, so a worker cannot claim them in
+// that time.
 func TestAPIServersAreRemembered(t *testing.T) {
 	last := table(t, self())
 	forged := with(node(1), func(n *cluster.Node) {
@@ -248,8 +249,8 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 	}
 }
 
-// Deleting VeilNodes, or their definition, removes no peer; deleting the
-// Node does.
+// If a VeilNode or its CustomResourceDefinition is deleted, the peer stays. If the Node is deleted,
+// the peer is removed.
 func TestKeyLivesAsLongAsItsNode(t *testing.T) {
 	last := table(t, self(), node(1), node(2))
 	got, refusals := cluster.Resolve(rules(), synced(self(), keyless(node(1)), keyless(node(2))),

@@ -95,7 +95,7 @@ func TestAddedRangesAreBounded(t *testing.T) {
 			t.Fatalf("%d of %d are closed, problems %q", len(added), len(state.ServiceRanges), problems)
 		}
 
-		// Newcomers take nothing from closed ranges, regardless of the order of their arrival.
+		// New ranges do not open a closed range, regardless of the order in which they are listed.
 		last := &Table{ServiceRanges: added}
 		state.ServiceRanges = append([]ServiceRange{{"a", netip.MustParsePrefix("11.0.0.0/16")}},
 			rapid.Permutation(state.ServiceRanges).Draw(t, "order")...)

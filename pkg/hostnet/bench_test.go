@@ -65,7 +65,8 @@ func BenchmarkThousandPeers(b *testing.B) {
 	b.ReportMetric(ms(one), "ms/one-peer")
 }
 
-// Each turn reads, also when something else changed, so reading must be cheap at any size.
+// Every turn reads the kernel's state, also for unrelated changes. So reading must be cheap also
+// with many peers.
 func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 	w := manyPeers(1000)
 	l := newLab(t)

@@ -22,12 +22,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
 
-// revokedWithin bounds the time from a policy's change to the end of a flow. The promise is 1 s.
-// The machines that have flow tables are emulated, so the test logs the time.
+// revokedWithin bounds the time from the change of a policy to the end of a flow. The documented
+// limit is 1 s. Machines with flow tables are emulated and slow, so the test only logs that time.
 const revokedWithin = 10 * time.Second
 
-// TestPolicyEndsFlowsOfTheFlowTable changes a policy that allowed flows in the flow table. Their
-// packets pass no hook of the policy's table any more; each flow must end, and stay so.
+// TestPolicyEndsFlowsOfTheFlowTable changes a policy so that it denies flows that are in the flow
+// table. The packets of these flows do not pass the hooks of the policy's table. Each flow must
+// end, and must not begin again.
 func TestPolicyEndsFlowsOfTheFlowTable(t *testing.T) {
 	l := newFlowLab(t)
 	l.fixNeighbours()
@@ -74,8 +75,8 @@ func TestPolicyEndsFlowsOfTheFlowTable(t *testing.T) {
 	}
 }
 
-// fixNeighbours makes the pod and the node permanent neighbours, as the plugin does: a policy may
-// deny neighbour discovery.
+// fixNeighbours adds permanent neighbour entries to the pod and the node, like the plugin, because
+// a policy may deny neighbour discovery.
 func (l *flowLab) fixNeighbours() {
 	l.t.Helper()
 	const nodeMAC, podMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"

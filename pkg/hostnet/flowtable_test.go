@@ -69,7 +69,8 @@ func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
 	}
 }
 
-// TestJoinsAreBounded has more pods than flow tables take: the pods that are in them stay.
+// TestJoinsAreBounded has more pods than a flow table can have links. The links that are in the
+// flow table stay.
 func TestJoinsAreBounded(t *testing.T) {
 	var links []nl.Link
 	add := func(name string, group uint32) {
@@ -138,7 +139,7 @@ func newFlowLab(t *testing.T) *flowLab {
 			link, abi.PodGroup, abi.TablePod, own4, own6))
 	}
 
-	// What pkg/guard does to packets of pods and of tunnels.
+	// These rules stand in for pkg/guard.
 	l.run(fmt.Sprintf(`nft -f - <<EOF
 		table inet marker {
 			counter forged { }
@@ -177,7 +178,7 @@ func (l *flowLab) run(script string) string {
 	return l.ns.Exec(l.t, "sh", "-ec", script)
 }
 
-// settle syncs until there is nothing left to do, as Watch makes the agent do.
+// settle calls Sync until there are no more changes, like the agent does because of Watch.
 func (l *flowLab) settle() {
 	l.t.Helper()
 	nettest.Until(l.t, 5*time.Second, "all is as wanted", func() bool {
@@ -205,7 +206,7 @@ func (l *flowLab) counter(name string) int {
 	return 0
 }
 
-// answer answers with what it gets, by UDP and TCP to port 9 of far, until the test ends.
+// answer runs an echo server for UDP and TCP on port 9 of far until the test ends.
 func answer(t *testing.T, ns *nettest.NS, far netip.Addr) {
 	t.Helper()
 	ctx := t.Context()
@@ -279,7 +280,7 @@ func neverFragment(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// exchange sends and awaits n times, and returns how often there was an answer.
+// exchange sends a message and waits for the answer, n times. It returns the number of answers.
 func exchange(c net.Conn, n int, text string, patience time.Duration) (answered int) {
 	buf := make([]byte, len(text))
 	for range n {
@@ -330,7 +331,8 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 					t.Errorf("%d answered without a route", got)
 				}
 				l.sync(l.want)
-				// A TCP connection repeats unanswered data, and would need reading first.
+				// A TCP connection retransmits unanswered data, so the answers would have to be
+				// read first.
 				if network == "udp" {
 					nettest.Until(t, 10*time.Second, "the flow goes on", func() bool {
 						return exchange(c, 1, "canary again", time.Second) == 1
@@ -473,8 +475,8 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	}
 }
 
-// TestFlowtableWhereTheKernelHasNone passes on every kernel: without flow tables everything works,
-// and the reason is reported.
+// TestFlowtableWhereTheKernelHasNone checks that without flow tables everything else works and the
+// reason is reported. It passes on every kernel.
 func TestFlowtableWhereTheKernelHasNone(t *testing.T) {
 	l := newLab(t)
 	w := dual()

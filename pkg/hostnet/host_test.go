@@ -101,8 +101,9 @@ func TestWherePacketsGo(t *testing.T) {
 	}
 }
 
-// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random. After each single
-// op it checks that nothing that was closed and must stay so has opened.
+// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random. After each op it
+// checks that every packet that must not leave by the underlay before and after the change is still
+// kept from it.
 func TestRandomChangesOfPeersOpenNothing(t *testing.T) {
 	l := newLab(t)
 	seed := rand.Uint64()
@@ -165,8 +166,8 @@ func randomWant(rng *rand.Rand) Want {
 	return w
 }
 
-// TestFailureAtEachStep fails each op once, alone and with all that follow. It checks that nothing
-// opens, that the error names the op, and that the next apply repairs.
+// TestFailureAtEachStep makes each op fail once, alone and with all later ops. It checks that
+// nothing opens, that the error names the op, and that the next apply repairs the state.
 func TestFailureAtEachStep(t *testing.T) {
 	boom := errors.New("boom")
 	from := dual()
@@ -251,7 +252,7 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 			l.apply(dual())
 			l.shell(tt.command)
 
-			// The open ones are the control: they show that the test finds a hole.
+			// The cases with open set are the control, which shows that the test detects a leak.
 			if tt.open && !l.leaks(closed(dual())) {
 				t.Error("nothing leaves by the underlay though what closes was flushed")
 			}
@@ -277,7 +278,7 @@ func (l *lab) foreign() string {
 		errtest.Must(l.t, err)
 
 		for _, r := range routes {
-			// The test does not judge addresses that come up by themselves.
+			// Routes of the kernel for addresses that appear by themselves are left out.
 			if r.Protocol != abi.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
 				fmt.Fprintln(&b, r)
 			}

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// lab is a node: an underlay link with default routes, so that what is not
-// closed leaves by it, and two tunnel devices.
+// lab is a node with two tunnel devices and an underlay link. The default routes use the underlay
+// link, so that packets that are not closed leave by it.
 //
 //	veil0, veil1 (TUN)
 //	under0 198.18.0.1/24 fd42:0:0:1::1/64 ── router 198.18.0.254 fd42:0:0:1::fe
@@ -77,7 +77,7 @@ func (l *lab) apply(w Want) []Op {
 	return ops
 }
 
-// sync is apply by Sync.
+// sync is like apply, but uses Sync.
 func (l *lab) sync(w Want) (ops []Op) {
 	l.t.Helper()
 	l.ns.Run(l.t, func() (err error) {
@@ -147,7 +147,7 @@ func closed(w Want) map[probe]bool {
 	return out
 }
 
-// common returns the packets that both keep from the underlay.
+// common returns the packets that are in both a and b.
 func common(a, b map[probe]bool) map[probe]bool {
 	out := map[probe]bool{}
 	for p := range a {

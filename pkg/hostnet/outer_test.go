@@ -102,7 +102,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 			capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 			l.emit("198.18.7.2", tt.mark, tt.size)
 
-			// By then the first is on the wire, or it will not be.
+			// When this packet has arrived, the first has arrived too, or was dropped.
 			l.emit("198.18.0.254", 0, 7)
 			sentinel := func() bool {
 				all := outer(capture.Frames())
@@ -138,8 +138,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// A forger of ICMP errors must not be able to make the tunnel's packets
-// smaller than the path is.
+// A forged ICMP error does not lower the path MTU for the tunnel's packets.
 func TestForgedTooBigIsNotBelieved(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	for _, tt := range []struct {

@@ -172,7 +172,8 @@ func TestDiffOfOneChangedPeerTouchesOnlyThatPeer(t *testing.T) {
 	}
 }
 
-// A field that equal does not compare would lose its changes.
+// The function equal compares every field. Changes of a field that it does not compare would be
+// lost.
 func TestEqualWantsSeeEachField(t *testing.T) {
 	wants := func() Want {
 		w := manyPeers(2)

@@ -87,7 +87,7 @@ func TestReflectedMarksArePutBack(t *testing.T) {
 	}
 }
 
-// A value that an operator sets while ours is in force stays.
+// If an operator sets the value while ours is in force, the operator's value stays.
 func TestReflectedMarksOfAnOperatorStay(t *testing.T) {
 	l := newLab(t)
 	l.apply(reflecting())

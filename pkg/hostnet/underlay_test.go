@@ -121,8 +121,8 @@ func TestUnderlayHasTheNetworksOfLinks(t *testing.T) {
 	}
 }
 
-// A path MTU that an ICMP error claims, which any host off the path can forge, changes
-// nothing: veild would close the node, or shrink the MTU of all its pods.
+// A path MTU from an ICMP error, which any host can forge, does not change the underlay. Otherwise
+// veild would close the node, or lower the MTU of all its pods.
 func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
 	for _, tt := range []struct {
@@ -146,7 +146,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 
 			tt.forge(l, host, node, port, 1281)
 
-			// The control: the kernel uses it where the look-up is not for the configured route.
+			// The control: a look-up other than for the configured route returns the learned MTU.
 			nettest.Until(t, 5*time.Second, "the kernel to learn the path MTU", func() bool {
 				var out []byte
 				l.ns.Run(t, func() (err error) {

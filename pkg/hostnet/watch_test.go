@@ -33,7 +33,8 @@ func watchLab(t *testing.T, l *lab) watched {
 	return w
 }
 
-// told returns the notifications of do, together. It waits longer where do takes longer.
+// told calls do and returns all notifications that follow, merged. The longer do takes, the longer
+// it waits.
 func (w watched) told(t *testing.T, do func() error) watch.Change {
 	t.Helper()
 	began := time.Now()
@@ -41,7 +42,7 @@ func (w watched) told(t *testing.T, do func() error) watch.Change {
 	return w.until(t, max(300*time.Millisecond, 5*time.Since(began)))
 }
 
-// until returns the notifications, together, until none came for so long.
+// until returns all notifications, merged, until none has arrived for the time quiet.
 func (w watched) until(t *testing.T, quiet time.Duration) watch.Change {
 	t.Helper()
 	var all watch.Change
@@ -58,8 +59,8 @@ func (w watched) until(t *testing.T, quiet time.Duration) watch.Change {
 	}
 }
 
-// settled is longer than the kernel takes with a link that came: its carrier, and whether its
-// IPv6 addresses are unique.
+// settled is longer than the time until the kernel has finished with a new link: its carrier is up,
+// and duplicate address detection has ended.
 const settled = 3 * time.Second
 
 func command(text string) func() error {
@@ -172,7 +173,7 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// The kernel notifies of Sync's own writes; they cost no turn.
+// The kernel also sends notifications about writes of Sync. They do not cause a turn.
 func TestOwnWritesDoNotCountAsChanges(t *testing.T) {
 	l := newLab(t)
 	w := watchLab(t, l)

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestPodPacketsOnTheUnderlay sends from a pod to everything, and reads the wire. nft sets the mark
-// that the BPF program at the pod's veth would set.
+// TestPodPacketsOnTheUnderlay sends packets from a pod to destinations of every kind, and captures
+// the underlay. nft sets the mark that the guard would set on packets of pods.
 //
 //	pod eth0 ── vpod0 (mark) node under0 ── router0 (captured)
 func TestPodPacketsOnTheUnderlay(t *testing.T) {

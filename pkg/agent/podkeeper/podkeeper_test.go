@@ -72,7 +72,7 @@ func (k *kept) attach(n byte) pod.Record {
 	return r
 }
 
-// works does what the keeper would on its goroutine.
+// works performs the keeper's pending work, which the keeper otherwise does on its goroutine.
 func (k *kept) works() (again podWork) {
 	k.t.Helper()
 	work, mtu, began := k.take()
@@ -83,7 +83,8 @@ func (k *kept) works() (again podWork) {
 	return again
 }
 
-// hold locks a pod as a plugin would, by the file of its host link's first two digits.
+// hold locks a pod like the plugin does, by the lock file for the first two digits of its host
+// link.
 func (k *kept) hold(r pod.Record) (held *os.File) {
 	k.t.Helper()
 	shard := strings.TrimPrefix(r.HostLink, abi.PodLinkPrefix)[:2]
