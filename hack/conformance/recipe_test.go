@@ -56,8 +56,8 @@ func contents(t *testing.T, layer v1.Layer) []string {
 	}
 }
 
-// debian are the names that the packages have, as far as it matters: programs that are called, and
-// those that links lead to.
+// debian are the names in the packages that the test needs: the programs that specs call, and the
+// targets of links.
 var debian = func() []string {
 	names := []string{"./bin/bash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft",
 		"./usr/sbin/ip6tables-nft"}
@@ -88,8 +88,8 @@ func TestDebianLayer(t *testing.T) {
 	}
 }
 
-// A broken link to a shell, or a missing program that a spec calls, would only show after half an
-// hour in a spec.
+// A broken link, or a missing program that a spec calls, is an error. Otherwise it would only show
+// after half an hour, in a failed spec.
 func TestWhatIsMissingIsRefused(t *testing.T) {
 	for missing, want := range map[string]string{
 		"./bin/bash":         "has no bin/bash, to which bin/sh is a link",

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// files makes a tree of texts by name.
+// files returns a tree with these texts, by file name.
 func files(texts map[string]string) *tree {
 	t := newTree()
 	for name, text := range texts {

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
-// TestSharedConstants holds the values of all exported constants of pkg/abi: marks,
-// groups, tables, ports, names of pins and nftables objects, and paths.
+// TestSharedConstants compares the values of all exported constants of pkg/abi with a golden file:
+// marks, groups, tables, ports, names of pins and nftables objects, and paths.
 func TestSharedConstants(t *testing.T) {
 	fset := token.NewFileSet()
 	pkg, err := importer.ForCompiler(fset, "source", nil).Import(deptest.Module + "/pkg/abi")

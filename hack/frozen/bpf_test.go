@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
-// TestPinnedNames holds the names of maps and programs. The guard and the table
-// of services pin them by these names, and an upgrade adopts what it finds there.
+// TestPinnedNames compares the names of BPF maps and programs with a golden file. The guard and the
+// service table use them as names of pins, and an upgrade adopts the objects that are pinned there.
 func TestPinnedNames(t *testing.T) {
 	var b strings.Builder
 	for _, object := range []struct {

@@ -21,8 +21,8 @@ var programs = map[string]string{
 	"veild":      "cmd/veild",
 }
 
-// TestLinkedPackages holds which packages of this module and which other
-// modules each program links.
+// TestLinkedPackages compares the packages of this module and the other modules that each program
+// links with golden files.
 func TestLinkedPackages(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		t.Run(name, func(t *testing.T) {
@@ -32,8 +32,8 @@ func TestLinkedPackages(t *testing.T) {
 	}
 }
 
-// linked lists, one a line, the packages of this module and the modules beside
-// it that the program in dir links. Versions are go.mod's and not listed.
+// linked returns the packages of this module, and the other modules, that the program in dir links,
+// one per line. It does not list the versions of modules, which are in go.mod.
 func linked(t *testing.T, dir string) string {
 	t.Helper()
 	const format = `{{if .Module}}{{if .Module.Main}}{{.ImportPath}}{{else}}module {{.Module.Path}}{{end}}{{end}}`

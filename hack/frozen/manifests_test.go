@@ -21,9 +21,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestManifests holds which objects kustomize renders of each kustomization that is applied as it
-// is, in which order, and how they differ from the files of the tree. A kustomization that extends
-// another is held as its difference to that one.
+// TestManifests compares the objects that kustomize renders with golden files, for each
+// kustomization that users apply as it is: the objects, their order, and their differences from the
+// files in the tree. For a kustomization that extends another, the golden file has the difference
+// between the two.
 func TestManifests(t *testing.T) {
 	kubectl := "../../out/bin/kubectl"
 	if _, err := os.Stat(kubectl); err != nil {
@@ -88,7 +89,7 @@ func render(t *testing.T, kubectl, dir string) []object {
 	return objects(t, string(out))
 }
 
-// inFiles returns the texts of the objects that have a file of their own below dir.
+// inFiles returns the texts of the objects in the files below dir.
 func inFiles(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -139,8 +140,9 @@ func objects(t *testing.T, text string) (all []object) {
 	return all
 }
 
-// difference returns which objects the base lacks, which ones only the base has, and how the others
-// differ. An object that the base lacks is returned with its text unless it is in a file.
+// difference returns a text with the objects that are only in got, the objects that are only in
+// base, and the differences between the others. It contains the whole text of an object that is
+// only in got, unless that text is in files.
 func difference(t *testing.T, files map[string]bool, base, got []object) string {
 	t.Helper()
 	before := map[string]string{}

@@ -19,7 +19,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// someFiles stands for the programs: what matters here does not depend on their content.
+// someFiles returns files that stand in for the programs, whose content does not matter in these
+// tests.
 func someFiles() map[string][]byte {
 	files := map[string][]byte{}
 	for dir, packages := range recipes[0].programs {
@@ -47,7 +48,7 @@ func TestSameFilesSameBytes(t *testing.T) {
 	}
 }
 
-// Everything in the layer, and how: names, owners, times, modes.
+// The layer has the right entries, with the right names, owners, times and modes.
 func TestLayer(t *testing.T) {
 	files := someFiles()
 	layer, err := newLayer(files)
@@ -96,8 +97,8 @@ func TestLayer(t *testing.T) {
 	}
 }
 
-// The archive is a layout that another reader understands, and names the image as containerd wants
-// it.
+// The archive is an OCI layout that another library can read. It has the annotation from which
+// containerd takes the name of the image.
 func TestArchiveIsALayout(t *testing.T) {
 	img, err := newImage(recipes[0], "arm64", "v0.1.0", someFiles())
 	errtest.Must(t, err)
@@ -164,7 +165,7 @@ func unpack(t *testing.T, archive, dir string) {
 }
 
 func TestDynamicProgramIsRefused(t *testing.T) {
-	// Any program of a distribution that is not a Go program.
+	// /bin/ls stands in for any dynamically linked program.
 	b := filetest.Read(t, "/bin/ls")
 	if err := requireStatic("ls", b); err == nil ||
 		!strings.Contains(err.Error(), "CGO_ENABLED=0") {

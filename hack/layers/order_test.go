@@ -22,7 +22,7 @@ func TestUsesBackUp(t *testing.T) {
 		"a>b b>a":                     1,
 		"a>b b>c c>a":                 1,
 		"a>b a>c a>d b>d c>d d>a b>c": 1,
-		// Two packages in one: neither order of them costs a use.
+		// The files form two groups, which can be ordered without a use back up.
 		"a>b b>c x>y y>z a>x y>b": 0,
 	} {
 		t.Run(text, func(t *testing.T) {

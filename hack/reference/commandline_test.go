@@ -13,8 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/golden"
 )
 
-// calls are the command lines of each program whose exit status and output are held: none of them
-// looks at the machine. Help texts are not held: docs/reference has those for users.
+// calls are the command lines of each program whose exit status and output are compared with golden
+// files. Their output does not depend on the machine. Help texts of docs/reference are not compared
+// here.
 var calls = map[string][][]string{
 	"veild": {
 		{"nonsense"}, {"--nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/x"},
@@ -31,7 +32,7 @@ var calls = map[string][][]string{
 	"veil-tools": {{}, {"nonsense"}, {"echo-send", "--nonsense"}},
 }
 
-// TestCommandLines holds complaints about a wrong command line and exit statuses.
+// TestCommandLines compares the exit status and the output for each of calls with golden files.
 func TestCommandLines(t *testing.T) {
 	for name, list := range calls {
 		t.Run(name, func(t *testing.T) {

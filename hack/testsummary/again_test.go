@@ -109,7 +109,7 @@ func clearFrame() string {
 	return r.Err().Error()
 }
 
-// TestListOfFlakyTests holds flaky.txt to its form, and its tests to exist.
+// TestListOfFlakyTests checks that flaky.txt can be parsed and that its tests exist.
 func TestListOfFlakyTests(t *testing.T) {
 	known, err := parseKnown(knownText)
 	if err != nil {

@@ -38,8 +38,7 @@ touch out/once
 echo '{"Action":"fail","Package":"x/a","Test":"TestA"}'
 echo '{"Action":"fail","Package":"x/a"}'; exit 1`
 
-// hack/test.sh fails with any go test that does, also if no package failed, and runs a failed test
-// again.
+// hack/test.sh fails if a go test fails, even if no package failed. It runs a failed test again.
 func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 	script := filetest.Read(t, "../test.sh")
 	program := filepath.Join(t.TempDir(), "testsummary")

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
-// long returns a function whose body has n lines, and a blank one if it is to have one.
+// long returns a function whose body has n lines. If blank is true, it also has a blank line.
 func long(n int, blank bool) string {
 	body := strings.Repeat("\tx++\n", n)
 	if blank {

@@ -26,7 +26,7 @@ func files(t *testing.T, content map[string]string) string {
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	// A new file, as installers make it: what was linked elsewhere stays as it is.
+	// The file is replaced, as installers do, so that hard links to the old file keep its content.
 	_ = os.Remove(path)
 	filetest.Write(t, path, []byte(text), 0o755)
 }
@@ -45,8 +45,8 @@ func content(t *testing.T, dir string) map[string]string {
 
 var release = map[string]string{"veil": "veil 1", "host-local": "host-local 1"}
 
-// After Remove, only files of others are left, regardless of what stood there and of what happened
-// to it in between.
+// After Remove, only foreign files are left, regardless of the files that Install replaced and of
+// later changes by other programs.
 func TestInstallAndRemove(t *testing.T) {
 	for name, c := range map[string]struct {
 		before  map[string]string
@@ -129,8 +129,8 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 }
 
-// Cut off between the record and the plugin, nothing of others' is lost and the next try completes
-// it.
+// If Install is interrupted between writing the record and the plugin, no foreign file is lost, and
+// the next Install completes the work.
 func TestInterruptedInstallIsCompleted(t *testing.T) {
 	from, to := files(t, release), files(t, map[string]string{"veil": "foreign"})
 	// A directory in the place of a plugin makes its turn fail; host-local comes first.
@@ -156,7 +156,8 @@ func TestInterruptedInstallIsCompleted(t *testing.T) {
 	}
 }
 
-// Cut off in an upgrade, with the new one recorded and the old one still there: both are ours.
+// If an upgrade is interrupted after the new plugin was recorded and before it was written, the old
+// and the new plugin both count as ours.
 func TestInterruptedUpgradeOwnsBothPlugins(t *testing.T) {
 	to := files(t, map[string]string{"veil": "veil 1"})
 	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")),

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Every flag names a key that is there, and every key but none has a flag.
+// Every flag has an existing key, and every key has a flag.
 func TestEveryKeyHasAFlag(t *testing.T) {
 	byPath := map[string]bool{}
 	for _, f := range flags {

@@ -79,7 +79,7 @@ func TestDefaultNodeIsTheHostNameInLowerCase(t *testing.T) {
 	}
 }
 
-// Every problem is reported, at once, with where it is and what to write.
+// Load reports all problems at once, each with its place and a correction.
 func TestLoadReports(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string

@@ -192,9 +192,9 @@ func TestLastAddr(t *testing.T) {
 	}
 }
 
-// network stands for the path between two nodes. The watchers of both see every packet.
+// network stands in for the path between two nodes. The watchers of both nodes report the same.
 type network struct {
-	// seen is what each watcher reports about a flow; answered reports whether it comes back.
+	// seen is the result of each watcher for a flow. answered reports whether a flow is answered.
 	seen     leak.Result
 	answered bool
 	sent     []string
@@ -353,7 +353,7 @@ func TestWriteFlows(t *testing.T) {
 	}
 }
 
-// Columns stay columns.
+// Each name of a class and of a verdict is shorter than its column.
 func TestNamesFitTheirColumns(t *testing.T) {
 	for _, c := range append([]class{control, {name: apiName}}, classes...) {
 		if len(c.name) >= classWidth {

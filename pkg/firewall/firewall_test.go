@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 )
 
-// The main thread stays what /proc/self shows: no test's namespace may take it.
+// init locks the main goroutine to the main thread, whose namespaces /proc/self shows. So no test
+// can run on that thread and change them.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

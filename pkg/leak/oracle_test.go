@@ -84,7 +84,7 @@ func TestOracleOutlivesALink(t *testing.T) {
 	c := newCable(t)
 	o := c.watch(t)
 	c.transmit(t, eth(etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, nil))))
-	// The kernel drops what waits for delivery when the link goes.
+	// The kernel drops frames that wait for delivery when a link is deleted.
 	nettest.Until(t, 10*time.Second, "the frame is seen",
 		func() bool { return o.Seen().Frames == 1 })
 	c.b.OnLink("orb", func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })

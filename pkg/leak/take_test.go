@@ -2,7 +2,7 @@ package leak
 
 import "testing"
 
-// Each part of a run has its own frames, all of them, and its own examples.
+// The result of each part of a run has exactly the frames of that part, and its own examples.
 func TestEachTakeHasItsOwnFrames(t *testing.T) {
 	c := newCable(t)
 	o := c.watch(t)

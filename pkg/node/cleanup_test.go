@@ -20,7 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Only a socket without a server shows that veild does not run.
+// Cleanup is refused while a process listens on the admin socket, even if that process does not
+// answer in time.
 func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 	listen := func(t *testing.T, path string) net.Listener {
 		t.Helper()

@@ -9,7 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 )
 
-// Closing a node on which veild has run opens nothing.
+// Close on a node where veild has run since boot keeps the addresses and ranges that veild has
+// closed.
 func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
 		VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}

@@ -118,7 +118,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// What a process left that was killed during a probe is not in the way of the next.
+// The objects that a killed process left during a probe do not disturb the next probe.
 func TestProbeAfterOneThatWasKilled(t *testing.T) {
 	h, _ := host(t)
 	h.Run(t, func() error {

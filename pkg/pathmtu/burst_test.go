@@ -9,7 +9,8 @@ import (
 // row as Tries.
 func TestBurst(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// Whether each burst, and each single probe, is answered; the last one stays so.
+		// bursts and singles report whether each burst and each single probe is answered. The last
+		// value also holds for all later ones.
 		bursts, singles []bool
 		broken          bool
 		sent            int // bursts until the verdict

@@ -29,7 +29,7 @@ func (p *path) carries(size int) bool {
 	return !p.now.Before(p.from) && padded <= p.mtu && (p.loss == 0 || p.rand() >= p.loss)
 }
 
-// run lets the search live for d.
+// run runs the search on the simulated path for the time d.
 func (p *path) run(s *Search, d time.Duration) {
 	for end := p.now.Add(d); ; {
 		size, ok := s.Probe(p.now)
@@ -86,14 +86,15 @@ func TestAnyPathIsFound(t *testing.T) {
 	})
 }
 
-// TestLossNeverMakesABlackHole: with loss the result may be too small, never too
+// TestLossNeverMakesABlackHole adds random loss. The result may then be too small, but never too
 // large for longer than a check takes.
 func TestLossNeverMakesABlackHole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &path{device: rapid.IntRange(1280, 9216).Draw(t, "device"), now: start()}
 		p.mtu = rapid.IntRange(1280, p.device).Draw(t, "path")
 		p.loss = rapid.Float64Range(0, 0.3).Draw(t, "loss")
-		// Drawn as a whole: rapid would make every packet an unlucky one.
+		// Only the seed is drawn. If rapid drew the fate of each packet, it would try to lose all
+		// of them.
 		p.rand = rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "luck"), 0)).Float64
 		s := NewSearch(1280, p.device, timing, p.now)
 		p.run(s, 10*time.Minute)

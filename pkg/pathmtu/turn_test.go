@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A check of a single probe ends like others. Its own bytes do not count as traffic, so a peer that
-// receives nothing else is not probed again.
+// The bytes of a check with a single probe do not count as traffic, so a peer that receives no
+// other packets is not probed again.
 func TestCheckOfOneProbeDoesNotCountAsTraffic(t *testing.T) {
 	now := time.Now()
 	addr := netip.MustParseAddr("198.18.7.2")

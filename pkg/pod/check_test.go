@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/sysctl"
 )
 
-// check is Check on the node's thread.
+// check runs Check on the node's thread.
 func (n *node) check(r Record) []string {
 	n.t.Helper()
 	var texts []string
@@ -240,7 +240,8 @@ func TestRepairOfAPodThatIsGone(t *testing.T) {
 	n.attachFails(r, ns)
 }
 
-// attachFails is Attach without the table: it fails, may be retried, and leaves nothing.
+// attachFails checks that Attach without the nftables table fails with ErrClosed, after which a
+// runtime tries again, and leaves nothing behind.
 func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.t.Helper()
 	n.must(func() error {

@@ -26,7 +26,7 @@ func TestGate(t *testing.T) {
 	both := []netip.Prefix{prefix4, prefix6}
 	for _, tt := range []struct {
 		name string
-		// take takes one part away; nil takes none.
+		// take removes a part that Gate needs. Nil removes none.
 		take     func(p Paths, h *nl.Handle) error
 		prefixes []netip.Prefix
 		want     string

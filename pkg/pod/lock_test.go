@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A plugin that hangs in the middle of an ADD holds its lock. The daemon goes on to the
-// other pods, and comes again.
+// If a plugin hangs during an ADD and holds the lock of its pod, the daemon handles the other pods
+// and tries that pod again later.
 func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4, pod6)
@@ -45,7 +45,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 	}
 }
 
-// patience is the time that a busy machine gets.
+// patience bounds waits. It is long because the machine may be busy.
 const patience = 5 * time.Second
 
 func TestLockIsWaitedForWhileThereIsTime(t *testing.T) {

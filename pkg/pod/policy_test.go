@@ -265,7 +265,8 @@ func TestDetachFollowsAGroupThatIsRemoved(t *testing.T) {
 	}
 }
 
-// The daemon moves a pod to a group that a DEL has looked at, out of one that it has not.
+// DEL removes the pod's addresses although the daemon meanwhile moves the pod from a group that DEL
+// has not checked yet to a group that DEL has already checked.
 func TestDetachSeesAMoveBehindItsBack(t *testing.T) {
 	n := newNode(t)
 	n.judged()
@@ -305,8 +306,8 @@ func TestPodsAreNotJudgedWithoutPolicies(t *testing.T) {
 	}
 }
 
-// The table of policies accepts packets of a known connection. So the next pod with an address must
-// not inherit any.
+// The policy table accepts packets of known connections. So DEL ends the pod's connections: the
+// next pod with the same address must not inherit them.
 func TestDetachEndsThePodsConnections(t *testing.T) {
 	end := func(addr string, port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), port)

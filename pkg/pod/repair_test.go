@@ -45,7 +45,7 @@ func (n *node) repairAll(ctx context.Context, records []Record) map[string]Repai
 	return byLink
 }
 
-// wantChanged fails unless those and only those links were repaired.
+// wantChanged fails the test unless exactly the links in want were repaired.
 func wantChanged(t *testing.T, got map[string]Repaired, want map[string]string) {
 	t.Helper()
 	if len(got) != len(want) {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// started is a pod that took so long to become Ready.
+// started returns a pod that took this long to become Ready.
 func started(took time.Duration) *corev1.Pod {
 	begin := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	return &corev1.Pod{Status: corev1.PodStatus{
@@ -42,7 +42,7 @@ func TestPaceFollowsTheSlowestPod(t *testing.T) {
 	}
 }
 
-// A wait that began before a slow pod was seen is as long as one that begins after.
+// The limit of a wait grows when a slow pod is observed during the wait.
 func TestUntilFollowsThePace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Pace

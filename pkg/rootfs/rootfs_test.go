@@ -97,7 +97,7 @@ func TestProtectionOfFileSystemsWithoutABlockDevice(t *testing.T) {
 	}
 }
 
-// The innermost mount rules, the last of several at one place.
+// Below uses the innermost mount, and the last of several at the same mount point.
 func TestBelowFollowsTheMountTable(t *testing.T) {
 	const dir = "/run/kubeveil-rootfs"
 	nettest.NewHost(t, dir).Run(t, func() error {

@@ -136,7 +136,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// What a newer version added to any object is ignored, and the rest counts.
+// Fields that a newer version added to any object are ignored, and the other fields are read.
 func TestParseIgnoresFieldsOfOtherVersions(t *testing.T) {
 	want := table(t)
 	good, err := source.Encode(want)
@@ -339,7 +339,7 @@ func FuzzParse(f *testing.F) {
 			t.Error(d)
 		}
 
-		// The table of any file is sound and stable.
+		// Resolving the table of any accepted file again returns an equal table.
 		once, _ := cluster.Resolve(rules("a"), source.StateOf(got), &got)
 		twice, _ := cluster.Resolve(rules("a"), source.StateOf(got), &once)
 		if d := cmp.Diff(once, twice, compareNetip); d != "" {

@@ -104,7 +104,8 @@ func TestMemoryOfHandshakesSetsNoEndpointBack(t *testing.T) {
 	}
 }
 
-// A reading that a Sync overtook shows the past, and must not be taken for the present.
+// A reading that began before the end of a Sync is outdated, so it does not replace the state that
+// the Sync remembered.
 func TestSyncNeitherWaitsForAReadingNorIsUndoneByIt(t *testing.T) {
 	f, m, want := synced(t, 3)
 	release := f.Hold()
@@ -140,7 +141,7 @@ func TestFailedSyncIsForgotten(t *testing.T) {
 	}
 }
 
-// withEndpoint is s with another endpoint of one peer; s stays as it is.
+// withEndpoint returns a copy of s with another endpoint of one peer.
 func withEndpoint(s tunnel.Spec, peer int, e netip.AddrPort) tunnel.Spec {
 	s.Devices = slices.Clone(s.Devices)
 	s.Devices[0].Peers = slices.Clone(s.Devices[0].Peers)

@@ -22,7 +22,7 @@ type holder struct {
 	list    []Private
 }
 
-// spellings are the ways in which a key could come out.
+// spellings returns the texts in which a key could be printed.
 func spellings(k Private) []string {
 	b := k.Bytes()
 	decimal := strings.Trim(fmt.Sprint(b[:4]), "[]")
@@ -100,7 +100,7 @@ func checkHidden(t *testing.T, k Private, where, text string) {
 	}
 }
 
-// The check above must be able to fail.
+// Control: the check with spellings finds a key that is not protected.
 func TestSpellingsFindAnOpenKey(t *testing.T) {
 	k := generate(t)
 	b := k.Bytes()

@@ -151,7 +151,7 @@ func wantEcho(t *testing.T, pod, outside *nettest.NS) {
 	}
 }
 
-// TestChainGC is what a runtime of CNI 1.1 does at its start.
+// TestChainGC runs GC on the whole chain, like a runtime for CNI 1.1 when it starts.
 func TestChainGC(t *testing.T) {
 	n := newNode(t)
 	build(t, reference+"meta/portmap", reference+"meta/bandwidth")

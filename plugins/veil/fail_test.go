@@ -17,8 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod/podtest"
 )
 
-// TestAddThatFailsAtAnyStepLeavesNothing breaks what each step of ADD stands on. The
-// steps inside pod.Attach are also failed one by one in pkg/pod.
+// TestAddThatFailsAtAnyStepLeavesNothing removes a precondition of each step of ADD. Tests of
+// pkg/pod make each step inside pod.Attach fail.
 func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 	empty := t.TempDir()
 	for _, tt := range []struct {
@@ -84,7 +84,7 @@ func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 	}
 }
 
-// spy is host-local with a note of which pod links exist when DEL comes.
+// spy is a script that runs host-local, and at DEL records the pod links that exist.
 const spy = `#!/bin/sh
 if [ "$CNI_COMMAND" = DEL ]; then
 	if grep -q vpod /proc/net/dev; then echo present; else echo gone; fi >> %s
@@ -230,7 +230,8 @@ func (n *node) wantLeft(want ...attachment) {
 	}
 }
 
-// TestIPv6NeedsItsMTU is beside the parser's table because ADD must refuse before it reserves.
+// TestIPv6NeedsItsMTU checks that ADD refuses an MTU that is too small for IPv6 before it reserves
+// addresses.
 func TestIPv6NeedsItsMTU(t *testing.T) {
 	n := newNode(t)
 	a, _ := newPod(t, "c1")

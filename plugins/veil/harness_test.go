@@ -87,7 +87,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// attachment is what a runtime knows about one.
+// attachment holds the data by which a runtime identifies an attachment.
 type attachment struct{ id, ifName, netns string }
 
 // call is one execution of a plugin.
@@ -128,12 +128,12 @@ func (n *node) run(c call) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// try is run of veil for an attachment.
+// try runs veil with a verb for an attachment.
 func (n *node) try(verb string, a attachment, conf []byte) ([]byte, error) {
 	return n.run(call{verb: verb, att: a, conf: conf})
 }
 
-// must is try that fails the test on an error.
+// must is like try, but an error fails the test.
 func (n *node) must(verb string, a attachment, conf []byte) []byte {
 	n.t.Helper()
 	out, err := n.try(verb, a, conf)
@@ -161,7 +161,8 @@ func ipamOf(subnets ...string) object {
 	return object{"type": "host-local", "dataDir": abi.IPAMDir, "ranges": ranges}
 }
 
-// conf is a dual-stack configuration of a version with keys changed; a nil value takes one out.
+// conf returns a dual-stack configuration for a version of CNI, with the keys in change replaced. A
+// nil value removes its key.
 func conf(version string, change object) []byte {
 	c := object{
 		"cniVersion": version, "name": "kubeveil", "type": "veil", "mtu": 1420,

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// TestTwoHundredPodsByEightWorkers: no ADD fails, no two pods share an address,
-// all are as they should be, and nothing is left.
+// TestTwoHundredPodsByEightWorkers adds and deletes 200 pods concurrently. No ADD may fail, no two
+// pods may have the same address, CHECK must succeed for all pods, and nothing may be left at the
+// end.
 func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 	const pods, workers, bound = 200, 8, 4 * time.Minute
 	n := newNode(t)
@@ -53,7 +54,7 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 	n.wantNothing()
 }
 
-// parallel calls f for each of count by so many workers and joins the errors.
+// parallel calls f with each number below count, in this number of workers, and joins the errors.
 func parallel(count, workers int, f func(i int) error) error {
 	next := make(chan int)
 	errs := make([]error, count)

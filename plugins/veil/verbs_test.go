@@ -76,7 +76,8 @@ func TestEveryVerbInEveryVersion(t *testing.T) {
 	})
 }
 
-// verb succeeds where the version has it and is refused as incompatible where not.
+// verb checks that a verb succeeds if the version of CNI has it, and otherwise fails as
+// incompatible.
 func (n *node) verb(verb string, has bool, a attachment, conf []byte) {
 	n.t.Helper()
 	_, err := n.try(verb, a, conf)
@@ -229,7 +230,7 @@ func TestDelAfterACrashOfAdd(t *testing.T) {
 	a, _ := newPod(t, "c1")
 	c := conf("1.0.0", nil)
 	n.must("ADD", a, c)
-	// A record with no link is what a killed ADD leaves at its earliest.
+	// An ADD that is killed early leaves a record without a link.
 	n.OnLink(pod.HostLink("c1", "eth0"), func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 	_, err := n.try("ADD", a, c)
 	wantError(t, err, types.ErrInternal, "DEL")

@@ -72,8 +72,8 @@ func relist(t *testing.T, f *counting, objects ...*object.Object) {
 	}
 }
 
-// What was left out and deleted while no watch ran takes no room after the next list, and a
-// malformed object has no problem any more.
+// If objects were deleted while no watch ran, the next list frees their share and clears the
+// problems of malformed objects.
 func TestListForgetsWhatItLacks(t *testing.T) {
 	f := newCounting(smallRoom)
 	var all []*object.Object
@@ -156,7 +156,7 @@ func TestListHoldsOnlyWhatIsKept(t *testing.T) {
 	}
 }
 
-// An object that exceeds the share of its namespace alone is left out, and no other for it.
+// If one object alone exceeds the share of its namespace, only that object is left out.
 func TestServiceBeyondItsShareIsLeftOutAlone(t *testing.T) {
 	f := newCounting(smallRoom)
 	large := plainService("shop", 0)
@@ -172,8 +172,8 @@ func TestServiceBeyondItsShareIsLeftOutAlone(t *testing.T) {
 	}
 }
 
-// A tenant makes 300,000 Services: what each node keeps is what it keeps of a full share, and
-// another namespace gets its Service.
+// If a tenant makes 300,000 Services, each node keeps no more than for a full share, and the
+// Service of another namespace is still passed on.
 func TestTenantWithManyServicesCostsItself(t *testing.T) {
 	const many, fit = 300_000, 16_384 // a quarter of 262,144 frontends, each counts four
 	f := newCounting(service.DefaultLimits)
@@ -221,7 +221,8 @@ func TestTenantWithManyServicesCostsItself(t *testing.T) {
 	runtime.KeepAlive(f)
 }
 
-// Malformed objects cost a line in status each: a namespace has a bound of these too.
+// The problems of malformed objects, each of which is a line in the status, are bounded per
+// namespace.
 func TestMalformedServicesAreBounded(t *testing.T) {
 	var left Left
 	f := &feed.Feed[service.Slice]{What: "EndpointSlice",

@@ -75,7 +75,7 @@ func TestParseServiceBySituation(t *testing.T) {
 	}
 }
 
-// The conditions mean what discovery.k8s.io/v1 says when they are absent.
+// Missing conditions of an endpoint have the meaning that discovery.k8s.io/v1 defines.
 func TestParseEndpointsBySituation(t *testing.T) {
 	ready, terminating := service.Endpoint{Ready: true, Serving: true},
 		service.Endpoint{Serving: true, Terminating: true}

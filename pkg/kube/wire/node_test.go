@@ -143,14 +143,16 @@ func TestTruncatedNodeIsAnError(t *testing.T) {
 			}
 		}
 	}
-	// Between two of the three fields of a Node there is a whole message: at most 3 cuts are fine.
+	// A Node that is cut between two of its three fields is a complete message, so at most 3 cuts
+	// are accepted.
 	if refused < len(whole)-3 {
 		t.Errorf("%d of %d cuts were refused", refused, len(whole))
 	}
 }
 
-// FuzzNode compares with the decoder of k8s.io/api. Both read bytes that it accepts and writes
-// again in the same way. Of any other bytes that both accept, they read the same.
+// FuzzNode compares the Reader with the decoder of k8s.io/api. The Reader must accept all bytes
+// that this decoder accepts and encodes to the same bytes. For other bytes that both accept, the
+// results must be equal.
 func FuzzNode(f *testing.F) {
 	small := busyNode(1)
 	small.Status.Images, small.ManagedFields = small.Status.Images[:1], nil

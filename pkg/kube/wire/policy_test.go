@@ -131,7 +131,7 @@ func wantRule(ports []networkingv1.NetworkPolicyPort,
 	return r
 }
 
-// asRead compares all that k8s.io/api has as well.
+// asRead are options that compare only the fields that k8s.io/api has too.
 var asRead = cmp.Options{cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(wire.NetworkPolicy{}, "Elements")}
 

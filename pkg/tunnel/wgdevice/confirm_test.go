@@ -10,8 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// The handshake's last message is the first that the restarted side sends in the new session. If it
-// is lost, the other side continues with the old session, whose keys are gone.
+// The first message that the restarted side sends in the new session confirms the handshake. If
+// that message is lost, the other side continues with the old session, whose keys the restarted
+// side does not have.
 func TestLostConfirmationOfARestartedWorker(t *testing.T) {
 	nettest.NeedProgram(t, "nft")
 	a, b := pair(t, ipv4)

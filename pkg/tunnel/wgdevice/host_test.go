@@ -29,7 +29,8 @@ import (
 // veilWG is the built program.
 var veilWG string
 
-// The main thread stays what /proc/self shows: no test's node may take it.
+// init locks the main goroutine to the main thread, whose namespaces /proc/self shows. So no node
+// of a test can run on that thread and change them.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -299,7 +300,7 @@ func stream(t *testing.T, from, to *testNode, port int) (arrivals func() []time.
 // canary is in the clear text of every packet of these tests.
 const canary = "veil-canary-in-clear-text-3b1f"
 
-// flows waits until packets come in that were received after since.
+// flows waits until a packet arrives after since, and returns the time of its arrival.
 func flows(t *testing.T, what string, arrivals func() []time.Time, since time.Time) time.Time {
 	t.Helper()
 	var first time.Time
