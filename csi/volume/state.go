@@ -83,7 +83,7 @@ const (
 	Made Content = "Made"
 )
 
-// Mode is how a volume is used. Its values are those of a claim's volumeMode.
+// Mode is how a volume is used, in the words of a claim's volumeMode.
 type Mode string
 
 // The modes. The mode is empty if no pod has used the volume, or if a version without this field

@@ -16,7 +16,7 @@
 // RunConfig.Wanted returns an error if an entry of the table does not match the name of any spec.
 // So the table stays true.
 //
-// The tests are the upstream's and are unchanged (e2e.test of the lab's version of Kubernetes).
+// The tests are e2e.test of the lab's version of Kubernetes, unchanged.
 // They run in several processes, each with some of the specs, because a spec waits most of its
 // time. Specs that are marked as serial or disruptive run alone, after the others. A spec that
 // fails without a known reason is tried once more, alone. The first failure stays in the report.
@@ -26,7 +26,7 @@
 //
 // # What it refuses
 //
-// The package does not change specs: all assertions and timeouts are the upstream's. Only the
+// The package does not change specs: it keeps all of their assertions and timeouts. Only the
 // definition of a driver and the parameters of the upstream's suite may differ. The package does
 // not load images. The caller chooses whether the nodes pull the upstream's images or have the
 // images of hack/conformance.

@@ -186,6 +186,7 @@ func Diff(have, want *State) []Op {
 			remove = append(remove, set.op(a, false))
 		}
 	}
+
 	// The pods' table comes first, because the guard's table drops packets that the pods' table has
 	// not marked.
 	for _, d := range []*nft.Difference{nft.Diff(have.Pods, want.Pods),

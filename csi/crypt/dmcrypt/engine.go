@@ -244,7 +244,7 @@ func differs(want, have []string) string {
 	return ""
 }
 
-// Ours reports whether the mapping's name and UUID are those of Expected, so that this package made
+// Ours reports whether the mapping has the name and the UUID of Expected, so that this package made
 // it.
 func (m Mapping) Ours() bool {
 	volume, ok := strings.CutPrefix(m.Name, namePrefix)

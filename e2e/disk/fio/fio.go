@@ -67,7 +67,7 @@ type Direction struct {
 	P50, P99 time.Duration
 }
 
-// Sum returns the sum of both directions of a job. P50 and P99 are those of the direction with more
+// Sum returns the sum of both directions of a job. P50 and P99 come from the direction with more
 // requests.
 func (m Measured) Sum() Direction {
 	more, less := m.Read, m.Write

@@ -76,6 +76,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 		r.Error = "want tcp/host:port or udp/host:port; tcp4, tcp6, udp4 and udp6 select a family"
 		return r
 	}
+
 	for {
 		r.Tries++
 		err := meetOnce(ctx, proto, addr, count, size)

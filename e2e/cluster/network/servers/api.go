@@ -118,8 +118,8 @@ func takeAway(ctx context.Context, s *session.Session, away time.Duration) error
 	return session.Talk(ctx, a, remote.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
-// killAndReach kills the container of again and the sandbox of anew, and then talks to both from
-// the pod from. It uses only commands on the nodes, because the API server is away.
+// killAndReach kills the container of one pod and the sandbox of the other, and then talks to both
+// from the pod from. It uses only commands on the nodes, because the API server is away.
 func killAndReach(ctx context.Context, s *session.Session, from, again, anew *victim) error {
 	node := again.Node
 	before, err := s.Lab.Exec(ctx, node, addressesOf)
