@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -55,7 +56,7 @@ type Agent struct {
 	// features are called in this order.
 	features []feature.Feature
 	table    *source.Writer
-	health   *telemetry.Health
+	health   *health.Health
 	metrics  *telemetry.Metrics
 	// New opens adminSocket and metricsSocket. metricsSocket is nil if no address is configured.
 	adminSocket, metricsSocket net.Listener

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
 // lost are changes of the inputs, each of which means that the link between nodes is down for a
@@ -71,7 +71,7 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 // ready in spite of that error, but only as long as the last good link is held.
 func TestATurnThatFailsWhileTheLinkFlapsLeavesTheNodeReady(t *testing.T) {
 	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1),
-		health: telemetry.NewHealth(loopLimit, stepApply)}}
+		health: health.New(loopLimit, stepApply)}}
 	l.view.Store(&view{})
 	l.health.Done(stepApply)
 	now, in := time.Unix(1000, 0), two(t)

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/tunnel/wgdevice"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -32,7 +33,7 @@ import (
 func New(o Dependencies) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
-		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
+		health: health.New(loopLimit, stepGuard, stepApply),
 		wake:   make(chan struct{}, 1),
 		kernel: kernelChanges{told: make(chan struct{}, 1)},
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet/underlay"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/source"
-	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
 // Sources and turns publish concurrently, and neither overwrites a change of the other.
@@ -51,7 +51,7 @@ func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1), table: table,
-		health: telemetry.NewHealth(loopLimit, stepApply)}
+		health: health.New(loopLimit, stepApply)}
 	a.view.Store(&view{})
 	l := &loop{Agent: a}
 

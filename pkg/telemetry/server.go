@@ -21,6 +21,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
 // Bounds of the servers and of the client of the admin socket.
@@ -40,7 +42,7 @@ const StatusPath = "/v1/status"
 // MetricsHandler serves /metrics, /healthz and /readyz. /metrics is for pods, whose addresses lie
 // in pods, and for programs of this node; it refuses others with 403. The status of the other two
 // is 200 when all is well, otherwise 503 with the reasons, one per line. It changes nothing.
-func MetricsHandler(m *Metrics, h *Health, pods []netip.Prefix) http.Handler {
+func MetricsHandler(m *Metrics, h *health.Health, pods []netip.Prefix) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", inside(pods, m.refused, promhttp.HandlerFor(m.Registry,
 		promhttp.HandlerOpts{Timeout: scrapeTimeout, MaxRequestsInFlight: 4})))
@@ -69,7 +71,7 @@ type Page func(r *http.Request) (any, error)
 
 // AdminHandler serves StatusPath, and pages by their paths. A path may begin with the method POST;
 // else the method is GET. A body has at most MaxPosted bytes.
-func AdminHandler(snapshot Snapshot, h *Health, pages map[string]Page) http.Handler {
+func AdminHandler(snapshot Snapshot, h *health.Health, pages map[string]Page) http.Handler {
 	mux := http.NewServeMux()
 	page(mux, StatusPath, func(*http.Request) (any, error) {
 		s := snapshot()

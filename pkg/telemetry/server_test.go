@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -31,9 +32,9 @@ func get(h http.Handler, method, path string) *httptest.ResponseRecorder {
 }
 
 func TestHealthAndReadiness(t *testing.T) {
-	h := NewHealth(time.Minute, "guard in force", "first apply")
+	h := health.New(time.Minute, "guard in force", "first apply")
 	clock := time.Now()
-	h.now = func() time.Time { return clock }
+	h.Now = func() time.Time { return clock }
 	h.Beat()
 
 	handler := MetricsHandler(metricsOf(busy()), h,
@@ -99,7 +100,7 @@ func serve(t *testing.T, h http.Handler) (path string) {
 }
 
 func TestStatusComesThroughTheAdminSocket(t *testing.T) {
-	h := NewHealth(time.Minute, "guard in force")
+	h := health.New(time.Minute, "guard in force")
 	path := serve(t, AdminHandler(busy, h, nil))
 	got, err := Fetch(context.Background(), path)
 	if err != nil {
@@ -121,7 +122,7 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 	// A public key is shown; nothing else of 32 bytes has a field.
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
-	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute), nil), "GET",
+	w := get(AdminHandler(func() Status { return s }, health.New(time.Minute), nil), "GET",
 		StatusPath)
 	for _, word := range []string{"private", "secret", "preshared", "token"} {
 		if strings.Contains(strings.ToLower(w.Body.String()), word) {
@@ -154,7 +155,7 @@ func TestFetchWithoutVeild(t *testing.T) {
 }
 
 func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
-	path := serve(t, AdminHandler(busy, NewHealth(time.Minute), map[string]Page{
+	path := serve(t, AdminHandler(busy, health.New(time.Minute), map[string]Page{
 		"/v1/long": func(*http.Request) (any, error) { return strings.Repeat("x", maxStatus), nil },
 	}))
 	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil ||
@@ -165,7 +166,7 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 
 // A page that takes a body takes it by POST only, up to a bound.
 func TestPageTakesABody(t *testing.T) {
-	path := serve(t, AdminHandler(busy, NewHealth(time.Minute), map[string]Page{
+	path := serve(t, AdminHandler(busy, health.New(time.Minute), map[string]Page{
 		"POST /v1/length": func(r *http.Request) (any, error) {
 			body, err := io.ReadAll(r.Body)
 			return len(body), err
@@ -260,7 +261,7 @@ func FuzzDecodeStatus(f *testing.F) {
 // Metrics go to pods and to programs of the node. Every host may read whether veild lives.
 func TestMetricsStayInside(t *testing.T) {
 	m := metricsOf(busy())
-	handler := MetricsHandler(m, NewHealth(time.Minute), []netip.Prefix{
+	handler := MetricsHandler(m, health.New(time.Minute), []netip.Prefix{
 		netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("fd42:1::/48")})
 	refused := 0
 	for _, tt := range []struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/verb"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/telemetry/health"
 )
 
 // Run runs a command line of a veilctl with these verbs alone.
@@ -46,7 +47,7 @@ func Daemon(t *testing.T, s telemetry.Status, ready bool,
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := telemetry.NewHealth(time.Hour, "first apply done")
+	h := health.New(time.Hour, "first apply done")
 	if ready {
 		h.Done("first apply done")
 	}

@@ -1,4 +1,4 @@
-package telemetry
+package health
 
 import (
 	"fmt"
@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// Health reports whether the daemon is alive and ready. Make one with NewHealth; it
-// is safe for concurrent use.
+// Health reports whether the daemon is alive and ready. Make one with New; it is safe for
+// concurrent use.
 type Health struct {
+	// Now is time.Now. Tests replace it before the first call.
+	Now func() time.Time
+
 	limit time.Duration
-	now   func() time.Time
 
 	mu      sync.Mutex
 	beat    time.Time
 	pending map[string]bool
 }
 
-// NewHealth starts the clock: the daemon is alive as long as it calls Beat
+// New starts the clock: the daemon is alive as long as it calls Beat
 // at least every limit, and ready when Done has been called for each of steps.
-func NewHealth(limit time.Duration, steps ...string) *Health {
-	h := &Health{limit: limit, now: time.Now, pending: map[string]bool{}}
-	h.beat = h.now()
+func New(limit time.Duration, steps ...string) *Health {
+	h := &Health{limit: limit, Now: time.Now, pending: map[string]bool{}}
+	h.beat = h.Now()
 	for _, s := range steps {
 		h.pending[s] = true
 	}
@@ -33,7 +35,7 @@ func NewHealth(limit time.Duration, steps ...string) *Health {
 func (h *Health) Beat() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.beat = h.now()
+	h.beat = h.Now()
 }
 
 // Done reports that step is done. Undone reports that it no longer holds, for
@@ -55,7 +57,7 @@ func (h *Health) Undone(step string) {
 func (h *Health) Alive() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if silent := h.now().Sub(h.beat); silent > h.limit {
+	if silent := h.Now().Sub(h.beat); silent > h.limit {
 		return []string{fmt.Sprintf("the main loop has not gone round for %s (limit %s)",
 			silent.Round(time.Second), h.limit)}
 	}
