@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New begins a result on this machine: schema, kernel, CPUs, the time and, where
-// dir is in a git tree, the commit.
+// New returns a result with the properties of this machine, the current time and, if dir is in a
+// git tree, the commit. It has no cases yet.
 func New(platform, dir string) (*Result, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -34,8 +34,8 @@ func New(platform, dir string) (*Result, error) {
 	}, nil
 }
 
-// cpuModel returns the model of the CPU as /proc/cpuinfo names it, with family, model and stepping,
-// "" where it does not.
+// cpuModel returns the model of the CPU from /proc/cpuinfo, with family, model and stepping, or ""
+// if /proc/cpuinfo has no model name.
 func cpuModel() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -73,8 +73,8 @@ func load() string {
 	return strings.Join(fields[:min(3, len(fields))], " ")
 }
 
-// commit returns an empty string where there is no git or no tree, because a result of an unpacked
-// archive is still a result.
+// commit returns the commit of the git tree at dir, with "-dirty" if the tree has changes. It
+// returns an empty string without git or a tree, because runs from an unpacked archive are valid.
 func commit(dir string) string {
 	out, err := exec.Command("git", "-C", dir, "rev-parse", "HEAD").Output()
 	if err != nil {
@@ -88,7 +88,7 @@ func commit(dir string) string {
 	return hash
 }
 
-// Caveat states in one sentence what figures from this machine are good for.
+// Caveat returns one sentence about which figures from this platform are meaningful.
 func (r *Result) Caveat() string {
 	cores := fmt.Sprintf("%d cores", r.CPUs)
 	if r.CPUs == 1 {

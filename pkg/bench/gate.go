@@ -16,9 +16,9 @@ func AtMost(name string, c *Case, limit float64) Gate {
 	return ratioGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
 }
 
-// unlessNoisy leaves g not judged where the control was further from 1 in some round than the limit
-// is. The control is one thing measured against itself: that round would have missed the gate
-// without a difference. A control that was not measured is a missed gate.
+// unlessNoisy returns g, not judged if the control's ratio was at least as far from 1 in any round
+// as the limit is. The control compares one side with itself, so noise alone could then miss the
+// gate. If the control was not measured, the gate is missed.
 func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 	if control == nil || control.Ratio == nil {
 		g.OK, g.Got = false, "the control was not measured"
@@ -32,8 +32,8 @@ func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 	return g
 }
 
-// orControl also passes g where the median ratio of c is at most the control's largest ratio of a
-// round. A control that was not measured misses the gate.
+// orControl returns g, kept also if the median ratio of c is at most the control's largest ratio of
+// a round. If the control was not measured, the gate is missed.
 func orControl(g Gate, c, control *Case) Gate {
 	if control == nil || control.Ratio == nil {
 		g.OK, g.Got = false, "the control was not measured"
@@ -44,8 +44,8 @@ func orControl(g Gate, c, control *Case) Gate {
 	return g
 }
 
-// judge leaves g not judged, or with Must missed, where the 99th percentile of the base is too many
-// times its median.
+// judge returns g, not judged if the base's 99th percentile is more than Tail times its median.
+// With Must, the gate is then missed. It is also missed if either was not measured.
 func (l calm) judge(g Gate, p50, p99 *Case) Gate {
 	if p50 == nil || p50.Base == nil || p99 == nil || p99.Base == nil {
 		g.OK, g.Got = false, "the base's median and 99th percentile were not measured"
@@ -76,12 +76,12 @@ func ratioGate(name string, c *Case, limit float64, sign string, keeps func(floa
 	return g
 }
 
-// Below returns the gate "the median of ours of c is below limit, in c's unit".
+// Below returns the gate "our side's median in c is below limit, in c's unit".
 func Below(name string, c *Case, limit float64) Gate {
 	return oursGate(name, c, limit, "<", func(v float64) bool { return v < limit })
 }
 
-// Within returns the gate "the median of ours of c is at most limit, in c's unit".
+// Within returns the gate "our side's median in c is at most limit, in c's unit".
 func Within(name string, c *Case, limit float64) Gate {
 	return oursGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
 }
@@ -105,15 +105,15 @@ func Exactly(name string, got, want int, what string) Gate {
 		Got: fmt.Sprintf("%d %s", got, what), OK: got == want}
 }
 
-// ofFailures is the name of the gate of Unexplained.
+// ofFailures is the name of the gate that Unexplained returns.
 const ofFailures = "upstream specs that fail for no listed reason"
 
-// Unexplained returns the gate of a suite that lists the tests that it expects to fail, and why: n
-// failed that are not listed. This gate judges the result instead of the number of failed tests,
-// see JudgesFailures.
+// Unexplained returns the gate of a suite that lists the tests that it expects to fail. n is the
+// number of failed tests that are not on the list. The gate, not the number of failed tests,
+// decides whether the run passes; see JudgesFailures.
 func Unexplained(n int) Gate { return Exactly(ofFailures, n, 0, "specs") }
 
-// JudgesFailures reports whether Unexplained is among the gates.
+// JudgesFailures reports whether gates contains the gate of Unexplained.
 func JudgesFailures(gates []Gate) bool {
 	return slices.ContainsFunc(gates, func(g Gate) bool { return g.Name == ofFailures })
 }

@@ -25,59 +25,59 @@ type limits struct {
 	// Every has the limits of all profiles.
 	Every    []limit            `json:"every"`
 	Profiles map[string]profile `json:"profiles"`
-	// Own reports whether the gates that a result already has count too.
+	// Own reports whether Judge also returns the gates that the result already has.
 	Own bool `json:"own"`
 }
 
-// profile is chosen by the platform of a result and by nothing else.
+// profile holds the limits for some platforms. Only the platform of a result selects the profile.
 type profile struct {
 	Platforms []string `json:"platforms"`
-	// MTUs are those at which a limit without one is judged; empty means every measured MTU.
+	// MTUs are the MTUs at which a limit without an MTU is judged; empty means every measured MTU.
 	MTUs  []int   `json:"mtus"`
 	Gates []limit `json:"gates"`
 }
 
-// limit is a gate. It has AtLeast or AtMost, of the median ratio of Case, or Within, of the median
-// of ours in the case's unit, or NoPlaintext.
+// limit is a gate. Exactly one of four fields is set: AtLeast or AtMost bounds the median ratio of
+// Case, Within bounds our side's median in the case's unit, and NoPlaintext has no case.
 type limit struct {
 	Case    string   `json:"case"`
 	MTU     int      `json:"mtu"`
 	AtLeast *float64 `json:"atLeast"`
 	AtMost  *float64 `json:"atMost"`
 	Within  *float64 `json:"within"`
-	// AEAD limits the gate to results with this AEAD; empty means every result.
+	// AEAD restricts the gate to results with this AEAD; empty means every result.
 	AEAD string `json:"aead"`
-	// Link restricts the links on which the limit is judged; nil means all.
+	// Link restricts the gate to results from links of some rates; nil means all rates.
 	Link *link `json:"link"`
-	// Control is a case that compares the base of Case with itself. The limit of a ratio is judged
-	// only where the control's ratio of each round is closer to 1 than the limit is.
+	// Control names a case that compares the base of Case with itself. The limit of a ratio is
+	// judged only if the control's ratio is closer to 1 than the limit in every round.
 	Control string `json:"control"`
-	// OrControl is a case like Control. A ratio also keeps AtMost if it is at most the control's
-	// largest ratio of a round.
+	// OrControl names a case like Control. The gate is also kept if the median ratio is at most the
+	// control's largest ratio of a round. It needs AtMost.
 	OrControl string `json:"orControl"`
-	// Calm restricts when the limit is judged; nil means always.
+	// Calm restricts the gate to runs with a steady base; nil means all runs.
 	Calm *calm `json:"calm"`
-	// IfMeasured reports whether a result without the case still passes.
+	// IfMeasured reports whether the gate is left out, not missed, if the result lacks the case.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
 }
 
-// calm judges a limit only where the base of Case, a latency, has a 99th percentile of at most Tail
-// times its median. With Must, another base is a missed gate.
+// calm restricts a limit to runs in which the base of Case, a latency, has a 99th percentile of at
+// most Tail times its median. In other runs the gate is not judged or, with Must, missed.
 type calm struct {
 	Case string  `json:"case"`
 	Tail float64 `json:"tail"`
 	Must bool    `json:"must"`
 }
 
-// link identifies a link by its rate in clear, Mbit/s of payload.
+// link identifies a link by the base's median, its payload rate in clear, in Mbit/s.
 type link struct {
 	Name        string  `json:"name"`
 	BaseAtLeast float64 `json:"baseAtLeast"`
 	BaseAtMost  float64 `json:"baseAtMost"`
 }
 
-// readLimits parses gates.json once.
+// readLimits returns the parsed gates.json, which it parses once.
 var readLimits = sync.OnceValues(func() (*allLimits, error) { return parseLimits(gatesFile) })
 
 func parseLimits(b []byte) (*allLimits, error) {
@@ -103,7 +103,7 @@ func parseLimits(b []byte) (*allLimits, error) {
 	return &a, nil
 }
 
-// check reports contradictions among the limits.
+// check returns an error if limits contradict one another or are incomplete.
 func (l *limits) check() error {
 	all := slices.Clone(l.Every)
 	owner := map[string]string{}
@@ -111,7 +111,7 @@ func (l *limits) check() error {
 		all = append(all, p.Gates...)
 		for _, platform := range p.Platforms {
 			if other := owner[platform]; other != "" || !slices.Contains(platforms, platform) {
-				return fmt.Errorf("profile %q: platform %q is unknown or that of %q too", name,
+				return fmt.Errorf("profile %q: platform %q is unknown or also in profile %q", name,
 					platform, other)
 			}
 			owner[platform] = name
@@ -176,10 +176,10 @@ func (l *limits) profile(platform string) (string, profile) {
 	return "", profile{}
 }
 
-// Judge returns the gates of a suite's result by gates.json, in the profile of its platform. A
-// quantity that should have been measured and was not is a missed gate. Suites that are not in the
-// file keep the gates that the result has. Where an oracle listened, plaintext is a missed gate in
-// every suite.
+// Judge judges a suite's result by the limits of gates.json for its platform and returns the gates.
+// If a required case was not measured, its gate is missed. For a suite that is not in gates.json,
+// Judge returns the gates that the result already has and, if a leak oracle ran, the gate that
+// allows no plaintext.
 func Judge(r *Result, suite string) ([]Gate, error) {
 	a, err := readLimits()
 	if err != nil {
@@ -227,8 +227,8 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 	return gates, nil
 }
 
-// checkAEAD refuses an AEAD without limits if others have some. Otherwise fewer limits would judge
-// its result.
+// checkAEAD returns an error if some limits are restricted to AEADs but none of them to aead. A
+// result of that AEAD would otherwise be judged by fewer limits.
 func checkAEAD(all []limit, aead string) error {
 	var known []string
 	for _, g := range all {
@@ -246,8 +246,8 @@ func checkAEAD(all []limit, aead string) error {
 	return nil
 }
 
-// withOwn adds the gates of own whose names are not among gates, because a result also holds the
-// gates by which it was judged.
+// withOwn returns gates and the gates of own with other names. A result that was judged before also
+// holds the gates of that judgement, so equal names are left out.
 func withOwn(gates, own []Gate) []Gate {
 	for _, g := range own {
 		if !slices.ContainsFunc(gates, func(has Gate) bool { return has.Name == g.Name }) {
@@ -257,8 +257,8 @@ func withOwn(gates, own []Gate) []Gate {
 	return gates
 }
 
-// mtus returns the MTUs at which the limit is judged. If the case was measured at none, that is the
-// one MTU 0.
+// mtus returns the MTUs at which the limit is judged. If the case was not measured at all, it
+// returns MTU 0 alone, so that the gate is judged and missed.
 func (g limit) mtus(r *Result, p profile) []int {
 	switch {
 	case g.MTU != 0:
@@ -278,6 +278,8 @@ func (g limit) mtus(r *Result, p profile) []int {
 	return out
 }
 
+// judge returns the gate of the limit at an MTU. judged is false if the limit does not apply: an
+// optional case was not measured, or the link has another rate.
 func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	c := r.Find(g.Case, mtu)
 	if c == nil && g.IfMeasured {
@@ -322,7 +324,7 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	return gate, true
 }
 
-// unlessIncomplete returns the gate, missed if not all rounds of its case were measured.
+// unlessIncomplete returns g, missed if the run ended before all rounds of its case c.
 func unlessIncomplete(g Gate, c *Case) Gate {
 	if c != nil && c.Incomplete {
 		g.OK, g.NotJudged = false, false
@@ -331,8 +333,8 @@ func unlessIncomplete(g Gate, c *Case) Gate {
 	return g
 }
 
-// noPlaintext requires frames that were looked at, none of them with plaintext. The control must
-// have proven that the oracle sees.
+// noPlaintext returns the gate that is kept if the oracle inspected frames and found no plaintext,
+// but did find plaintext in the control. l is nil if no oracle ran; the gate is then missed.
 func noPlaintext(l *Leaks) Gate {
 	g := Gate{Name: "zero plaintext on the wire",
 		Want: "0 frames with plaintext, and a control that shows some"}

@@ -32,8 +32,8 @@ var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
 
 var platforms = append([]string{Namespaces}, nodePlatforms...)
 
-// CheckNodes returns an error if platform, which the caller declares for the nodes of a cluster, is
-// not a platform of nodes. The error lists the platforms of nodes.
+// CheckNodes returns an error unless platform is a platform that nodes of a cluster can have. The
+// error lists these platforms.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
 		return fmt.Errorf("nodes cannot be %q: write one of %s", platform,
@@ -66,8 +66,8 @@ type Result struct {
 	Tests Tests             `json:"tests"`
 }
 
-// Case is one quantity, measured on our side and, where it is a comparison, on
-// another. Base and Ratio are both nil or both set.
+// Case is one quantity, measured on our side and, in a comparison, on another side. Base and Ratio
+// are both nil or both set.
 type Case struct {
 	Name     string `json:"name"`
 	MTU      int    `json:"mtu"`
@@ -76,13 +76,14 @@ type Case struct {
 	Base     *Stat  `json:"base"`
 	BaseName string `json:"base_name"`
 	Ratio    *Ratio `json:"ratio"`
-	// Incomplete reports whether the run ended before all rounds: no limit is kept.
+	// Incomplete reports whether the run ended before all rounds. Every gate of such a case is
+	// missed.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
-// NewCase returns the case of these rounds, in unit. Without base it compares nothing. With base,
-// both slices have one value per round, and a base of 0 is an error. An MTU of 0 means that the MTU
-// does not matter.
+// NewCase returns a case with the values of all rounds, in unit. Without base the case has no
+// ratio. With base, both slices have one value per round, and a base value of 0 is an error. An MTU
+// of 0 means that the MTU does not matter.
 func NewCase(name string, mtu int, unit Unit, ours, base []float64, baseName string) (Case, error) {
 	c := Case{Name: name, MTU: mtu, Unit: unit, Ours: Summarize(ours)}
 	if len(base) == 0 {
@@ -115,7 +116,7 @@ type Gate struct {
 	NotJudged bool `json:"not_judged"`
 }
 
-// Mark returns a sign for people: kept, missed or not judged.
+// Mark returns the gate's mark in reports: "✓" kept, "✗" missed, "–" not judged.
 func (g Gate) Mark() string {
 	switch {
 	case g.NotJudged:
@@ -157,7 +158,7 @@ func (r *Result) Find(name string, mtu int) *Case {
 	return nil
 }
 
-// Missed returns the gates that were not kept.
+// Missed returns the gates that were judged and not kept.
 func (r *Result) Missed() []Gate {
 	return slices.DeleteFunc(slices.Clone(r.Gates),
 		func(g Gate) bool { return g.OK || g.NotJudged })
@@ -173,7 +174,7 @@ func (r *Result) Judged() (n int) {
 	return n
 }
 
-// Validate returns every way in which r is not a result of Schema, joined.
+// Validate returns all violations of Schema in r, joined into one error, or nil.
 func (r *Result) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -282,8 +283,8 @@ func ordered(median, low, high float64) error {
 	return nil
 }
 
-// Write validates r and writes it to path by way of a file beside it, so that
-// path never holds half a result.
+// Write validates r, writes it to path with the suffix ".new", and renames that file to path, so
+// that path never holds half a result. It sets Ended if that is zero.
 func (r *Result) Write(path string) error {
 	if r.Ended.IsZero() {
 		r.Ended = time.Now().UTC().Truncate(time.Second)
@@ -316,8 +317,7 @@ func orEmpty[T any](s []T) []T {
 	return s
 }
 
-// Read reads a result from a file and validates it. A key that the schema does
-// not have is an error.
+// Read reads a result from a file and validates it. A key that is not in the schema is an error.
 func Read(path string) (*Result, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -330,7 +330,7 @@ func Read(path string) (*Result, error) {
 	return r, nil
 }
 
-// Parse is Read for bytes.
+// Parse parses and validates a result, as Read does for a file.
 func Parse(b []byte) (*Result, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -14,16 +14,15 @@ type Sample struct {
 	Value float64
 	// CPU is in core-seconds per 10^9 bytes of payload; 0 means that it was not counted.
 	CPU float64
-	// P99 is the 99th percentile where Value is a median, in the same unit; 0 means that there is
-	// none.
+	// P99 is the 99th percentile if Value is a median, in the same unit; 0 means not measured.
 	P99 float64
-	// Extras are further results of the measurement, by the suffixes of the group's Extras. A value
-	// that is 0 or absent was not measured.
+	// Extras holds further results of the measurement, keyed by the suffixes in Group.Extras. A
+	// value that is 0 or absent was not measured.
 	Extras map[string]float64
 }
 
-// Extra is another quantity of the measurements of a Group. Each pair's case is followed by one
-// with the suffix when all samples have it.
+// Extra is another quantity that the measurements of a Group return. If all samples have a value of
+// it, each pair's case is followed by a case for it, named with the suffix.
 type Extra struct {
 	Suffix string
 	Unit   Unit
@@ -32,8 +31,7 @@ type Extra struct {
 // Measure takes one sample. It returns soon after ctx is done.
 type Measure func(ctx context.Context) (Sample, error)
 
-// Comparison is a case to be measured. Base may be nil: then the case has only a figure, not a
-// ratio.
+// Comparison is a case to be measured. If Base is nil, the case has a figure but no ratio.
 type Comparison struct {
 	Name     string
 	MTU      int
@@ -43,7 +41,7 @@ type Comparison struct {
 	BaseName string
 }
 
-// group returns the comparison as sides that are measured one after the other.
+// group returns the comparison as a Group of one or two sides.
 func (c Comparison) group() Group {
 	g := Group{Name: c.Name, MTU: c.MTU, Unit: c.Unit, Sides: []Side{{"ours", c.Ours}},
 		Pairs: []Pair{{Name: c.Name, Ours: "ours"}}}
@@ -54,55 +52,55 @@ func (c Comparison) group() Group {
 	return g
 }
 
-// Group is one quantity of several sides, all measured directly after one another, and the cases
-// made of them.
+// Group is one quantity of several sides, which are measured directly after one another. Each pair
+// of sides makes a case.
 type Group struct {
-	// Name is for progress and errors.
+	// Name appears in progress and errors.
 	Name  string
 	MTU   int
 	Unit  Unit
 	Sides []Side
 	Pairs []Pair
-	// Extras describe the further results of samples; may be empty.
+	// Extras describes the further results of samples; may be empty.
 	Extras []Extra
-	// Turns is how often each side is measured in a round, in alternation; its sample of the round
-	// is the mean. Zero means once. Prefer more turns to longer samples: other work of the machine
-	// then affects all sides.
+	// Turns is the number of times that each side is measured in a round. The sides alternate, and
+	// the sample of the round is the mean. Zero means once. Prefer more turns to longer samples,
+	// because other work of the machine then affects all sides alike.
 	Turns int
-	// Together, when it is not nil, measures all sides at once instead of each by its Measure, and
-	// returns a sample of each in their order.
+	// Together, if not nil, measures all sides at once and returns one sample per side, in the
+	// order of Sides. The sides' Measure functions are then not used.
 	Together func(ctx context.Context) ([]Sample, error)
 }
 
-// Side is one of a Group, whose names differ.
+// Side is one side of a Group. Its name is unique in the group.
 type Side struct {
 	Name    string
 	Measure Measure
 }
 
-// Pair is a case: two sides of a Group by their names. An empty Base means that there is no ratio.
-// BaseName is the name of the base in the result; empty means the name of the side.
+// Pair describes a case by the names of two sides of a Group. An empty Base means a case without a
+// ratio. BaseName is the name of the base in the result; empty means the name of the side.
 type Pair struct {
 	Name, Ours, Base, BaseName string
 }
 
 // Runner measures comparisons, interleaved.
 type Runner struct {
-	// Rounds is how often each side of each comparison is measured.
+	// Rounds is the number of rounds. Each round measures each side of each comparison.
 	Rounds int
-	// Seed determines the order.
+	// Seed determines the random order.
 	Seed uint64
-	// Progress receives each step; nil drops them.
+	// Progress receives a line per step; nil drops the lines.
 	Progress func(format string, args ...any)
 }
 
 // NewSeed returns a seed for Runner from the clock.
 func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
-// Run measures each comparison once per round. The order of comparisons is random in each round,
-// and so is the order of the sides of one comparison, which follow each other directly. The first
-// error ends Run, which then also returns the cases of the complete rounds. The cases have the
-// order of comps. Each is followed by a case with the suffix "_cpu" when its samples count CPU.
+// Run measures each comparison once per round. The order of comparisons is random in each round.
+// The sides of one comparison are measured directly after one another, also in random order. The
+// first error ends Run, which then also returns the cases of the complete rounds. The cases are in
+// the order of comps. If all samples of a case count CPU, a case with the suffix "_cpu" follows it.
 func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	groups := make([]Group, len(comps))
 	for i, c := range comps {
@@ -111,15 +109,15 @@ func (r *Runner) Run(ctx context.Context, comps []Comparison) ([]Case, error) {
 	return r.RunGroups(ctx, groups)
 }
 
-// RunGroups is Run for groups of any number of sides. A pair's case is also followed by one with
-// the suffix "_p99" when its samples have a P99.
+// RunGroups is Run for groups of any number of sides. If all samples of a pair have a P99, a case
+// with the suffix "_p99" also follows the pair's case.
 func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) {
 	all := make([]series, len(groups))
 	ended := r.rounds(ctx, groups, all)
 	var cases []Case
 	for i := range groups {
 		if len(all[i]) == 0 {
-			// It ended before.
+			// The run ended before the group's first round was complete.
 			continue
 		}
 		for _, p := range groups[i].Pairs {
@@ -134,7 +132,8 @@ func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) 
 	return cases, ended
 }
 
-// rounds measures each group once a round into all, until an error.
+// rounds measures each group once per round until an error, and stores the samples in all, which
+// has one series per group.
 func (r *Runner) rounds(ctx context.Context, groups []Group, all []series) error {
 	rng := rand.New(rand.NewPCG(r.Seed, 0))
 	r.progress("%d rounds, order drawn with seed %d", r.Rounds, r.Seed)
@@ -159,10 +158,10 @@ func (r *Runner) progress(format string, args ...any) {
 	}
 }
 
-// series are the samples of one group by side, each in the order of rounds.
+// series holds the samples of one group, keyed by the name of the side, in the order of rounds.
 type series map[string][]Sample
 
-// round measures each side in all its turns.
+// round measures each side Turns times and appends the means as the samples of one round.
 func (s series) round(ctx context.Context, g *Group, rng *rand.Rand) error {
 	turns := series{}
 	for range max(1, g.Turns) {
@@ -227,7 +226,7 @@ func (s series) takeAll(ctx context.Context, g *Group) error {
 	return nil
 }
 
-// last describes the last round.
+// last returns a line about the last round, for progress.
 func (s series) last(g *Group) string {
 	text := g.Name
 	if g.MTU != 0 {
@@ -248,7 +247,7 @@ func (s series) last(g *Group) string {
 	return text
 }
 
-// values returns one number of each sample of a side, or nil unless all samples have it.
+// values returns number of each sample of a side, or nil if it is not positive for some sample.
 func (s series) values(side string, number func(Sample) float64) []float64 {
 	var out []float64
 	for _, sample := range s[side] {
@@ -261,7 +260,7 @@ func (s series) values(side string, number func(Sample) float64) []float64 {
 	return out
 }
 
-// also is a further quantity of samples.
+// also is a further quantity of samples, and the function that reads it from a sample.
 type also struct {
 	Extra
 	number func(Sample) float64

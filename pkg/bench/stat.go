@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Stat sums up one value per round.
+// Stat summarizes the values of a quantity, one per round.
 type Stat struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 	// N is the number of rounds.
 	N int `json:"n"`
-	// Samples are the values themselves, in the order of rounds, so that a reader can summarize
-	// them again. Nil if there are more than maxSamples, or in results of earlier versions.
+	// Samples holds the values themselves, in the order of rounds, so that a reader can compute
+	// other statistics. Nil if there are more than maxSamples, or in results of earlier versions.
 	Samples []float64 `json:"samples,omitempty"`
 }
 
-// maxSamples bounds how many values a result keeps of one quantity.
+// maxSamples is the largest number of values that a Stat keeps in Samples.
 const maxSamples = 4096
 
-// Ratio sums up ours/base of each round.
+// Ratio summarizes the ratios ours/base, one per round.
 type Ratio struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// Summarize returns the statistics of values, or the zero Stat without values.
+// Summarize returns the statistics of values. Without values it returns the zero Stat.
 func Summarize(values []float64) Stat {
 	if len(values) == 0 {
 		return Stat{}
@@ -44,7 +44,7 @@ func Summarize(values []float64) Stat {
 // 0 is an error, because it means that nothing was measured.
 func Ratios(ours, base []float64) (Ratio, error) {
 	if len(ours) != len(base) || len(ours) == 0 {
-		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want as many, at least one",
+		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want equal numbers, at least one",
 			len(ours), len(base))
 	}
 	ratios := make([]float64, len(ours))
@@ -58,8 +58,8 @@ func Ratios(ours, base []float64) (Ratio, error) {
 	return Ratio{s.Median, s.Min, s.Max}, nil
 }
 
-// Quantile returns the value below which the share q (0 to 1) of values lies, interpolated between
-// neighbours; 0.5 is the median. Without values it returns 0.
+// Quantile returns the q-quantile of values (q from 0 to 1; 0.5 is the median), interpolated
+// linearly between neighbours. Without values it returns 0.
 func Quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0

@@ -19,9 +19,9 @@ const (
 	CoreSecondsPerGB Unit = "core-s/GB"
 	// MiB is 2^20 bytes.
 	MiB Unit = "MiB"
-	// Percent is a share in hundredths.
+	// Percent is a share: 100 means all.
 	Percent Unit = "%"
-	// IOPS is requests to a disk per second.
+	// IOPS is the number of disk requests per second.
 	IOPS Unit = "IOPS"
 	// Count is a number of things.
 	Count Unit = "count"
@@ -38,7 +38,7 @@ var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Coun
 // MoreIsBetter reports whether a larger value of the unit is better.
 func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count || u == PerSecond }
 
-// Format returns a value for people, with three significant digits and the unit.
+// Format returns v with at least three significant digits and the unit. A Count has no unit.
 func (u Unit) Format(v float64) string {
 	s := significant(v)
 	if u == Count {
@@ -47,7 +47,8 @@ func (u Unit) Format(v float64) string {
 	return s + " " + string(u)
 }
 
-// significant returns three digits, all of those before the point.
+// significant returns v with three significant digits, at most four of them after the point, and
+// with all digits before the point.
 func significant(v float64) string {
 	if v == 0 {
 		return "0"

@@ -1,10 +1,10 @@
 // Package disk reads and writes a file at random places, past the page cache, with a given number
-// of requests at once, and measures the rate. It needs no other program, so it runs where there is
-// no fio.
+// of requests at once, and measures the rate. It needs no other program, so it also runs on
+// machines without fio.
 //
-// It promises that every request that it counts was answered within the time, and that no request
-// touches a part of the file that Fill has not written. It refuses files that cannot be opened with
-// O_DIRECT. Start reading at Job.
+// It promises that requests touch only parts of the file that Fill has written, and that it counts
+// only complete requests. It refuses files that cannot be opened with O_DIRECT. Start reading at
+// Job.
 package disk
 
 import (
@@ -22,11 +22,11 @@ import (
 
 // Job describes a measurement. All fields must be set, except Write.
 type Job struct {
-	// File is a file that Fill has written; Size is its size, bytes, a multiple of Block.
+	// File is a file that Fill has written. Size is its size in bytes, a multiple of Block.
 	File string
 	Size int64
-	// Block is the size of a request in bytes, a multiple of 4096; Depth is the number of requests
-	// at once.
+	// Block is the size of a request in bytes, a multiple of 4096. Depth is the number of
+	// concurrent requests.
 	Block int64
 	Depth int
 	// Write selects writes; otherwise it reads.
@@ -37,10 +37,10 @@ type Job struct {
 
 // Result holds the figures of a Job.
 type Result struct {
-	// Ops is the number of answered requests, Took the time that they took.
+	// Ops is the number of complete requests. Took is the duration of the whole measurement.
 	Ops  int64         `json:"ops"`
 	Took time.Duration `json:"took"`
-	// P50 and P99 are times of a request.
+	// P50 and P99 are the median and the 99th percentile of the time that a request took.
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 }
@@ -55,7 +55,8 @@ const (
 	maxDepth = 1024
 )
 
-// Fill makes the file of size bytes, with bytes that no disk can compress, and has them written.
+// Fill creates the file, writes size bytes that a disk cannot compress, and syncs them. size must
+// be a multiple of 1 MiB.
 func Fill(ctx context.Context, path string, size int64) error {
 	if size < piece || size%piece != 0 {
 		return fmt.Errorf("fill %s: %d bytes: want a multiple of %d", path, size, piece)
@@ -92,7 +93,7 @@ func Fill(ctx context.Context, path string, size int64) error {
 
 var errCut = errors.New("cut short")
 
-// errShort returns errCut unless all was done.
+// errShort returns nil if all bytes were transferred, otherwise errCut.
 func errShort(all bool) error {
 	if all {
 		return nil
@@ -109,7 +110,7 @@ func buffer(size int) ([]byte, func(), error) {
 	return b, func() { _ = unix.Munmap(b) }, nil
 }
 
-// check returns an error that describes what is wrong with the job.
+// check returns an error if a field of the job is out of range.
 func (j Job) check() error {
 	if j.Block < align || j.Block%align != 0 || j.Size < j.Block || j.Depth < 1 ||
 		j.Depth > maxDepth || j.For <= 0 {
@@ -120,7 +121,8 @@ func (j Job) check() error {
 	return nil
 }
 
-// Run does the job. The first request that fails ends it.
+// Run runs the job and returns its figures. The first request that fails ends the job, and Run
+// returns its error.
 func Run(ctx context.Context, j Job) (Result, error) {
 	if err := j.check(); err != nil {
 		return Result{}, err
@@ -161,7 +163,7 @@ func Run(ctx context.Context, j Job) (Result, error) {
 	return r, nil
 }
 
-// submit makes one request after the other, and returns their times.
+// submit makes one request after the other until ctx is done, and returns the time of each.
 func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err error) {
 	b, free, err := buffer(int(j.Block))
 	if err != nil {
@@ -175,7 +177,7 @@ func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err err
 	for ctx.Err() == nil {
 		at := rand.Int64N(j.Size/j.Block) * j.Block
 		if j.Write {
-			// Other bytes each time, at little cost: equal ones would change nothing.
+			// Write other bytes each time: a write of equal bytes might change nothing.
 			b[0]++
 		}
 		began := time.Now()

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// userHZ is the unit of /proc/stat on every architecture Linux has.
+// userHZ is the number of ticks per second in /proc/stat, on every architecture of Linux.
 const userHZ = 100
 
-// Busy returns the CPU time that all CPUs of this machine together have spent.
+// Busy returns the CPU time that all CPUs of this machine together have spent since boot.
 func Busy() (time.Duration, error) {
 	f, err := os.Open("/proc/stat")
 	if err != nil {
@@ -29,8 +29,8 @@ func Busy() (time.Duration, error) {
 	return ParseBusy(s.Text())
 }
 
-// ParseBusy reads the first line of /proc/stat (proc_stat(5)): user, nice,
-// system, idle, iowait, irq, softirq, steal; guest time is in user already.
+// ParseBusy returns the busy time from the first line of /proc/stat (proc_stat(5)): the sum of
+// user, nice, system, irq and softirq. Guest time is already part of user.
 func ParseBusy(line string) (time.Duration, error) {
 	fields := strings.Fields(line)
 	if len(fields) < 8 || fields[0] != "cpu" {
@@ -47,18 +47,18 @@ func ParseBusy(line string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / userHZ, nil
 }
 
-// Meter measures the CPU time that all CPUs of this machine spend, from its Start on. Busy is only
-// an estimate: without full dynticks the kernel divides time into user, system and softirq at each
-// tick, so a second has a few hundred samples. Meter is exact, because the clock adds up the time
-// in the idle task (CONFIG_NO_HZ, get_cpu_idle_time_us in kernel/time/tick-sched.c), without the
-// interrupts and softirqs in it. So Meter counts the time that is not idle, in hundredths of a
-// second per CPU. Time that the hypervisor spent on others (steal) is left out.
+// Meter measures the CPU time that all CPUs of this machine spend after Start. Busy is only an
+// estimate: without full dynticks the kernel divides time into user, system and softirq at each
+// tick, so a second has a few hundred samples. Meter subtracts idle time from elapsed time instead.
+// That is exact to a hundredth of a second per CPU, because the kernel measures idle time by the
+// clock (CONFIG_NO_HZ, get_cpu_idle_time_us in kernel/time/tick-sched.c), without interrupts and
+// softirqs. Time that the hypervisor gave to other guests (steal) does not count.
 type Meter struct {
 	began  time.Time
 	unused time.Duration
 }
 
-// Start begins to measure.
+// Start returns a Meter that measures from now on.
 func Start() (m Meter, err error) {
 	m.unused, _, err = unused()
 	m.began = time.Now()
@@ -82,7 +82,7 @@ func unused() (sum time.Duration, cpus int, err error) {
 	return parseUnused(string(b))
 }
 
-// parseUnused reads the lines of /proc/stat for single CPUs.
+// parseUnused returns the result of unused from the lines of /proc/stat for single CPUs.
 func parseUnused(stat string) (sum time.Duration, cpus int, err error) {
 	for line := range strings.Lines(stat) {
 		fields := strings.Fields(line)
@@ -104,8 +104,8 @@ func parseUnused(stat string) (sum time.Duration, cpus int, err error) {
 	return sum, cpus, nil
 }
 
-// ProcessCPU returns the CPU time that a process and its threads have spent, by
-// /proc/PID/stat, in hundredths of a second.
+// ProcessCPU returns the CPU time that a process and its threads have spent, from /proc/PID/stat,
+// rounded to hundredths of a second.
 func ProcessCPU(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -114,8 +114,8 @@ func ProcessCPU(pid int) (time.Duration, error) {
 	return parseProcessCPU(string(b))
 }
 
-// parseProcessCPU reads /proc/PID/stat (proc_pid_stat(5)), in which the name may
-// hold spaces and parentheses.
+// parseProcessCPU returns the CPU time in the text of /proc/PID/stat (proc_pid_stat(5)). The name
+// in that text may hold spaces and parentheses.
 func parseProcessCPU(stat string) (time.Duration, error) {
 	end := strings.LastIndexByte(stat, ')')
 	if end < 0 {
@@ -136,7 +136,7 @@ func parseProcessCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * time.Second / userHZ, nil
 }
 
-// ResidentMiB returns the resident memory of a process (VmRSS), MiB.
+// ResidentMiB returns the resident memory of a process (VmRSS) in MiB.
 func ResidentMiB(pid int) (float64, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {
@@ -158,8 +158,8 @@ func parseResident(status string) (float64, error) {
 	return 0, errors.New("read the process's status: no VmRSS")
 }
 
-// Others measures for d how many cores other processes keep busy. It is for the
-// moment before a run, and for the reader of the figures.
+// Others measures for d how many cores all processes of the machine keep busy. Callers use it
+// before a run, when all of that is other work, so that readers can judge the figures.
 func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
 	before, err := Busy()
 	if err != nil {

@@ -16,18 +16,19 @@ type Search struct {
 	Hint float64
 	// Loss is the largest share that may be lost, 0 to 1.
 	Loss float64
-	// Step is the largest ratio between the lowest rate that fails and the answer: 1.02 means 2 %.
+	// Step is the precision: the search ends when the lowest failing rate is at most Step times the
+	// highest passing rate. 1.02 means 2 %.
 	Step float64
 }
 
-// Probe sends at a rate.
+// Probe sends at a rate in Mbit/s and returns what arrived.
 type Probe func(ctx context.Context, mbps float64) (Datagrams, error)
 
-// Highest searches for the highest rate at which at most s.Loss is lost and returns what arrived
-// then. A rate that fails is tried a second time before it counts as failed, because a burst of
-// another process's work is not a property of the path. A sender that cannot reach the requested
-// rate ends the search: the rate that it reached is the highest. Highest returns an error when the
-// floor fails too.
+// Highest searches by bisection for the highest rate at which at most s.Loss is lost, and returns
+// what arrived at that rate. A rate that fails is tried a second time before it counts as failed,
+// because a burst of another process's work is not a property of the path. If the sender cannot
+// reach the requested rate, the search ends with the rate that it reached. Highest returns an error
+// if the floor fails too.
 func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
 	var best Datagrams
 	passes := func(mbps float64) (outcome, error) {
@@ -81,15 +82,15 @@ const senderShare = 0.9
 type outcome int
 
 const (
-	// lost is more than may be lost.
+	// lost means that more than Search.Loss was lost, twice.
 	lost outcome = iota
 	arrived
-	// exhausted means that all arrived, but the sender did not reach the rate.
+	// exhausted means that enough arrived, but the sender did not reach the rate.
 	exhausted
 )
 
-// bracket returns a rate that passes and a higher one that does not; both are the
-// same when no higher one can be tried.
+// bracket returns a rate that passes and a higher rate that fails. Both are equal if no higher rate
+// can be tried.
 func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float64, err error) {
 	rate, widen := s.Hint, 1.2
 	if rate == 0 {
@@ -108,8 +109,8 @@ func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float6
 			good = rate
 			rate = min(rate*widen, s.Ceiling)
 		case rate == s.Floor:
-			return 0, 0, fmt.Errorf("more than %.1f %% are lost at %.0f Mbit/s already", s.Loss*100,
-				s.Floor)
+			return 0, 0, fmt.Errorf("more than %.1f %% are lost even at the floor of %.0f Mbit/s",
+				s.Loss*100, s.Floor)
 		default:
 			bad = rate
 			rate = max(rate/widen, s.Floor)
@@ -123,7 +124,7 @@ func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float6
 	}
 }
 
-// HighestUDP is Highest with datagrams of this many bytes of payload.
+// HighestUDP runs Highest with UDP over the flow. payload is the payload of a datagram in bytes.
 func (f Flow) HighestUDP(ctx context.Context, s Search, payload int) (bench.Sample, error) {
 	d, err := s.Highest(ctx, func(ctx context.Context, mbps float64) (Datagrams, error) {
 		return f.UDP(ctx, mbps, payload)

@@ -21,15 +21,15 @@ import (
 // controlPort is the TCP port on which iperf3 listens.
 const controlPort = 5201
 
-// Server is an iperf3 that listens in a namespace.
+// Server is an iperf3 server process in a namespace.
 type Server struct {
 	cmd  *exec.Cmd
 	ns   string
 	done chan struct{}
 }
 
-// Serve starts a Server in the namespace at path ns and waits until it accepts
-// connections. It lives until Close or the end of ctx.
+// Serve starts a Server in the namespace at path ns and waits until it listens. The server runs
+// until Close or until ctx is done.
 func Serve(ctx context.Context, ns string) (*Server, error) {
 	cmd := command(ctx, ns, "-s")
 	if err := cmd.Start(); err != nil {
@@ -47,8 +47,8 @@ func Serve(ctx context.Context, ns string) (*Server, error) {
 	return s, nil
 }
 
-// wait looks for the listening socket instead of connecting to it: iperf3
-// serves one connection at a time.
+// wait waits until the port is in use. It does not connect, because iperf3 serves one connection at
+// a time.
 func (s *Server) wait(ctx context.Context, patience time.Duration) error {
 	deadline := time.After(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -87,7 +87,7 @@ func (s *Server) Close() {
 }
 
 func command(ctx context.Context, ns string, args ...string) *exec.Cmd {
-	// nsenter becomes iperf3, so its process is the one to end.
+	// nsenter executes iperf3 in its own process, so killing that process ends iperf3.
 	return exec.CommandContext(ctx, "nsenter",
 		append([]string{"--net=" + ns, "iperf3"}, args...)...)
 }
@@ -98,19 +98,18 @@ type Flow struct {
 	From string
 	// To is the server's address.
 	To netip.Addr
-	// Duration is the time to send, in whole seconds.
+	// Duration is the time of sending, in whole seconds.
 	Duration time.Duration
-	// Run, if not nil, runs iperf3 in another place than From and returns its output, also with an
-	// error.
+	// Run, if not nil, runs the iperf3 client in another place than From. It returns the output
+	// also beside an error.
 	Run func(ctx context.Context, args ...string) ([]byte, error)
-	// Busy, if not nil, returns the CPU time of the machines that take part, in place of the CPU
-	// time of this machine.
+	// Busy, if not nil, returns the CPU time that counts. Nil means the CPU time of this machine.
 	Busy func(ctx context.Context) (time.Duration, error)
 }
 
-// TCP sends by this many parallel streams and returns Mbit/s received and the CPU it cost.
+// TCP sends over parallel streams and returns the received Mbit/s and the CPU time.
 func (f Flow) TCP(ctx context.Context, streams int) (bench.Sample, error) {
-	// The first second is left out: slow start is not a property of the path.
+	// -O leaves out the first second, because slow start is not a property of the path.
 	r, err := f.run(ctx, "-P", strconv.Itoa(streams), "-O", "1")
 	if err != nil {
 		return bench.Sample{}, err
@@ -128,7 +127,7 @@ type Datagrams struct {
 	CPU float64
 }
 
-// UDP sends datagrams of this many bytes of payload at a rate in Mbit/s.
+// UDP sends datagrams at a rate in Mbit/s. payload is the payload of a datagram in bytes.
 func (f Flow) UDP(ctx context.Context, mbps float64, payload int) (Datagrams, error) {
 	r, err := f.run(ctx, "-u", "-b", strconv.FormatFloat(mbps*1e6, 'f', 0, 64), "-l",
 		strconv.Itoa(payload))
@@ -170,7 +169,7 @@ func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
 
 		r, e := parse(out)
 		if errors.Is(e, errBusy) {
-			// The server has not yet let go of the last client.
+			// The server still serves the previous client.
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
@@ -207,7 +206,7 @@ func (f Flow) iperf(ctx context.Context, args []string) ([]byte, error) {
 
 var errBusy = errors.New("the server is busy")
 
-// parse reads what iperf3 -J prints.
+// parse returns the figures in the output of iperf3 -J. It returns errBusy if the server was busy.
 func parse(out []byte) (figures, error) {
 	type sum struct {
 		Bytes   float64 `json:"bytes"`

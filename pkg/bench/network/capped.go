@@ -9,9 +9,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// caps are the rates of the link at which the cost of headers is measured, Mbit/s, with the
-// underlay's MTU. They are a rate that an emulated tunnel carries easily, and the links of the
-// published tables. The platform selects the largest that the machine fills.
+// caps are the rates of the link, in Mbit/s, at which the cost of headers is measured, with the
+// underlay's MTU. The first is a rate that an emulated tunnel carries easily; the others are the
+// links of the published tables. A cap is measured on its platforms, if the machine can fill it.
 var caps = []struct {
 	name      string
 	mbps      float64
@@ -27,7 +27,7 @@ var caps = []struct {
 // to be the limit.
 const fillShare = 0.85
 
-// capped measures ours against clear over a link of limited rate.
+// capped measures Kubeveil against the network in clear over a link of limited rate.
 func (s *run) capped(ctx context.Context) (err error) {
 	const name = "link of limited rate"
 	switch {

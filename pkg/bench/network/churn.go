@@ -15,15 +15,15 @@ import (
 // churnRate is the number of pods that are created per minute.
 const churnRate = 50
 
-// churnWindows is the number of parts into which the time is divided, each a figure.
+// churnWindows is the number of equal parts of the churn time. Each part is one sample.
 const churnWindows = 5
 
 // churnPatience is the time that churn may take beyond its duration.
 const churnPatience = 2 * time.Minute
 
-// inFlight returns the number of pods that may be starting at a time. More than a node can start
-// would measure its overload. The rate that was reached instead of churnRate is a figure of its
-// own.
+// inFlight returns the number of pods that may be starting at a time. More pods would overload an
+// emulated node, and the overload would be measured. churn may then not reach churnRate, so the
+// reached rate is a case of its own.
 func inFlight(platform string) int {
 	if platform == bench.Emulated {
 		return 2
@@ -31,8 +31,8 @@ func inFlight(platform string) int {
 	return 10
 }
 
-// churn creates pods at churnRate on both nodes in turn, deletes each when it is ready, and
-// measures veild meanwhile.
+// churn creates pods at churnRate, alternating between the nodes, and deletes each when it is
+// ready. Meanwhile it measures the CPU time and the memory of veild.
 func (s *run) churn(ctx context.Context) error {
 	if s.Churn < 0 {
 		s.Skip(caseChurnCPU, "left out by the caller")
@@ -89,7 +89,7 @@ func (s *run) churn(ctx context.Context) error {
 	return nil
 }
 
-// churner lets pods come and go in the background.
+// churner creates and deletes pods in the background.
 type churner struct {
 	end  context.CancelFunc
 	done chan struct{}
@@ -132,7 +132,8 @@ func (c *churner) run(ctx context.Context, g *ground) {
 	}
 }
 
-// one runs a pod from creation to deletion. Removing the namespace removes the rest at the end.
+// one creates a pod, waits until it is ready, and deletes it. Pods that are left when the churn
+// ends are removed with the namespace.
 func (c *churner) one(ctx context.Context, g *ground, i int) {
 	p := &remote.Pod{Name: fmt.Sprintf("churn-%d", i), Node: g.nodes[i%2].Name,
 		Command: []string{"veil-tools", "pause"}}
@@ -150,7 +151,7 @@ func (c *churner) one(ctx context.Context, g *ground, i int) {
 	}
 }
 
-// stop ends it and returns how many pods became ready.
+// stop ends the churn and returns the number of pods that became ready.
 func (c *churner) stop() (ready int, err error) {
 	c.end()
 	<-c.done

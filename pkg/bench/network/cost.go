@@ -11,14 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// guardPrograms is the prefix of the names of the guard's programs at links.
+// guardPrograms is the prefix of the names of the guard's BPF programs at links.
 const guardPrograms = "guard_"
 
 // costTime is the duration of a sample of the guard's cost.
 const costTime = 2 * time.Second
 
 // guardCost measures the time of the guard's programs per packet and their share of a processor,
-// while datagrams go through ours at a rate that it carried.
+// while datagrams go through Kubeveil at the lowest rate of the case pod_udp.
 func (s *run) guardCost(ctx context.Context) error {
 	ours := s.podTarget(sideOurs)
 	c := s.Result.Find("pod_udp", s.at.underlay)

@@ -7,24 +7,24 @@
 //	           └ clear0 ── underlay ──────── in clear ──────── underlay ── clear0 ┘
 //
 // The pods, their processes and their processors are the same for all three; only the address that
-// the client dials differs. The bare device is in a network namespace of its own on each node,
-// where nothing else inspects its packets. A privileged pod on each of the two nodes (veil-tools
-// agent) creates the other two interfaces, with addresses outside the cluster's ranges
-// (Options.Prefix). It also reads /proc/stat and the links' counters, and reports the kind of
-// machine.
+// the client dials differs. The bare device is in a network namespace of its own on each node, so
+// no program of Kubeveil or kube-proxy inspects its packets. A privileged pod on each of the two
+// nodes (veil-tools agent) creates the other two interfaces, with addresses outside the cluster's
+// ranges (Options.Prefix). It also reads /proc/stat and the links' counters, and reports the kind
+// of machine.
 //
-// It promises that a figure counts only when the links' counters show that the traffic took the
-// path in the figure's name. Sides are measured directly after one another (bench.Runner). What Run
-// makes on nodes and in the API is removed when it returns; if Run could not remove it, the end of
-// the privileged pods does. A quantity that cannot be measured on a cluster is listed as skipped,
-// with the reason. Run changes nothing of the cluster itself except what Options allow: MTU and
-// rate of the link.
+// It promises that a figure counts only if the links' counters show that the traffic took the path
+// in the figure's name. Sides are measured directly after one another (bench.Runner). Run removes
+// what it made on nodes and in the API before it returns. If it cannot, the end of the privileged
+// pods removes it. A quantity that cannot be measured on a cluster is listed as skipped, with the
+// reason. Run does not change the cluster itself, except what Options allow: the MTU and the rate
+// of the link.
 //
 // It refuses a cluster with fewer than two nodes that are Ready and schedulable, and nodes without
 // IPv4.
 //
-// It is larger than most packages: every part needs the same two nodes with their three sides, and
-// proves by the same counters which way the traffic went.
+// It is larger than most packages, because every part needs the same two nodes with their three
+// sides, and proves by the same counters which path the traffic took.
 //
 // Start reading at Run.
 package network

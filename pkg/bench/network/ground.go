@@ -19,30 +19,30 @@ import (
 // tool is the program of the suite's pods.
 const tool = "veil-tools"
 
-// ground is the place of the measurement: two nodes with a pod and a privileged pod each.
+// ground is the test bed: two nodes, each with a measured pod and a privileged pod.
 type ground struct {
 	cluster *remote.Cluster
 	ns      *remote.Namespace
-	// The client is on the first node, the server on the second.
+	// nodes holds the client's node and the server's node, in this order.
 	nodes [2]*place
 }
 
-// place is a node of the ground.
+// place is a node of the ground with its pods and sessions.
 type place struct {
 	remote.Node
 	addr netip.Addr
-	// platform is the kind of machine that the node reports.
+	// platform is the answer of VerbPlatform on the node.
 	platform session.Platform
 	pod      *remote.Pod
 	podAddr  netip.Addr
-	// inPod and onNode are sessions in the pod and in the privileged one.
+	// inPod is the session in the measured pod, onNode the session in the privileged pod.
 	inPod, onNode *session.Session
 }
 
 func (g *ground) client() *place { return g.nodes[0] }
 func (g *ground) server() *place { return g.nodes[1] }
 
-// newGround makes the namespace, the pods and the sessions. If it fails, it closes what it made.
+// newGround makes the namespace, the pods and the sessions. If it fails, it removes what it made.
 func newGround(ctx context.Context, c *remote.Cluster, names []string) (*ground, error) {
 	g := &ground{cluster: c}
 	if err := g.make(ctx, names); err != nil {
@@ -68,8 +68,9 @@ func (g *ground) make(ctx context.Context, names []string) (err error) {
 	return err
 }
 
-// chooseNodes takes the named nodes, which must be Ready, else the first two that are Ready and
-// schedulable. Pods are bound to them without the scheduler.
+// chooseNodes selects the named nodes, which must be Ready. Without names it selects the first two
+// nodes that are Ready and schedulable. Named nodes need not be schedulable, because pods are bound
+// to nodes without the scheduler.
 func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 	nodes, err := g.cluster.Nodes(ctx)
 	if err != nil {
@@ -104,15 +105,16 @@ const podCPU = "500m"
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	p.pod = &remote.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod-serve"},
 		Change: func(o *corev1.Pod) {
-			// A pod without a CPU request gets a hundredth of the kubelet's share where they
-			// compete, and stalls during each of the kubelet's rounds.
+			// A pod without a CPU request gets a hundredth of the kubelet's CPU share. It would
+			// stall during each of the kubelet's rounds.
 			o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse(podCPU)}
 		}}
 	agent := &remote.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "node-wait"},
 		HostNetwork: true, Change: func(o *corev1.Pod) {
 			yes, grace := true, int64(10)
-			// From the host's processes it reads the pod's network namespace and veild's memory.
+			// The agent finds the pod's network namespace and veild's memory by the host's
+			// processes.
 			o.Spec.HostPID = true
 			o.Spec.TerminationGracePeriodSeconds = &grace
 			o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
@@ -141,8 +143,8 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	return nil
 }
 
-// openSession opens a session that lives until it is closed: its end must not depend on the
-// measurement.
+// openSession opens a session that lives until it is closed, also if ctx ends earlier, because
+// cleanup needs the session after an interrupted measurement.
 func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 	return session.Open(context.WithoutCancel(ctx), "pod "+pod.Name,
 		func(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -150,10 +152,10 @@ func openSession(ctx context.Context, pod *remote.Pod) *session.Session {
 		})
 }
 
-// closePatience bounds the removal of everything.
+// closePatience bounds the time of close.
 const closePatience = 3 * time.Minute
 
-// close removes everything, as far as it can.
+// close removes everything that the ground made. It continues after errors and returns them joined.
 func (g *ground) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
 	defer cancel()

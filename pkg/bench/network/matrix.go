@@ -9,14 +9,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// maxLoss is the share of UDP that may be lost.
+// maxLoss is the largest share of UDP datagrams that may be lost.
 const maxLoss = 0.005
 
-// udpSearch bounds the rates that are tried without a cap, Mbit/s.
+// udpSearch bounds the search for the highest UDP rate, in Mbit/s, over a link without a cap.
 var udpSearch = load.Search{Floor: 1, Ceiling: 100_000, Loss: maxLoss, Step: 1.02}
 
-// The first rates of a search, Mbit/s, while no result is known. A flood would take an emulated
-// machine's kubelet from its work.
+// The first rates of a search, in Mbit/s, before a result is known. The rate is low on emulated
+// machines, because a flood there would starve the kubelet.
 const (
 	firstRateEmulated = 20
 	firstRate         = 500
@@ -28,11 +28,12 @@ type quantity struct {
 	unit    bench.Unit
 	turns   int
 	measure func(target) bench.Measure
-	// together measures all targets at once. Nil means that each is measured alone.
+	// together measures all targets at once; measure is then nil. Nil means that measure measures
+	// each target alone.
 	together func([]target) func(context.Context) ([]bench.Sample, error)
 }
 
-// How often each side is measured in a round.
+// Numbers of measurements of each side in a round (bench.Group.Turns).
 const (
 	tcpTurns   = 2
 	udpTurns   = 3
@@ -49,7 +50,8 @@ func (s *run) quantities() []quantity {
 		{"tcp_1", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
 		{"tcp_8", bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 8) }, nil},
 		{"udp", bench.Mbps, udpTurns, func(t target) bench.Measure {
-			// Ours and bare begin at the same rates; the network in clear begins elsewhere.
+			// The sides ours and bare share a hint. The network in clear has a different highest
+			// rate, so it has its own hint.
 			clear := t.side == sideClear
 			if hints[clear] == nil {
 				hint := begin
@@ -61,7 +63,7 @@ func (s *run) quantities() []quantity {
 	}
 }
 
-// matrices measures at every MTU.
+// matrices measures the matrix at every MTU.
 func (s *run) matrices(ctx context.Context) error {
 	if len(s.MTUs) == 0 || s.SetMTU == nil {
 		return s.matrix(ctx)
@@ -80,7 +82,8 @@ func (s *run) matrices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// setMTU changes the underlay, waits until pods have followed, and makes the other two sides again.
+// setMTU sets the MTU of the underlay, waits until the pods' MTU has followed, and makes the
+// interfaces of the other two sides again.
 func (s *run) setMTU(ctx context.Context, mtu int) error {
 	if s.at.underlay == mtu {
 		return nil
@@ -105,8 +108,8 @@ func (s *run) setMTU(ctx context.Context, mtu int) error {
 	return nil
 }
 
-// matrix measures every quantity of every side to pod and service, all sides of one quantity
-// directly after one another.
+// matrix measures every quantity of every side to the server's pod and service. All sides of one
+// quantity are measured directly after one another.
 func (s *run) matrix(ctx context.Context) error {
 	var groups []bench.Group
 	for _, q := range s.quantities() {
@@ -115,7 +118,7 @@ func (s *run) matrix(ctx context.Context) error {
 	return s.Interleave(ctx, groups)
 }
 
-// Names of sides in a group.
+// toPod and toService return the names of a side's destinations in a group.
 func toPod(side string) string     { return side + " to pod" }
 func toService(side string) string { return side + " to service" }
 

@@ -12,19 +12,20 @@ import (
 // Options set durations and counts. Zero values are replaced by the default that each comment
 // names.
 type Options struct {
-	// Choice has defaults, too: 5 rounds, a seed from the clock, all parts, and the current folder
-	// as Root. Nil drops the progress.
+	// Choice also has defaults: 5 rounds, a seed from the clock, all parts, and the current folder
+	// as Root. A nil Progress drops the lines.
 	suite.Choice
-	// TCP is the duration of a TCP sample in whole seconds, the first excluded; 0 means 2 s. Probe
-	// is the duration of one rate of UDP; 0 means 1 s.
+	// TCP is the duration of a TCP sample in whole seconds, without the warm-up of a second; 0
+	// means 2 s. Probe is the time of sending at one UDP rate; 0 means 1 s.
 	TCP, Probe time.Duration
-	// RoundTrips is the least time for which request and response are measured; 0 means half a
-	// second.
+	// RoundTrips is the minimum time of measuring round trips; 0 means half a second.
 	RoundTrips time.Duration
-	// Prefix holds the addresses of the other two sides; the zero value means 198.18.192.0/24. The
-	// first node gets the second sixteen, the other node the third.
+	// Prefix holds the addresses of the other two sides; the zero value means 198.18.192.0/24.
+	// Their services use its first sixteen addresses, the first node the next sixteen, and the
+	// second node the sixteen after that.
 	Prefix netip.Prefix
-	// Nodes are the names of the two nodes; empty takes the first two that are Ready.
+	// Nodes are the names of the two nodes; empty selects the first two that are Ready and
+	// schedulable.
 	Nodes []string
 	// MTUs are the MTUs of the underlay to measure at, in this order. SetMTU sets one on both
 	// nodes. If both are empty, the suite measures at the present MTU.
@@ -33,17 +34,18 @@ type Options struct {
 	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 removes the limit.
 	// Nil means that the link cannot be limited.
 	Cap func(ctx context.Context, mbps float64) error
-	// Wire returns what was seen outside of the nodes since the cluster began, and ends the oracle.
-	// It is called after the nodes' own links were judged and before the load. Nil means that only
-	// the nodes' own links are watched.
+	// Wire ends the leak oracle outside of the nodes and returns what it saw since the cluster
+	// began. Run calls Wire after it has judged the nodes' own links and before the load. Nil means
+	// that only the nodes' own links are watched.
 	Wire func(ctx context.Context) (bench.Leaks, error)
-	// Ready are the seconds from apply to all nodes Ready. Empty lists the figure as skipped.
+	// Ready holds the times, in seconds, from kubectl apply until all nodes are Ready. If it is
+	// empty, the report lists this case as skipped.
 	Ready []float64
-	// Reference is what FirstBytes returned on the reference network. Empty leaves the comparison
+	// Reference is the result of FirstBytes on the reference network. Empty leaves the comparison
 	// out.
 	Reference []float64
-	// Churn is the time for which pods come and go; 0 means a minute, and a negative time leaves it
-	// out.
+	// Churn is the time during which pods are created and deleted; 0 means a minute, and a negative
+	// time leaves this part out.
 	Churn time.Duration
 }
 
@@ -56,7 +58,7 @@ const (
 	defaultChurn      = time.Minute
 )
 
-// DefaultPrefix is in the block for benchmarks (RFC 2544), which networks do not use.
+// DefaultPrefix is in the address block that RFC 2544 reserves for benchmarks.
 var DefaultPrefix = netip.MustParsePrefix("198.18.192.0/24")
 
 func (o *Options) setDefaults() {
@@ -90,18 +92,19 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Check returns what is wrong with the choice.
+// Check returns an error if the Choice is not valid.
 func (o Options) Check() error { return benchmark.Check(o.Choice) }
 
-// Costs of a sample beyond its time, on emulated machines. They are the reading of counters, the
-// start of iperf3, and the number of rates in a search that begins at the last one's answer.
+// Costs of measurements on emulated machines, for Estimate. sampleOverhead is the time for reading
+// counters and starting iperf3. searchProbes is the number of rates in a search that begins at the
+// result of the last search. fixedCost is the time before and after the samples.
 const (
 	sampleOverhead = 2 * time.Second
 	searchProbes   = 3
 	fixedCost      = 90 * time.Second
 )
 
-// Estimate returns about how long Run takes.
+// Estimate returns the approximate duration of Run.
 func (o Options) Estimate() time.Duration {
 	o.setDefaults()
 	tcp := o.TCP + time.Second + sampleOverhead

@@ -11,11 +11,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// proofTrips are the messages that are exchanged while the nodes' links are watched.
+// proofTrips is the number of round trips to each address while the nodes' links are watched.
 const proofTrips = 200
 
-// prove watches the links of both nodes while the pods exchange messages that hold a canary. By
-// ours nothing may be seen; in clear it must be seen.
+// prove watches the links of both nodes while the pods exchange messages that hold a canary.
+// Through Kubeveil the links may show no plaintext; on the network in clear they must show the
+// canary.
 func (s *run) prove(ctx context.Context) (err error) {
 	defer func() {
 		// Half a proof proves nothing.
@@ -59,8 +60,8 @@ func (s *run) prove(ctx context.Context) (err error) {
 	return nil
 }
 
-// watched exchanges messages of a side while the oracles of both nodes watch. Each has a canary of
-// its own.
+// watched exchanges messages through a side while the oracles of both nodes watch, and returns the
+// sum of what they saw. Each call has its own canary.
 func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, err error) {
 	canary := remote.NewCanary()
 	ranges, nodes, err := s.known(ctx)
@@ -105,7 +106,8 @@ func (s *run) watched(ctx context.Context, side string) (sum session.Judgement, 
 	return sum, nil
 }
 
-// known returns the cluster's ranges, which must not be seen, and the addresses of its nodes.
+// known returns the cluster's pod ranges and service addresses, which must not appear on the links,
+// and the addresses of its nodes.
 func (s *run) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.Addr, err error) {
 	all, err := s.cluster.Nodes(ctx)
 	if err != nil {

@@ -27,17 +27,16 @@ const (
 	basePods  = "pod to pod"
 )
 
-// target is a destination by one of the sides.
+// target is a destination that the client reaches through one side.
 type target struct {
 	side string
 	// addr is the address of the server's pod or of a service in front of it.
 	addr netip.Addr
-	// mtu is the MTU of the interface, bytes.
+	// mtu is the MTU of the client's interface in bytes.
 	mtu int
 }
 
-// carried holds the bytes that each of the three paths carried from the client's node between two
-// snapshots.
+// carried holds the number of bytes that each of the three paths carried between two snapshots.
 type carried struct{ ours, bare, clear uint64 }
 
 func carriedBetween(before, after [2]session.Counters) carried {
@@ -58,8 +57,8 @@ func carriedBetween(before, after [2]session.Counters) carried {
 // keepalives, neighbour discovery.
 const strayBytes = 20_000
 
-// check reports whether the traffic of a side took that side's path. Other pods may use ours
-// meanwhile.
+// check returns an error unless the path of side carried at least least bytes and the other paths
+// carried almost none. The path ours may carry more, because other pods use it meanwhile.
 func (c carried) check(side string, least uint64) error {
 	var wrong bool
 	switch side {
@@ -77,7 +76,7 @@ func (c carried) check(side string, least uint64) error {
 	return nil
 }
 
-// flow is iperf3 from the client to the target.
+// flow returns a Flow that runs iperf3 in the client's pod, to the target, for d.
 func (s *run) flow(t target, d time.Duration) load.Flow {
 	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy,
 		Run: func(ctx context.Context, args ...string) ([]byte, error) {
@@ -108,7 +107,8 @@ func (c carried) checkAll(least map[string]uint64) error {
 	return nil
 }
 
-// checked measures, and verifies that the target's side carried the traffic.
+// checked returns a Measure that runs m and returns an error unless the path of the target's side
+// carried the traffic.
 func (s *run) checked(t target, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
@@ -127,7 +127,8 @@ func (s *run) checked(t target, m bench.Measure) bench.Measure {
 	}
 }
 
-// leastBytes is the number of bytes that a measurement must have moved: three quarters of a second.
+// leastBytes returns the number of bytes that a measurement must have moved: as many as its rate
+// moves in three quarters of a second.
 func (s *run) leastBytes(sample bench.Sample) uint64 {
 	return uint64(sample.Value * 1e6 / 8 * 0.75)
 }
@@ -138,8 +139,8 @@ func (s *run) tcp(t target, streams int) bench.Measure {
 	})
 }
 
-// udp searches for the highest rate without more loss than maxLoss. The hint is the last one's
-// answer.
+// udp returns a Measure that searches for the highest rate without more loss than maxLoss. The
+// search begins at *hint and stores its result there.
 func (s *run) udp(t target, search load.Search, hint *float64) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
 		search := search
@@ -152,18 +153,20 @@ func (s *run) udp(t target, search load.Search, hint *float64) bench.Measure {
 	})
 }
 
-// Round trips: the size of a message each way, its least size on the wire (headers of IPv4 and TCP
-// without options), and the number of round trips to each target unless the time is up.
 const (
-	tripSize  = 64
+	// tripSize is the size of a message of a round trip, each way, in bytes.
+	tripSize = 64
+	// tripBytes is the least size of such a message in an IP packet, with the headers of IPv4 and
+	// TCP without options.
 	tripBytes = tripSize + 20 + 20
+	// tripCount is the number of round trips to each target, unless the time is up.
 	tripCount = 1000
-	// tripsPatience is the factor by which round trips may exceed their least time.
+	// tripsPatience is the factor by which round trips may exceed their minimum time.
 	tripsPatience = 4
 )
 
-// trips measures request and response with all targets, one transaction with each in turn. It
-// verifies that each side carried its own.
+// trips returns a function that measures round trips to all targets, one to each in turn. It
+// returns an error unless each side's path carried at least the traffic of its targets.
 func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
 	return func(ctx context.Context) ([]bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)
@@ -203,7 +206,8 @@ func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, err
 	}
 }
 
-// tripsTo measures round trips to one target alone, which must take the path of its side.
+// tripsTo returns a Measure of round trips to one target alone. It returns an error unless they
+// took the path of the target's side.
 func (s *run) tripsTo(t target) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		before, err := s.ground.snapshot(ctx)

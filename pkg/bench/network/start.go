@@ -12,15 +12,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Bounds of starting a pod.
 const (
-	startPods     = 5
+	// startPods is the number of pods that firstBytes starts.
+	startPods = 5
+	// startPatience bounds the time from the creation of a pod to its first bytes.
 	startPatience = 2 * time.Minute
 )
 
 // FirstBytes starts pods on one node, one after the other. For each it returns the seconds from the
-// request that created it until a pod on the other node received its first bytes. It works on any
-// pod network and leaves nothing behind.
+// request that created the pod until a pod on the other node received its first bytes. FirstBytes
+// works on any pod network and removes everything that it made.
 func FirstBytes(ctx context.Context, c *remote.Cluster,
 	nodes []string) (seconds []float64, err error) {
 	g := &ground{cluster: c}
@@ -57,7 +58,7 @@ func (g *ground) firstBytes(ctx context.Context) (seconds []float64, err error) 
 	return seconds, nil
 }
 
-// firstByte starts a pod and waits until it has sent its name to the server.
+// firstByte starts a pod and returns the time until the server has received the pod's name from it.
 func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
 		fmt.Errorf("pod %s did not reach the server within %v", name, startPatience))
@@ -67,7 +68,7 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 	go func() {
 		heard <- server.inPod.Call(ctx, session.VerbAwait, session.Await{Token: name}, nil)
 	}()
-	// The server listens before the pod exists, so the pod waits for its network alone.
+	// The server listens before the pod exists, so that the pod waits only for its network.
 	if err := server.inPod.Call(ctx, session.VerbSelf, struct{}{}, nil); err != nil {
 		return 0, err
 	}
@@ -86,7 +87,8 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 	return took, p.Delete(ctx)
 }
 
-// starts measures single events: a cluster that becomes ready, a pod that starts.
+// starts adds the times from apply to all nodes Ready (Options.Ready), and measures the times from
+// the creation of a pod to its first bytes.
 func (s *run) starts(ctx context.Context) error {
 	if len(s.Ready) > 0 {
 		s.Result.Cases = append(s.Result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,

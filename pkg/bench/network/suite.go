@@ -18,8 +18,8 @@ const Suite = "bench-cluster"
 // tunnelPrefix is the prefix of the names of Kubeveil's tunnel devices.
 const tunnelPrefix = abi.TunnelDevicePrefix
 
-// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
-// a part.
+// benchmark has the parts in the order in which they run. Whole is set because the names of cases
+// do not begin with the name of a part.
 var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Elsewhere: true,
 	Parts: []suite.Part[*run]{
 		{Name: "plaintext", Run: (*run).prove},
@@ -30,7 +30,7 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Elsewhere: true,
 		{Name: "churn", Run: (*run).churn},
 	}}
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
 // run is one run of the suite.
@@ -46,9 +46,9 @@ type run struct {
 	noClear string
 }
 
-// Run measures the cluster and returns the report. The gates of the platform that the nodes report
-// judge its result. It takes about o.Estimate. If a part fails or ctx ends, Run returns an error
-// beside the report. The report then has what was measured until then and lists the part as
+// Run measures the cluster and returns the report. The result is judged by the gates of the
+// platform that the nodes report. Run takes about o.Estimate. If a part fails or ctx ends, Run
+// returns an error beside the report. The report then has what was measured and lists the part as
 // skipped. The error also names what could not be removed from the cluster.
 func Run(ctx context.Context, c *remote.Cluster, o Options) (*report.Report, error) {
 	o.setDefaults()
@@ -99,7 +99,7 @@ func (s *run) begin() error {
 	return nil
 }
 
-// connect adds the pods' other interfaces and detects which of the paths exist.
+// connect makes the services and the pods' other interfaces, and detects which paths exist.
 func (s *run) connect(ctx context.Context) (err error) {
 	if s.wiring, err = s.ground.serve(ctx, s.Prefix); err != nil {
 		return err
@@ -136,7 +136,8 @@ func (s *run) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// reachPatience bounds the first exchange: proxies learn of services at times of their own.
+// reachPatience bounds the wait for the first round trip to a target. A service works only after
+// the node's service proxy has programmed it.
 const reachPatience = 30 * time.Second
 
 // reach waits until round trips to the target take the target's path.
@@ -158,7 +159,7 @@ func (s *run) sides() []string {
 	})
 }
 
-// targets returns all destinations of all sides.
+// targets returns the pod target and the service target of each side.
 func (s *run) targets() []target {
 	var all []target
 	for _, side := range s.sides() {

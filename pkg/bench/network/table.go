@@ -23,7 +23,7 @@ const (
 var quantityLabels = map[string]string{"tcp_1": "TCP, 1 stream", "tcp_8": "TCP, 8 streams",
 	"udp": "UDP, ≤ 0.5 % loss", "rr": "request and response, median"}
 
-// labels name the cases for people.
+// labels returns the titles of the cases, keyed by name.
 func labels() map[string]string {
 	out := map[string]string{
 		caseReady:       "kubectl apply until all nodes are Ready",
@@ -49,19 +49,19 @@ func labels() map[string]string {
 	return out
 }
 
-// rateName returns the name of a cap for people: 15_mbit is 15 Mbit/s.
+// rateName returns the rate in the name of a cap as text: "15 Mbit/s" for 15_mbit.
 func rateName(name string) string {
 	return strings.NewReplacer("_", " ", "mbit", "Mbit/s", "gbit", "Gbit/s").Replace(name)
 }
 
-// banners name the platform.
+// banners holds the report's banner for each platform.
 var banners = map[string]string{
 	bench.Emulated: "Emulated machines", bench.VM: "Virtual machines",
 	bench.SEVSNP: "Confidential VMs: AMD SEV-SNP",
 	bench.TDX:    "Confidential VMs: Intel TDX", bench.Metal: "Real machines",
 }
 
-// Report has the tables and notes of all parts.
+// Report returns the report with the tables and notes of all parts.
 func (s *run) Report() *report.Report {
 	p := s.ground.client().platform
 	return &report.Report{
@@ -76,8 +76,7 @@ func (s *run) Report() *report.Report {
 	}
 }
 
-// matrixTable returns a table in the form of the published documents: a line for each destination
-// and MTU, the sides beside one another.
+// matrixTable returns the matrix as a table with a row for each destination, MTU and side.
 func (s *run) matrixTable() report.Table {
 	t := report.Table{
 		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream",
@@ -112,7 +111,7 @@ func (s *run) matrixRow(destination string, mtu int, side, suffix string) []stri
 	return row
 }
 
-// withClear returns the name of the same case against the network in clear.
+// withClear returns the name of the case that compares with the network in clear instead.
 func withClear(name string) string {
 	for _, tail := range []string{"_p99", "_cpu"} {
 		if base, ok := strings.CutSuffix(name, tail); ok {
@@ -122,7 +121,9 @@ func withClear(name string) string {
 	return strings.TrimSuffix(name, clearSuffix) + clearSuffix
 }
 
-// cellOf returns one cell: for our side the figure with both ratios, for another side its figure.
+// cellOf returns one cell of the matrix: for our side the figure with its ratios to bare WireGuard
+// and to the network in clear, for another side the figure alone. c compares with bare WireGuard or
+// is nil; toClear compares with the network in clear or is nil.
 func cellOf(c, toClear *bench.Case, side string) string {
 	if c == nil {
 		c = toClear
@@ -146,7 +147,7 @@ func cellOf(c, toClear *bench.Case, side string) string {
 	return text
 }
 
-// change returns a ratio in the form of the published tables: −10 %.
+// change returns a ratio as a signed percentage: "−10.0 %" for 0.9.
 func change(ratio float64) string {
 	text := fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100)
 	return strings.Replace(text, "-", "−", 1)
@@ -164,7 +165,7 @@ func (s *run) measuredMTUs() []int {
 	return out
 }
 
-// published are figures from the documents of other projects for encrypted pod networks, relative
+// published holds figures of encrypted pod networks from the documents of other projects, relative
 // to the same network in clear.
 var published = [][]string{
 	{"Constellation 2.6, Azure DC4as_v5, 1.25 Gbit/s", "1500", "−10 %", "−40 %"},
@@ -176,7 +177,7 @@ var published = [][]string{
 		"–"},
 }
 
-// publishedTable shows the published losses beside ours.
+// publishedTable returns a table with the published figures and ours.
 func (s *run) publishedTable() report.Table {
 	t := report.Table{
 		Title: "Beside published figures: what encryption costs against the network in clear",

@@ -15,25 +15,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// barePort is the UDP port of the bare device; Kubeveil's port differs.
+// barePort is the UDP port of the bare device. It differs from Kubeveil's port.
 const barePort = 51899
 
-// plan has the addresses of one node's other interfaces.
+// plan holds the addresses of the interfaces of the sides clear and bare on one node.
 type plan struct {
 	clearPod, clearGateway, barePod, bareGateway netip.Addr
 }
 
-// serviceAddrs returns the addresses of the services in front of the other two sides. They are
+// serviceAddrs returns the service addresses of the sides clear and bare, keyed by side. They are
 // among the first sixteen addresses of the prefix.
 func serviceAddrs(prefix netip.Prefix) map[string]netip.Addr {
 	first := prefix.Masked().Addr().Next()
 	return map[string]netip.Addr{sideClear: first, sideBare: first.Next()}
 }
 
-// nodePrefixBits is the size of a node's share of Options.Prefix, one route in a cloud's table.
+// nodePrefixBits is the prefix length of a node's part of Options.Prefix. A cloud's route table
+// needs one route for it.
 const nodePrefixBits = 28
 
-// newPlan returns node i (0 or 1) sixteen addresses of the prefix, the first sixteen left out.
+// newPlan returns the plan of node i (0 or 1). Node 0 has the second sixteen addresses of the
+// prefix, node 1 the third.
 func newPlan(prefix netip.Prefix, i int) (plan, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() || prefix.Bits() > 26 {
 		return plan{}, fmt.Errorf("prefix %v: write an IPv4 prefix of /26 or larger", prefix)
@@ -47,19 +49,20 @@ func newPlan(prefix netip.Prefix, i int) (plan, error) {
 	return plan{clearGateway: at(1), clearPod: at(2), bareGateway: at(3), barePod: at(4)}, nil
 }
 
-// wiring is the state of the other two interfaces.
+// wiring is the state of the interfaces of the sides clear and bare.
 type wiring struct {
 	plans [2]plan
-	// services by side, of the server.
+	// services holds the addresses of the server's services, keyed by side.
 	services map[string]netip.Addr
 	// noBare is the reason why there is no bare WireGuard; "" means that there is one.
 	noBare string
 }
 
-// serve makes the services. Ours is an ordinary one. The service in clear has an address of its
-// own, which kube-proxy translates like the address of a load balancer. Kubeveil's guard would
-// refuse an address of the cluster's service range on a link that does not belong to a pod. The
-// bare device's namespace translates its own service.
+// serve makes the services of the server. The service of our side is an ordinary one. The service
+// in clear has an address of Options.Prefix as its LoadBalancer IP, which kube-proxy translates. A
+// cluster IP would not work, because Kubeveil's guard refuses the cluster's service range on a link
+// that does not belong to a pod. The service address of bare WireGuard is translated in the
+// namespace of the bare device.
 func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error) {
 	w := &wiring{services: map[string]netip.Addr{}}
 	for i := range w.plans {
@@ -76,7 +79,7 @@ func (g *ground) serve(ctx context.Context, prefix netip.Prefix) (*wiring, error
 	return w, g.serveClear(ctx, w.services[sideClear], w.plans[1].clearPod)
 }
 
-// servicePorts returns the ports of the server's pod.
+// servicePorts returns the ports of the server's pod, for a Service and for an EndpointSlice.
 func servicePorts() (ports []corev1.ServicePort, endpoints []discoveryv1.EndpointPort) {
 	for _, p := range []struct {
 		name  string
@@ -108,7 +111,7 @@ func (g *ground) serveOurs(ctx context.Context) (netip.Addr, error) {
 	return addr, nil
 }
 
-// singleStack makes a service of the server's ports over IPv4.
+// singleStack sets the server's ports in a service and restricts it to IPv4.
 func singleStack(o *corev1.Service) {
 	single := corev1.IPFamilyPolicySingleStack
 	o.Spec.Ports, _ = servicePorts()
@@ -158,10 +161,11 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 	return nil
 }
 
-// mtus are the MTUs of the underlay and of pods in one state of the underlay.
+// mtus holds the MTU of the underlay and the MTU of pods that follows from it, in bytes.
 type mtus struct{ underlay, pod int }
 
-// wire makes both other interfaces again for the MTUs.
+// wire makes the interfaces of the sides clear and bare on both nodes, with the MTUs of m. It
+// replaces interfaces of an earlier call.
 func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	keys, err := g.tunnels(ctx, w, m)
 	if err != nil {
@@ -180,8 +184,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 			clearTo, bareTo = append(clearTo, w.services[sideClear]),
 				append(bareTo, w.services[sideBare])
 		} else {
-			// kube-proxy masquerades packets from outside the pod ranges: answers go back to this
-			// address.
+			// kube-proxy masquerades packets from outside the pod ranges, so answers go to the
+			// client's node.
 			clearTo = append(clearTo, peer.addr)
 		}
 
@@ -202,8 +206,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	})
 }
 
-// tunnels makes the bare devices and returns their public keys. On a kernel without WireGuard it
-// returns no keys and no error.
+// tunnels makes the bare devices and returns their public keys. If a node cannot make its device,
+// for example on a kernel without WireGuard, tunnels sets w.noBare and returns no error.
 func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string, err error) {
 	if w.noBare != "" {
 		return keys, nil
@@ -226,7 +230,7 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 // mtuPatience bounds the wait until pods have the MTU that follows from the MTU of the underlay.
 const mtuPatience = 90 * time.Second
 
-// readMTU returns the present MTUs. Both nodes must agree.
+// readMTU returns the present MTUs. It returns an error if the nodes' MTUs differ.
 func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	var all [2]mtus
 	err = g.both(func(i int, p *place) error {
@@ -250,7 +254,8 @@ func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 	return all[0], err
 }
 
-// waitMTU waits until pods have followed the underlay, whose MTU was before until now.
+// waitMTU waits until the MTUs of the underlay and of pods have grown by the same number of bytes,
+// to the new MTU of the underlay. before holds the MTUs before the change.
 func (g *ground) waitMTU(ctx context.Context, before mtus, underlay int) (mtus, error) {
 	want := mtus{underlay, before.pod + underlay - before.underlay}
 	var got mtus

@@ -14,7 +14,7 @@ type chart struct {
 	Rows  []chartRow
 }
 
-// chartRow is a case with a label, bars, and the figures beside them.
+// chartRow is a case in a chart: its label, its bars and its figures.
 type chartRow struct {
 	Label    string
 	Bars     template.HTML
@@ -75,7 +75,7 @@ func chartTitle(u bench.Unit) string {
 	return fmt.Sprintf("%s, %s (%s)", what, u, better)
 }
 
-// most returns the end of a scale.
+// most returns the largest value of the cases on a scale.
 func (r *Report) most(on scale) float64 {
 	most := 0.0
 	for _, c := range r.Result.Cases {
@@ -86,8 +86,8 @@ func (r *Report) most(on scale) float64 {
 	return most
 }
 
-// bars draws both sides of a case, each with a line from its minimum to its
-// maximum. Only numbers and constants are in it.
+// bars returns an SVG with a bar for each side of a case, and a line from the side's minimum to its
+// maximum. It holds only numbers and constants, so it needs no escaping.
 func bars(c bench.Case, most float64) template.HTML {
 	svg := `<svg class="bars" width="100%" height="34" role="img" aria-hidden="true">`
 	svg += bar("ours", 2, c.Ours, most) + bar("base", 19, *c.Base, most)
@@ -100,7 +100,7 @@ func bar(class string, y int, s bench.Stat, most float64) string {
 		class, y, percent(s.Median, most), percent(s.Min, most), percent(s.Max, most), y+6, y+6)
 }
 
-// percent returns v on a scale from 0 to most.
+// percent returns v as a percentage of most, at most 100%.
 func percent(v, most float64) string {
 	if most <= 0 {
 		return "0%"
@@ -114,8 +114,8 @@ type ratioGroup struct {
 	Rows []ratioRow
 }
 
-// ratios draws the comparisons with each base on a scale in which 1 is in the middle and equal
-// factors are equally far from it.
+// ratios returns the ratios of all comparisons, grouped by base. The scale of a group is
+// logarithmic, with 1 in the middle.
 func (r *Report) ratios() []ratioGroup {
 	var out []ratioGroup
 	reach := map[string]float64{}
@@ -156,5 +156,6 @@ func (r *Report) ratioRow(c bench.Case, reach float64) ratioRow {
 	}
 }
 
-// logRatio keeps 0, which has no logarithm, on the page: 1:100.
+// logRatio returns the logarithm of a ratio. Ratios below 0.01 count as 0.01, because 0 has no
+// logarithm.
 func logRatio(ratio float64) float64 { return math.Log(max(ratio, 0.01)) }

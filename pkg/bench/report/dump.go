@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// shownBytes is the number of bytes of a frame that are dumped.
+// shownBytes is the largest number of bytes of a frame that a dump shows.
 const shownBytes = 176
 
-// sideView is a Capture with its frames dumped.
+// sideView is a Capture with the dumps of its frames.
 type sideView struct {
 	Capture
 	Dumps []dump
@@ -22,11 +22,11 @@ type dump struct {
 	More int
 }
 
-// dumpLine has the bytes as runs, marked or not.
+// dumpLine is a line of a dump. Runs separate marked from unmarked bytes.
 type dumpLine struct {
 	Offset string
 	Hex    []run
-	// Pad keeps the text column where it is when the line is short.
+	// Pad fills a short line, so that the text column stays aligned.
 	Pad  string
 	Text []run
 }
@@ -61,7 +61,7 @@ func newDump(f Frame, canary []byte) dump {
 	return d
 }
 
-// marks reports for each byte whether it belongs to the canary.
+// marks returns for each byte of data whether it belongs to the canary.
 func marks(data, canary []byte) []bool {
 	out := make([]bool, len(data))
 	if len(canary) == 0 {

@@ -25,27 +25,27 @@ type Report struct {
 	Banner string
 	// Result is valid (Result.Validate).
 	Result *bench.Result
-	// Labels name cases for people, by Case.Name; others keep their name.
+	// Labels holds titles of cases, keyed by Case.Name. Cases without a label show their name.
 	Labels map[string]string
 	// Sides are captures to be shown next to each other, the capture in clear first; may be empty.
 	// SidesTitle is their heading; empty means the default heading, which names a sniffer.
 	Sides      []Capture
 	SidesTitle string
-	// Refused lists the attempts that must have been refused; may be empty. RefusedWhat names what
-	// they are; empty means packets.
+	// Refused lists the attempts that must have been refused; may be empty. RefusedWhat says what
+	// was refused, in the plural; empty means "forbidden packets".
 	Refused     []Refusal
 	RefusedWhat string
 	// Tables are shown before the cases; may be empty.
 	Tables []Table
-	// Notes describe how it was measured, a sentence each.
+	// Notes describe how the run measured, a sentence each.
 	Notes []string
-	// Checksum is the SHA-256 of the result's file in hex; WriteAll sets it.
+	// Checksum is the SHA-256 of the result file in hex; WriteAll sets it.
 	Checksum string
 }
 
 // Table is a table of text. All rows have as many cells as Head.
 type Table struct {
-	// Title names it, Note explains in a sentence or two how to read it.
+	// Title names the table. Note explains in a sentence or two how to read the table.
 	Title, Note string
 	Head        []string
 	Rows        [][]string
@@ -53,11 +53,11 @@ type Table struct {
 
 // Capture holds the frames of one side that a sniffer on the wire saw.
 type Capture struct {
-	// Title names the side, Verdict states in a sentence what can be seen in it.
+	// Title names the side. Verdict states in a sentence what the frames show.
 	Title, Verdict string
-	// Leaks reports whether secrets can be read in it.
+	// Leaks reports whether secrets can be read in the frames.
 	Leaks bool
-	// Canary is marked wherever it occurs; empty marks nothing.
+	// Canary is marked in the dumps wherever it occurs; empty marks nothing.
 	Canary []byte
 	Frames []Frame
 }
@@ -70,10 +70,10 @@ type Frame struct {
 	Data []byte
 }
 
-// Refusal is something that was tried and its outcome.
+// Refusal is a forbidden attempt and its outcome.
 type Refusal struct {
-	// What was tried, Want is the expected result, and Got is the observed one, with the counter or
-	// errno that shows it.
+	// What describes the attempt. Want is the expected result. Got is the observed result, with the
+	// counter or errno that shows it.
 	What, Want, Got string
 	OK              bool
 }
@@ -84,8 +84,8 @@ var page string
 //go:embed style.css
 var style string
 
-// Style is the style of the page: light and dark, on paper and on a phone. Other pages with cards
-// and tables use it too.
+// Style is the style sheet of the page: light and dark, for paper and phones. Other pages with
+// cards and tables use it too.
 var Style = template.CSS(style)
 
 var tmpl = template.Must(template.New("report").Funcs(template.FuncMap{
@@ -99,7 +99,7 @@ func (r *Report) HTML(w io.Writer) error {
 	return nil
 }
 
-// WriteHTML writes the page to path by way of a file beside it.
+// WriteHTML writes the page to path with the suffix ".new" and renames that file to path.
 func (r *Report) WriteHTML(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -226,7 +226,7 @@ func controlTone(frames uint64) string {
 	return ""
 }
 
-// label names a case for people.
+// label returns the title of a case.
 func (r *Report) label(c bench.Case) string {
 	if l, ok := r.Labels[c.Name]; ok {
 		return l
@@ -311,7 +311,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// cell keeps a text within its cell.
+// cell escapes characters that would end a cell of a Markdown table.
 var cell = strings.NewReplacer("|", "\\|", "\n", " ")
 
 func (t Table) markdown(b *strings.Builder) {

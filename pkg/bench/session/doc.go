@@ -4,12 +4,12 @@
 //	         {"id":1,"verb":"rr","args":{…}}  →
 //	                                          ←  {"id":1,"value":{…}}
 //
-// An exec for each measurement would cost an emulated machine a second of the processor that is
-// being measured; a line in an open one costs a millisecond.
+// An exec for each measurement would cost an emulated machine a second of CPU time, and the suite
+// measures that CPU. A line over an open exec costs a millisecond.
 //
 // It promises that each call gets its own answer, and that calls may overlap. If the context of a
-// call ends, the call ends in the pod too. The end of the exec ends everything that Serve had
-// started. It keeps no state beyond that: a Session that broke stays broken.
+// call ends, the call ends in the pod too. The end of the exec ends all calls that Serve runs. A
+// broken Session stays broken: it does not reconnect.
 //
 // Start reading at Session and Serve; verb.go has the commands of the performance suite.
 package session

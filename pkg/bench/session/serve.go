@@ -13,8 +13,8 @@ import (
 // done.
 type Handler func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Handle makes a Handler of a function with its own type of arguments. Keys that the type does not
-// have are ignored.
+// Handle returns a Handler that decodes the arguments into A and calls fn. It ignores keys that A
+// does not have.
 func Handle[A any](fn func(ctx context.Context, args A) (any, error)) Handler {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
@@ -27,9 +27,9 @@ func Handle[A any](fn func(ctx context.Context, args A) (any, error)) Handler {
 	}
 }
 
-// Serve is the program's end. It runs each call from in in a goroutine of its own. When in ends, it
-// cancels the calls that still run and waits for them. Bytes that are not a request end it with an
-// error.
+// Serve serves the calls of a Session. It reads requests from in, runs each in its own goroutine,
+// and writes the answers to out. When in ends, it cancels the calls that still run, waits for them,
+// and returns nil. If it cannot parse a request, it returns an error.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, handlers map[string]Handler) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var calls sync.WaitGroup
@@ -62,7 +62,8 @@ type server struct {
 	running map[uint64]context.CancelFunc
 }
 
-// begin registers the call before the next request is read, which may be its cancellation.
+// begin registers a call and returns its context. Serve calls begin before it reads the next
+// request, because that may be the call's cancellation.
 func (s *server) begin(ctx context.Context, id uint64) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -98,6 +99,7 @@ func (s *server) call(ctx context.Context, r request) {
 		cancel()
 		delete(s.running, r.ID)
 	}
-	// A caller that cannot be answered has gone, and the end of its requests ends the session.
+	// If the answer cannot be written, the caller has gone. Its requests then end, so Serve
+	// returns.
 	_ = s.enc.Encode(answer)
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// request is a line to the program, response a line from it.
+// request is a line to the program. response is a line from the program.
 type request struct {
 	ID   uint64          `json:"id"`
 	Verb string          `json:"verb"`
@@ -23,13 +23,14 @@ type response struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// cancelVerb ends the call with the request's ID; it has no answer of its own.
+// cancelVerb is the verb of a request that cancels the call with its ID. It has no answer.
 const cancelVerb = "cancel"
 
-// Stream runs the program until it ends or ctx does, as remote.Pod.ExecStream.
+// Stream runs the program until the program ends or ctx is done, as remote.Pod.ExecStream does.
 type Stream func(ctx context.Context, stdin io.Reader, stdout io.Writer) error
 
-// Session is the suite's end. Its methods may be called from several goroutines.
+// Session sends calls to a program that runs Serve. Its methods may be called from several
+// goroutines.
 type Session struct {
 	name  string
 	stdin *io.PipeWriter
@@ -43,8 +44,8 @@ type Session struct {
 	err     error
 }
 
-// Open starts the program; name is for errors. The session lives until Close, or until ctx or the
-// program ends.
+// Open starts the program. Errors begin with name. The session lives until Close, or until ctx or
+// the program ends.
 func Open(ctx context.Context, name string, run Stream) *Session {
 	ctx, cancel := context.WithCancel(ctx)
 	inR, inW := io.Pipe()
@@ -89,8 +90,8 @@ func (s *Session) read(r *io.PipeReader) {
 	}
 }
 
-// Call sends a command and reads its answer into reply, which may be nil. The error of the program
-// names the session and the verb.
+// Call sends a command and decodes its answer into reply, which may be nil. An error of the
+// program gets the name of the session and the verb as a prefix.
 func (s *Session) Call(ctx context.Context, verb string, args, reply any) error {
 	b, err := json.Marshal(args)
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *Session) send(verb string, args json.RawMessage) (uint64, chan response
 		return 0, nil, s.err
 	}
 	s.last++
-	// One place: the reader never waits for a caller that has gone.
+	// The buffer holds the only answer, so read never waits for a caller that has gone.
 	answers := make(chan response, 1)
 	s.waiting[s.last] = answers
 	if err := s.enc.Encode(request{ID: s.last, Verb: verb, Args: args}); err != nil {
@@ -138,7 +139,7 @@ func (s *Session) send(verb string, args json.RawMessage) (uint64, chan response
 	return s.last, answers, nil
 }
 
-// cancel informs the program that no caller waits any more.
+// cancel drops the call, and sends the program a request to cancel it.
 func (s *Session) cancel(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,10 +155,12 @@ func (s *Session) broken() error {
 	return s.err
 }
 
-// closePatience is the time that a program has to end by itself after its input ended.
+// closePatience is how long Close waits for the program to end by itself after the end of its
+// input.
 const closePatience = 5 * time.Second
 
-// Close ends the program and waits for that.
+// Close ends the program's input, cancels the program if it does not end by itself, and waits until
+// it has ended.
 func (s *Session) Close() {
 	_ = s.stdin.Close()
 	select {

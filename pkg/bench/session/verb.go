@@ -5,60 +5,63 @@ import (
 	"time"
 )
 
-// Verbs of the program veil-tools. In a pod that is measured:
+// Verbs that veil-tools serves in a measured pod.
 const (
-	// VerbIperf runs iperf3: Iperf, answered by IperfDone.
+	// VerbIperf runs iperf3. Its argument is an Iperf, its answer an IperfDone.
 	VerbIperf = "iperf"
-	// VerbRoundTrips measures request and response over connections: RoundTrips, answered by a
-	// Latency for each.
+	// VerbRoundTrips measures round trips over connections. Its argument is a RoundTrips, its
+	// answer a Latency for each address.
 	VerbRoundTrips = "round-trips"
-	// VerbSelf returns where the program runs: no arguments, answered by Self.
+	// VerbSelf returns where the program runs. It has no argument; its answer is a Self.
 	VerbSelf = "self"
-	// VerbAwait waits for a connection that sends Await.Token.
+	// VerbAwait waits for a connection that sends Await.Token. Its argument is an Await.
 	VerbAwait = "await"
 )
 
-// In the privileged pod of a node:
+// Verbs that veil-tools serves in the privileged pod of a node.
 const (
-	// VerbPlatform returns the kind of machine: answered by Platform.
+	// VerbPlatform returns the kind of machine. Its argument is an Ask, its answer a Platform.
 	VerbPlatform = "platform"
-	// VerbTunnel makes the bare WireGuard device: Tunnel, answered by its public key (text).
+	// VerbTunnel makes the bare WireGuard device. Its argument is a Tunnel, its answer the public
+	// key (text).
 	VerbTunnel = "tunnel"
-	// VerbWire adds to a pod its other interfaces and the node the routes between them: Wire.
+	// VerbWire adds the other interfaces to a pod and their routes to the node. Its argument is a
+	// Wire.
 	VerbWire = "wire"
-	// VerbUnwire removes all of it; it may be repeated.
+	// VerbUnwire removes what VerbTunnel and VerbWire made; it may be repeated.
 	VerbUnwire = "unwire"
-	// VerbCount reads counters: answered by Counters.
+	// VerbCount reads counters. Its answer is a Counters.
 	VerbCount = "count"
-	// VerbPrograms counts the runs of BPF programs for a while: Programs, answered by Ran.
+	// VerbPrograms counts the runs of BPF programs for a while. Its argument is a Programs, its
+	// answer a Ran.
 	VerbPrograms = "programs"
-	// VerbWatch listens on the node's link until VerbJudge: Watch. VerbJudge ends it and is
-	// answered by Judgement.
+	// VerbWatch inspects the frames on the node's link until VerbJudge. Its argument is a Watch.
+	// VerbJudge ends the watch; its answer is a Judgement.
 	VerbWatch = "watch"
 	VerbJudge = "judge"
 )
 
-// Ports of the pod that serves.
+// Ports of the server's pod.
 const (
 	IperfPort      = 5201
 	RoundTripsPort = 5202
 	AwaitPort      = 5203
 )
 
-// Links that a pod receives besides its own.
+// Links that VerbWire adds to a pod.
 const (
 	ClearLink = "clear0"
 	BareLink  = "bare0"
 )
 
-// Links that a node receives. Only the suite uses them.
+// Links that VerbTunnel and VerbWire add to a node. Only the suite uses them.
 const (
 	HostClearLink = "kvbench-clear"
 	HostBareLink  = "kvbench-bare"
 	BareDevice    = "kvbench-wg"
 )
 
-// Iperf are arguments of iperf3.
+// Iperf holds the command-line arguments of iperf3.
 type Iperf struct {
 	Args []string `json:"args"`
 }
@@ -70,21 +73,22 @@ type IperfDone struct {
 	Failure string `json:"failure"`
 }
 
-// RoundTrips configures the measurement of round trips. A turn has one transaction with each of To,
-// over a connection to each and in an order drawn for each turn. Turns end when there were Count
-// turns and Least has passed, or after Most. Other work of the machine so affects all targets
-// alike.
+// RoundTrips configures the measurement of round trips. There is one connection to each address of
+// To. A turn has one request and response on each connection, in an order drawn for each turn, so
+// that other work of the machine affects all addresses alike. The measurement ends after Count
+// turns, but not before Least and not after Most.
 type RoundTrips struct {
 	To    []netip.AddrPort `json:"to"`
 	Size  int              `json:"size"`
 	Count int              `json:"count"`
 	Least time.Duration    `json:"least"`
 	Most  time.Duration    `json:"most"`
-	// Fill is the content of messages, repeated; empty fills them with zeros.
+	// Fill is repeated as the content of messages; empty means zeros.
 	Fill string `json:"fill"`
 }
 
-// Latency of round trips.
+// Latency holds the number of round trips to one address, with the median and the 99th percentile
+// of their times.
 type Latency struct {
 	Count int           `json:"count"`
 	P50   time.Duration `json:"p50"`
@@ -99,7 +103,7 @@ type Self struct {
 	MTU int `json:"mtu"`
 }
 
-// Await names a connection.
+// Await identifies a connection by the token that it sends.
 type Await struct {
 	Token string `json:"token"`
 }
@@ -108,35 +112,36 @@ type Await struct {
 type Tunnel struct {
 	Port int `json:"port"`
 	MTU  int `json:"mtu"`
-	// Like is the link whose queue length it gets; "" leaves it.
+	// Like is the link whose queue length the device gets; "" means the default length.
 	Like string `json:"like"`
-	// Service is translated to Endpoint on the way to it.
+	// Service is the address that the device's namespace translates to Endpoint.
 	Service  netip.Addr `json:"service"`
 	Endpoint netip.Addr `json:"endpoint"`
 }
 
-// Wire describes what a node and a pod on it receive.
+// Wire describes the links and routes that VerbWire adds to a node and a pod on it.
 type Wire struct {
 	// NetNS is the inode of the pod's network namespace.
 	NetNS uint64 `json:"netns"`
-	// Clear is the pod's link in clear. Other, the pod's address on the other node, is routed to
-	// Via, that node, without a tunnel.
+	// Clear is the pod's link in clear. Other is the address of the other pod's link in clear; the
+	// node routes it without a tunnel via Via, the other node.
 	Clear Link       `json:"clear"`
 	Other netip.Addr `json:"other"`
 	Via   netip.Addr `json:"via"`
-	// Bare is the pod's link to the bare device, and Peer its other end; nil without one.
+	// Bare is the pod's link to the bare device; nil means that there is no bare device. Peer is
+	// the other node's bare device.
 	Bare *Link `json:"bare"`
 	Peer Peer  `json:"peer"`
 }
 
-// Link is a veth between a pod and its node, both ends.
+// Link describes a veth pair between a pod and its node. Host and Pod are the names of its ends.
 type Link struct {
 	Host    string     `json:"host"`
 	Pod     string     `json:"pod"`
 	MTU     int        `json:"mtu"`
 	Addr    netip.Addr `json:"addr"`
 	Gateway netip.Addr `json:"gateway"`
-	// Routes are the addresses that the pod reaches through it.
+	// Routes are the addresses that the pod reaches through the link.
 	Routes []netip.Addr `json:"routes"`
 }
 
@@ -144,28 +149,28 @@ type Link struct {
 type Peer struct {
 	PublicKey string         `json:"publicKey"`
 	Endpoint  netip.AddrPort `json:"endpoint"`
-	// Pod is the address behind it.
+	// Pod is the address of the pod behind the peer.
 	Pod netip.Addr `json:"pod"`
 }
 
-// Counters are taken at one moment.
+// Counters holds counters of a node, read at one moment.
 type Counters struct {
 	// Busy is the CPU time that all processors have spent.
 	Busy time.Duration `json:"busy"`
-	// Sent are the bytes that left through a link, by its name.
+	// Sent holds the number of bytes sent through each link, keyed by its name.
 	Sent map[string]uint64 `json:"sent"`
 	// DaemonCPU and DaemonMiB are the CPU time and memory of the node's veild; 0 where none runs.
 	DaemonCPU time.Duration `json:"daemonCPU"`
 	DaemonMiB float64       `json:"daemonMiB"`
 }
 
-// Programs are the BPF programs whose names begin with Prefix, watched for that long.
+// Programs selects the BPF programs whose names begin with Prefix. For is the time of counting.
 type Programs struct {
 	Prefix string        `json:"prefix"`
 	For    time.Duration `json:"for"`
 }
 
-// Ran counts how often programs ran, and the time that they took together.
+// Ran holds the number of runs of BPF programs and the total time of these runs.
 type Ran struct {
 	Runs uint64        `json:"runs"`
 	Took time.Duration `json:"took"`
@@ -175,18 +180,18 @@ type Ran struct {
 type Platform struct {
 	// Name is one of pkg/bench's platforms.
 	Name string `json:"name"`
-	// Why is the evidence for the kind.
+	// Why is the evidence for Name.
 	Why    string `json:"why"`
 	Kernel string `json:"kernel"`
 	CPUs   int    `json:"cpus"`
-	// Processor and Machine are names for people.
+	// Processor and Machine are names of the models.
 	Processor string `json:"processor"`
 	Machine   string `json:"machine"`
-	// Underlay is the link to the node's own address; UnderlayMTU is its MTU, bytes.
+	// Underlay is the link that has the node's own address. UnderlayMTU is its MTU in bytes.
 	Underlay    string `json:"underlay"`
 	UnderlayMTU int    `json:"underlayMTU"`
-	// Tunnels are the links of Kubeveil's tunnels; KernelTunnels whether all of them are the
-	// kernel's WireGuard.
+	// Tunnels are the links of Kubeveil's tunnels. KernelTunnels reports whether all of them are
+	// WireGuard devices of the kernel.
 	Tunnels       []string `json:"tunnels"`
 	KernelTunnels bool     `json:"kernelTunnels"`
 }
@@ -197,7 +202,8 @@ type Ask struct {
 	NodeAddr netip.Addr `json:"nodeAddr"`
 }
 
-// Watch lists what must not be seen on the link of VerbPlatform's Underlay.
+// Watch describes what must not appear on Link, which is Platform.Underlay: packets with addresses
+// in Ranges, and the canary. Nodes are the addresses of the nodes themselves.
 type Watch struct {
 	Link   string         `json:"link"`
 	Ranges []netip.Prefix `json:"ranges"`
@@ -205,7 +211,7 @@ type Watch struct {
 	Canary string         `json:"canary"`
 }
 
-// Judgement is the result of a Watch, in frames.
+// Judgement is the result of a Watch, in frames. Dropped frames were not inspected.
 type Judgement struct {
 	Frames    uint64   `json:"frames"`
 	Plaintext uint64   `json:"plaintext"`

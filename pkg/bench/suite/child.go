@@ -9,12 +9,13 @@ import (
 	"syscall"
 )
 
-// childEnv is the variable that has the name of the suite in the processes of Self.
+// childEnv is the environment variable that marks a child process. Its value is the name of the
+// suite.
 const childEnv = "KUBEVEIL_BENCH_CHILD"
 
-// Child calls do with the arguments of this process if a run of the suite started it (Self), and
-// returns its exit status. It returns false, and does nothing, in all other processes. A program
-// that runs the suite must call it first.
+// Child reports whether a run of the suite started this process as a child (Self). If so, it calls
+// do with the arguments of the process and returns the exit status. In other processes it does
+// nothing. A program that runs the suite must call Child first.
 func Child(suite string,
 	do func(ctx context.Context, args []string, out io.Writer) error) (status int, is bool) {
 	if os.Getenv(childEnv) != suite {
@@ -29,17 +30,18 @@ func Child(suite string,
 	return 0, true
 }
 
-// Self is this executable as a child of a suite: an endpoint, a client, a device process.
+// Self starts this executable as a child process of a suite, such as an endpoint, a client or a
+// device process.
 type Self struct{ suite, path string }
 
-// NewSelf returns this executable as a child of a suite.
+// NewSelf returns the Self of a suite.
 func NewSelf(suite string) (Self, error) {
 	path, err := os.Executable()
 	return Self{suite, path}, err
 }
 
-// Argv returns the program and the arguments that start a child with args. The program is env(1),
-// so that the variable gets to the child by all ways of starting a program.
+// Argv returns the command line that starts a child with args. It begins with env(1), which sets
+// childEnv regardless of how the caller starts programs.
 func (s Self) Argv(args ...string) []string {
 	return append([]string{"env", childEnv + "=" + s.suite, s.path}, args...)
 }

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// Daemon is a program that runs until it is closed.
+// Daemon is a process that runs until Close.
 type Daemon struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	out  strings.Builder
 }
 
-// Program is a process that Start starts.
+// Program describes a process that Start starts.
 type Program struct {
 	Argv []string
 	// Ports are the TCP ports on which it listens.
 	Ports []uint16
 }
 
-// Start starts a program, and waits until it listens on its ports.
+// Start starts a program in the namespace, and waits until it listens on its ports.
 func (s *Space) Start(ctx context.Context, p Program) (*Daemon, error) {
 	name := p.Argv[0]
 	d := &Daemon{cmd: s.Command(context.WithoutCancel(ctx), nil, name, p.Argv[1:]...),
@@ -48,8 +48,8 @@ func (s *Space) Start(ctx context.Context, p Program) (*Daemon, error) {
 	return d, nil
 }
 
-// listening waits until the port has a listener, without connecting to it: some serve one
-// connection at a time.
+// listening waits until the port has a listener. It does not connect, because some programs serve
+// one connection at a time.
 func (s *Space) listening(ctx context.Context, port uint16, d *Daemon) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second,
 		fmt.Errorf("no process listens on port %d", port))
@@ -64,7 +64,8 @@ func (s *Space) listening(ctx context.Context, port uint16, d *Daemon) error {
 }
 
 // isListening reports whether a socket of the calling thread's network namespace listens on a TCP
-// port. It reads the kernel's tables: to try to bind the port could keep the program from it.
+// port. It reads the kernel's tables, because a trial bind of the port could make the program's own
+// bind fail.
 func isListening(port uint16) (bool, error) {
 	const stateListen = "0A" // TCP_LISTEN
 	suffix := fmt.Sprintf(":%04X", port)
@@ -87,8 +88,8 @@ func isListening(port uint16) (bool, error) {
 	return false, nil
 }
 
-// Await calls ready, with pauses of that length, until it returns true or an error, the program
-// ends, or ctx does. It returns that error, or the cause of ctx.
+// Await calls ready, with pauses between the calls, until ready returns true or an error. It
+// returns that error, the cause of ctx if ctx is done, or an error if the program ends.
 func (d *Daemon) Await(ctx context.Context, pause time.Duration,
 	ready func() (bool, error)) error {
 	tick := time.NewTicker(pause)
@@ -108,18 +109,18 @@ func (d *Daemon) Await(ctx context.Context, pause time.Duration,
 	}
 }
 
-// Close ends the program and the programs that it started, and waits for the program.
+// Close kills the program and the programs in its process group, and waits for the program.
 func (d *Daemon) Close() {
 	select {
-	case <-d.done: // its number may have another process by now
+	case <-d.done: // another process may have the PID by now
 	default:
 		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
 	}
 	<-d.done
 }
 
-// Pid returns the number of its process.
+// Pid returns the PID of the process.
 func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
 
-// Output returns the end of what the program wrote to its standard error, once it is closed.
+// Output returns the last 500 bytes of the program's standard error. Call it only after Close.
 func (d *Daemon) Output() string { return Tail(d.out.String(), 500) }

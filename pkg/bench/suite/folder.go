@@ -16,14 +16,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
-// Prefix begins the names of the cgroups and folders of a suite; the number of the process that
-// made it follows.
+// Prefix is the first part of the names of a suite's cgroups and folders. The second part is the
+// PID of the process that made them.
 type Prefix string
 
-// Name returns the name that this process uses.
+// Name returns the prefix with the PID of this process.
 func (p Prefix) Name() string { return string(p) + strconv.Itoa(os.Getpid()) }
 
-// Folder makes a folder for files of programs. It removes the folders of runs that were killed.
+// Folder makes a temporary folder and returns its path. It removes the folders of runs that were
+// killed.
 func (p Prefix) Folder() (string, error) {
 	for _, dir := range p.OfDead(os.TempDir()) {
 		_ = os.RemoveAll(dir)
@@ -32,7 +33,8 @@ func (p Prefix) Folder() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// Groups makes a cgroup for the cgroups of a run. It removes the cgroups of runs that were killed.
+// Groups makes the cgroup that contains the cgroups of a run. It removes the cgroups of runs that
+// were killed.
 func (p Prefix) Groups() (*Groups, error) {
 	root, err := probe.FindCgroup()
 	if err != nil {
@@ -57,7 +59,7 @@ func (p Prefix) OfDead(root string) []string {
 	})
 }
 
-// Left returns the cgroups and folders of this process that exist.
+// Left returns the cgroups and folders of this process that still exist.
 func (p Prefix) Left() (left []string) {
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", os.TempDir()} {
 		if dir := filepath.Join(root, p.Name()); exists(dir) {
@@ -72,7 +74,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Groups is a cgroup of a run, with others in it.
+// Groups is the cgroup of a run, which contains the cgroups that Add makes.
 type Groups struct{ dir string }
 
 // Add makes a cgroup in g and returns its directory, which the caller closes.
@@ -84,7 +86,7 @@ func (g *Groups) Add(name string) (*os.File, error) {
 	return os.Open(dir)
 }
 
-// Close removes the cgroup and all that Add made. No process may be in them.
+// Close removes the cgroups that Add made, and g itself. No process may be in them.
 func (g *Groups) Close() error {
 	entries, err := os.ReadDir(g.dir)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// Run is what the runs of all suites have. The struct of a suite's run embeds it, and so is a
-// Subject once it has a Report.
+// Run holds the state that the runs of all suites share. The struct of a suite's run embeds it and
+// adds a Report method to become a Subject.
 type Run struct {
-	// Result is nil until On, if the suite measures elsewhere.
+	// Result is the result of the run. If the suite measures elsewhere, it is nil until On.
 	Result *bench.Result
-	// Labels name cases for people, by the name of the case.
+	// Labels holds titles of cases for the report, keyed by the name of the case.
 	Labels map[string]string
 	// Notes are for the report.
 	Notes []string
@@ -31,8 +31,8 @@ func newRun(c Choice) *Run {
 		runner: bench.Runner{Rounds: c.Rounds, Seed: c.Seed, Progress: c.Progress}}
 }
 
-// On starts the result of a run on nodes of that platform. A suite that measures elsewhere calls it
-// once, before anything is added.
+// On starts the result of a run on nodes of platform. A suite that measures elsewhere calls it
+// once, before it adds cases or skips.
 func (r *Run) On(platform string) (err error) {
 	r.Result, err = bench.New(platform, r.choice.Root)
 	return err
@@ -44,14 +44,14 @@ func (r *Run) Skip(name, reason string) {
 	r.Result.Tests.Skipped = append(r.Result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
 }
 
-// Close removes nothing. The run of a suite whose parts share what they make has its own Close.
+// Close does nothing. A suite whose parts share resources overrides it to remove them.
 func (r *Run) Close() error { return nil }
 
-// Skips skips no gate. The run of a suite that measures only some quantities of a part has its own.
+// Skips returns false. A suite that can measure only some quantities of a part overrides it.
 func (r *Run) Skips(string) bool { return false }
 
-// Interleave measures the sides of groups directly after one another in each round, in an order
-// that is drawn (bench.Runner). It adds their cases, also the cases of an interrupted run.
+// Interleave measures groups with bench.Runner, whose sides follow one another directly in each
+// round, in random order. It adds the cases to the result, also those of an interrupted run.
 func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
 	cases, err := r.runner.RunGroups(ctx, groups)
 	r.Result.Cases = append(r.Result.Cases, cases...)
@@ -65,12 +65,12 @@ func (r *Run) Both(ctx context.Context, comparisons []bench.Comparison) error {
 	return err
 }
 
-// Add adds a case without another side. An empty label means that the report shows its name.
+// Add adds a case without another side. With an empty label, the report shows the case's name.
 func (r *Run) Add(name, label string, unit bench.Unit, values ...float64) {
 	r.add(bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)}, label)
 }
 
-// Compare adds a case of two sides with one value per round each.
+// Compare adds a case with two sides, each with one value per round.
 func (r *Run) Compare(name, label string, unit bench.Unit, ours, base []float64,
 	baseName string) error {
 	c, err := bench.NewCase(name, 0, unit, ours, base, baseName)
@@ -87,7 +87,7 @@ func (r *Run) add(c bench.Case, label string) {
 	}
 }
 
-// lookAround notes for d how busy the machine is with other work.
+// lookAround measures for d how busy the machine is with other work, and adds a note about it.
 func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
 	cores, err := load.Others(ctx, d)
 	if err != nil {
@@ -102,8 +102,9 @@ func (r *Run) lookAround(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// judge adds the gates of a suite to the gates that parts have added. Unless whole is set, it
-// leaves out the gates of parts that were not chosen, and those for which skips returns true.
+// judge judges the result by the gates of a suite and adds them to the gates that parts have added.
+// Unless whole is set, it leaves out gates of parts that were not chosen, and gates for which skips
+// returns true.
 func (r *Run) judge(suite string, whole bool, skips func(gate string) bool) error {
 	gates, err := bench.Judge(r.Result, suite)
 	if whole {

@@ -14,16 +14,16 @@ import (
 	"github.com/kubeveil/kubeveil/internal/netns"
 )
 
-// Space is a network namespace. It has no mount point and no process of its own. It lives as long
-// as the descriptor, or a process in it.
+// Space is a network namespace without a mount point. It lives until its descriptor is closed and
+// the last process in it has ended.
 type Space struct {
-	// Name is for errors.
+	// Name appears in errors.
 	Name string
 	f    *os.File
 }
 
-// NewSpace makes a namespace whose loopback is up and which accepts packets by any link. The space
-// must be closed also after an error, unless it is nil.
+// NewSpace makes a namespace whose loopback is up and whose reverse path filter is off. The caller
+// closes the space also after an error, unless it is nil.
 func NewSpace(name string) (*Space, error) {
 	f, err := netns.New()
 	if err != nil {
@@ -34,7 +34,7 @@ func NewSpace(name string) (*Space, error) {
 		s.Sysctl("net/ipv4/conf/all/rp_filter", "0", "net/ipv4/conf/default/rp_filter", "0"))
 }
 
-// Close forgets the namespace, which ends with the last process in it.
+// Close closes the descriptor of the namespace, which then ends with the last process in it.
 func (s *Space) Close() { _ = s.f.Close() }
 
 // Path returns the path by which other processes can open it.
@@ -43,7 +43,7 @@ func (s *Space) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid()
 // Do runs fn on a thread in the namespace.
 func (s *Space) Do(fn func() error) error { return netns.DoFd(int(s.f.Fd()), s.Name, fn) }
 
-// Dial connects to an address, whose host is a number, from within the namespace.
+// Dial connects to an address from within the namespace. The host must be an IP address.
 func (s *Space) Dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
 	err = s.Do(func() (err error) {
 		c, err = (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -52,9 +52,9 @@ func (s *Space) Dial(ctx context.Context, network, addr string) (c net.Conn, err
 	return c, err
 }
 
-// Command prepares a program in the namespace, and in a cgroup unless that is nil. The program ends
-// with this process: Go does not end threads that start programs, so the parent-death signal comes
-// only when the process ends.
+// Command returns a command in the namespace and, unless cgroup is nil, in the cgroup. The program
+// ends with this process, because it gets a parent-death signal. Go does not end threads that start
+// programs, so the signal does not come earlier.
 func (s *Space) Command(ctx context.Context, cgroup *os.File, name string,
 	args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter",
@@ -67,8 +67,8 @@ func (s *Space) Command(ctx context.Context, cgroup *os.File, name string,
 	return cmd
 }
 
-// Output runs a program to its end and returns its standard output. The error has the end of its
-// standard error.
+// Output runs a program to its end and returns its standard output. The error includes the end of
+// the program's standard error.
 func Output(cmd *exec.Cmd) ([]byte, error) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -80,13 +80,13 @@ func Output(cmd *exec.Cmd) ([]byte, error) {
 	return out, nil
 }
 
-// Tail returns the end of a text, at most n bytes of it.
+// Tail returns the last n bytes of a text, or the whole text if it is shorter.
 func Tail(text string, n int) string {
 	text = strings.TrimSpace(text)
 	return text[max(0, len(text)-n):]
 }
 
-// IP runs lines of ip(8), up to the first that is refused.
+// IP runs lines as commands of ip(8) in the namespace. It stops at the first command that fails.
 func (s *Space) IP(ctx context.Context, lines ...string) error {
 	cmd := s.Command(ctx, nil, "ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -96,7 +96,7 @@ func (s *Space) IP(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// Sysctl sets parameters by name and value in turns.
+// Sysctl sets kernel parameters. pairs alternates names, as paths below /proc/sys, and values.
 func (s *Space) Sysctl(pairs ...string) error {
 	return s.Do(func() error {
 		for i := 0; i+1 < len(pairs); i += 2 {

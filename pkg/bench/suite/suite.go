@@ -12,21 +12,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// Suite is a benchmark of parts, of which a run measures those that were chosen. R is a run of it.
+// Suite is a benchmark that consists of parts. A run measures the parts that were chosen. R is the
+// type of a run.
 type Suite[R Subject] struct {
-	// Name is its name in gates.json and the name of the folder of its results.
+	// Name is the suite's name in gates.json and the name of the folder of its results.
 	Name string
 	// Parts are measured in this order.
 	Parts []Part[R]
 	// Whole reports whether each run is judged by all gates, because the names of cases do not
 	// begin with a part. Otherwise gates of parts that were not chosen are left out.
 	Whole bool
-	// Elsewhere reports whether the suite measures other machines. Then begin starts the result with
-	// Run.On, and a part that fails is listed as skipped, with the reason, instead of a missed gate.
-	// The gates of what it did not measure are missed.
+	// Elsewhere reports whether the suite measures other machines. begin then starts the result
+	// with Run.On. A part that fails is listed as skipped, with the reason, instead of as a missed
+	// gate. The gates of cases that the part did not measure are missed.
 	Elsewhere bool
-	// Look is for how long the other work of the machine is measured before a run. Zero means that
-	// it is not measured.
+	// Look is how long other work of the machine is measured before a run. Zero disables it.
 	Look time.Duration
 }
 
@@ -36,25 +36,25 @@ type Part[R any] struct {
 	Run  func(R, context.Context) error
 }
 
-// Subject is a run of one suite: what its parts share.
+// Subject is a run of one suite. It holds what the parts share.
 type Subject interface {
-	// Close removes what the parts have made. It is called once, after the last part.
+	// Close removes what the parts have made. Suite.Run calls it once, after the last part.
 	Close() error
-	// Skips reports whether a gate judges a quantity of a chosen part that was not chosen.
+	// Skips reports whether a gate judges a quantity that was not chosen, although its part was.
 	Skips(gate string) bool
 	// Report returns the report. The suite sets its Result and Labels.
 	Report() *report.Report
 }
 
-// Choice is what every run of a suite chooses. The zero value is not valid.
+// Choice holds the options that all suites have. The zero value is not valid.
 type Choice struct {
-	// Rounds is how often each side is measured.
+	// Rounds is the number of rounds; each measures each side.
 	Rounds int
 	// Seed determines the order of measurements; bench.NewSeed returns one.
 	Seed uint64
 	// Parts are names of parts, in any order.
 	Parts []string
-	// Limit ends the parts of a run that hangs. Zero means no limit.
+	// Limit bounds the time of a run, so that a run that hangs ends. Zero means no limit.
 	Limit time.Duration
 	// Root is the folder of the tree whose commit the result names.
 	Root string
@@ -70,7 +70,7 @@ func (s Suite[R]) Names() (names []string) {
 	return names
 }
 
-// Check returns an error unless there is a round, and a part, and the suite has all parts.
+// Check returns an error if c has less than one round, no part, or a part that the suite lacks.
 func (s Suite[R]) Check(c Choice) error {
 	if c.Rounds < 1 {
 		return fmt.Errorf("%d rounds: want at least 1", c.Rounds)
@@ -87,14 +87,14 @@ func (s Suite[R]) Check(c Choice) error {
 	return nil
 }
 
-// Run measures the chosen parts, judges the result by gates.json and returns the report. A part that
-// fails is a missed gate with the reason, and the others are still measured. begin returns the
-// subject that the parts get. It returns one beside an error, too; then no part is measured, and
-// the subject is closed.
+// Run measures the chosen parts, judges the result by gates.json and returns the report. A part
+// that fails becomes a missed gate with the reason; the other parts are still measured. begin
+// returns the subject that the parts receive. It must return a subject also beside an error; Run
+// then closes the subject and measures no part.
 //
 // Run returns a report whenever it called begin, also beside an error of begin, Close, ctx or the
-// limit. A missed gate is not an error. If the suite measures elsewhere, there is no report beside
-// an error of begin, and the error of a part is one of Run, too.
+// limit. A missed gate is not an error. If the suite measures elsewhere, Run returns no report
+// beside an error of begin, and it returns the errors of parts.
 func (s Suite[R]) Run(ctx context.Context, c Choice,
 	begin func(context.Context, *Run) (R, error)) (*report.Report, error) {
 	if err := s.Check(c); err != nil {
@@ -133,8 +133,8 @@ func (s Suite[R]) Run(ctx context.Context, c Choice,
 	return rep, err
 }
 
-// measure measures the parts that were chosen. It returns an error if ctx ends, and the errors of
-// parts that are measured elsewhere.
+// measure measures the parts that were chosen. It returns an error if ctx ends. If the suite
+// measures elsewhere, it also returns the errors of parts.
 func (s Suite[R]) measure(ctx context.Context, r *Run, m R) error {
 	var errs []error
 	for _, p := range s.Parts {

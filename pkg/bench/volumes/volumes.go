@@ -20,14 +20,14 @@ import (
 
 // Options choose the measurement. Class, Baseline, Platform (see pkg/bench) and Rounds must be set.
 type Options struct {
-	// Choice has defaults for the rest: a seed from the clock, and the one part. Nil drops the
-	// progress.
+	// Choice has defaults for its other fields: a seed from the clock, and the only part. A nil
+	// Progress drops the lines.
 	suite.Choice
 	// Class and Baseline are names of StorageClasses.
 	Class, Baseline string
 	// Node is the node on which the pods run; empty leaves the choice to the scheduler.
 	Node string
-	// Size is the size of each file in bytes. Its claim is larger by a quarter.
+	// Size is the size of each file in bytes. Each claim is larger by a quarter.
 	Size int64
 	// Sample is the duration of a measurement.
 	Sample time.Duration
@@ -35,7 +35,7 @@ type Options struct {
 	Platform string
 }
 
-// quantity is a figure with its name, its unit and its job.
+// quantity is one case: its name, title and unit, and the job that measures it.
 type quantity struct {
 	name, title string
 	unit        bench.Unit
@@ -59,7 +59,7 @@ var quantities = []quantity{
 		disk.Job{Block: 4096, Depth: 1, Write: true}},
 }
 
-// sample is the figure of a quantity.
+// sample returns the result of the quantity's job in the quantity's unit.
 func (q quantity) sample(r disk.Result) bench.Sample {
 	switch q.unit {
 	case bench.IOPS:
@@ -85,7 +85,7 @@ const (
 )
 
 const (
-	// at is the directory of the volume in the pod, file the file in it that is measured.
+	// at is the mount point of the volume in the pod. file is the measured file on it.
 	at   = "/data"
 	file = at + "/load"
 )
@@ -103,8 +103,8 @@ type run struct {
 	sides     []*side
 }
 
-// Run makes a claim of each class, measures them, removes everything, and returns the report. If ctx
-// ends, the report has what was measured until then.
+// Run makes a claim of each class, measures them, removes everything, and returns the report. If
+// ctx ends, the report has what was measured until then.
 func Run(ctx context.Context, k *remote.Cluster, o Options) (*report.Report, error) {
 	o.Parts = benchmark.Names()
 	if o.Seed == 0 {
@@ -120,7 +120,7 @@ func Run(ctx context.Context, k *remote.Cluster, o Options) (*report.Report, err
 	})
 }
 
-// begin makes the claims, and starts the result with the node on which they are.
+// begin makes the claims and their pods, and starts the result with the properties of their node.
 func (r *run) begin(ctx context.Context) (err error) {
 	if err := r.checkClasses(ctx); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (r *run) begin(ctx context.Context) (err error) {
 	return r.describe(ctx)
 }
 
-// Close removes the claims.
+// Close removes the namespace with the claims and pods.
 func (r *run) Close() error {
 	if r.namespace == nil {
 		return nil
@@ -162,7 +162,8 @@ func (r *run) checkClasses(ctx context.Context) error {
 	return nil
 }
 
-// start makes the claim and its pod, on the node of the first, and fills the file.
+// start makes the claim and its pod, and fills the file. The second pod runs on the node of the
+// first.
 func (r *run) start(ctx context.Context, s *side) error {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
@@ -180,7 +181,8 @@ func (r *run) start(ctx context.Context, s *side) error {
 	}
 
 	s.pod = &remote.Pod{Name: s.name, Change: func(p *corev1.Pod) {
-		// By the scheduler, which chooses the node of a claim that waits for one.
+		// A node selector, not Spec.NodeName: with WaitForFirstConsumer only the scheduler selects
+		// the node of a claim.
 		if r.Node != "" {
 			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: r.Node}
 		}
@@ -204,7 +206,7 @@ func (r *run) start(ctx context.Context, s *side) error {
 	return err
 }
 
-// load runs a job on a side.
+// load runs the job of a quantity in the pod of a side.
 func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, error) {
 	out, err := s.pod.Exec(ctx, command(q.job, r.Size, r.Sample)...)
 	if err != nil {
@@ -221,7 +223,7 @@ func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, erro
 	return q.sample(got), nil
 }
 
-// command returns the command that a pod runs.
+// command returns the command line that runs a job in a pod.
 func command(j disk.Job, size int64, sample time.Duration) []string {
 	rw := "randread"
 	if j.Write {
@@ -245,7 +247,7 @@ func (r *run) measure(ctx context.Context) error {
 	return r.Both(ctx, all)
 }
 
-// describe puts the node into the result.
+// describe sets the kernel and the number of CPUs of the node in the result.
 func (r *run) describe(ctx context.Context) error {
 	node, err := r.cluster.Client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
 	if err != nil {
@@ -258,7 +260,7 @@ func (r *run) describe(ctx context.Context) error {
 	return nil
 }
 
-// Report has the notes about both claims.
+// Report returns the title and the notes of the report.
 func (r *run) Report() *report.Report {
 	return &report.Report{
 		Title: fmt.Sprintf("Volumes of class %s beside class %s", r.Class, r.Baseline),
