@@ -13,13 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Child runs a server, a proxy or a client of the benchmark, if Run started this process for that.
-// It then returns the exit status of the process, and true. In any other process it does nothing
-// and returns false. A program that calls Run must call Child first.
+// Child reports whether Run started this process as a server, proxy or client of the benchmark. If
+// so, Child runs it and returns its exit status. In any other process it does nothing. A program
+// that calls Run must call Child first.
 func Child() (status int, is bool) { return suite.Child(Suite, child) }
 
-// child runs the process that the first argument names. serve is an API server; copy and
-// impersonate are proxies. load, hold, fresh and fleet are clients; probe is veild's probers.
+// child runs the program that the first argument names. serve is an API server. copy and
+// impersonate are proxies. load, hold, fresh and fleet are clients. probe runs veild's probers.
 func child(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case len(args) >= 4 && args[0] == "serve":
@@ -54,7 +54,7 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 	return fmt.Errorf("%q: want serve, copy, impersonate, hold, fresh, fleet, probe or load", args)
 }
 
-// withNumber calls fn with a number of clients.
+// withNumber parses text as a number of clients and calls fn with it.
 func withNumber(text string, fn func(n int) error) error {
 	n, err := strconv.Atoi(text)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// suffixWorst marks a case with one value, the worst of all times.
+	// suffixWorst marks a case whose only value is the longest wait.
 	suffixWorst = "_worst"
-	// suffixMissed marks the number of events that watches did not see.
+	// suffixMissed marks a case whose value is the number of events that watches did not see.
 	suffixMissed = "_missed"
 )
 
-// fault is something that happens to API servers.
+// fault is a fault of API servers that the suite causes.
 type fault struct {
 	name, title string
-	// begin makes it happen and returns since when clients wait; end takes it back.
+	// begin causes the fault and returns the time from which clients wait. end repairs it.
 	begin, end faultlab.Event
 }
 
@@ -59,7 +59,7 @@ func (s *run) fail(ctx context.Context, part string, family lab.Family) error {
 	})
 }
 
-// suffer lets a fault happen again and again, and adds its cases.
+// suffer causes a fault s.Faults times and adds its cases.
 func (s *run) suffer(ctx context.Context, part string, b *faultlab.Lab, f fault) error {
 	missed, waits := 0, map[string][]float64{}
 	for i := range s.Faults {
@@ -87,7 +87,7 @@ func (s *run) suffer(ctx context.Context, part string, b *faultlab.Lab, f fault)
 	return nil
 }
 
-// over names the family of a part, where it is not IPv4.
+// over returns the suffix for labels of a part: ", over IPv6", or "" for IPv4.
 func over(part string) string {
 	if part == partFailure6 {
 		return ", over IPv6"
@@ -95,7 +95,7 @@ func over(part string) string {
 	return ""
 }
 
-// heldKinds returns what clients are held, with titles for people, in order.
+// heldKinds returns the kinds of held clients with their titles, in the order of reports.
 func heldKinds() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, k := range client.Kinds {

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// caseHang is until when new connections reached a server whose handlers hang, caseHangClosed
-	// how many connections veild closed then.
+	// caseHang is the time from the fault to the last new connection to a server whose handlers
+	// hang. caseHangClosed is the number of connections that veild closed meanwhile.
 	caseHang, caseHangClosed = "hang_fresh", "hang_closed"
 )
 
-// hang measures until when new connections reach a server whose handlers hang.
+// hang measures how long new connections still reach a server whose handlers hang.
 func (s *run) hang(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
 		var waits []float64

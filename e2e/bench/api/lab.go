@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// inLab runs a part in a lab of the family. The next part uses the same lab, unless this one fails.
+// inLab runs a part in a lab of the family. It reuses the lab of the previous part if that has the
+// same family. If the part fails, it closes the lab.
 func (s *run) inLab(ctx context.Context, family lab.Family,
 	part func(context.Context, *faultlab.Lab) error) error {
 	if s.lab != nil && s.lab.Family != family {

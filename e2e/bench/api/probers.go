@@ -19,11 +19,11 @@ import (
 const (
 	// probedPath is the path that clients request from a probed server, which reads it from etcd.
 	probedPath = "/api/v1/namespaces/default"
-	// probedRate is GET/s.
+	// probedRate is the rate of these requests, GET/s.
 	probedRate = 100
 )
 
-// Cases of part probers: what one API server pays for the probes of a large cluster.
+// Cases of part probers: the cost of a large cluster's probes for one API server.
 const (
 	caseProbersP99    = "probers_p99"
 	caseProbersCPU    = "probers_processor"
@@ -31,14 +31,14 @@ const (
 	caseProbersSilent = "probers_silent"
 )
 
-// probed holds the figures of one server.
+// probed holds one measurement of a server.
 type probed struct {
 	p99 float64 // of GETs, microseconds
 	cpu float64 // of the server, percent of a core
 	mib float64 // of the server
 }
 
-// probers measures an API server alone, and then with probes as from so many nodes.
+// probers measures an API server without probes, and then with the probes of s.Probers nodes.
 func (s *run) probers(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
 		if err := b.Good(ctx); err != nil {
@@ -80,13 +80,13 @@ func (s *run) probers(ctx context.Context) error {
 	})
 }
 
-// joining bounds how long all probers may need until they have answers.
+// joining bounds the wait until all probers had an answer.
 func (s *run) joining() time.Duration {
 	return 3*time.Minute + 4*time.Duration(s.Probers)*client.ProberPause
 }
 
-// measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own
-// namespace: the lab's network, which looks at each frame, is not measured.
+// measureProbed loads the server with GETs and measures it meanwhile. The clients are in the
+// server's namespace, because the lab's network inspects each frame and would be measured too.
 func (s *run) measureProbed(ctx context.Context, b *faultlab.Lab,
 	server *lab.Process) (m probed,
 	err error) {
@@ -129,7 +129,7 @@ func (s *run) measureProbed(ctx context.Context, b *faultlab.Lab,
 	return m, err
 }
 
-// addProbed adds the cases.
+// addProbed adds the cases of part probers. sum is the tally of the probers.
 func (s *run) addProbed(alone, with probed, sum client.Tally) error {
 	title := fmt.Sprintf("An API server that %d nodes probe: ", s.Probers)
 	for _, c := range []struct {

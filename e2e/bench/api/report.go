@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// label names the cases of a side at a rate.
+// label sets the labels of the cases of a side at a rate.
 func (s *run) label(name string, side side, rate int) {
 	text := fmt.Sprintf("%s, %d GET/s", side.title, rate)
 	for suffix, what := range map[string]string{"": ": P50", suffixP99: ": P99", suffixP90: ": P90",
@@ -21,7 +21,7 @@ func (s *run) label(name string, side side, rate int) {
 	}
 }
 
-// Report has the tables and notes of the parts that were chosen.
+// Report returns a report with the tables and notes of the parts that were chosen.
 func (s *run) Report() *report.Report {
 	return &report.Report{
 		Title: "The way to the API servers: entry 0 beside the direct way and proxies, and when " +
@@ -34,7 +34,7 @@ func (s *run) Report() *report.Report {
 	}
 }
 
-// notes are the notes of the parts that were chosen.
+// notes returns the notes of the parts that were chosen.
 func (s *run) notes() (notes []string) {
 	all := []struct{ parts, notes []string }{
 		{latencies, s.latencyNotes()},
@@ -114,7 +114,7 @@ func (s *run) tables() (all []report.Table) {
 	return all
 }
 
-// sides is a row for each side and rate.
+// sides returns a table with a row for each side and rate.
 func (s *run) sides() report.Table {
 	t := report.Table{Title: "All sides",
 		Note: "Medians of the rounds, and of the rounds' ratios to direct. CPU covers all " +
@@ -135,13 +135,13 @@ func (s *run) sides() report.Table {
 	return t
 }
 
-// row is nil of what was not measured.
+// row returns the row of a side at a rate, or nil if it was not measured.
 func (s *run) row(part string, rate int, side side) []string {
 	group := fmt.Sprintf("%s_%d_", part, rate)
 	row := []string{fmt.Sprint(rate), side.title}
 
 	for _, suffix := range []string{"", suffixP99, suffixCPU} {
-		// What direct took is the base of each other side.
+		// The side direct has no case of its own. Its figure is the base of the other sides' cases.
 		c, of := s.Result.Find(group+side.name+suffix, 0), (*bench.Stat)(nil)
 		if side.name == sideDirect {
 			if c = s.Result.Find(group+sideAgain+suffix, 0); c != nil {
@@ -167,7 +167,7 @@ func (s *run) row(part string, rate int, side side) []string {
 	return append(row, more)
 }
 
-// published shows the figures of KubeGateway's document beside the ratios of this run.
+// published returns a table with the figures of KubeGateway's document and the ratios of this run.
 func (s *run) published() report.Table {
 	t := report.Table{Title: "Beside the table that KubeGateway published",
 		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, "+

@@ -16,23 +16,25 @@ import (
 const (
 	// goawayFlag is the flag that docs/how-to/several-api-servers recommends.
 	goawayFlag = "--goaway-chance=0.001"
-	// fleetSize is how many clients there are.
+	// fleetSize is the number of clients.
 	fleetSize = 200
 )
 
-// Cases of part restart: the ratio of the server with the most connections to the one with the
-// fewest, at the end and directly after the restart, and requests.
+// Cases of part restart. The first two are the largest number of connections of a server divided by
+// the smallest, at the end and directly after the restart. The others count requests and
+// connections.
 const (
 	caseSpread       = "restart_most_to_fewest"
 	caseSpreadBefore = "restart_most_to_fewest_before"
 	caseRestartDone  = "restart_requests"
 	caseRestartLost  = "restart_requests_failed"
-	// caseRestartClosed counts connections that veild closed. GOAWAY moved the others.
+	// caseRestartClosed counts the connections that veild closed after the restart. Other
+	// connections moved because of GOAWAY.
 	caseRestartClosed = "restart_closed"
 )
 
-// restart restarts the API servers one after the other under clients, and looks how their
-// connections are spread when some time has passed.
+// restart restarts the API servers one after the other while clients send requests. It then
+// measures for s.Settle how the clients' connections are spread over the servers.
 func (s *run) restart(ctx context.Context) error {
 	err := s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
 		if err := b.Good(ctx); err != nil {
@@ -55,11 +57,11 @@ func (s *run) restart(ctx context.Context) error {
 		}
 		return s.settle(ctx, b, clients)
 	})
-	// The servers have other flags now than in other parts.
+	// Close the lab, because its servers now have other flags than other parts need.
 	return errors.Join(err, s.closeLab())
 }
 
-// settle waits until connections have had their time, and adds the cases.
+// settle waits for s.Settle, so that connections can move, and adds the cases.
 func (s *run) settle(ctx context.Context, b *faultlab.Lab, clients *lab.Process) error {
 	first, err := s.look(ctx, b, 0)
 	if err != nil {
@@ -98,7 +100,8 @@ func (s *run) settle(ctx context.Context, b *faultlab.Lab, clients *lab.Process)
 	return nil
 }
 
-// look returns how the clients' connections are spread.
+// look returns the number of the clients' connections to each server, and reports it as progress.
+// after is the time since the restart.
 func (s *run) look(ctx context.Context, b *faultlab.Lab, after time.Duration) ([]int, error) {
 	counts, err := b.Spread(ctx)
 	if err != nil {
@@ -112,7 +115,8 @@ func (s *run) look(ctx context.Context, b *faultlab.Lab, after time.Duration) ([
 	return counts, nil
 }
 
-// ratioOf returns the most by the fewest. A server without connections counts as one with one.
+// ratioOf returns the largest count divided by the smallest. A server without connections counts as
+// if it had one.
 func ratioOf(counts []int) float64 {
 	return float64(slices.Max(counts)) / float64(max(1, slices.Min(counts)))
 }

@@ -25,7 +25,7 @@ const (
 	sideReTLS   = "impersonating_proxy"
 )
 
-// Suffixes of what else comes of a measurement.
+// Suffixes of the cases of further quantities of a measurement.
 const (
 	suffixP99  = "_p99"
 	suffixP90  = "_p90"
@@ -37,17 +37,17 @@ const (
 var extras = []bench.Extra{{Suffix: suffixP90, Unit: bench.Microsecond},
 	{Suffix: suffixMean, Unit: bench.Microsecond}, {Suffix: suffixCPU, Unit: bench.Millisecond}}
 
-// side is a way to the API servers.
+// side is a path to the API servers.
 type side struct {
 	name, title string
-	// node is the number of the client's node; in a pod there with pod.
+	// node is the number of the client's node. pod reports whether the client is in the node's pod.
 	node int
 	pod  bool
-	// to lists the addresses of which a connection dials a random one.
+	// to holds the possible destinations. Each connection dials a random one of them.
 	to []netip.AddrPort
 }
 
-// place names where the client is, after "direct from ".
+// place returns where the client is, as text that follows "direct from ".
 func (s side) place() string {
 	place := "the node"
 	if s.pod {
@@ -106,14 +106,14 @@ func sidesOf(part string) []side {
 }
 
 const (
-	// connections is how many clients there are: each has one, as client-go does.
+	// connections is the number of clients. Each has one connection, as a client of client-go does.
 	connections = 12
-	// warm is time at the beginning that counts nothing.
+	// warm is the time at the beginning of a load that does not count.
 	warm = 500 * time.Millisecond
 )
 
-// sample loads a side. It also returns the difference between the requests that the servers counted
-// and those that the clients counted.
+// sample sends a load through a side for d and returns the sample. It also returns the difference
+// between the servers' count of requests and the clients'.
 func sample(ctx context.Context, g *testbed.Testbed, s side, rate int,
 	d time.Duration) (bench.Sample, float64, error) {
 	before, err := g.Requests(ctx)
@@ -137,13 +137,13 @@ func sample(ctx context.Context, g *testbed.Testbed, s side, rate int,
 	}}, math.Abs(float64(after - before - out.Requests)), nil
 }
 
-// prove checks that all three servers answer, and that they count each request that was sent.
+// prove returns an error unless all three servers answer through the side and count each request.
 func prove(ctx context.Context, g *testbed.Testbed, s side) error {
 	before, err := g.Requests(ctx)
 	if err != nil {
 		return err
 	}
-	// One of three servers gets none of this many connections with a probability of 10^-10.
+	// With 60 connections, the probability that one of three servers gets none is 10^-10.
 	out, err := g.Load(ctx, s.node, s.pod, client.Load{To: s.to, Connections: 60, Rate: 500,
 		Duration: 120 * time.Millisecond})
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Suite is its name in gates.json.
+// Suite is the name of this suite in gates.json.
 const Suite = "bench-api"
 
-// benchmark has the parts, in the order in which they are run.
+// benchmark has the parts in the order in which they run.
 var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []suite.Part[*run]{
 	latency(partPod),
 	latency(partHost),
@@ -33,14 +33,14 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 	{Name: partFailure6, Run: (*run).failure6},
 }}
 
-// latency returns a part with rates and rounds.
+// latency returns a part that measures latencies at each rate, in rounds.
 func latency(name string) suite.Part[*run] {
 	return suite.Part[*run]{Name: name, Run: func(s *run, ctx context.Context) error {
 		return s.measure(ctx, name)
 	}}
 }
 
-// Parts with rates and rounds, over IPv4 and over IPv6.
+// Parts that measure latencies, over IPv4 and over IPv6.
 const (
 	partPod   = "pod"
 	partHost  = "host"
@@ -48,10 +48,10 @@ const (
 	partHost6 = "host6"
 )
 
-// latencies are these parts.
+// latencies lists the parts that measure latencies.
 var latencies = []string{partPod, partHost, partPod6, partHost6}
 
-// Parts without rates and rounds. They have a lab.
+// Parts that use a lab. They have no rates and no rounds.
 const (
 	partFailure  = "failure"
 	partHang     = "hang"
@@ -61,7 +61,7 @@ const (
 	partFailure6 = "failure6"
 )
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
 // Rates are the default rates, GET/s.
@@ -69,29 +69,29 @@ var Rates = []int{500, 1000, 2000}
 
 // Options choose the measurements. The zero value is not valid.
 type Options struct {
-	// Choice has Rounds, which is how often each side is measured at each rate.
+	// Choice has Rounds, the number of measurements of each side at each rate.
 	suite.Choice
-	// Sample is the duration of each measurement.
+	// Sample is the duration of each measurement of latencies.
 	Sample time.Duration
-	// Rates are some numbers of GET/s.
+	// Rates are the rates of requests, GET/s.
 	Rates []int
-	// Faults is the number of times that each fault of parts failure, failure6 and hang happens.
+	// Faults is the number of repetitions of each fault in parts failure, failure6 and hang.
 	Faults int
-	// Settle is the time in part restart after which connections are counted.
+	// Settle is the time from the restart to the last count of connections in part restart.
 	Settle time.Duration
-	// Probers is the number of nodes that probe a server in part probers, Steady the time of that
-	// measurement.
+	// Probers is the number of nodes that probe a server in part probers. Steady is the duration of
+	// each measurement in that part.
 	Probers int
 	Steady  time.Duration
 	// HAProxy is the path of haproxy.
 	HAProxy string
 }
 
-// most is the highest rate that Options may have, mostProbers the highest number: each has two
-// connections to one address, whose ports end.
+// most is the highest rate that Options may have. mostProbers is the highest number of probers:
+// each has up to two connections to one address, so more would run out of ports.
 const most, mostProbers = 20_000, 20_000
 
-// Check returns what is wrong with the options.
+// Check returns an error if an option is out of range.
 func (o Options) Check() error {
 	switch {
 	case o.Faults < 1:
@@ -112,10 +112,10 @@ func (o Options) Check() error {
 	return benchmark.Check(o.Choice)
 }
 
-// overhead is the cost of a measurement besides its sample.
+// overhead is the time of a measurement besides its sample.
 const overhead = warm + 700*time.Millisecond
 
-// Estimate is about how long a run takes.
+// Estimate returns the approximate duration of a run.
 func (o Options) Estimate() time.Duration {
 	took := map[string]time.Duration{
 		partFailure:  time.Duration(len(faults)*o.Faults) * 15 * time.Second,
@@ -136,7 +136,7 @@ func (o Options) Estimate() time.Duration {
 	return sum
 }
 
-// ratesOf returns the rates of a part. Over IPv6 the first one is enough.
+// ratesOf returns the rates of a part. Parts over IPv6 measure only the first rate.
 func (o Options) ratesOf(part string) []int {
 	if part == partPod6 || part == partHost6 {
 		return o.Rates[:1]
@@ -152,8 +152,9 @@ type run struct {
 	lab    *faultlab.Lab
 }
 
-// Run measures. It returns a report with the results so far whenever measuring began, also beside
-// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
+// Run measures the chosen parts and returns the report. If an error ends the run after measuring
+// began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
+// needs root, and its program must call Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -172,7 +173,7 @@ func (s *run) Close() error {
 	return err
 }
 
-// Skips reports whether a gate is for a rate that was not chosen.
+// Skips reports whether a gate judges a rate that was not chosen.
 func (s *run) Skips(gate string) bool {
 	words := strings.Split(gate, "_")
 	return slices.Contains(latencies, words[0]) && !slices.ContainsFunc(s.ratesOf(words[0]),

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// failures is a row for each fault and kind of client.
+// failures returns a table with a row for each fault and kind of client.
 func (s *run) failures() report.Table {
 	t := report.Table{Title: "API servers that fail: how long clients with a connection wait",
 		Note: "Milliseconds until the first good request, or the first event of a watch. The worst " +
@@ -47,7 +47,7 @@ func joined(a, b string) string {
 	return a + " · " + b
 }
 
-// titleOf names a kind of client.
+// titleOf returns the title of a kind of client.
 func titleOf(kind string) string {
 	for _, k := range client.Kinds {
 		if k.Name == kind {
@@ -57,7 +57,7 @@ func titleOf(kind string) string {
 	return "a watch"
 }
 
-// others is a row for each other case of a lab.
+// others returns a table with a row for each other case of the parts that use a lab.
 func (s *run) others() report.Table {
 	t := report.Table{Title: "API servers in trouble, restarted, and probed",
 		Note: "The last column is what the same server costs that no node probes. A server without " +
@@ -85,7 +85,7 @@ func (s *run) others() report.Table {
 	return t
 }
 
-// value is the median of a case, numbers of things in full.
+// value returns the median of a case as text. A count that is an integer has all its digits.
 func value(c *bench.Case) string {
 	if c.Unit == bench.Count && c.Ours.Median == float64(int(c.Ours.Median)) {
 		return fmt.Sprintf("%.0f", c.Ours.Median)

@@ -10,20 +10,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// suffixClosed marks the number of connections to good servers that were closed.
+// suffixClosed marks a case whose value is the number of working connections that were closed.
 const suffixClosed = "_closed"
 
-// trouble happens to an API server whose connections are well and must stay open.
+// trouble is an impairment of an API server whose connections still work and must stay open.
 type trouble struct {
 	name, title string
-	// states are the states of which veild must report at least one. Otherwise it has not noticed
-	// the fault.
+	// states holds states of the server. veild must report at least one of them; otherwise it has
+	// not detected the trouble.
 	states []string
-	// run lets it happen to the second server, and takes it back.
+	// run impairs the second server for a while.
 	run func(*faultlab.Lab, context.Context) error
 }
 
-// A server without etcd may need longer to answer than veild waits for it: then it hangs.
+// notReady has two states, because a server without etcd may answer later than veild waits. veild
+// then reports that the server hangs.
 var notReady = []string{"not_ready", "hangs"}
 
 var troubles = []trouble{
@@ -36,7 +37,7 @@ var troubles = []trouble{
 
 func caseWell(t trouble) string { return partWell + "_" + t.name + suffixClosed }
 
-// well counts connections that are closed while they are well.
+// well counts the connections that are closed although they still work.
 func (s *run) well(ctx context.Context) error {
 	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *faultlab.Lab) error {
 		return b.WhileWritten(ctx, func(ctx context.Context) error {

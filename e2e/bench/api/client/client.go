@@ -21,42 +21,44 @@ import (
 	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// Load describes the work of a process of clients. It is encoded as JSON between processes.
+// Load describes the requests that one process sends. It is passed to the process as JSON.
 type Load struct {
-	// Dir has the certificates.
+	// Dir is the folder with the certificates.
 	Dir string `json:"dir"`
-	// To are addresses, one of which each connection dials.
+	// To holds the addresses of the servers. Each connection dials a random one of them.
 	To          []netip.AddrPort `json:"to"`
 	Connections int              `json:"connections"`
-	// Rate is requests per second, over the connections in turns.
+	// Rate is the number of requests per second. The connections send them in turn.
 	Rate float64 `json:"rate"`
-	// Warm is time at the beginning that counts nothing, Duration what counts; nanoseconds in JSON.
+	// Warm is the time at the beginning that does not count. Duration is the time after it, which
+	// counts. Both are in nanoseconds in JSON.
 	Warm     time.Duration `json:"warm"`
 	Duration time.Duration `json:"duration"`
-	// Path is the path of a request to real API servers; "" means the object of the servers in
-	// memory.
+	// Path is the path of requests to real API servers; "" means the path of the object in the
+	// servers in memory.
 	Path string `json:"path"`
 }
 
-// Outcome is the result of a load. Times are the times of requests that were answered correctly.
+// Outcome is the result of a load. Times are the times of correctly answered requests.
 type Outcome struct {
 	openloop.Times
-	// Done and Failed are requests whose moment was in Duration, Requests all that were sent.
+	// Done is the number of correct answers to requests that were due in Duration. Failed is the
+	// number of all failed requests. Requests is the number of all requests.
 	Done     int `json:"done"`
 	Failed   int `json:"failed"`
 	Requests int `json:"requests"`
-	// Error is the first failure, "" without one.
+	// Error is the first failure, or "" if no request failed.
 	Error string `json:"error"`
 	// CPU is the CPU time of the whole machine in Duration.
 	CPU time.Duration `json:"cpu"`
-	// Servers are answers by the server.
+	// Servers counts the answers, keyed by the name of the server.
 	Servers map[string]int `json:"servers"`
 }
 
-// Patience is how long an answer may take.
+// Patience bounds the wait for an answer.
 const Patience = 5 * time.Second
 
-// clients are the clients of one process.
+// clients holds the clients of one process.
 type clients struct {
 	Load
 	each []*http.Client
@@ -67,7 +69,7 @@ type clients struct {
 	out   Outcome
 }
 
-// Run makes the load.
+// Run connects all clients, sends the requests and returns the outcome.
 func (l Load) Run(ctx context.Context) (Outcome, error) {
 	c := &clients{Load: l, out: Outcome{Servers: map[string]int{}}}
 	config, err := server.Credentials(l.Dir, "client")
@@ -89,7 +91,7 @@ func (l Load) Run(ctx context.Context) (Outcome, error) {
 	return c.out, err
 }
 
-// connect adds a client with a connection of its own.
+// connect adds a client that has its own connection.
 func (c *clients) connect(config *tls.Config) {
 	to := c.To[rand.IntN(len(c.To))]
 	path := c.Path
@@ -101,10 +103,11 @@ func (c *clients) connect(config *tls.Config) {
 		TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, DisableCompression: true}})
 }
 
-// pace sends each request at its moment, regardless of earlier requests, and waits for all answers.
+// pace sends each request when it is due, without waiting for earlier answers. It then waits for
+// all answers.
 func (c *clients) pace(ctx context.Context) error {
-	// Timers of Go are late by up to a millisecond where nothing else happens: a thread that sleeps
-	// is not, once its slack is a nanosecond.
+	// In an idle process, Go's timers are late by up to a millisecond. nanosleep(2) is not, if the
+	// thread's timer slack is a nanosecond.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
@@ -139,7 +142,7 @@ func (c *clients) pace(ctx context.Context) error {
 	return err
 }
 
-// sleep blocks the thread.
+// sleep blocks the calling thread for d.
 func sleep(d time.Duration) {
 	if d > 0 {
 		t := unix.NsecToTimespec(int64(d))
@@ -147,7 +150,8 @@ func sleep(d time.Duration) {
 	}
 }
 
-// ask sends a request and records how long after its moment the answer arrived.
+// ask sends a request on connection i and records the time from due until its answer. The time is
+// recorded only if counts is set.
 func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 	from, err := c.get(ctx, i)
 	took := time.Since(due)
@@ -167,10 +171,11 @@ func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 	}
 }
 
-// errAnswer is the error for an answer other than the object.
+// errAnswer is the error of a request whose answer is not the expected object.
 var errAnswer = errors.New("another answer than the object")
 
-// get returns the name of the server that answered.
+// get sends a request on connection i, checks the answer, and returns the name of the server. The
+// name is "" if c.Path is set.
 func (c *clients) get(ctx context.Context, i int) (from string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.urls[i], nil)
 	if err != nil {
@@ -200,7 +205,7 @@ func (c *clients) get(ctx context.Context, i int) (from string, err error) {
 	return resp.Header.Get(server.HeaderServer), nil
 }
 
-// Sound returns an error if a request failed.
+// Sound returns an error if a request failed or none was answered.
 func (o Outcome) Sound() error {
 	switch {
 	case o.Failed > 0:

@@ -2,8 +2,9 @@
 // at fixed moments (Load), those that hold connections and watches while servers fail (Hold,
 // Fleet), and those that open a connection for each request (Fresh).
 //
-// They run in processes of their own. Those that are held print a line once all are connected, and
-// one once all were served after a mark (SIGUSR1), and at their end a Tally.
+// Each kind runs in its own process. A process of Hold, Fleet or Fresh prints LineHeld once all its
+// clients are connected. The suite then sends the mark (SIGUSR1) before a fault. Once all clients
+// were served after the mark, the process prints LineServed. At its end it prints a Tally.
 //
 // Start reading at Load.Run, then Hold.
 package client

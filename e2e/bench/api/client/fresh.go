@@ -13,28 +13,30 @@ import (
 	"time"
 )
 
-// KindFresh are clients that make a new connection for each request.
+// KindFresh is the kind of clients that make a new connection for each request.
 const KindFresh = "fresh"
 
 const (
+	// FreshPeriod is the time between two requests.
 	FreshPeriod = 50 * time.Millisecond
-	// freshLimit is how long an answer may take. Later ones count as none.
+	// FreshLimit bounds the wait for an answer. A request without an answer by then has failed.
 	FreshLimit = 2 * time.Second
-	// freshInRow is how many requests one after the other must be answered until a server that does
-	// not answer counts as left: by chance none of so many goes to one of two servers in a run of
-	// 10^12.
+	// freshInRow is the number of consecutive answered requests that shows that no new connection
+	// reaches the failed one of two servers. The probability that so many requests all reach the
+	// other server by chance is 10^-12.
 	freshInRow = 40
 )
 
-// attempt is a request over a connection of its own.
+// attempt is a request over a new connection. over reports whether it has ended, good whether it
+// was answered.
 type attempt struct {
 	began      time.Time
 	over, good bool
 }
 
-// Fresh makes requests from the mark on, each over a new connection, and prints a line once
-// freshInRow in a row were answered. Its tally has when the last one began that was not answered,
-// nothing if all were.
+// Fresh sends requests from the mark on, each over a new connection. It prints LineServed once
+// freshInRow requests in a row were answered. Its tally has the time at which the last failed
+// request began, or no time if all were answered.
 func Fresh(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -81,8 +83,9 @@ func askFresh(ctx context.Context, dir string, to netip.AddrPort) error {
 	return ask(ctx, t, to)
 }
 
-// attempts sends requests at regular moments until ctx is done, and calls settled once freshInRow
-// in a row were answered. A request that ctx ended counts as unfinished.
+// attempts sends a request every FreshPeriod until ctx is done, and returns all of them. It calls
+// settled once, when freshInRow requests in a row were answered. A request that ctx ended counts as
+// unfinished.
 func attempts(ctx context.Context, ask asker, settled func()) []attempt {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -120,8 +123,8 @@ func attempts(ctx context.Context, ask asker, settled func()) []attempt {
 	return out
 }
 
-// goodInRow returns how many of the attempts that are over were answered after the last one that
-// was not. What began after one that is not over yet does not count.
+// goodInRow returns the number of answered attempts since the last failed one. Attempts after the
+// first unfinished one do not count.
 func goodInRow(all []*attempt) (n int) {
 	for _, a := range all {
 		switch {

@@ -31,7 +31,7 @@ const (
 	KindHTTP2 = "http2"
 )
 
-// Kinds are the clients that are held: none of them has a time limit of its own.
+// Kinds lists the kinds of clients that Hold runs. None of them has a time limit for requests.
 var Kinds = []struct {
 	Name, Title string
 	make        func(to netip.AddrPort, dir string, count func()) (asker, error)
@@ -47,23 +47,28 @@ var Kinds = []struct {
 	}},
 }
 
-// asker makes one request, over a connection that it keeps.
+// asker makes one request over a connection that it keeps open.
 type asker func(ctx context.Context) error
 
 const (
-	HeldEach   = 6 // clients of each kind, so that all on one of two servers is rare
+	// HeldEach is the number of clients of each kind. With six, it is rare that all of them have
+	// connections to the same one of two servers.
+	HeldEach = 6
+	// HeldPeriod is the time between two requests of a client of Hold.
 	HeldPeriod = 150 * time.Millisecond
 	heldPath   = "/version"
 
-	// fleetPeriod is the time between two requests of a client of fleet.
+	// fleetPeriod is the time between two requests of a client of Fleet.
 	fleetPeriod = 200 * time.Millisecond
 
-	// Lines that the process prints.
+	// LineHeld and LineServed are the lines that the process prints once all clients are connected,
+	// and once all were served after the mark.
 	LineHeld, LineServed = "held", "served"
 )
 
-// dialer connects. It calls count once per connection that ends before its client closes it.
-// Clients close some themselves: net/http does when its writer gets no CPU for 50 ms.
+// dialer returns a dial function. Its connections call count once if they end before the client
+// closes them. A connection that the client itself closes does not count: net/http closes some when
+// its writer gets no CPU for 50 ms.
 func dialer(d net.Dialer, count func()) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := d.DialContext(ctx, network, addr)
@@ -74,7 +79,8 @@ func dialer(d net.Dialer, count func()) func(context.Context, string, string) (n
 	}
 }
 
-// heldConn is a connection of a client.
+// heldConn is a connection that calls ended when a read or write shows that the connection has
+// ended.
 type heldConn struct {
 	net.Conn
 	ended func()
@@ -86,7 +92,7 @@ func (c *heldConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write may be the first to see that a connection was reset: then no Read reports it.
+// Write may be the first call that returns the error of a reset. Read then does not return it.
 func (c *heldConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	c.see(err)
@@ -99,7 +105,7 @@ func (c *heldConn) see(err error) {
 	}
 }
 
-// newTransport returns a transport of net/http that speaks one protocol.
+// newTransport returns a transport of net/http that uses one protocol, "h2" or "http/1.1".
 func newTransport(dir, protocol string, count func()) (*http.Transport, error) {
 	config, err := server.Credentials(dir, "client")
 	if err != nil {
@@ -113,7 +119,7 @@ func newTransport(dir, protocol string, count func()) (*http.Transport, error) {
 	return t, nil
 }
 
-// ask makes one request.
+// ask makes one request and returns an error unless the answer is 200 OK.
 func ask(ctx context.Context, t *http.Transport, to netip.AddrPort) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+to.String()+heldPath, nil)
 	if err != nil {
@@ -133,7 +139,7 @@ func ask(ctx context.Context, t *http.Transport, to netip.AddrPort) error {
 	return nil
 }
 
-// newAsker returns a client of net/http that speaks one protocol.
+// newAsker returns the asker of a client of net/http that uses one protocol.
 func newAsker(to netip.AddrPort, dir, protocol string, count func()) (asker, error) {
 	t, err := newTransport(dir, protocol, count)
 	if err != nil {
@@ -142,8 +148,9 @@ func newAsker(to netip.AddrPort, dir, protocol string, count func()) (asker, err
 	return func(ctx context.Context) error { return ask(ctx, t, to) }, nil
 }
 
-// newGoClient returns a client of client-go with a connection of its own: clients of one process
-// share a connection unless each has a dialer. This one is client-go's default.
+// newGoClient returns a client of client-go with its own connection. It sets a dialer, because
+// clients of one process otherwise share a connection. The dialer's values are the defaults of
+// client-go.
 func newGoClient(to netip.AddrPort, dir string, count func()) (kubernetes.Interface, error) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
@@ -153,7 +160,7 @@ func newGoClient(to netip.AddrPort, dir string, count func()) (kubernetes.Interf
 			KeyFile: file("client.key")}})
 }
 
-// newGoAsker returns a client of client-go that makes requests.
+// newGoAsker returns the asker of a client of client-go.
 func newGoAsker(to netip.AddrPort, dir string, count func()) (asker, error) {
 	c, err := newGoClient(to, dir, count)
 	if err != nil {
@@ -167,17 +174,19 @@ func newGoAsker(to netip.AddrPort, dir string, count func()) (asker, error) {
 
 // Tally is the output of a process of clients at its end. It covers the time since the mark.
 type Tally struct {
-	// Served are the moments at which clients were served, by kind, milliseconds since 1970.
+	// Served holds the times at which clients were first served, keyed by kind, in milliseconds
+	// since 1970.
 	Served map[string][]int64 `json:"served"`
 	// Missed counts events that watches did not see.
 	Missed int `json:"missed"`
-	// Closed counts connections that ended before their clients closed them, by kind.
+	// Closed counts connections that ended before their clients closed them, keyed by kind.
 	Closed map[string]int `json:"closed"`
 	// Done and Failed count requests.
 	Done   int `json:"done"`
 	Failed int `json:"failed"`
 }
 
+// Add adds all counts of other to t. It does not add Served.
 func (t *Tally) Add(other Tally) {
 	t.Missed += other.Missed
 	for kind, n := range other.Closed {
@@ -190,32 +199,33 @@ func (t *Tally) Add(other Tally) {
 	t.Failed += other.Failed
 }
 
-// held are the clients of a process.
+// held holds the clients of a process.
 type held struct {
 	out io.Writer
-	// clients is how many there are, period the time between two requests of one.
+	// clients is the number of clients. period is the time between two requests of a client.
 	clients int
 	period  time.Duration
 	wg      sync.WaitGroup
 	marks   chan os.Signal
 
 	mu sync.Mutex
-	// marked is when SIGUSR1 came: from then on requests that begin count.
+	// marked is the time of the mark (SIGUSR1). Only requests that begin later count.
 	marked time.Time
-	// opened are clients that were answered, served those that were since the mark.
+	// opened is the number of clients that had an answer. served is the number of clients that had
+	// one since the mark.
 	opened, served int
 	tally          Tally
 }
 
-// newHeld returns the clients of a process before the first one, whose mark may come from now on.
+// newHeld returns a held whose clients the caller starts. It accepts the mark from now on.
 func newHeld(clients int, period time.Duration, out io.Writer) *held {
 	h := &held{out: out, clients: clients, period: period, marks: make(chan os.Signal, 1)}
 	signal.Notify(h.marks, syscall.SIGUSR1)
 	return h
 }
 
-// Hold runs clients of all kinds that send requests again and again, until ctx is done, and then
-// prints its tally. Other clients watch an object that is written.
+// Hold runs clients of all kinds until ctx is done, and then prints its tally. Each client sends a
+// request every HeldPeriod. Further clients watch the object that Write writes.
 func Hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -241,7 +251,8 @@ func Hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	return h.run(ctx)
 }
 
-// Fleet runs n clients of client-go with its defaults that send five requests per second each.
+// Fleet runs n clients of client-go with its defaults, each with five requests per second, until
+// ctx is done. It then prints its tally.
 func Fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -270,13 +281,13 @@ func (h *held) run(ctx context.Context) error {
 	}
 	h.wg.Wait()
 
-	// Connections outlive their clients, and are still counted.
+	// Connections outlive their clients and may still call count, so the tally needs the lock.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return json.NewEncoder(h.out).Encode(h.tally)
 }
 
-// count returns what counts a connection of a client of this kind that ended.
+// count returns the function that connections of clients of a kind call when they end.
 func (h *held) count(kind string) func() {
 	return func() {
 		h.mu.Lock()
@@ -287,13 +298,13 @@ func (h *held) count(kind string) func() {
 	}
 }
 
-// keep sends requests at regular moments. After a failed request it sends the next at the next
-// moment.
+// keep sends a request every period until ctx is done. A failed request is not repeated before the
+// next period.
 func (h *held) keep(ctx context.Context, kind string, ask asker) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-time.After(rand.N(h.period)): // not all at once
+	case <-time.After(rand.N(h.period)): // so that clients do not send at the same time
 	}
 	tick := time.NewTicker(h.period)
 	defer tick.Stop()
@@ -332,14 +343,15 @@ func (h *held) keep(ctx context.Context, kind string, ask asker) {
 	}
 }
 
-// openLocked notes that a client has a connection.
+// openLocked counts a client that had its first answer. It prints LineHeld after the last one.
 func (h *held) openLocked() {
 	if h.opened++; h.opened == h.clients {
 		fmt.Fprintln(h.out, LineHeld)
 	}
 }
 
-// serveLocked notes that a client was served since the mark.
+// serveLocked records that a client was served since the mark. It prints LineServed after the last
+// one.
 func (h *held) serveLocked(kind string) {
 	if h.tally.Served == nil {
 		h.tally.Served = map[string][]int64{}

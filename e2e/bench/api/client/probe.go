@@ -16,13 +16,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
-// ownFiles is how many files a server or a process of probers has open beside the connections of
-// probers.
+// ownFiles is the number of files that a server or a process of probers may have open besides the
+// probers' connections.
 const ownFiles = 1000
 
-// MoreFiles raises the limit of open files of a process to two connections per prober and ownFiles,
-// or as far as it may be raised. One connection each must fit. The error says how many probers are
-// possible.
+// MoreFiles raises the limit of open files of a process to ownFiles and two connections per prober,
+// or to the hard limit if it may not raise that. If even one connection per prober does not fit, it
+// returns an error with the largest possible number of probers.
 func MoreFiles(pid, probers int) error {
 	least, most := uint64(probers+ownFiles), uint64(2*probers+ownFiles)
 	var has unix.Rlimit
@@ -45,11 +45,12 @@ func MoreFiles(pid, probers int) error {
 	return nil
 }
 
-// ProberPause is the time between the begins of two probers: nodes do not start in one moment.
+// ProberPause is the time between the starts of two probers, because nodes do not start at the same
+// time.
 const ProberPause = 5 * time.Millisecond
 
-// Probe probes a server as the veilds of n nodes do, until ctx is done. It prints a line once all
-// have had an answer. Its tally counts how often a prober found the server silent after that.
+// Probe probes a server as the veilds of n nodes do, until ctx is done. It prints LineHeld once all
+// probers had an answer. Failed in its tally counts how often a prober got no answer after that.
 func Probe(ctx context.Context, addr string, n int, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {

@@ -18,32 +18,35 @@ import (
 )
 
 const (
-	// kindWatch are watches of the written object. Each resumes at the last version that it saw, by
-	// client-go's RetryWatcher.
+	// KindWatch is the kind of clients that watch the written object. Each watch resumes at the
+	// last version that it saw, by client-go's RetryWatcher.
 	KindWatch = "watch"
 
-	Watchers    = 4 // in a process
+	// Watchers is the number of watches in a process.
+	Watchers = 4
+	// WritePeriod is the time between two writes of the object.
 	WritePeriod = 100 * time.Millisecond
 )
 
-// written is the ConfigMap that is written while servers fail. Its data has a number that grows by
-// one, and the time of the writing, nanoseconds since 1970.
+// The written object is a ConfigMap that Write updates while servers fail. Its data has a number
+// that grows by one with each write, and the time of the write in nanoseconds since 1970.
 const (
 	writtenNamespace, writtenName = "default", "bench"
 	keyNumber, keyAt              = "number", "at"
 )
 
-// watched holds the events of one watch.
+// watched is the state of one watch.
 type watched struct {
 	held *held
-	// last is the number of the last version, 0 before the first one.
-	last         int
+	// last is the number in the last version that the watch saw; 0 before the first version.
+	last int
+	// open reports whether an event came, served whether an event of a write after the mark came.
 	open, served bool
 }
 
 // watch follows the written object until ctx is done.
 func (h *held) watch(ctx context.Context, c kubernetes.Interface) {
-	// What fails is counted, not logged among the lines of this process.
+	// client-go must not log errors into the output of this process. They are counted instead.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	w := &watched{held: h}
 	for ctx.Err() == nil {
@@ -55,12 +58,12 @@ func (h *held) watch(ctx context.Context, c kubernetes.Interface) {
 	}
 }
 
-// follow reads the object and watches it from that version on, until the server does not have the
-// versions in between any more.
+// follow reads the object and watches it from that version on. It returns when the watch ends, for
+// example because the server no longer has the versions after the last one seen.
 func (w *watched) follow(ctx context.Context, maps typedcorev1.ConfigMapInterface) {
 	m, err := maps.Get(ctx, writtenName, metav1.GetOptions{})
 	if err != nil {
-		return // the next one follows
+		return // watch calls follow again
 	}
 	w.note(m)
 	from := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context,
@@ -80,7 +83,7 @@ func (w *watched) follow(ctx context.Context, maps typedcorev1.ConfigMapInterfac
 	<-events.Done()
 }
 
-// note takes a version that was read, without an event.
+// note records a version that was read by a GET, not by an event.
 func (w *watched) note(m *corev1.ConfigMap) {
 	number, _ := strconv.Atoi(m.Data[keyNumber])
 	w.held.mu.Lock()
@@ -88,7 +91,7 @@ func (w *watched) note(m *corev1.ConfigMap) {
 	w.numberLocked(number)
 }
 
-// see takes an event.
+// see records the version of an event.
 func (w *watched) see(m *corev1.ConfigMap) {
 	number, _ := strconv.Atoi(m.Data[keyNumber])
 	at, _ := strconv.ParseInt(m.Data[keyAt], 10, 64)
@@ -106,7 +109,8 @@ func (w *watched) see(m *corev1.ConfigMap) {
 	}
 }
 
-// numberLocked counts the versions between the last one and this.
+// numberLocked records the number of a version, and counts the versions between it and the last one
+// as missed.
 func (w *watched) numberLocked(number int) {
 	if w.last > 0 {
 		w.held.tally.Missed += max(0, number-w.last-1)
@@ -114,7 +118,8 @@ func (w *watched) numberLocked(number int) {
 	w.last = max(w.last, number)
 }
 
-// Write writes the object again and again until ctx is done, and then returns nil.
+// Write updates the object every WritePeriod until ctx is done, and then returns nil. It creates
+// the object if that is missing.
 func Write(ctx context.Context, c kubernetes.Interface) error {
 	maps := c.CoreV1().ConfigMaps(writtenNamespace)
 	m, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: writtenName}},

@@ -12,9 +12,9 @@ import (
 )
 
 // auditLog is a named pipe to which an API server writes its audit log. The server writes an event
-// before it handles a request. While no process reads the pipe and it is full, all its handlers
-// hang, as they do when the disk of a log hangs. What needs no handler, such as an HTTP/2 ping, is
-// answered.
+// before it handles a request. If the pipe is full and no process reads it, all handlers hang, as
+// they do when the disk of the log hangs. The server still answers messages that need no handler,
+// such as HTTP/2 pings.
 type auditLog struct {
 	path, policy string
 	pipe         *os.File
@@ -39,7 +39,8 @@ func newAuditLog(dir string) (*auditLog, error) {
 	if err := unix.Mkfifo(a.path, 0o600); err != nil {
 		return nil, fmt.Errorf("make pipe %s: %w", a.path, err)
 	}
-	// For writing, too: so the pipe opens at once, and does not end with the server.
+	// Open the pipe also for writing. The open then does not block, and the reader sees no end of
+	// file when the server ends.
 	pipe, err := os.OpenFile(a.path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -48,14 +49,14 @@ func newAuditLog(dir string) (*auditLog, error) {
 	return a, a.flow()
 }
 
-// flags are the flags of the API server. Without a maximum size it writes to the pipe and never to
-// another file.
+// flags returns the audit flags of the API server. Without a maximum size, the server does not
+// rotate the log to another file.
 func (a *auditLog) flags() []string {
 	return []string{"--audit-log-path=" + a.path, "--audit-policy-file=" + a.policy,
 		"--audit-log-mode=blocking", "--audit-log-maxsize=0"}
 }
 
-// flow begins to read the pipe, unless it is read.
+// flow starts a goroutine that reads and discards the log, unless one runs already.
 func (a *auditLog) flow() error {
 	if a.read != nil {
 		return nil
@@ -66,12 +67,12 @@ func (a *auditLog) flow() error {
 	a.read = make(chan struct{})
 	go func() {
 		defer close(a.read)
-		_, _ = io.Copy(io.Discard, a.pipe) // until the deadline of stall
+		_, _ = io.Copy(io.Discard, a.pipe) // ends at the deadline that stall sets
 	}()
 	return nil
 }
 
-// stall stops the reader and fills the pipe. It returns since when handlers hang.
+// stall stops the reader and fills the pipe. It returns the time from which handlers hang.
 func (a *auditLog) stall() (time.Time, error) {
 	if err := a.pipe.SetReadDeadline(time.Now()); err != nil {
 		return time.Time{}, err
@@ -82,7 +83,7 @@ func (a *auditLog) stall() (time.Time, error) {
 	if err := a.pipe.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
 		return time.Time{}, err
 	}
-	// More than any pipe may hold by default (fs.pipe-max-size).
+	// 4 MiB is more than a pipe may hold by default (fs.pipe-max-size).
 	_, err := a.pipe.Write(make([]byte, 4<<20))
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return time.Time{}, fmt.Errorf("fill pipe %s: want it full, got %w", a.path, err)
@@ -90,7 +91,7 @@ func (a *auditLog) stall() (time.Time, error) {
 	return time.Now(), nil
 }
 
-// Close ends the reader. The pipe is removed with its folder.
+// close ends the reader. The pipe itself is removed with its folder.
 func (a *auditLog) close() error {
 	err := a.pipe.Close()
 	if a.read != nil {

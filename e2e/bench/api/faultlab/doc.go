@@ -1,5 +1,5 @@
-// Package faultlab is a lab with a pod, a node and two API servers. Faults happen to the second
-// server while clients hold connections; veild reports what it makes of them.
+// Package faultlab is a lab with a pod, a node and two API servers. It causes faults of the second
+// server while clients hold connections, and reads from veild's status which state veild detects.
 //
 // Start reading at Lab.
 package faultlab

@@ -11,15 +11,16 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// servedWithin is how long a client may wait: client-go by itself finds a dead connection after
-// 45 s.
+// servedWithin bounds the wait of clients. It is longer than 45 s, after which client-go detects a
+// dead connection without help of veild.
 const servedWithin = 75 * time.Second
 
-// Event begins or ends a fault, and returns since when clients wait.
+// Event begins or ends a fault, and returns the time from which clients wait.
 type Event func(*Lab, context.Context) (time.Time, error)
 
-// Suffer lets a fault happen to held clients, and returns for each kind how long the client waited
-// that waited longest, milliseconds.
+// Suffer causes a fault while clients hold connections. It returns the longest wait of each kind of
+// client in milliseconds, and the sum of the clients' tallies. end repairs the fault before Suffer
+// returns.
 func (b *Lab) Suffer(ctx context.Context, begin, end Event) (took map[string]float64,
 	sum client.Tally,
 	err error) {
@@ -41,19 +42,19 @@ func (b *Lab) Suffer(ctx context.Context, begin, end Event) (took map[string]flo
 	return b.served(ctx, since)
 }
 
-// server is the one that faults happen to.
+// server returns the server that fails.
 func (b *Lab) server() *lab.Server { return b.Cluster.Control.Servers[failing] }
 
-// host is where that one runs.
+// host returns the host of the server that fails.
 func (b *Lab) host() *lab.Host { return b.Cluster.Control.ServerHost(failing) }
 
-// Unplug takes the power from the second server.
+// Unplug simulates a power failure of the second server.
 func (b *Lab) Unplug(ctx context.Context) (time.Time, error) {
 	since := time.Now()
 	return since, errors.Join(b.server().Unplug(ctx, true), b.Mark())
 }
 
-// Plug returns the power to all servers, to the first one first.
+// Plug restores the power of all servers, beginning with the first.
 func (b *Lab) Plug(ctx context.Context) (time.Time, error) {
 	since := time.Now()
 	var errs []error
@@ -63,18 +64,18 @@ func (b *Lab) Plug(ctx context.Context) (time.Time, error) {
 	return since, errors.Join(errs...)
 }
 
-// Blackhole loses packets of the second server.
+// Blackhole drops all packets of the second server.
 func (b *Lab) Blackhole(ctx context.Context) (time.Time, error) {
 	since := time.Now()
 	return since, errors.Join(b.host().Blackhole(ctx, true), b.Mark())
 }
 
-// Unblackhole ends that.
+// Unblackhole ends Blackhole.
 func (b *Lab) Unblackhole(ctx context.Context) (time.Time, error) {
 	return time.Now(), b.host().Blackhole(ctx, false)
 }
 
-// Stop stops the second server's process: its kernel goes on.
+// Stop stops the process of the second server (SIGSTOP). Its kernel still acknowledges packets.
 func (b *Lab) Stop(context.Context) (time.Time, error) {
 	since := time.Now()
 	return since, errors.Join(b.server().Process.Signal(syscall.SIGSTOP), b.Mark())
@@ -85,8 +86,8 @@ func (b *Lab) Resume(context.Context) (time.Time, error) {
 	return time.Now(), b.server().Process.Signal(syscall.SIGCONT)
 }
 
-// UnplugAll takes the power from both servers until veild has seen it, and returns it to the first,
-// which listens at once.
+// UnplugAll simulates a power failure of both servers and waits until veild has detected it. It
+// then restores the power of the first server, which listens at once.
 func (b *Lab) UnplugAll(ctx context.Context) (time.Time, error) {
 	for _, s := range slices.Backward(b.Cluster.Control.Servers) {
 		if err := s.Unplug(ctx, true); err != nil {

@@ -10,11 +10,12 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// hangSeen bounds the wait until veild has seen it.
+// hangSeen bounds the wait until veild reports that the server hangs.
 const hangSeen = 30 * time.Second
 
-// Hang lets the handlers of the second server hang until no new connection leads there. It returns
-// when the last one began, milliseconds after the fault, and how many connections veild closed.
+// Hang makes the handlers of the second server hang until no new connection reaches that server. It
+// returns the time from the fault to the last such connection in milliseconds, and the number of
+// connections that veild closed meanwhile.
 func (b *Lab) Hang(ctx context.Context) (wait float64, closed int, err error) {
 	if err := b.Good(ctx); err != nil {
 		return 0, 0, err
@@ -46,7 +47,7 @@ func (b *Lab) Hang(ctx context.Context) (wait float64, closed int, err error) {
 	return took[client.KindFresh], after - before, err
 }
 
-// until waits until veild reports a state of the second server.
+// until waits at most limit until veild reports the state want of the second server.
 func (b *Lab) until(ctx context.Context, limit time.Duration, want string) error {
 	return lab.Until(ctx, limit, func() error {
 		got, err := b.state(ctx)

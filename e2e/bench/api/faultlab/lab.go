@@ -24,12 +24,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Lab is a lab with a node, a pod, and two API servers. Faults happen to the second one.
+// Lab is a lab with a node, a pod, and two API servers, the second of which fails.
 type Lab struct {
 	Family  lab.Family
 	Cluster *lab.Lab
 	Pod     *lab.Pod
-	// Service is the address of the API servers' service, Dir has credentials of a client.
+	// Service is the address of the API servers' service. Dir is the folder with the credentials of
+	// a client.
 	Service netip.AddrPort
 	Dir     string
 
@@ -42,21 +43,21 @@ type Lab struct {
 }
 
 const (
-	// serverCount is how many API servers there are. failing is the index of the second one.
+	// serverCount is the number of API servers. failing is the index of the server that fails.
 	serverCount, failing = 2, 1
-	// goodWithin is how long a server may need after a fault until veild reports it good again.
+	// goodWithin bounds the wait after a fault until veild reports the state good again.
 	goodWithin = 90 * time.Second
 )
 
-// serverFlags are the flags of the API servers. Clients without credentials may GET /readyz, as
+// serverFlags returns the flags of the API servers. Clients without credentials may GET /readyz, as
 // with kubeadm. A server without etcd reports after a second that it is not ready. With the default
-// flags its two checks of etcd take four seconds, and veild would take that for hanging handlers.
+// timeouts, the two checks of etcd take four seconds, and veild would report hanging handlers.
 func serverFlags() []string {
 	return []string{"--anonymous-auth=true", "--etcd-healthcheck-timeout=500ms",
 		"--etcd-readycheck-timeout=500ms"}
 }
 
-// New makes a lab of a family. name is the name of the suite whose executable runs clients.
+// New makes a lab of an IP family. name is the name of the suite whose Child runs the clients.
 func New(ctx context.Context, name string, family lab.Family) (*Lab, error) {
 	root, err := buildtree.Root()
 	if err != nil {
@@ -142,8 +143,8 @@ func (b *Lab) telemetry(ctx context.Context) (*telemetry.Services, error) {
 	return st.Services, nil
 }
 
-// state returns the state of the second server that veild reports, or "" while the server is not in
-// the list.
+// state returns the state of the second server that veild reports, or "" if veild does not list the
+// server.
 func (b *Lab) state(ctx context.Context) (string, error) {
 	st, err := b.telemetry(ctx)
 	if err != nil {
@@ -166,10 +167,10 @@ func (b *Lab) Closed(ctx context.Context) (int, error) {
 	return int(st.APIClosed.Waiting + st.APIClosed.Rest), nil
 }
 
-// Good waits until veild reports both API servers good.
+// Good waits until veild reports that both API servers are good.
 func (b *Lab) Good(ctx context.Context) error { return b.wait(ctx, serverCount) }
 
-// wait waits until veild reports exactly want of the two API servers good.
+// wait waits until veild reports that exactly want of the two API servers are good.
 func (b *Lab) wait(ctx context.Context, want int) error {
 	return lab.Until(ctx, goodWithin, func() error {
 		st, err := b.telemetry(ctx)
@@ -190,8 +191,8 @@ func (b *Lab) wait(ctx context.Context, want int) error {
 	})
 }
 
-// start starts a process of clients in the pod and one on the node, and waits until they hold
-// connections. It first ends processes that an earlier failure has left.
+// start starts a process of clients in the pod and one on the node, and waits until all clients
+// hold connections. verb is "hold" or "fresh". It first kills processes that an earlier error left.
 func (b *Lab) start(ctx context.Context, verb string) error {
 	for _, p := range b.holders {
 		if err := p.Kill(ctx); err != nil {
@@ -212,7 +213,7 @@ func (b *Lab) start(ctx context.Context, verb string) error {
 	return nil
 }
 
-// Child starts this executable as a process that the suite's Child runs.
+// Child starts this executable at a place as a child process of the suite.
 func (b *Lab) Child(ctx context.Context, at traffic.Place, args ...string) (*lab.Process,
 	error) {
 	self, err := suite.NewSelf(b.suite)
@@ -223,10 +224,10 @@ func (b *Lab) Child(ctx context.Context, at traffic.Place, args ...string) (*lab
 	return at.Start(ctx, argv[0], argv[1:]...)
 }
 
-// Hold makes a process of clients the one of Mark.
+// Hold sets the process of clients to which Mark sends the mark.
 func (b *Lab) Hold(p *lab.Process) { b.holders = []*lab.Process{p} }
 
-// Mark makes the clients count the requests that begin from now on.
+// Mark sends the mark to the processes of clients. They count only requests that begin later.
 func (b *Lab) Mark() error {
 	var errs []error
 	for _, p := range b.holders {
@@ -235,8 +236,9 @@ func (b *Lab) Mark() error {
 	return errors.Join(errs...)
 }
 
-// served waits until all clients had an answer, and ends them. It returns the longest wait of each
-// kind of client, in milliseconds since since, and the sum of their tallies.
+// served waits until all clients had an answer since the mark, and ends them. It returns the
+// longest wait of each kind of client, in milliseconds since the time since, and the sum of their
+// tallies.
 func (b *Lab) served(ctx context.Context, since time.Time) (map[string]float64, client.Tally,
 	error) {
 	longest, sum := map[string]float64{}, client.Tally{}
@@ -257,7 +259,7 @@ func (b *Lab) served(ctx context.Context, since time.Time) (map[string]float64, 
 	return longest, sum, nil
 }
 
-// WhileWritten runs fn. Meanwhile it writes the object that the clients watch.
+// WhileWritten runs fn, and writes the object that the clients watch until fn returns.
 func (b *Lab) WhileWritten(ctx context.Context, fn func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
@@ -272,7 +274,8 @@ func (b *Lab) WhileWritten(ctx context.Context, fn func(context.Context) error) 
 	return errors.Join(err, <-ended)
 }
 
-// Spread returns how many connections of the pod lead to each server. It reads the pod's sockets.
+// Spread returns the number of connections from the pod to each server, counted in the pod's socket
+// table.
 func (b *Lab) Spread(ctx context.Context) (counts []int, err error) {
 	out, err := b.Pod.Exec(ctx, "ss", "-Htn", "state", "established")
 	if err != nil {
@@ -288,7 +291,7 @@ func (b *Lab) Spread(ctx context.Context) (counts []int, err error) {
 	return counts, nil
 }
 
-// parsePeers counts the connections in a table of ss(8), by their remote addresses.
+// parsePeers returns the number of connections in the output of ss(8), keyed by remote address.
 func parsePeers(table string) (map[netip.AddrPort]int, error) {
 	peers := map[netip.AddrPort]int{}
 	for line := range strings.Lines(table) {

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// troubleTime is how long a server is not ready, and how long it is slow.
+	// troubleTime is the duration of Unready and of Slow.
 	troubleTime = 30 * time.Second
-	// slowBy is the delay that packets of a slow server have.
+	// slowBy is the delay of packets of a slow server.
 	slowBy = 200 * time.Millisecond
-	// A server that flaps is not ready for flapBad and ready for flapGood, flaps times.
+	// A server that flaps is not ready for flapBad and then ready for flapGood, flaps times.
 	flapBad, flapGood, flaps = time.Second, 5 * time.Second, 10
-	// TroublesTake is about how long Unready, Slow and Flap take together.
+	// TroublesTake is the approximate duration of Unready, Slow and Flap together.
 	TroublesTake = 3*troubleTime + flaps*(flapBad+flapGood)
 )
 
-// Bear lets run make trouble for the second server while clients are held. Of states, veild must
-// report at least one: otherwise it has not noticed. Bear returns how many connections were closed:
-// the larger of the number that clients lost and the number that veild closed. what names the one
-// that counts, and the states that veild reported.
+// Bear calls run, which impairs the second server, while clients hold connections. It returns an
+// error unless veild reports at least one of states meanwhile. closed is the number of closed
+// connections: the larger of the number that clients lost and the number that veild closed. what is
+// a text with both numbers and the states that veild reported.
 func (b *Lab) Bear(ctx context.Context, states []string,
 	run func(*Lab, context.Context) error) (closed int, what string, err error) {
 	if err := b.Good(ctx); err != nil {
@@ -68,7 +68,7 @@ func (b *Lab) Bear(ctx context.Context, states []string,
 		reported, after-before, sum.Closed), err
 }
 
-// statesDuring returns which states veild reports of the second server during some trouble.
+// statesDuring calls run and returns the states of the second server that veild reports meanwhile.
 func (b *Lab) statesDuring(ctx context.Context,
 	run func(*Lab, context.Context) error) (map[string]bool, error) {
 	ended := make(chan error, 1)
@@ -88,7 +88,7 @@ func (b *Lab) statesDuring(ctx context.Context,
 	}
 }
 
-// Pause waits, or less if ctx is done.
+// Pause waits for d or until ctx is done.
 func Pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -96,7 +96,7 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// cut takes etcd from the second server for a time.
+// cut disconnects the second server from etcd for d.
 func (b *Lab) cut(ctx context.Context, d time.Duration) error {
 	err := b.host().CutEtcd(ctx, true)
 	Pause(ctx, d)
@@ -106,7 +106,7 @@ func (b *Lab) cut(ctx context.Context, d time.Duration) error {
 // Unready makes the second server not ready for troubleTime.
 func (b *Lab) Unready(ctx context.Context) error { return b.cut(ctx, troubleTime) }
 
-// Flap makes it not ready again and again.
+// Flap makes the second server alternate between not ready and ready.
 func (b *Lab) Flap(ctx context.Context) error {
 	for range flaps {
 		if err := b.cut(ctx, flapBad); err != nil {
@@ -117,7 +117,7 @@ func (b *Lab) Flap(ctx context.Context) error {
 	return nil
 }
 
-// Slow delays what the second server sends.
+// Slow delays the packets that the second server sends for troubleTime.
 func (b *Lab) Slow(ctx context.Context) error {
 	undo, err := delay(b.host().Do, slowBy)
 	if err != nil {
@@ -127,11 +127,11 @@ func (b *Lab) Slow(ctx context.Context) error {
 	return undo()
 }
 
-// delayQueue is the number of the queue in which packets of a slow server wait.
+// delayQueue is the number of the NFQUEUE in which packets of a slow server wait.
 const delayQueue = 101
 
-// delay delays all that is sent over IPv4 in the namespace in which do runs something. netem does
-// the same, but not all kernels have it.
+// delay delays all IPv4 packets that processes of a namespace send. do must run its argument in
+// that namespace. undo removes the delay. delay uses NFQUEUE, because not all kernels have netem.
 func delay(do func(func() error) error, by time.Duration) (undo func() error, err error) {
 	var q *nfqueue.Queue
 	table := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: "kubeveil_bench_delay"}
@@ -173,7 +173,8 @@ func delay(do func(func() error) error, by time.Duration) (undo func() error, er
 	return undo, nil
 }
 
-// Roll restarts the API servers one after the other, the first one last, with more flags.
+// Roll restarts the API servers one after the other, the first one last, with the flags of more in
+// addition.
 func (b *Lab) Roll(ctx context.Context, more ...string) error {
 	for i := range slices.Backward(b.Cluster.Control.Servers) {
 		flags := append(serverFlags(), more...)

@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 )
 
-// CopyTCP is a proxy of connections at addr: each goes to one of the servers in turns, and its
-// bytes are copied, by splice(2) as net.TCPConn does.
+// CopyTCP runs a TCP proxy at addr until ctx is done. It distributes connections to the servers
+// round-robin and copies their bytes, by splice(2) as net.TCPConn does.
 func CopyTCP(ctx context.Context, addr string, servers []netip.AddrPort) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -32,7 +32,7 @@ func CopyTCP(ctx context.Context, addr string, servers []netip.AddrPort) error {
 	})
 }
 
-// join copies both ways until both ends have closed.
+// join connects to the server at to, and copies both ways until both ends have closed.
 func join(ctx context.Context, near *net.TCPConn, to string) error {
 	defer near.Close()
 	var d net.Dialer
@@ -55,9 +55,9 @@ func join(ctx context.Context, near *net.TCPConn, to string) error {
 	return errors.Join(errs[:]...)
 }
 
-// Impersonate is a proxy of requests at addr, in the shape of KubeGateway: it ends the client's TLS
-// and sends each request to one of the servers in turns, over TLS of its own, with the user of the
-// client's certificate in a header.
+// Impersonate runs an HTTP proxy at addr until ctx is done, in the shape of KubeGateway. It
+// terminates the client's TLS and distributes requests to the servers round-robin, over its own TLS
+// connections. A header of each request names the user of the client's certificate.
 func Impersonate(ctx context.Context, dir, addr string, servers []netip.AddrPort) error {
 	near, err := serving(dir)
 	if err != nil {

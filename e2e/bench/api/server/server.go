@@ -19,7 +19,7 @@ import (
 // ObjectPath is the path that clients GET.
 const ObjectPath = "/api/v1/namespaces/default/configmaps/bench"
 
-// Names in certificates and headers.
+// Users in the certificates of clients and of the proxy, and names of headers.
 const (
 	User      = "system:node:bench"
 	ProxyUser = "bench:proxy"
@@ -29,7 +29,7 @@ const (
 	headerImpersonate = "Impersonate-User"
 )
 
-// Object is the ConfigMap, as an API server writes it.
+// Object is the JSON of the ConfigMap that the servers return.
 var Object = func() []byte {
 	b, err := json.Marshal(map[string]any{
 		"kind": "ConfigMap", "apiVersion": "v1",
@@ -48,8 +48,8 @@ type server struct {
 	requests atomic.Int64
 }
 
-// ServeHTTP answers a GET of the object. Its headers name the server and the user for which the
-// server took the client: the user of the certificate, or the one that the proxy impersonates.
+// ServeHTTP answers a GET of the object. Headers of the answer name the server and the user: the
+// user of the client's certificate, or the user that the proxy impersonates.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	who := r.TLS.PeerCertificates[0].Subject.CommonName
@@ -71,8 +71,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(Object)
 }
 
-// Serve is an API server at addrs. How many requests it has had is read at the socket name.sock in
-// dir, where certificates are, too.
+// Serve runs an API server at addrs until ctx is done. dir is the folder with the certificates. The
+// socket name.sock in dir returns the number of requests that the server received.
 func Serve(ctx context.Context, dir, name string, addrs ...string) error {
 	s := &server{name: name}
 	config, err := serving(dir)
@@ -99,6 +99,8 @@ func Serve(ctx context.Context, dir, name string, addrs ...string) error {
 	return First(ctx, all...)
 }
 
+// Socket returns the path of the socket at which the server called name returns its number of
+// requests.
 func Socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
 
 // First returns the error of the function that ends first, or nil when ctx is done.
@@ -126,7 +128,8 @@ func serving(dir string) (*tls.Config, error) {
 	return config, nil
 }
 
-// Credentials has the certificate of this name, and trusts the authority.
+// Credentials returns a TLS configuration with the certificate called name in dir, which trusts the
+// authority ca.crt in dir.
 func Credentials(dir, name string) (*tls.Config, error) {
 	file := func(end string) string { return filepath.Join(dir, name+end) }
 	cert, err := tls.LoadX509KeyPair(file(".crt"), file(".key"))

@@ -1,6 +1,7 @@
-// Package testbed makes the namespaces of the suite's latencies: three API servers in memory, a
-// node with what veild has in force, and one without. It has the addresses of all.
+// Package testbed makes the namespaces in which the suite measures latencies: three API servers in
+// memory, a node with everything that veild installs, and a node without it. It also defines their
+// addresses.
 //
-// Nothing is touched but what it has made, and all of it goes with the process. Start reading at
-// New.
+// It changes only namespaces, cgroups and folders that it made, and all of them end with the
+// process. Start reading at New.
 package testbed

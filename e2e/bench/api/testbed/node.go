@@ -22,12 +22,12 @@ import (
 type node struct {
 	number     int
 	space, pod *suite.Space
-	// group has the clients in it.
+	// group is the cgroup of the clients.
 	group *os.File
 	undo  []func() error
 }
 
-// node makes node i, without anything of ours.
+// node makes node i with its pod and its links to the servers, without anything of Kubeveil.
 func (g *Testbed) node(ctx context.Context, i int) (err error) {
 	n := &node{number: i}
 	g.nodes[i] = n
@@ -70,7 +70,8 @@ func (g *Testbed) node(ctx context.Context, i int) (err error) {
 			fmt.Sprintf("route add default via %s", six(gateway(i))))...))
 }
 
-// ours puts into force what veild has on a node, and entry 0 with the servers.
+// ours installs everything that veild installs on a node except tunnels, and a service table with
+// entry 0, whose backends are the servers. pins is the folder for pins of BPF objects.
 func (n *node) ours(ctx context.Context, pins string) error {
 	pod := podAddr(n.number)
 	if err := n.space.IP(ctx, fmt.Sprintf("link set pod group %d", abi.PodGroup),
@@ -99,7 +100,7 @@ func (n *node) ours(ctx context.Context, pins string) error {
 	return err
 }
 
-// addrs are the node's own addresses.
+// addrs returns the node's own addresses.
 func (n *node) addrs() (out []netip.Addr) {
 	for k := range serverCount {
 		near, _ := wire(n.number, k)
@@ -108,8 +109,8 @@ func (n *node) addrs() (out []netip.Addr) {
 	return out
 }
 
-// translate fills a table with entry 0 and attaches the programs at links and at sockets, in the
-// namespace of the calling thread.
+// translate fills a service table with entry 0 and attaches the programs at links and at sockets,
+// in the namespace of the calling thread.
 func (n *node) translate(pins string) error {
 	log, limits := slog.New(slog.DiscardHandler), service.DefaultLimits
 	t, err := bpfmaps.Open(bpfmaps.Config{Dir: pins, Limits: limits, Links: true,

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Own begins the names of the suite's cgroups and folders.
+// Own is the prefix of the names of the suite's cgroups and folders.
 const Own = suite.Prefix("kubeveil-bench-api-")
 
 // Numbers of the nodes.
@@ -38,12 +38,12 @@ const (
 	serverPort  = 6443
 )
 
-// Addresses that clients dial besides the servers' Own.
+// Addresses that clients dial, besides the servers' own addresses.
 var (
 	Frontend  = netip.MustParseAddrPort("198.19.0.1:443")
 	Frontend6 = netip.AddrPortFrom(six(Frontend.Addr()), Frontend.Port())
-	// HostFrontend is the address in services.apiFrontends, in place of a load balancer. No host
-	// has it.
+	// HostFrontend is the address in services.apiFrontends, where clusters have the address of a
+	// load balancer. No host has this address.
 	HostFrontend  = netip.MustParseAddrPort("198.18.9.1:6443")
 	HostFrontend6 = netip.AddrPortFrom(six(HostFrontend.Addr()), HostFrontend.Port())
 	ProxyTCP      = netip.MustParseAddrPort("127.0.0.1:7445")
@@ -51,10 +51,10 @@ var (
 	ProxyReTLS    = netip.MustParseAddrPort("127.0.0.1:7447")
 )
 
-// services has the addresses of services.
+// services is the range of service addresses.
 var services = netip.MustParsePrefix("198.19.0.0/24")
 
-// Servers are the addresses of the API servers.
+// Servers returns the IPv4 addresses of the API servers.
 func Servers() (out []netip.AddrPort) {
 	for i := range serverCount {
 		out = append(out, netip.AddrPortFrom(serverAddr(i), serverPort))
@@ -62,7 +62,7 @@ func Servers() (out []netip.AddrPort) {
 	return out
 }
 
-// Servers6 are those over IPv6.
+// Servers6 returns the IPv6 addresses of the API servers.
 func Servers6() (out []netip.AddrPort) {
 	for _, a := range Servers() {
 		out = append(out, netip.AddrPortFrom(six(a.Addr()), a.Port()))
@@ -70,14 +70,14 @@ func Servers6() (out []netip.AddrPort) {
 	return out
 }
 
-// six returns the IPv6 address that stands beside an IPv4 address of the ground: all have both.
+// six returns the IPv6 counterpart of an IPv4 address of the test bed. Every host has both.
 func six(a netip.Addr) netip.Addr {
 	b := netip.MustParseAddr("fd42:0:0:18::").As16()
 	copy(b[12:], a.AsSlice())
 	return netip.AddrFrom16(b)
 }
 
-// both returns a prefix of IPv4 and the one beside it.
+// both returns an IPv4 prefix and its IPv6 counterpart.
 func both(p netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{p, netip.PrefixFrom(six(p.Addr()), 96+p.Bits())}
 }
@@ -94,7 +94,7 @@ func addresses(link string, a netip.Addr, bits int) (lines []string) {
 	return lines
 }
 
-// routes are lines of ip(8) that add routes.
+// routes returns the lines of ip(8) that add routes of both families to a prefix.
 func routes(to netip.Prefix, via netip.Addr) []string {
 	pair := both(to)
 	return []string{fmt.Sprintf("route add %s via %s", pair[0], via),
@@ -104,7 +104,8 @@ func routes(to netip.Prefix, via netip.Addr) []string {
 func serverAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 3, byte(i + 1)}) }
 func serverName(i int) string     { return fmt.Sprintf("server-%d", i+1) }
 
-// podNet is the network between a node and its pod, podAddr the pod's address, gateway the node's.
+// podNet returns the network between a node and its pod. podAddr returns the pod's address in it,
+// gateway the node's address.
 func podNet(node int) netip.Prefix { return netip.PrefixFrom(gateway(node), 24).Masked() }
 func podAddr(node int) netip.Addr  { return netip.AddrFrom4([4]byte{198, 18, byte(node), 2}) }
 func gateway(node int) netip.Addr  { return netip.AddrFrom4([4]byte{198, 18, byte(node), 1}) }
@@ -117,20 +118,20 @@ func wire(node, server int) (near, far netip.Addr) {
 	return at(1), at(2)
 }
 
-// Testbed is the servers and the nodes. Use New, then Close.
+// Testbed holds the servers, the nodes and the proxies. Use New, then Close.
 type Testbed struct {
 	servers [serverCount]*suite.Space
 	nodes   [nodeCount]*node
 	groups  *suite.Groups
 	pins    *bpffs.FS
-	// dir has certificates, sockets and files of programs.
+	// dir is the folder with certificates, sockets and files of programs.
 	dir     string
 	self    suite.Self
 	daemons []*suite.Daemon
 }
 
-// New makes all of it, with programs that are self as a child. The Testbed must be closed also
-// after an error.
+// New makes a Testbed. self starts its servers and proxies, and haproxy is the path of haproxy. The
+// caller must close the Testbed also after an error.
 func New(ctx context.Context, self suite.Self, haproxy string) (*Testbed, error) {
 	g := &Testbed{self: self}
 	var err error
@@ -186,7 +187,7 @@ func (g *Testbed) certificates() error {
 		a.Client("proxy", server.ProxyUser))
 }
 
-// start starts a program that lives as long as the ground.
+// start starts a program that runs until the Testbed is closed, and waits until it listens on port.
 func (g *Testbed) start(ctx context.Context, s *suite.Space, port uint16, argv ...string) error {
 	d, err := s.Start(ctx, suite.Program{Argv: argv, Ports: []uint16{port}})
 	if err == nil {
@@ -195,7 +196,7 @@ func (g *Testbed) start(ctx context.Context, s *suite.Space, port uint16, argv .
 	return err
 }
 
-// proxies starts the proxies, on loopback of the node of ours.
+// proxies starts the proxies on loopback of the node Ours.
 func (g *Testbed) proxies(ctx context.Context, haproxy string) error {
 	config := peer.HAProxy(runtime.NumCPU(), peer.Frontend{Name: "api", At: ProxyHAProxy,
 		Servers: Servers()})
@@ -212,7 +213,8 @@ func (g *Testbed) proxies(ctx context.Context, haproxy string) error {
 			g.self.Argv("impersonate", g.dir, ProxyReTLS.String())...))
 }
 
-// Load runs clients on a node, or in its pod.
+// Load runs clients on a node or, with pod, in its pod, and returns their outcome. A failed request
+// is an error.
 func (g *Testbed) Load(ctx context.Context, node int, pod bool, l client.Load) (client.Outcome,
 	error) {
 	l.Dir = g.dir
@@ -231,7 +233,7 @@ func (g *Testbed) Load(ctx context.Context, node int, pod bool, l client.Load) (
 	return o, o.Sound()
 }
 
-// command prepares a program on a node, or in its pod.
+// command returns a command that runs on a node or, with pod, in its pod.
 func (g *Testbed) command(ctx context.Context, node int, pod bool, argv ...string) *exec.Cmd {
 	n := g.nodes[node]
 	if pod {
@@ -240,7 +242,7 @@ func (g *Testbed) command(ctx context.Context, node int, pod bool, argv ...strin
 	return n.space.Command(ctx, n.group, argv[0], argv[1:]...)
 }
 
-// Requests returns how many requests the servers have had.
+// Requests returns the number of requests that all servers received.
 func (g *Testbed) Requests(ctx context.Context) (sum int, err error) {
 	for i := range serverCount {
 		n, err := g.requestsOf(ctx, serverName(i))
@@ -274,7 +276,7 @@ func (g *Testbed) requestsOf(ctx context.Context, name string) (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// Close takes everything away.
+// Close ends all programs and removes everything that New made.
 func (g *Testbed) Close() error {
 	for _, d := range g.daemons {
 		d.Close()
