@@ -16,11 +16,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker/supervisor"
 )
 
-// tookFD is the descriptor on which a child reports that it took the device over.
+// tookFD is the descriptor to which a child writes when it has taken over the device.
 const tookFD = 3
 
-// Child serves a device if Run started this process for that, and returns its exit status. It
-// returns false, and does nothing, in other processes. A program that calls Run must call it first.
+// Child reports whether Run started this process as a device process. If so, it serves the device
+// and returns the exit status. In other processes it does nothing. A program that calls Run must
+// call Child first.
 func Child() (status int, is bool) { return suite.Child(Suite, serve) }
 
 // serve serves a device. Its arguments are the engine, the AEAD, the directory, the MTU, the number
@@ -54,8 +55,9 @@ func serve(ctx context.Context, args []string, _ io.Writer) error {
 	})
 }
 
-// stepper returns a function that receives the steps of a handover. It kills this process at the
-// step killedAt, and otherwise writes the times of the steps once the device runs again.
+// stepper returns a function that the worker calls at each step of a handover. The function kills
+// this process at the step killedAt. Otherwise it collects the times of the steps, and writes them
+// to standard error at the end of the handover.
 func stepper(killedAt string) func(string) {
 	line := stepsLine
 	return func(name string) {

@@ -17,13 +17,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// crowds are the numbers of peers with sessions of the devices that are upgraded.
+// crowds holds the numbers of peers of the devices that part crowds upgrades. Each peer has a
+// session.
 var crowds = []int{1000, 10000}
 
-// crowdUpgrades is how often each is.
+// crowdUpgrades is the number of upgrades of each of these devices.
 const crowdUpgrades = 10
 
-// crowds measures for how long a device with many peers stands still.
+// crowds measures how long a device with many peers does not forward during an upgrade.
 func (s *run) crowds(ctx context.Context) error {
 	for _, n := range crowds {
 		still, err := measureCrowd(ctx, s.dir, n, crowdUpgrades)
@@ -38,7 +39,8 @@ func (s *run) crowds(ctx context.Context) error {
 	return nil
 }
 
-// measureCrowd upgrades a device that has a session with each of n peers.
+// measureCrowd upgrades a device that has a session with each of n peers, and returns the times in
+// milliseconds during which the device did not forward.
 func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat, error) {
 	w := unbuilt(side{name: sides[0].name, file: fmt.Sprintf("c%d", n), engine: sides[0].engine},
 		1500, dir)
@@ -60,7 +62,7 @@ func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat,
 		return bench.Stat{}, err
 	}
 	if after != before {
-		return bench.Stat{}, fmt.Errorf("there were other handshakes")
+		return bench.Stat{}, fmt.Errorf("the upgrades caused new handshakes")
 	}
 
 	at, err := readSteps(filepath.Join(w.dir, strconv.Itoa(nodeA), "log"))
@@ -79,7 +81,7 @@ func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat,
 	return bench.Summarize(still), nil
 }
 
-// crowd starts a device process and makes a session of it with each of n peers, whose far ends are
+// crowd starts a device process and makes a session between it and each of n peers. All peers share
 // one socket on loopback of the device's namespace.
 func (w *world) crowd(ctx context.Context, n int) error {
 	if err := w.add(nodeA); err != nil {
@@ -110,7 +112,7 @@ func (w *world) crowd(ctx context.Context, n int) error {
 	return w.greetAll(ctx, noise.PublicKey(public), keys)
 }
 
-// greetAll makes a session of the device of node a with the owner of each key.
+// greetAll makes a session between the device of node a and a peer for each key.
 func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgkey.Private) error {
 	arena := new(secret.Arena)
 	defer arena.Close()
@@ -150,7 +152,8 @@ func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgk
 	return w.sessions(len(keys))
 }
 
-// sessions checks that the device of node a had a handshake with so many peers.
+// sessions returns an error unless the device of node a had a handshake with at least 99 % of want
+// peers.
 func (w *world) sessions(want int) error {
 	lines, err := get(w.socket(nodeA))
 	if err != nil {

@@ -3,15 +3,16 @@
 //
 //	pod a ── node a (veil0) ══ UDP ══ node b (veil0) ── pod b
 //
-// Each side has four network namespaces of its own; its two device processes are this program. All
-// sides exist at once and are measured one after the other in each round, in an order that is
-// drawn. A ratio is of two samples of one round.
+// Each side has its own four network namespaces. Its two device processes are child processes of
+// this program. All sides exist at the same time. Each round measures them one after the other, in
+// random order. A ratio is formed from two samples of one round.
 //
-// CPU is the time of the two device processes, or proxies (/proc/PID/stat), in core-seconds a 10^9
-// bytes.
+// CPU is the CPU time of the two device processes, or of the two proxies (/proc/PID/stat), in
+// core-seconds per 10^9 bytes.
 //
-// It is larger than most packages: all lanes share one world of namespaces and device processes,
-// and the load is written here, so that it costs less than what it measures.
+// The package is larger than most, because all parts share the type world, which has the namespaces
+// and device processes. It also has its own load generators, so that the load costs less CPU than
+// what it measures.
 //
 // Start reading at Run.
 package engine

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// turnRate is the number of datagrams per second that flows that take turns send together.
+	// turnRate is the total number of datagrams per second in flows_in_turn, over all flows.
 	turnRate = 40_000
-	// turnBurst is how many of these datagrams are sent at once.
+	// turnBurst is the number of these datagrams that are sent at once.
 	turnBurst = 256
 )
 
-// flowCounts are the numbers of flows that are compared with one.
+// flowCounts are the numbers of flows that are compared with one flow.
 var flowCounts = []int{64, 256}
 
-// flowGroups compare many inner flows with one flow, and with as many flows of wireguard-go. One
-// group has TCP streams. The other has datagrams of flows that take turns, which is the worst case
-// for a receiver that coalesces; its value is CPU per datagram.
+// flowGroups returns groups that compare many inner flows with one flow, and with as many flows
+// through wireguard-go. One group has TCP streams. In the other, flows send single datagrams in
+// turn, which is the worst case for a receiver that coalesces; its value is CPU per datagram.
 //
 // With many streams, TCP itself sends smaller superpackets and more acknowledgements. To show what
-// that costs any engine, many flows of wireguard-go are compared with one of wireguard-go.
+// that costs any engine, a pair also compares many flows of wireguard-go with one of wireguard-go.
 func (s *run) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 	ours, reference := worlds[sides[0].name], worlds[sides[2].name]
 	group := func(name string, unit bench.Unit, measure func(context.Context, *world,
@@ -62,8 +62,8 @@ func (s *run) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
 	}
 }
 
-// turns measures the CPU time per datagram from pod a to pod b, in microseconds, while flows send
-// in turn.
+// turns sends datagrams from pod a to pod b for d, by flows that send in turn. It returns the CPU
+// time per datagram in microseconds.
 func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sample, error) {
 	var server *net.UDPConn
 	if err := w.spaces[podB].Do(func() (err error) {
@@ -130,7 +130,7 @@ func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sa
 	return bench.Sample{Value: float64((after - cpu).Microseconds()) / float64(n)}, nil
 }
 
-// takeTurns sends datagrams in bursts for a time, each by the next socket.
+// takeTurns sends datagrams in bursts for d, each by the next of clients.
 func takeTurns(ctx context.Context, clients []net.Conn, d time.Duration) error {
 	payload := make([]byte, udpPayload)
 	began := time.Now()

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// garbageRate is how many messages of garbage a node gets, a second.
+	// garbageRate is the number of garbage messages per second that a node receives.
 	garbageRate = 10_000
-	// garbageRounds is how often a first packet is measured with and without it.
+	// garbageRounds is the number of first packets that are measured with and without garbage.
 	garbageRounds = 10
-	// garbageWindow is how long a first packet is waited for. Without a session it would come with
-	// the next attempt, after 5 s.
+	// garbageWindow bounds the wait for a first packet. If the first handshake fails, the packet
+	// comes after the next attempt, 5 s later.
 	garbageWindow = 6 * time.Second
 )
 
-// garbage measures how long the first packet to a peer without a session takes beside messages that
-// have the size of handshakes and are random.
+// garbage measures how long the first packet to a peer without a session takes while the peer
+// receives garbage: random messages of the size of a handshake initiation.
 func (s *run) garbage(ctx context.Context) error {
 	c, err := s.measureGarbage(ctx, garbageRounds)
 	if err == nil {
@@ -69,8 +69,8 @@ func (s *run) measureGarbage(ctx context.Context, rounds int) (c bench.Case, err
 		"no garbage")
 }
 
-// firstPacket removes node b from node a and adds it again. It returns how long the first datagram
-// took, in ms.
+// firstPacket removes peer b from node a and adds it again. It returns the time from then until a
+// datagram of the load s arrives, in milliseconds.
 func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 	peer, err := w.peerOf(nodeA)
 	if err != nil {
@@ -98,7 +98,7 @@ func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 	return float64(time.Since(from)) / 1e6, nil
 }
 
-// peerOf returns the line that names the peer of a node.
+// peerOf returns the line "public_key=…" of the peer of a node's device.
 func (w *world) peerOf(i int) (string, error) {
 	lines, err := get(w.socket(i))
 	if err != nil {
@@ -112,7 +112,7 @@ func (w *world) peerOf(i int) (string, error) {
 	return "", fmt.Errorf("node %d has no peer", i)
 }
 
-// flood sends garbage to node b until ctx ends, from a socket of node a's namespace.
+// flood sends garbage from node a to node b until ctx is done.
 func (w *world) flood(ctx context.Context) error {
 	var c *net.UDPConn
 	if err := w.spaces[nodeA].Do(func() (err error) {

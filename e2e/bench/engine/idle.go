@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	// idlePeers is how many peers have a session and send nothing but keepalives.
+	// idlePeers is the number of peers that have a session and send only keepalives.
 	idlePeers = 1000
 	// keepalive is the interval of persistent keepalives.
 	keepalive = 25 * time.Second
-	// idleWindow is how long they are watched: two keepalives of each.
+	// idleWindow is the duration of the measurement: two keepalives of each peer.
 	idleWindow = 2 * keepalive
-	// greeting is the pause between two peers' handshakes: fewer a second than bring cookies.
+	// greeting is the pause between the handshakes of two peers. At a higher rate, the device would
+	// answer with cookies.
 	greeting = 10 * time.Millisecond
 )
 
@@ -41,8 +42,8 @@ type idler struct {
 	keys    *noise.Keys
 }
 
-// idle measures what a device process costs that has a session with each of idlePeers. Both engines
-// are measured at the same time: neither does anything else.
+// idle measures the memory and CPU time of a device process that has a session with each of
+// idlePeers. Both engines are measured at the same time, because both are idle.
 func (s *run) idle(ctx context.Context) error {
 	var worlds []*world
 	defer func() {
@@ -100,7 +101,7 @@ func (s *run) idle(ctx context.Context) error {
 	return nil
 }
 
-// cost holds the CPU time and memory of a device process.
+// cost is a snapshot of the cost of a device process.
 type cost struct {
 	cpu      time.Duration
 	resident float64 // MiB
@@ -124,7 +125,7 @@ func costs(worlds []*world) (out []cost, err error) {
 	return out, nil
 }
 
-// sentBytes returns what a device sent to all its peers, bytes.
+// sentBytes returns the number of bytes that a device sent to all its peers.
 func (w *world) sentBytes() (sum int64, err error) {
 	lines, err := get(w.idleSocket())
 	if err != nil {
@@ -142,8 +143,8 @@ func (w *world) sentBytes() (sum int64, err error) {
 	return sum, nil
 }
 
-// idleDevice returns the name of the device of a veil-wg process. wg(8) finds its socket by the
-// name of the device.
+// idleDevice returns the name of the device of part idle. The name is unique on this machine,
+// because the socket of the device is in a folder that all network namespaces share.
 func (w *world) idleDevice() string {
 	n := os.Getpid() * 2
 	if w.side.engine == worker.EngineKubeveil {
@@ -156,7 +157,8 @@ func (w *world) idleSocket() string {
 	return filepath.Join(abi.WireGuardSocketDir, w.idleDevice()+".sock")
 }
 
-// startIdle starts the program as users run it: this one is larger.
+// startIdle starts the veil-wg program as the device process, because a child process of this
+// larger program would use more memory.
 func (w *world) startIdle(program string) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
@@ -177,7 +179,8 @@ func (w *world) startIdle(program string) error {
 }
 
 // idle starts a device process and makes a session between it and each of idlePeers. The peers are
-// sockets of this process on loopback of the device's namespace. end closes them.
+// sockets of this process on loopback of the device's namespace. end closes them and removes the
+// device's socket.
 func (w *world) idle(ctx context.Context, program string) (end func(), err error) {
 	arena := new(secret.Arena)
 	var peers []*idler
@@ -236,8 +239,8 @@ func (w *world) idle(ctx context.Context, program string) (end func(), err error
 	return closeAll, nil
 }
 
-// newIdler makes the far end of peer i, with an address of its own: an engine limits the handshakes
-// of each.
+// newIdler makes the far end of peer i. Each peer has its own address, because an engine limits the
+// handshakes per address.
 func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
 	p := &idler{}
 	key, err := wgkey.Generate()
@@ -262,7 +265,8 @@ func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
 	})
 }
 
-// greet begins a session and confirms it by a keepalive.
+// greet makes a session with the device and confirms it by a keepalive. It answers a cookie by
+// another attempt.
 func (p *idler) greet(device noise.PublicKey, worker *aead.Worker, index uint32) error {
 	stamper := noise.NewStamper(device)
 	p.id.Precompute(p.secrets, &device)
@@ -296,7 +300,7 @@ func (p *idler) greet(device noise.PublicKey, worker *aead.Worker, index uint32)
 	return errors.New("no session after five attempts")
 }
 
-// confirm sends the first keepalive of a session, without which its responder does not use it.
+// confirm sends the first keepalive of a session. The responder uses the session only after it.
 func (p *idler) confirm(worker *aead.Worker, receiver uint32) error {
 	const header = 16
 	msg := make([]byte, header+aead.Overhead)

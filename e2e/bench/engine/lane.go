@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	// upgradeStream is the rate of the stream beside the datagrams, bits per second.
+	// upgradeStream is the rate of the TCP stream beside the datagrams, in bits per second.
 	upgradeStream = 1_000_000_000
-	// upgradeWindow is the least time of an upgrade and of its control.
+	// upgradeWindow is the minimum duration of the measurement of an upgrade and of its control.
 	upgradeWindow = time.Second
-	// settled is the time after which handshakes that crossed have ended.
+	// settled is the time after which simultaneous handshakes have ended.
 	settled = time.Second
-	// youngest is an age that no session reaches at which it is renewed: a handshake before is due
-	// to an upgrade (WireGuard's Rekey-After-Time is 120 s).
+	// youngest is shorter than the age at which WireGuard renews a session (Rekey-After-Time,
+	// 120 s). In a run that is shorter than youngest, each new handshake is caused by an upgrade.
 	youngest = 110 * time.Second
 )
 
-// noHandover names the control of upgrades.
+// noHandover is the name of the control of upgrades in results.
 const noHandover = "no handover"
 
 // window holds the results of a load during an upgrade, or during its control.
 type window struct {
 	took  time.Duration
-	pause time.Duration // the longest time of a datagram, either way
+	pause time.Duration // the longest one-way time of a datagram, in either direction
 	rate  float64       // of the stream, Mbit/s
 }
 
-// upgrades are handovers of the nodes' devices in turn, under a load that never ends.
+// upgrades upgrades the devices of both nodes in turn under a continuous load.
 type upgrades struct {
 	w           *world
-	there, back *steady
+	there, back *steady // the load from pod a to pod b, and back
 	up, control []window
 	handshakes  int
-	last        [2]string // handshake of each node
+	last        [2]string // time of the last handshake of each node
 }
 
 // upgrades measures upgrades at all MTUs.
@@ -58,8 +58,8 @@ func (s *run) upgrades(ctx context.Context) error {
 	})
 }
 
-// measureUpgrades measures upgrades, each beside a control: the same load for the same time without
-// one.
+// measureUpgrades measures upgrades at an MTU. Each is followed by its control: the same load for
+// the same time without an upgrade.
 func (s *run) measureUpgrades(ctx context.Context, mtu int) ([]bench.Case, []report.Table, error) {
 	w, err := build(ctx, side{name: sides[0].name, file: "u", engine: sides[0].engine}, mtu, s.dir)
 	defer w.close()
@@ -98,7 +98,8 @@ func (s *run) measureUpgrades(ctx context.Context, mtu int) ([]bench.Case, []rep
 	return append(cases, still...), phases, err
 }
 
-// begin starts the load. Datagrams that wait for the first session are not counted.
+// begin waits until both directions have a session, and then starts the load. Datagrams that wait
+// for the first session therefore do not count.
 func (u *upgrades) begin(ctx context.Context) (err error) {
 	for _, way := range []struct {
 		load     **steady
@@ -121,7 +122,8 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 		}
 	}
 
-	// Both nodes begin a handshake at first, and the second one may end when datagrams flow.
+	// Both nodes initiate a handshake at the start. The second handshake may end after the first
+	// datagrams have arrived.
 	if err := sleep(ctx, settled); err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 	return nil
 }
 
-// end ends the load and returns how many datagrams were lost. A second call does nothing.
+// end ends the load and returns the number of lost datagrams. A second call returns 0.
 func (u *upgrades) end() (lost int) {
 	for _, s := range []**steady{&u.there, &u.back} {
 		if *s != nil {
@@ -144,7 +146,7 @@ func (u *upgrades) end() (lost int) {
 	return lost
 }
 
-// one upgrades a node, and then measures its control.
+// one measures an upgrade of a node, and then the control.
 func (u *upgrades) one(ctx context.Context, node int) error {
 	up, err := u.window(ctx, upgradeWindow, func() error { return u.w.upgrade(node, "") })
 	if err != nil {
@@ -165,7 +167,7 @@ func (u *upgrades) one(ctx context.Context, node int) error {
 	return err
 }
 
-// window does something under the load, for a time or longer.
+// window calls do under the load and measures the load from then for at least least.
 func (u *upgrades) window(ctx context.Context, least time.Duration, do func() error) (window,
 	error) {
 	from, before := time.Now(), u.there.carried.Load()
@@ -194,7 +196,7 @@ func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
 		control := u.control[i]
 		pause = append(pause, milliseconds(up.pause))
 		still = append(still, milliseconds(control.pause))
-		// A result has no negative figure: where the control was longer, nothing is above it.
+		// Results have no negative figures, so 0 means that the control's pause was longer.
 		above = append(above, milliseconds(max(up.pause-control.pause, 0)))
 		rate, free = append(rate, up.rate), append(free, control.rate)
 	}
@@ -215,10 +217,11 @@ func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
 	return append(out, p, r), err
 }
 
-// stepsLine is the prefix of the line in which a device process writes the times of the steps.
+// stepsLine is the prefix of the log line with the times of the steps of a handover.
 const stepsLine = "handover steps:"
 
-// phases returns how long the device did not forward, and the parts of that time.
+// phases returns a case of the times during which the device did not forward, and a table of the
+// steps of that time.
 func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
 	var at [2]map[string][]time.Duration
 	for i := range at {
@@ -272,7 +275,8 @@ func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
 		[]report.Table{table}, nil
 }
 
-// readSteps returns the times since boot of each step in the log of a node, in their order.
+// readSteps returns the times of each step in the log of a node, as times since boot in ascending
+// order, keyed by the name of the step.
 func readSteps(path string) (map[string][]time.Duration, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -18,13 +18,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// bufferSize is the size of a stream's reads and writes, bytes.
+// bufferSize is the size of a stream's reads and writes in bytes.
 const bufferSize = 256 << 10
 
-// warmUp is the time for which a stream runs before it is measured.
+// warmUp is the time for which a load runs before its measurement begins.
 const warmUp = 300 * time.Millisecond
 
-// throughput measures streams from pod a to pod b for a time.
+// throughput measures TCP streams from pod a to pod b for d. It returns the sum of their rates in
+// Mbit/s, and the CPU time.
 func (w *world) throughput(ctx context.Context, streams int,
 	d time.Duration) (bench.Sample, error) {
 	var got atomic.Int64
@@ -68,7 +69,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// streams starts TCP streams from pod a to pod b, and counts what arrives.
+// streams starts n TCP streams from pod a to pod b, and adds the bytes that arrive to got. end ends
+// the streams.
 func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func(), err error) {
 	var all []net.Conn
 	var wg sync.WaitGroup
@@ -115,7 +117,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		all = append(all, c, s)
 	}
 
-	// Streams that send would hold up the connections of others.
+	// Send only after all streams are connected, because sending streams would delay connects.
 	for i := 0; i < len(all); i += 2 {
 		c, s := all[i], all[i+1]
 		wg.Go(func() {
@@ -142,8 +144,8 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 	return closeAll, nil
 }
 
-// latency measures round trips of 64-byte datagrams, one at a time, in microseconds; with streams
-// beside them.
+// latency measures round trips of 64-byte datagrams, one at a time, for d. It returns their median
+// and 99th percentile in microseconds. TCP streams run meanwhile if streams is not 0.
 func (w *world) latency(ctx context.Context, streams int, d time.Duration) (bench.Sample, error) {
 	if streams > 0 {
 		var got atomic.Int64
@@ -207,11 +209,11 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 	return bench.Sample{Value: bench.Quantile(times, 0.5), P99: bench.Quantile(times, 0.99)}, nil
 }
 
-// lostAfter is the wait after which an answer counts as lost.
+// lostAfter is the time after which a datagram without an answer counts as lost.
 var lostAfter = unix.Timeval{Sec: 1}
 
-// blocking opens a datagram socket of a pod, on which a thread waits in the kernel. Go's poller
-// would add its own wake-ups to the tunnel's wake-ups.
+// blocking opens a datagram socket in a pod, with blocking reads. Reads through Go's poller would
+// add the poller's wake-ups to the latency.
 func (w *world) blocking(pod int) (fd int, err error) {
 	err = w.spaces[pod].Do(func() (err error) {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -229,7 +231,7 @@ func (w *world) blocking(pod int) (fd int, err error) {
 	return fd, err
 }
 
-// connect connects a socket to the address of another.
+// connect connects the socket fd to the local address of the socket to.
 func connect(fd, to int) error {
 	a, err := unix.Getsockname(to)
 	if err != nil {
@@ -258,7 +260,7 @@ func echo(fd int, stop <-chan struct{}) {
 	}
 }
 
-// answer waits for the answer of that number, and reports whether it came.
+// answer waits for the datagram with a number, and reports whether it came within lostAfter.
 func answer(fd int, b []byte, number uint64) bool {
 	for {
 		n, err := unix.Read(fd, b)

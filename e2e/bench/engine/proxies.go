@@ -14,8 +14,8 @@ import (
 )
 
 // A pair of proxies carries TCP like a service mesh: pod a connects to the proxy of its node, which
-// connects by mutual TLS 1.3 to the other one. Each connection costs a handshake, and only TCP is
-// carried.
+// connects by mutual TLS 1.3 to the proxy of the other node. Each connection costs a handshake, and
+// the pair carries TCP only.
 
 const (
 	// proxied is the port of the server in pod b, and of the proxy of node a.
@@ -24,8 +24,9 @@ const (
 	tlsPort = 9443
 )
 
-// proxyConfig is haproxy's configuration. Its arguments are the address to bind and the server,
-// each with its options. The buffers hold 64 KiB, the size with which haproxy carries most.
+// proxyConfig is the format of haproxy's configuration. Its arguments are the address to bind and
+// the server, each with its options. The buffers hold 64 KiB, which gives haproxy its highest
+// throughput.
 const proxyConfig = `global
   maxconn 2000
   nbthread 2
@@ -40,7 +41,7 @@ listen pods
   server other %s
 `
 
-// tlsOptions apply to both sides: mutual authentication, and one cipher suite.
+// tlsOptions are haproxy's TLS options of both proxies: mutual authentication, one cipher suite.
 const tlsOptions = "ssl crt %[1]s/node.pem ca-file %[1]s/node.pem verify required " +
 	"ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256"
 
@@ -74,8 +75,8 @@ func (w *world) startProxies(ctx context.Context) error {
 	return nil
 }
 
-// writeCertificate writes a key and a certificate that signs itself, which both proxies have and
-// trust, into one file.
+// writeCertificate writes a key and its self-signed certificate into one file. Both proxies use and
+// trust this certificate.
 func writeCertificate(dir string) error {
 	if _, err := authority.New(dir); err != nil {
 		return err

@@ -15,10 +15,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// side is one thing that is measured.
+// side is one side of the comparison. file is the prefix of its folder. engine is "" for sides
+// without a device process. aead is "" for the engine's own choice.
 type side struct{ name, file, engine, aead string }
 
-// sides are all. The engine is compared with each of the others.
+// sides lists all sides. The first is Kubeveil's engine.
 var sides = []side{
 	{"kubeveil", "k", worker.EngineKubeveil, ""},
 	{"kubeveil with x/crypto", "x", worker.EngineKubeveil, "x/crypto"},
@@ -33,8 +34,8 @@ const tlsPair = "TLS proxies"
 // Suite is the name of this suite in pkg/bench/gates.json.
 const Suite = "bench-engine"
 
-// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
-// a part.
+// benchmark has the parts in the order in which they run. Whole is set because the names of cases
+// do not begin with the name of a part.
 var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Parts: []suite.Part[*run]{
 	{Name: "sides", Run: (*run).compare},
 	{Name: "upgrades", Run: (*run).upgrades},
@@ -43,21 +44,22 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Parts: []suite.Part[
 	{Name: "idle", Run: (*run).idle},
 }}
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
 // Options choose the measurements.
 type Options struct {
 	suite.Choice
-	// Sample is the duration of a sample of TCP. Others take half of it, or a quarter.
+	// Sample is the duration of a sample of TCP. Samples of latency take half of it; each rate of
+	// UDP takes a quarter.
 	Sample time.Duration
 	// MTUs are the MTUs of the wire.
 	MTUs []int
-	// Upgrades is the number of upgrades that are measured at each MTU.
+	// Upgrades is the number of measured upgrades at each MTU.
 	Upgrades int
 }
 
-// Check returns what is wrong with the options.
+// Check returns an error if an option is out of range.
 func (o Options) Check() error {
 	if o.Upgrades < 1 || o.Sample <= 0 || len(o.MTUs) == 0 {
 		return fmt.Errorf("%d upgrades, samples of %v, MTUs %v: want at least one of each",
@@ -75,13 +77,14 @@ func (o Options) Check() error {
 type run struct {
 	Options
 	*suite.Run
-	// dir has the files of device processes.
+	// dir is the folder of the device processes' files.
 	dir    string
 	tables []report.Table
 }
 
-// Run measures. It returns a report with the results so far whenever measuring began, also beside
-// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
+// Run measures the chosen parts and returns the report. If an error ends the run after measuring
+// began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
+// needs root, and its program must call Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -93,7 +96,8 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 			return s, err
 		}
 		r.Result.AEAD = tier.Name
-		// In memory, as on a node. The path of a socket has at most 107 bytes.
+		// The folder is in memory, as on a node. Its path is short, because the path of a socket
+		// has at most 107 bytes.
 		s.dir, err = os.MkdirTemp("/dev/shm", "kvbench-")
 		return s, err
 	})
@@ -105,7 +109,7 @@ func (s *run) Close() error { return os.RemoveAll(s.dir) }
 // keep adds cases to the result.
 func (s *run) keep(cases ...bench.Case) { s.Result.Cases = append(s.Result.Cases, cases...) }
 
-// Report has the notes of all parts.
+// Report returns the report with the tables and notes of all parts.
 func (s *run) Report() *report.Report {
 	return &report.Report{
 		Title: "Engines of the userspace tunnel",
@@ -141,7 +145,7 @@ var notes = []string{
 		"have sessions.",
 }
 
-// eachMTU measures at one MTU after the other. One that fails does not end it.
+// eachMTU calls measure for each MTU. After an error it continues with the next MTU.
 func (s *run) eachMTU(ctx context.Context, measure func(context.Context, int) error) error {
 	var errs []error
 	for _, mtu := range s.MTUs {
@@ -218,8 +222,8 @@ func (s *run) compareAt(ctx context.Context, mtu int) error {
 	return s.Interleave(ctx, groups)
 }
 
-// highestUDP returns a measure of the highest rate of UDP. Each side's search begins where the one
-// before ended.
+// highestUDP returns a measure of the highest rate of UDP. The search of a side begins at the
+// result of that side's previous search.
 func (s *run) highestUDP(segments int) func(context.Context, *world) (bench.Sample, error) {
 	hints := map[string]*float64{}
 	for _, one := range sides {

@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// udpPayload is the payload of each datagram of the search for the highest rate, bytes.
+	// udpPayload is the payload of each datagram in bytes.
 	udpPayload = 1300
-	// udpMTU is the MTU at which the rate is searched for.
+	// udpMTU is the only MTU at which the highest rate of UDP is measured.
 	udpMTU = 1500
-	// udpLoss is the share of them that may be lost.
+	// udpLoss is the largest share of datagrams that may be lost.
 	udpLoss = 0.005
-	// udpQueue is how many packets the TUN of each side holds.
+	// udpQueue is the queue length of the TUN of each node in packets.
 	udpQueue = 10_000
-	// udpSegments is how many datagrams one system call of a segmenting sender sends (UDP_SEGMENT),
-	// as stacks of QUIC do.
+	// udpSegments is the number of datagrams that a segmenting sender sends in one system call
+	// (UDP_SEGMENT), as QUIC stacks do.
 	udpSegments = 32
-	// udpBuffer is the size of the receiving socket's buffer, bytes.
+	// udpBuffer is the size of the receiving socket's buffer in bytes.
 	udpBuffer = 32 << 20
 	// drained is the time after which every datagram on the path has arrived.
 	drained = 200 * time.Millisecond
 )
 
-// highestUDP measures the highest rate of datagrams from pod a to pod b at which no more than
-// udpLoss is lost. Each system call sends segments datagrams. The search begins at hint, Mbit/s,
-// and sets it to the rate found.
+// highestUDP measures the highest rate of datagrams from pod a to pod b at which at most udpLoss is
+// lost. It sends for d at each rate, with segments datagrams per system call. The search begins at
+// *hint, in Mbit/s, and stores the rate that it found there.
 func (w *world) highestUDP(ctx context.Context, d time.Duration, segments int,
 	hint *float64) (out bench.Sample, err error) {
 	if w.side.engine != "" {
@@ -59,7 +59,7 @@ func (w *world) highestUDP(ctx context.Context, d time.Duration, segments int,
 	return bench.Sample{Value: got.Mbps, CPU: got.CPU}, nil
 }
 
-// setQueues sets how many packets the TUNs of both nodes hold, and returns how many they held.
+// setQueues sets the queue lengths of both nodes' TUNs in packets, and returns the former lengths.
 func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, err error) {
 	for i := range former {
 		err := w.spaces[i].Do(func() error {
@@ -77,7 +77,7 @@ func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, er
 	return former, ctx.Err()
 }
 
-// datagrams sends at a rate of payload for a time and counts what arrives.
+// datagrams sends mbps Mbit/s of payload from pod a to pod b for d and returns what arrived.
 func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 	segments int) (load.Datagrams, error) {
 	var server, client *net.UDPConn
@@ -133,8 +133,8 @@ func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 		CPU:  (after - cpu).Seconds() / (bytes / 1e9)}, nil
 }
 
-// prepare sets the buffer of a receiving socket to udpBuffer, and lets it take many datagrams at
-// once.
+// prepare sets the buffer of a receiving socket to udpBuffer, and enables UDP_GRO, so that one read
+// returns several datagrams.
 func prepare(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -149,7 +149,7 @@ func prepare(c *net.UDPConn) error {
 	return errors.Join(err, set)
 }
 
-// count counts datagrams until the socket is closed.
+// count adds the datagrams that arrive to came until the socket is closed.
 func count(c *net.UDPConn, came *atomic.Int64) {
 	b := make([]byte, 1<<16)
 	for {
@@ -161,8 +161,8 @@ func count(c *net.UDPConn, came *atomic.Int64) {
 	}
 }
 
-// pace sends datagrams, so many a system call, at a rate of payload for a time. It returns how
-// many, and in which time.
+// pace sends mbps Mbit/s of payload for d, with segments datagrams per system call. It returns the
+// number of sent datagrams and the time that passed.
 func pace(ctx context.Context, c *net.UDPConn, mbps float64, d time.Duration,
 	segments int) (sent int, took time.Duration, err error) {
 	payload := make([]byte, segments*udpPayload)

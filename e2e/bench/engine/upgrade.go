@@ -11,28 +11,29 @@ import (
 	"time"
 )
 
-// steady is numbered datagrams from one pod to another at a steady rate, and optionally a stream
-// beside them.
+// steady is a load of numbered datagrams from one pod to another at a constant rate, with an
+// optional TCP stream beside them.
 type steady struct {
 	interval time.Duration
 	stop     chan struct{}
 	mu       sync.Mutex
-	sent     []time.Duration // by number: when it was sent, since began
-	came     []time.Duration // by number: when it came after it was sent; 0 has not come
+	sent     []time.Duration // by number: the time of sending since began
+	came     []time.Duration // by number: the one-way time; 0 means not arrived
 	began    time.Time
-	carried  atomic.Int64   // bytes of the stream that came
-	wg       sync.WaitGroup // of the datagrams
-	stream   sync.WaitGroup
-	ends     []func()
+	carried  atomic.Int64   // bytes of the stream that arrived
+	wg       sync.WaitGroup // the sender of datagrams
+	stream   sync.WaitGroup // both ends of the stream
+	ends     []func()       // what close calls
 }
 
 // perSecond is the rate of steady's datagrams.
 const perSecond = 1000
 
-// burst is how often a paced stream writes.
+// burst is the interval of the writes of a paced stream.
 const burst = time.Millisecond
 
-// steadyLoad begins to send from one pod to the other, and a stream of so many bits per second.
+// steadyLoad starts a load from one pod to another. bits is the rate of its stream in bits per
+// second; 0 means no stream.
 func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady, error) {
 	s := &steady{interval: time.Second / perSecond, stop: make(chan struct{}), began: time.Now()}
 	var server, client *net.UDPConn
@@ -91,7 +92,7 @@ func (s *steady) send(c *net.UDPConn) {
 	}
 }
 
-// count returns how many datagrams were sent.
+// count returns the number of sent datagrams.
 func (s *steady) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,14 +119,15 @@ func (s *steady) receive(c *net.UDPConn) {
 	}
 }
 
-// longest returns the longest time that a datagram took which was sent since the time from.
+// longest returns the longest one-way time of the datagrams sent since from. It returns 0 if none
+// of them arrived.
 func (s *steady) longest(from time.Time) time.Duration {
 	d, _ := s.window(from, time.Now())
 	return d
 }
 
-// window returns the longest time that a datagram took which was sent from one time to another, and
-// how many of them have not come.
+// window returns the longest one-way time of the datagrams sent between from and to, and the number
+// of these datagrams that have not arrived.
 func (s *steady) window(from, to time.Time) (longest time.Duration, missing int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,7 @@ func (s *steady) window(from, to time.Time) (longest time.Duration, missing int)
 	return longest, missing
 }
 
-// lost ends the load and returns how many datagrams did not come.
+// lost ends the load and returns the number of datagrams that did not arrive.
 func (s *steady) lost() (n int) {
 	close(s.stop)
 	s.wg.Wait()
@@ -149,8 +151,8 @@ func (s *steady) lost() (n int) {
 	return n
 }
 
-// settle waits at most 2 s until all datagrams have come that were sent before a time, and returns
-// how many have not.
+// settle waits at most 2 s until all datagrams that were sent before a time have arrived. It
+// returns the number of missing ones.
 func (s *steady) settle(before time.Time) (missing int) {
 	for range 200 {
 		if _, missing = s.window(s.began, before); missing == 0 {
@@ -168,7 +170,7 @@ func (s *steady) close() {
 	s.stream.Wait()
 }
 
-// paced streams bytes at a rate.
+// paced starts a TCP stream of bits per second from one pod to another, as part of the load s.
 func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error {
 	var l net.Listener
 	if err := w.spaces[to].Do(func() (err error) {
@@ -219,7 +221,8 @@ func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error 
 	return nil
 }
 
-// handshake returns the time of a node's last handshake, as the device reports it.
+// handshake returns the time of the last handshake of a node's device, as text that is only
+// comparable for equality.
 func (w *world) handshake(i int) (string, error) {
 	lines, err := get(w.socket(i))
 	if err != nil {

@@ -20,25 +20,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Overhead of a tunnel over IPv4: IP, UDP, and WireGuard's header and tag.
+// overhead is the number of bytes that a tunnel over IPv4 adds to a packet: the headers of IP and
+// UDP, and WireGuard's header and tag.
 const overhead = 20 + 8 + 32
 
 // port is the port on which both device processes listen.
 const port = 51820
 
-// world is one side of a comparison. It has four namespaces, joined in a row: pod a, node a, node b
-// and pod b. Each node has a device process, or a proxy.
+// world is the network of one side. Its four namespaces are connected in a row: pod a, node a, node
+// b and pod b. Each node has a device process or a proxy, or neither on the clear network.
 type world struct {
 	side side
 	// engines are the engines of nodes a and b; both are side.engine except in tests.
 	engines [2]string
-	shards  int // of each device process; 0 follows the CPUs
-	mtu     int
+	shards  int // of each device process; 0 derives the number from the CPUs
+	mtu     int // of the link between the nodes, bytes
 	dir     string
-	spaces  [4]*suite.Space // node a, node b, pod a, pod b; nil does not exist
+	spaces  [4]*suite.Space // node a, node b, pod a, pod b; nil means not made
 	procs   [2]*exec.Cmd
 	proxies []*suite.Daemon
-	step    [2]string // the step of a handover at which the process that start starts is killed
+	step    [2]string // handover step at which the process from start is killed; "" means never
 	logs    []*os.File
 }
 
@@ -49,22 +50,22 @@ const (
 	podB
 )
 
-// podAddr is the address of a pod.
+// podAddr returns the address of podA or podB.
 func podAddr(pod int) string { return fmt.Sprintf("198.19.%d.2", pod-podA+1) }
 
-// unbuilt returns a world without namespaces.
+// unbuilt returns a world whose namespaces are not made yet.
 func unbuilt(s side, mtu int, dir string) *world {
 	return &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
 		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
 }
 
-// build makes a world. Call close also after an error.
+// build makes a world with all its namespaces and processes. Call close also after an error.
 func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
 	w := unbuilt(s, mtu, dir)
 	return w, w.build(ctx)
 }
 
-// add makes a namespace.
+// add makes the namespace with index i.
 func (w *world) add(i int) (err error) {
 	w.spaces[i], err = suite.NewSpace(fmt.Sprintf("%s of %s",
 		[]string{"node a", "node b", "pod a", "pod b"}[i], w.side.name))
@@ -126,8 +127,8 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 		}
 	}
 	// Tests kill node a, which then initiates a handshake. Node b must accept it, even if b has
-	// initiated one in the last 5 s. Of two handshakes that cross, the one of the greater key wins,
-	// so node a gets the greater key.
+	// initiated one in the last 5 s. Of two simultaneous handshakes, the one of the greater key
+	// wins, so node a gets the greater key.
 	pa, pb := keys[0].Public(), keys[1].Public()
 	if bytes.Compare(pa[:], pb[:]) < 0 {
 		keys[0], keys[1] = keys[1], keys[0]
@@ -160,7 +161,7 @@ func (w *world) start(i, mtu int) error {
 	return cmd.Start()
 }
 
-// errNotTaken is the error of a successor that did not take the device over.
+// errNotTaken is the error for a successor that ended before it took over the device.
 var errNotTaken = errors.New("the successor ended")
 
 // upgrade starts a successor of the device process of a node. The successor is killed at a step, or
@@ -188,8 +189,9 @@ func (w *world) upgrade(i int, step string) error {
 	return old.Wait()
 }
 
-// child returns the command of a device process of a node, which is this program again. With a pipe
-// the process takes over the device.
+// child returns the command of a device process of a node. The process is a child of this program.
+// With a pipe it takes over the device and then writes to the pipe. step is the handover step at
+// which it is killed.
 func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, error) {
 	dir := filepath.Join(w.dir, strconv.Itoa(i))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -212,7 +214,7 @@ func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, err
 	return cmd, nil
 }
 
-// configure sends the request "set" to a device process, which may still be starting.
+// configure sends the request "set" to a device process. It waits if the process is still starting.
 func configure(ctx context.Context, socket, text string) error {
 	var c net.Conn
 	var err error
@@ -255,12 +257,12 @@ func get(socket string) (lines []string, err error) {
 		lines = append(lines, in.Text())
 	}
 	if n := len(lines); n == 0 || lines[n-1] != "errno=0" {
-		return nil, errors.Join(errors.New("read device: the answer is not whole"), in.Err())
+		return nil, errors.Join(errors.New("read device: the answer is incomplete"), in.Err())
 	}
 	return lines, nil
 }
 
-// cpu returns the CPU time that the device processes or proxies used.
+// cpu returns the total CPU time of the device processes and proxies since their start.
 func (w *world) cpu() (sum time.Duration, err error) {
 	var pids []int
 	for _, p := range w.procs {
