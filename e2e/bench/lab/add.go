@@ -11,11 +11,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// workers add pods at the same time.
+// workers is the number of goroutines that add pods or nodes at the same time.
 const workers = 8
 
-// add compares the time that ADD takes in the plugin veil and in the reference plugins. No further
-// plugin is in either chain. The pods have IPv4 alone: with IPv6 the reference plugins wait for
+// add compares the time of ADD in the plugin veil and in the reference plugins. Neither chain has
+// further plugins. The pods have only IPv4, because with IPv6 the reference plugins wait for
 // duplicate address detection.
 func (r *run) add(ctx context.Context) (err error) {
 	var labs [2]*lab.Lab
@@ -40,8 +40,8 @@ func (r *run) add(ctx context.Context) (err error) {
 	return r.addMany(ctx, labs[0].Nodes()[0])
 }
 
-// addP50 returns a measure that adds pods and removes them, one after the other. Its value is the
-// median time of ADD, in milliseconds.
+// addP50 returns a measure that adds pods to n and removes them, one after the other. Its value is
+// the median time of ADD in milliseconds.
 func (r *run) addP50(n *lab.Node) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		var millis []float64
@@ -59,8 +59,8 @@ func (r *run) addP50(n *lab.Node) bench.Measure {
 	}
 }
 
-// addMany adds pods by several workers at once. It records the time that all took, and a gate that
-// fails if a pod could not be added.
+// addMany adds pods by several workers at the same time. It adds a case with the total time, and a
+// gate that is missed if an ADD failed.
 func (r *run) addMany(ctx context.Context, n *lab.Node) error {
 	var (
 		wg    sync.WaitGroup

@@ -9,11 +9,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// plainCNI leaves portmap and bandwidth out of the chain, as the reference has it.
+// plainCNI is a configuration without portmap and bandwidth in the CNI chain, as in the reference's
+// chain.
 var plainCNI = map[string]any{"cni": map[string]any{"confDir": "/etc/cni/net.d", "portmap": false,
 	"bandwidth": false}}
 
-// capped measures against the network in clear over a link on which CPU is not the limit.
+// capped compares Kubeveil with the network in clear over a link of limited rate, so that CPU is
+// not the limit.
 func (r *run) capped(ctx context.Context) (err error) {
 	const mtu = 1500
 	var pairs [2]*pair
@@ -69,7 +71,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 	return nil
 }
 
-// at measures with the links of the pair's lab limited to a rate.
+// at returns a measure that limits the links of the pair's lab to a rate and runs m.
 func (p *pair) at(rate string, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		if err := p.lab.Cap(ctx, rate); err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// beat is the time between two ADDs, two DELs and two changes of peers.
+// beat is the time between two ADDs, between two DELs, and between two changes of peers.
 const beat = time.Second
 
-// churn measures a node with many pods and peers while both change: what veild costs, how long its
-// turns take, and how long a changed peer waits until it is in the kernel.
+// churn measures a node with many pods and peers while both change. It measures veild's CPU time,
+// the duration of veild's turns, and the time until a changed peer is in the kernel.
 func (r *run) churn(ctx context.Context) (err error) {
 	s, err := r.newScaled(ctx, lab.Dual)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *run) churn(ctx context.Context) (err error) {
 	return s.measureChurn(ctx, pods)
 }
 
-// attach adds the pods that stay, by several workers, and returns them.
+// attach adds the initial pods, by several workers at the same time, and returns them.
 func (s *scaled) attach(ctx context.Context) ([]*lab.Pod, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -77,7 +77,8 @@ func (s *scaled) attach(ctx context.Context) ([]*lab.Pod, error) {
 	return pods, context.Cause(ctx)
 }
 
-// measureChurn adds a pod, deletes the oldest and changes a peer, each once a beat.
+// measureChurn adds a pod, deletes the oldest pod and changes a peer, each once per beat, and adds
+// the cases.
 func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	pid := s.node.Program("veild").PID()
 	logged, err := s.configured()
@@ -133,9 +134,8 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	return nil
 }
 
-// beats runs the load for s.churned and returns the number of beats. A pod operation may take
-// longer than a beat; the next one then begins late, so that the load is never more than one of
-// each at a time.
+// beats runs the load for s.churned and returns the number of beats. If an operation takes longer
+// than a beat, the next one of its kind begins late, so at most one of each kind runs at a time.
 func (s *scaled) beats(ctx context.Context, pods []*lab.Pod, began time.Time) (int, error) {
 	adds, dels, moves := every(s.churned), every(s.churned), every(s.churned)
 	errs := make(chan error, 3)
@@ -164,7 +164,7 @@ func (s *scaled) beats(ctx context.Context, pods []*lab.Pod, began time.Time) (i
 	return cap(adds), err
 }
 
-// every returns a full channel of one number for each beat of d.
+// every returns a closed channel that holds the numbers of all beats in d.
 func every(d time.Duration) chan int {
 	beats := make(chan int, int(d/beat))
 	for i := range cap(beats) {
@@ -174,7 +174,8 @@ func every(d time.Duration) chan int {
 	return beats
 }
 
-// onBeat calls do for each of beats, one beat after the other from began on.
+// onBeat calls do with each number in beats. Beat i begins at began plus i beats, or later if the
+// previous call took longer.
 func onBeat(ctx context.Context, beats <-chan int, began time.Time, do func(i int) error) error {
 	for i := range beats {
 		if err := pause(ctx, time.Until(began.Add(time.Duration(i)*beat))); err != nil {
@@ -207,7 +208,7 @@ func (s *scaled) applyBuckets(ctx context.Context) (buckets, error) {
 	return parseBuckets(resp.Body, "kubeveil_table_apply_duration_seconds")
 }
 
-// parseBuckets reads the histogram of that name, which has no labels of its own.
+// parseBuckets returns the histogram called name, which must have no labels except le.
 func parseBuckets(r io.Reader, name string) (buckets, error) {
 	var b buckets
 	for sc := bufio.NewScanner(r); sc.Scan(); {
@@ -236,7 +237,7 @@ func parseBuckets(r io.Reader, name string) (buckets, error) {
 	return b, nil
 }
 
-// minus returns what came since earlier.
+// minus returns the histogram of the observations since earlier.
 func (b buckets) minus(earlier buckets) buckets {
 	d := buckets{bounds: b.bounds, count: b.count - earlier.count, sum: b.sum - earlier.sum}
 	for i := range b.counts {
@@ -245,8 +246,9 @@ func (b buckets) minus(earlier buckets) buckets {
 	return d
 }
 
-// quantile interpolates within the bucket, as PromQL's histogram_quantile does; in the last
-// bucket, which has no end, it is the bucket's beginning. It is 0 of nothing.
+// quantile returns the q-quantile, interpolated within the bucket as PromQL's histogram_quantile
+// does. In the last bucket, which has no upper bound, it returns the lower bound. It returns 0 for
+// an empty histogram.
 func (b buckets) quantile(q float64) float64 {
 	if b.count == 0 {
 		return 0

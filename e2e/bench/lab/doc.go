@@ -3,10 +3,10 @@
 //	bare    pod to pod against a hand-configured wireguard-go, over the same pods, veths and routes
 //	capped  pod to pod against the network in clear, over a link of limited rate
 //	add     the CNI plugin against the reference plugins ptp and host-local
-//	scale   1,000 nodes: from the table to the device, memory, idle CPU; then churn
-//	churn   1,000 nodes and 250 pods, of both a change a second: CPU, turns, waiting
+//	scale   1,000 nodes: time from the table to the device, memory, idle CPU; then churn
+//	churn   1,000 nodes and 250 pods, one change of each per second: CPU, turns, waits
 //
-// The frame of the run is pkg/bench/suite. All gates are judged, whichever parts were chosen.
+// The frame of the run is pkg/bench/suite. All gates are judged, regardless of the chosen parts.
 //
 // Start reading at Run in suite.go.
 package lab

@@ -21,25 +21,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Nodes that exist in the API only. Their addresses never answer.
+// Fake nodes exist only in the API. No host has their addresses.
 
 var veilNodes = schema.GroupVersionResource{Group: veilnode.Group, Version: veilnode.Version,
 	Resource: veilnode.Resource}
 
 func fakeName(i int) string { return fmt.Sprintf("fake-%04d", i) }
 
-// fakeAddr is in 198.18.4.0/22.
+// fakeAddr returns the address of fake node i, in 198.18.4.0/22.
 func fakeAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18, byte(4 + i/250), byte(1 + i%250)})
 }
 
-// fakePrefix is a /28 in 198.19.64.0/18.
+// fakePrefix returns the pod prefix of fake node i, a /28 in 198.19.64.0/18.
 func fakePrefix(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(64 + i/16),
 		byte(i % 16 * 16)}), 28)
 }
 
-// fakePrefixes returns prefixes for the pods of an invented node, in the families of the lab.
+// fakePrefixes returns the pod prefixes of fake node i, in the IP families of the lab.
 func (s *scaled) fakePrefixes(i int) []netip.Prefix {
 	prefixes := []netip.Prefix{fakePrefix(i)}
 	if s.lab.Family() == lab.Dual {
@@ -58,7 +58,7 @@ func (s *scaled) fakeClaim(i int, port uint16) cluster.Claim {
 	}
 }
 
-// register makes the objects of all nodes, by several requests at a time.
+// register makes the API objects of all fake nodes, by several requests at a time.
 func (s *scaled) register(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -125,7 +125,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	return err
 }
 
-// moveEndpoint changes the port that a node claims.
+// moveEndpoint changes the port of the endpoint that fake node i claims.
 func (s *scaled) moveEndpoint(ctx context.Context, i int, port uint16) error {
 	text, err := veilnode.Encode(s.fakeClaim(i, port))
 	if err != nil {

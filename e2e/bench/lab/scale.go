@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// metricsAddress is where veild of the part scale serves its metrics, inside its node.
+// metricsAddress is the address at which veild serves its metrics, in the node's network namespace.
 const metricsAddress = "127.0.0.1:9586"
 
 // scaled is the node with many peers.
@@ -28,13 +28,13 @@ type scaled struct {
 	http *http.Client
 }
 
-// scale adds 1,000 nodes to a node through a real API server, then to another node that has pods,
-// too.
+// scale registers 1,000 nodes at a real API server and measures a node that knows them. It then
+// does the same with a node that also has pods (churn).
 func (r *run) scale(ctx context.Context) error {
 	return errors.Join(r.known(ctx), r.churn(ctx))
 }
 
-// newScaled makes the lab of one node without peers. The caller closes it.
+// newScaled makes a lab with one node and no peers. The caller closes the lab.
 func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error) {
 	settings := map[string]any{"metricsAddress": metricsAddress, "logLevel": "info"}
 	maps.Copy(settings, plainCNI)
@@ -51,7 +51,7 @@ func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error)
 	return s, nil
 }
 
-// known measures the cost of many nodes.
+// known measures what many known nodes cost a node without pods.
 func (r *run) known(ctx context.Context) (err error) {
 	s, err := r.newScaled(ctx, lab.IPv4)
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *run) known(ctx context.Context) (err error) {
 	return nil
 }
 
-// dial connects within the node.
+// dial connects from within the node's network namespace.
 func (s *scaled) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var conn net.Conn
 	err := s.node.Do(func() error {
@@ -86,7 +86,7 @@ func (s *scaled) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return conn, err
 }
 
-// peers are the public keys on the device.
+// peers returns the public keys of the peers of the node's device.
 func (s *scaled) peers(ctx context.Context) ([]string, error) {
 	out, err := s.node.Exec(ctx, "wg", "show", baretunnel.OursDevice, "peers")
 	return strings.Fields(string(out)), err
@@ -102,7 +102,7 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 	})
 }
 
-// one adds a case with a value per round, and returns it.
+// one adds a case with one value per round and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
 	s.Result.Cases = append(s.Result.Cases,
 		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
@@ -122,7 +122,7 @@ func (s *scaled) memory(context.Context) error {
 	return nil
 }
 
-// idleCPU waits until the handshakes without an answer are given up, then watches.
+// idleCPU waits until veild makes no more turns, and then measures veild's CPU time for s.idle.
 func (s *scaled) idleCPU(ctx context.Context) error {
 	pid := s.node.Program("veild").PID()
 	if _, err := s.quiet(ctx); err != nil {
@@ -145,11 +145,12 @@ func (s *scaled) idleCPU(ctx context.Context) error {
 	return nil
 }
 
-// settle is the pause between two looks at veild's metrics: a scrape costs veild more than
-// what is measured, so there are few and none meanwhile.
+// settle is the pause between two scrapes of veild's metrics. A scrape costs veild more CPU than
+// the measured work, so scrapes are rare, and none runs during a measurement.
 const settle = 2 * time.Second
 
-// quiet waits until veild made no turn between two looks, and returns the last.
+// quiet waits until veild makes no turn between two scrapes, and returns the result of the last
+// one.
 func (s *scaled) quiet(ctx context.Context) (turns, error) {
 	last := turns{count: -1}
 	for range 30 {
@@ -174,8 +175,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// changes changes one claim a round, and looks how long it takes from the table to the device,
-// how long whole turns take, which write the last good table too, and how many peers are touched.
+// changes changes one claim per round. It measures the time from the table to the device, the
+// duration of whole turns, which also write the last good table, and the number of changed peers.
 func (s *scaled) changes(ctx context.Context) error {
 	var millis, whole []float64
 	most := 0
@@ -195,7 +196,7 @@ func (s *scaled) changes(ctx context.Context) error {
 			return err
 		}
 
-		// The kernel's notifications of the change may cost another turn, which counts too.
+		// The kernel's notifications of the change may cause another turn, which counts too.
 		if err := pause(ctx, settle); err != nil {
 			return err
 		}
@@ -227,8 +228,8 @@ func (s *scaled) changes(ctx context.Context) error {
 	return nil
 }
 
-// fills removes all peers and routes from the node and lets a new veild restore them. The figures
-// are the time from the table to the device, and the time of all turns of that veild together.
+// fills removes all peers and routes from the node and starts a new veild, which restores them. It
+// measures the time from the table to the device, and the total time of that veild's turns.
 func (s *scaled) fills(ctx context.Context) error {
 	var millis, whole []float64
 	for round := range min(3, s.Rounds) {
@@ -283,7 +284,7 @@ func (s *scaled) fills(ctx context.Context) error {
 	return nil
 }
 
-// empty takes all peers from the device and all routes into it.
+// empty removes all peers of the device and all routes into it.
 func (s *scaled) empty(ctx context.Context) error {
 	keys, err := s.peers(ctx)
 	if err != nil {

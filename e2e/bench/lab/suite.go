@@ -11,14 +11,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Suite is its name in gates.json.
+// Suite is the name of this suite in gates.json.
 const Suite = "bench-lab"
 
-// partChurn is the second half of the part scale. It is a part for a look at it alone.
+// partChurn is the name of the second half of part scale, which can also be chosen alone.
 const partChurn = "churn"
 
-// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
-// a part.
+// benchmark has the parts in the order in which they run. Whole is set because the names of cases
+// do not begin with the name of a part.
 var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Look: 2 * time.Second,
 	Parts: []suite.Part[*run]{
 		{Name: "bare", Run: (*run).bare},
@@ -28,18 +28,19 @@ var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Look: 2 * time.Secon
 		{Name: partChurn, Run: (*run).churn},
 	}}
 
-// Rounds is the number of rounds of a run, QuickRounds of a quick one.
+// Rounds is the number of rounds of a full run, QuickRounds the number of a quick run.
 const (
 	Rounds      = 5
 	QuickRounds = 2
 )
 
-// Parts are the names of the parts of a whole run, in the order in which they are run.
+// Parts returns the names of the parts of a whole run, in the order in which they run. Churn is not
+// among them, because part scale includes it.
 func Parts() []string {
 	return slices.DeleteFunc(benchmark.Names(), func(name string) bool { return name == partChurn })
 }
 
-// Check returns what is wrong with the choice.
+// Check returns an error if the choice is not valid.
 func Check(c suite.Choice) error { return benchmark.Check(c) }
 
 // run is one run of the suite.
@@ -51,17 +52,18 @@ type run struct {
 	bin string
 }
 
-// settings are how long and how often.
+// settings holds durations and numbers of a run.
 type settings struct {
-	// tcp and probe are the seconds of a TCP run, without its first, and of one rate of UDP.
+	// tcp is the duration of a TCP sample, without a warm-up of a second. probe is the time of
+	// sending at one rate of UDP.
 	tcp, probe time.Duration
 	// adds is the number of ADDs whose median is one sample. pods is the number of pods that
-	// workers add at the same time.
+	// the workers add.
 	adds, pods int
-	// nodes known in the part scale; idle is for how long it is watched.
+	// nodes is the number of fake nodes. idle is the duration of the measurement of idle CPU.
 	nodes int
 	idle  time.Duration
-	// attached are the pods of churn, churned is for how long it is watched.
+	// attached is the number of pods in part churn. churned is the duration of its measurement.
 	attached int
 	churned  time.Duration
 }
@@ -75,9 +77,9 @@ var (
 		attached: 250, churned: 30 * time.Second}
 )
 
-// Run measures; quick takes fewer seconds, for development. It returns a report with the results so
-// far whenever measuring began, also beside an error. Missed gates are not an error. It needs root
-// and the programs of make build.
+// Run measures the chosen parts and returns the report. With quick, samples are shorter, for
+// development. If an error ends the run after measuring began, Run returns it beside a report of
+// the results so far. A missed gate is not an error. Run needs root and the programs of make build.
 func Run(ctx context.Context, c suite.Choice, quick bool) (*report.Report, error) {
 	return benchmark.Run(ctx, c, func(_ context.Context, r *suite.Run) (*run, error) {
 		c.Progress("%s", r.Result.Caveat())
@@ -90,7 +92,7 @@ func Run(ctx context.Context, c suite.Choice, quick bool) (*report.Report, error
 	})
 }
 
-// Report has the notes of all parts.
+// Report returns the report with the notes of all parts.
 func (r *run) Report() *report.Report {
 	return &report.Report{
 		Title: "Kubeveil in the namespace lab: speed and size",

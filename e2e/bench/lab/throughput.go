@@ -14,18 +14,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// maxLoss is the share of UDP that may be lost.
+// maxLoss is the largest share of UDP datagrams that may be lost.
 const maxLoss = 0.005
 
-// pair is a pod on each of two nodes of a lab, and an iperf3 in the second.
+// pair holds a pod on each of two nodes of a lab, and an iperf3 server in the second pod.
 type pair struct {
 	lab    *lab.Lab
 	pods   [2]*lab.Pod
 	server *load.Server
 }
 
-// newPair makes the pods, lets them exchange messages under the oracle's eyes, and ends
-// the oracle: it costs the CPU that is to be measured.
+// newPair makes the pods, lets them exchange messages while the lab's leak oracle watches, and
+// starts the server. It may return a pair beside an error; close it too.
 func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
 	p := &pair{lab: l}
 	for i, n := range l.Nodes()[:2] {
@@ -39,7 +39,7 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A node is ready before the other one has published its key.
+	// Repeat, because a node is ready before the other node has published its key.
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		_, err := traffic.Send(ctx, p.pods[0], traffic.Exchange{To: p.pods[1].Addr(false)})
 		return err
@@ -51,7 +51,8 @@ func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
 	return p, err
 }
 
-// endOracle ends the oracle of a lab and counts what it saw.
+// endOracle ends the leak oracle of a lab, because it uses CPU that is to be measured, and adds its
+// counts to the result. control reports whether the lab's network is in clear.
 func (r *run) endOracle(l *lab.Lab, control bool) error {
 	seen, err := l.Oracle.Stop()
 	if err != nil {
@@ -79,7 +80,7 @@ func (p *pair) flow(d time.Duration) load.Flow {
 	return load.Flow{From: p.pods[0].NetNS(), To: p.pods[1].Addr(false), Duration: d}
 }
 
-// podMTU is the MTU of the pods now; both must agree.
+// podMTU returns the present MTU of the pods, or an error if their MTUs differ.
 func (p *pair) podMTU(ctx context.Context) (int, error) {
 	var mtus [2]int
 	for i, pod := range p.pods {
@@ -95,8 +96,8 @@ func (p *pair) podMTU(ctx context.Context) (int, error) {
 	return mtus[0], nil
 }
 
-// udp searches for the highest rate; hint is shared by both sides, so that both
-// begin at the same place.
+// udp returns a measure of the highest rate of UDP. Both sides share hint, so that their searches
+// begin at the same rate.
 func (r *run) udp(p *pair, mtu int, s load.Search, hint *float64) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		s.Hint = *hint
@@ -108,8 +109,8 @@ func (r *run) udp(p *pair, mtu int, s load.Search, hint *float64) bench.Measure 
 	}
 }
 
-// bare measures against wireguard-go, at MTU 9000 and then, the underlay changed under a
-// running lab, 1500.
+// bare compares Kubeveil with wireguard-go at an underlay MTU of 9000. It then changes the MTU of
+// the running lab to 1500 and compares again.
 func (r *run) bare(ctx context.Context) (err error) {
 	if err := baretunnel.Build(ctx, r.bin); err != nil {
 		return err
@@ -190,5 +191,5 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 	return nil
 }
 
-// tunnelOverhead4 is the difference between the MTU of an IPv4 underlay and a pod's.
+// tunnelOverhead4 is the difference between the MTUs of an IPv4 underlay and of pods, in bytes.
 const tunnelOverhead4 = 20 + 8 + 32

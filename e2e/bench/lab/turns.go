@@ -18,8 +18,9 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// configuration is a change of the tunnels in veild's log.
+// configuration is a change of the tunnels that veild logged.
 type configuration struct {
+	// peers is the number of changed peers.
 	peers int
 	// took is the time from the table to the device.
 	took time.Duration
@@ -27,8 +28,8 @@ type configuration struct {
 	waited time.Duration
 }
 
-// waitConfigured waits until veild logs that it changed the tunnels once more than before, and
-// returns its changes since then. To read a log costs veild nothing.
+// waitConfigured waits until veild has logged more than before changes of the tunnels, and returns
+// the changes after the first before ones. It reads the log, which costs veild no CPU.
 func (s *scaled) waitConfigured(ctx context.Context,
 	before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
@@ -44,8 +45,8 @@ func (s *scaled) waitConfigured(ctx context.Context,
 	return since, err
 }
 
-// turns are the attempts of veild to make the kernel match the table: their number and the
-// seconds they took.
+// turns holds the number of veild's turns and their total seconds. A turn is an attempt to make the
+// kernel match the table.
 type turns struct{ count, seconds float64 }
 
 func (t turns) millisSince(before turns) (mean float64, n int) {
@@ -89,7 +90,7 @@ func parseTurns(r io.Reader) (turns, error) {
 	return t, nil
 }
 
-// configured returns the configurations that veild logged, by change of the tunnels.
+// configured returns all changes of the tunnels that veild has logged, in order.
 func (s *scaled) configured() ([]configuration, error) {
 	files, err := filepath.Glob(filepath.Join(s.node.Dir, "log", "veild*.log"))
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *scaled) configured() ([]configuration, error) {
 	return out, nil
 }
 
-// field is the value of a field of a log line, "" when it has none.
+// field returns the value of a field of a log line, or "" if the line does not have the field.
 func field(line, name string) string {
 	_, rest, _ := strings.Cut(line, " "+name+"=")
 	value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// OursDevice and BareDevice are the devices of the two tunnels.
+// OursDevice and BareDevice are the devices of Kubeveil's tunnel and of the second tunnel.
 const (
 	OursDevice = abi.TunnelDevicePrefix + "0"
 	BareDevice = "bare0"
@@ -25,18 +25,20 @@ const (
 
 const barePort = abi.TunnelPort + 79
 
-// Tunnel is the second tunnel between two nodes. Only one of the two has the routes at a time.
+// Tunnel is the second tunnel between two nodes. The routes between the nodes point at either
+// Kubeveil's device or the second one (Use).
 type Tunnel struct {
 	nodes  []*lab.Node
 	procs  []*lab.Process
 	routes map[*lab.Node][]tableRoute
 }
 
-// tableRoute is a route into the tunnel as ip(8) prints it, without its device.
+// tableRoute is a route into Kubeveil's tunnel: its table, and its text as ip(8) prints it, without
+// the device.
 type tableRoute struct{ table, text string }
 
-// Build builds wireguard-go's own program from the module's source, into the folder bin, two levels
-// below the root of the tree.
+// Build builds wireguard-go's own program from the module's source into the folder bin, which must
+// be two levels below the root of the tree.
 func Build(ctx context.Context, bin string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o",
 		filepath.Join(bin, "wireguard-go"), "golang.zx2c4.com/wireguard")
@@ -48,9 +50,9 @@ func Build(ctx context.Context, bin string) error {
 	return nil
 }
 
-// Start makes the second tunnel between two nodes, with the program that Build left in bin. veild
-// is stopped on both nodes until Close, so that it puts nothing back. The Tunnel that is returned
-// with an error must be closed too.
+// Start makes the second tunnel between two nodes, with the program that Build left in bin. It
+// stops veild on both nodes until Close, so that veild does not restore its routes. The caller must
+// close the Tunnel also after an error.
 func Start(ctx context.Context, bin string, nodes []*lab.Node) (*Tunnel, error) {
 	b := &Tunnel{nodes: nodes, routes: map[*lab.Node][]tableRoute{}}
 	public := map[*lab.Node]string{}
@@ -83,8 +85,8 @@ func Start(ctx context.Context, bin string, nodes []*lab.Node) (*Tunnel, error) 
 	return b, nil
 }
 
-// device starts wireguard-go on a node and returns it a key and what our device has: MTU, queue,
-// group, loose source checks. It returns the public key.
+// device starts wireguard-go on a node and generates a key for it. It gives the device the MTU,
+// queue length, group and loose source checks of Kubeveil's device. It returns the public key.
 func (b *Tunnel) device(ctx context.Context, n *lab.Node, program string) (string, error) {
 	p, err := n.Start(ctx, program, "-f", BareDevice)
 	if err != nil {
@@ -125,7 +127,7 @@ func (b *Tunnel) device(ctx context.Context, n *lab.Node, program string) (strin
 	return strings.TrimSpace(string(public)), err
 }
 
-// readRoutes notes the routes into our device.
+// readRoutes reads the routes into Kubeveil's device.
 func (b *Tunnel) readRoutes(ctx context.Context, n *lab.Node) error {
 	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 		out, err := n.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", table, "dev",
@@ -143,7 +145,7 @@ func (b *Tunnel) readRoutes(ctx context.Context, n *lab.Node) error {
 	return nil
 }
 
-// Use points the routes at one of the devices.
+// Use points the routes on both nodes at a device.
 func (b *Tunnel) Use(ctx context.Context, device string) error {
 	for _, n := range b.nodes {
 		var lines []string
@@ -158,7 +160,7 @@ func (b *Tunnel) Use(ctx context.Context, device string) error {
 	return nil
 }
 
-// Close restores the routes, ends wireguard-go and lets veild go on.
+// Close restores the routes, ends wireguard-go and resumes veild.
 func (b *Tunnel) Close(ctx context.Context) error {
 	var errs []error
 	errs = append(errs, b.Use(ctx, OursDevice))
@@ -171,12 +173,12 @@ func (b *Tunnel) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// strayBytes is the number of bytes that the other device may send meanwhile: handshakes,
-// keepalives.
+// strayBytes is the number of bytes that the other device may send during a measurement, such as
+// handshakes and keepalives.
 const strayBytes = 100_000
 
-// Over points the routes at a device, measures, and makes sure that it was that device
-// that carried the traffic.
+// Over returns a measure that points the routes at device and runs m. It returns an error unless
+// device carried the traffic and other did not.
 func (b *Tunnel) Over(device, other string, m bench.Measure) bench.Measure {
 	return func(ctx context.Context) (bench.Sample, error) {
 		if err := b.Use(ctx, device); err != nil {
@@ -215,8 +217,8 @@ func (b *Tunnel) Over(device, other string, m bench.Measure) bench.Measure {
 	}
 }
 
-// resume lets a stopped program go on, and nsenter(1), which waits for it in the same
-// process group and stopped itself with it.
+// resume continues a stopped program. It signals the process group, because nsenter(1), which waits
+// for the program in the same group, stopped itself too.
 func resume(p *lab.Process) error {
 	group, err := syscall.Getpgid(p.PID())
 	if err != nil {
@@ -225,7 +227,7 @@ func resume(p *lab.Process) error {
 	return syscall.Kill(-group, syscall.SIGCONT)
 }
 
-// Link is the output of ip(8) for a link.
+// Link is the part of ip(8)'s JSON output for a link that the benchmarks need.
 type Link struct {
 	MTU   int `json:"mtu"`
 	Queue int `json:"txqlen"`
