@@ -1,9 +1,8 @@
-// Package bare makes a network namespace a node of ours without tunnels: what veild has in force on
-// one beside them and the table of services, which are the guard at links and in nftables, policy
-// routing, and masquerading.
+// Package bare turns a network namespace into a Kubeveil node without tunnels and without a service
+// table. It installs the guard at links and in nftables, policy routing, and masquerading.
 //
-// It promises to make it by the packages that veild uses, so that benchmarks pay for connection
-// tracking as nodes in use do.
+// It promises to use the packages that veild uses, so that benchmarks pay the same cost of
+// connection tracking as real nodes.
 //
 // Start reading at GuardedNode.
 package bare
@@ -19,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// GuardedNode is a node with the guard and without a daemon. Its pods' links must be in the group
-// abi.PodGroup.
+// GuardedNode describes a node with the guard and without a daemon. The links of its pods must be
+// in the link group abi.PodGroup.
 type GuardedNode struct {
 	// Pods and Services are the cluster's ranges.
 	Pods, Services []netip.Prefix
@@ -30,8 +29,8 @@ type GuardedNode struct {
 	Pins string
 }
 
-// Apply puts it into force in the namespace of the calling thread. The guard is held until release
-// is called; that is nil with an error.
+// Apply installs the node in the network namespace of the calling thread. release closes the guard;
+// it is nil beside an error.
 func (n GuardedNode) Apply() (release func() error, err error) {
 	h, err := hostnet.Open()
 	if err != nil {

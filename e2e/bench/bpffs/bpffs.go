@@ -1,4 +1,4 @@
-// Package bpffs makes file systems for pins of benchmarks that nothing else sees.
+// Package bpffs makes BPF file systems that no other process sees, for the pins of benchmarks.
 package bpffs
 
 import (
@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FS is a bpffs that is mounted nowhere: what is pinned in it goes when it is closed.
+// FS is a bpffs that is not mounted in a directory. Close therefore also removes its pins.
 type FS struct{ fd int }
 
-// New makes an FS. It needs root.
+// New returns a new FS. It needs root.
 func New() (*FS, error) {
 	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -27,8 +27,8 @@ func New() (*FS, error) {
 	return &FS{fd}, nil
 }
 
-// Dir returns a folder in it, by a path that is good in this process.
+// Dir returns the path of a folder in the file system. The path is valid only in this process.
 func (f *FS) Dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", f.fd, name) }
 
-// Close frees it.
+// Close frees the file system.
 func (f *FS) Close() error { return unix.Close(f.fd) }

@@ -1,8 +1,8 @@
-// Package nfqueue lets a program decide when packets go on, by NFQUEUE
-// (linux/netfilter/nfnetlink_queue.h), in the network namespace of the calling thread.
+// Package nfqueue delays packets by NFQUEUE (linux/netfilter/nfnetlink_queue.h), in the network
+// namespace of the calling thread.
 //
-// It promises to accept every packet that it gets, after a delay that is the same for all, in
-// order. It parses no packet. What waits when a queue is closed is dropped by the kernel.
+// It promises to accept every packet that it receives, in order, after the same delay for all. It
+// parses no packet. The kernel drops packets that still wait when a queue is closed.
 //
 // Start reading at Open.
 package nfqueue
@@ -21,18 +21,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queue is bound to one number of a namespace.
+// Queue is bound to a queue number of a network namespace.
 type Queue struct {
 	number uint16
 	delay  time.Duration
 	conn   *netlink.Conn
-	// waiting are packets that arrived and were not accepted yet.
+	// waiting holds packets that arrived and were not accepted yet.
 	waiting  chan packet
 	accepted atomic.Uint64
 	ended    sync.WaitGroup
 }
 
-// packet is known by its number, as the kernel sent it.
+// packet is a waiting packet. id is its number in the bytes that the kernel sent.
 type packet struct {
 	id  []byte
 	due time.Time
@@ -47,14 +47,14 @@ const (
 	verdictAccept                                = 1    // NF_ACCEPT
 	// copied is the number of bytes of a packet that the program receives: the headers.
 	copied = 128
-	// most is the number of packets that may wait in the kernel; it drops others.
+	// most is the number of packets that may wait in the kernel. The kernel drops further packets.
 	most = 16_384
-	// sizeofNfgenmsg is the size of struct nfgenmsg, before the attributes.
+	// sizeofNfgenmsg is the size of struct nfgenmsg, which precedes the attributes.
 	sizeofNfgenmsg = 4
 )
 
-// Open binds a queue number. Each packet is accepted after delay; zero accepts it at once. The
-// queue must be open before the first packet, see Target.
+// Open binds a queue number. It accepts each packet after delay; zero means at once. Open the queue
+// before the first packet reaches it, because the kernel drops packets of an unbound queue.
 func Open(number uint16, delay time.Duration) (*Queue, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -68,7 +68,7 @@ func Open(number uint16, delay time.Duration) (*Queue, error) {
 
 	q.ended.Go(func() {
 		defer close(q.waiting)
-		for q.receive() == nil { // the end of the connection is its error
+		for q.receive() == nil { // Close ends the connection, so receive returns an error
 		}
 	})
 	q.ended.Go(func() {
@@ -80,8 +80,8 @@ func Open(number uint16, delay time.Duration) (*Queue, error) {
 	return q, nil
 }
 
-// Target is the part of a rule that sends packets to a queue. The target of iptables does the same
-// as nft's expression, and is on kernels without CONFIG_NFT_QUEUE too.
+// Target returns the expression of a rule that sends packets to a queue. It uses the target of
+// iptables, which also exists on kernels without nft's queue expression (CONFIG_NFT_QUEUE).
 func Target(number uint16) expr.Any {
 	// struct xt_NFQ_info_v3: queuenum, queues_total and flags, padded to 8 bytes.
 	info := xt.Unknown(binary.NativeEndian.AppendUint16(nil, number))
@@ -89,10 +89,10 @@ func Target(number uint16) expr.Any {
 	return &expr.Target{Name: "NFQUEUE", Rev: 3, Info: &info}
 }
 
-// Accepted returns how many packets went on.
+// Accepted returns the number of packets that the queue has accepted.
 func (q *Queue) Accepted() uint64 { return q.accepted.Load() }
 
-// Close unbinds the queue and waits.
+// Close unbinds the queue and waits until its goroutines have ended.
 func (q *Queue) Close() error {
 	err := q.conn.Close()
 	q.ended.Wait()
@@ -114,7 +114,7 @@ func (q *Queue) bind() error {
 	return err
 }
 
-// header is the struct nfgenmsg of a message about the queue.
+// header returns the struct nfgenmsg of a message about the queue.
 func (q *Queue) header() []byte {
 	return binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, 0}, q.number)
 }
@@ -162,7 +162,7 @@ func (q *Queue) accept(id []byte) error {
 	if err != nil {
 		return err
 	}
-	// The connection that the packet is of may be over before Send returns.
+	// Count before Send, because the packet's connection may already be over when Send returns.
 	q.accepted.Add(1)
 	_, err = q.conn.Send(netlink.Message{
 		Header: netlink.Header{Type: messageVerdict, Flags: netlink.Request},

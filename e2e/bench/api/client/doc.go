@@ -1,6 +1,6 @@
-// Package client has the clients of API servers that the suite measures: those that send requests
-// at fixed moments (Load), those that hold connections and watches while servers fail (Hold,
-// Fleet), and those that open a connection for each request (Fresh).
+// Package client has the clients of API servers that the suite measures. Load sends requests at
+// fixed times. Hold and Fleet hold connections and watches while servers fail. Fresh opens a new
+// connection for each request.
 //
 // Each kind runs in its own process. A process of Hold, Fleet or Fresh prints LineHeld once all its
 // clients are connected. The suite then sends the mark (SIGUSR1) before a fault. Once all clients

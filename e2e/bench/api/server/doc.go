@@ -1,5 +1,5 @@
-// Package server has the API servers in memory that the suite measures ways to, and the proxies
-// that stand in such ways: one of TCP, and one in the shape of KubeGateway.
+// Package server has the API servers in memory that the suite measures, and proxies in front of
+// them: a TCP proxy, and a proxy in the shape of KubeGateway.
 //
 // Each answer names the server and the user as which the server authenticated the client, so that
 // clients can check it. Start reading at Serve.
