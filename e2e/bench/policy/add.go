@@ -24,7 +24,7 @@ const (
 	caseAddMore = "add_elements_more"
 )
 
-// add counts the elements that ADD writes for one pod, without policies and with.
+// add counts the nftables elements that ADD writes for one pod, without and with policies.
 func (s *run) add(ctx context.Context) error {
 	bare, err := attached(ctx, false)
 	if err != nil {
@@ -47,7 +47,8 @@ func (s *run) add(ctx context.Context) error {
 	return nil
 }
 
-// attached attaches a pod in a namespace of its own and returns how many elements that wrote.
+// attached attaches a pod to a node in a new namespace, and returns the number of nftables elements
+// that this wrote. judged reports whether a policy isolates the pod.
 func attached(ctx context.Context, judged bool) (written int, err error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
@@ -98,7 +99,8 @@ func attached(ctx context.Context, judged bool) (written int, err error) {
 	return written, err
 }
 
-// reserve puts a policy in force that isolates the pod, which is bound and not attached.
+// reserve enforces a policy that isolates pod p, which is bound to the node but not attached yet.
+// It reserves the pod's policy group for workload w.
 func reserve(paths pod.Paths, p policy.Pod, w pod.Workload) error {
 	planner := planner.New(world.Here)
 	planner.PutNamespace(policy.Namespace{Name: p.Namespace})

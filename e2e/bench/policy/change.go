@@ -18,11 +18,11 @@ const (
 	suffixP99    = "_p99"
 )
 
-// pace is between the beginnings of two changes: as fast as a large cluster changes. A process that
-// sleeps wakes late, and one that never sleeps has no collector of garbage beside it.
+// pace is the time between the starts of two changes, as in a large cluster. With longer pauses,
+// the process would wake up late. Without pauses, Go's garbage collector would not run in between.
 const pace = 5 * time.Millisecond
 
-// changes measures changes through the Keeper, one after the other.
+// changes measures changes of pods and policies through the Keeper, one after the other.
 func (s *run) changes(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
@@ -83,8 +83,8 @@ func (s *run) changeRound(ctx context.Context, z world.Scale, name string, v val
 	return err
 }
 
-// paced sends count changes and returns, for each, the milliseconds from the bytes of its event
-// until it was in force.
+// paced passes count events to the Keeper, one per pace. For each it returns the milliseconds from
+// the encoded event until the change was in force.
 func (n *node) paced(ctx context.Context, count int,
 	eventOf func(k int) ([]byte, error)) (took []float64, err error) {
 	tick := time.NewTicker(pace)

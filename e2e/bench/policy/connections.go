@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// Lanes. Each is compared with that without a policy; the control is such a lane once more.
+// Names of lanes. Each lane is compared with laneNone, which has no policy. laneControl has none
+// either; its comparison shows the noise.
 const (
 	laneNone    = "none"
 	laneControl = "control"
@@ -23,18 +24,21 @@ const (
 	laneQueue   = "queue"
 )
 
-// comparedLanes are those that are compared with laneNone, in the order of the report.
+// comparedLanes lists the lanes that are compared with laneNone, in the order of the report.
 var comparedLanes = []string{laneControl, laneTen, laneMany, laneQueue}
 
-// quantity is something that each lane is measured by.
+// quantity is a quantity that is measured in each lane. An amount is a number of bytes or of
+// connections.
 type quantity struct {
 	name string
-	// rate and cost are units, of which a second and an amount of 1 are so many.
+	// rate is the unit of an amount per second, and perSecond converts to it. cost is the unit of
+	// CPU time per amount, and perAmount converts core-seconds to it.
 	rate, cost           bench.Unit
 	perSecond, perAmount float64
-	amount               func(*scales) int
-	// prepare returns what does an amount and is measured, and what ends it. Both run on the thread
-	// of prepare, in the client's namespace.
+	// amount returns the amount of a turn.
+	amount func(*scales) int
+	// prepare returns a function that moves the amount and is measured, and a function that ends
+	// it. Both must be called on the calling thread, in the client's namespace.
 	prepare func(l *lane.Lane, amount int) (do func() error, end func(), err error)
 }
 
@@ -50,15 +54,16 @@ const (
 	suffixCPU         = "_cpu"
 )
 
-// caseOf names the case of a quantity and a lane. Its CPU time has suffixCPU behind it.
+// caseOf returns the name of the case of a quantity and a lane. suffixCPU is appended for its CPU
+// time.
 func (q quantity) caseOf(lane string) string { return prefixConnections + q.name + "_" + lane }
 
 // connections measures the cost of policies for connections as CPU time of the whole machine. The
-// kernel does a packet's work in softirqs, on the account of any process, and the program behind
-// NFQUEUE runs beside it. Rates are the rates of one thread, and are reported only.
+// kernel processes packets in softirqs, whose time counts for arbitrary processes, and the program
+// behind NFQUEUE runs in parallel. Rates are the rates of one thread; no gate judges them.
 //
-// All lanes take turns in each round, in a random order. Other work of the machine then affects all
-// lanes, and affects the mean of a round's turns less than one long turn.
+// Each round has several turns, in each of which all lanes are measured in random order. Other work
+// of the machine then affects all lanes, and the mean of several turns less than one long turn.
 func (s *run) connections(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp(memory, folderPrefix)
 	if err != nil {
@@ -96,7 +101,8 @@ func (s *run) connections(ctx context.Context) (err error) {
 	return errors.Join(err, s.compareLanes(v))
 }
 
-// takeRounds measures all quantities of all lanes. With an error v has the rounds before it.
+// takeRounds measures all quantities of all lanes and adds the values of each round to v. After an
+// error, v has the values of the complete rounds.
 func (s *run) takeRounds(ctx context.Context, lanes []*lane.Lane, rng *rand.Rand, v values) error {
 	for round := range s.Rounds {
 		for _, q := range quantities {
@@ -109,7 +115,7 @@ func (s *run) takeRounds(ctx context.Context, lanes []*lane.Lane, rng *rand.Rand
 	return nil
 }
 
-// newLanes makes all lanes. Those that it returns must be closed also after an error.
+// newLanes makes all lanes. The caller must close the returned lanes also after an error.
 func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
 	for _, one := range []struct {
 		name  string
@@ -126,7 +132,7 @@ func newLanes(dir string, pins *bpffs.FS) (lanes []*lane.Lane, err error) {
 	return lanes, nil
 }
 
-// takeTurns measures a quantity of all lanes for a round.
+// takeTurns measures a quantity of all lanes for one round and adds the values to v.
 func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng *rand.Rand,
 	v values) error {
 	spent, took := map[string]float64{}, map[string]float64{}
@@ -153,9 +159,9 @@ func (s *run) takeTurns(ctx context.Context, q quantity, lanes []*lane.Lane, rng
 	return nil
 }
 
-// turn does an amount and returns the CPU time and the time that it took, seconds. Connections of
-// former turns are forgotten before: the kernel remembers them for a while, and fewer of some lanes
-// than of others.
+// turn moves an amount and returns the CPU time and the elapsed time, in seconds. It first flushes
+// conntrack, because entries of former turns would remain for a while, and in some lanes more than
+// in others.
 func turn(l *lane.Lane, q quantity, amount int) (cpu, seconds float64, err error) {
 	if err := l.Host.Do(lane.ForgetConnections); err != nil {
 		return 0, 0, err
@@ -187,7 +193,8 @@ func turn(l *lane.Lane, q quantity, amount int) (cpu, seconds float64, err error
 	return cpu, seconds, err
 }
 
-// lastRound describes the last round: the cost without a policy, and the others as ratios.
+// lastRound returns a text about the last round: the CPU time without a policy, and the ratios of
+// the other lanes to it.
 func (q quantity) lastRound(v values) string {
 	base := v.last(q.caseOf(laneNone) + suffixCPU)
 	text := fmt.Sprintf("%s connections: CPU %s without a policy", q.name, q.cost.Format(base))
@@ -197,8 +204,8 @@ func (q quantity) lastRound(v values) string {
 	return text
 }
 
-// compareLanes adds the cases: each lane against that without a policy, by the rounds that there
-// are.
+// compareLanes adds the cases, each of which compares a lane with laneNone. If v lacks rounds, the
+// cases are marked as incomplete.
 func (s *run) compareLanes(v values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])

@@ -4,7 +4,7 @@
 //
 //	cluster: 100 nodes with 100 pods each; the node measured is the first one
 //	node:    a network namespace, and the Keeper of veild in it
-//	lane:    a node with the guard, routing and NAT, two attached pods, and what judges between them
+//	lane:    a node with the guard, routing and NAT, two attached pods, and a filter between them
 //
 // Package world makes the objects, and package lane the lanes. All pods have an address of each
 // family, so each rule of a policy becomes two rules of nftables. Each rule names one of 200 sets
@@ -12,25 +12,25 @@
 //
 // # What it promises
 //
-// It touches no namespace and no rule but its own. Namespaces are held by descriptors of this
-// process and end with it. A folder with the records of pods remains if the process is killed.
-// Nothing is left out: a part that cannot be measured is a missed gate with the reason.
+// It changes only namespaces and rules that it made. Descriptors of this process hold the
+// namespaces, which therefore end with it. If the process is killed, a folder with the records of
+// pods remains. A part that cannot be measured becomes a missed gate with the reason.
 //
-// A change of part change is timed from the bytes of its event in the API server's watch until the
-// kernel has acknowledged the transaction. That includes decoding, and the 2 ms for which the
-// Keeper gathers changes. The network and the API server are not in it.
+// Part change times a change from the bytes of its event in the API server's watch until the kernel
+// has acknowledged the transaction. That includes decoding, and the 2 ms for which the Keeper
+// collects changes, but not the network and the API server.
 //
-// Connections are measured by the CPU time of the whole machine, each lane beside two lanes without
-// a policy. The difference between those two is the resolution of the measurement. A gate of
-// connections is judged only where the resolution is finer than its limit. One lane stands in for
-// the shape of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are
-// accepted.
+// Part connections measures CPU time of the whole machine, in each lane and in two lanes without a
+// policy. The difference between those two is the resolution of the measurement. A gate of
+// connections is judged only if the resolution is finer than its limit. One lane stands in for the
+// design of kube-network-policies: its rules send first packets by NFQUEUE to a Go program, which
+// accepts all of them.
 //
-// Part tenant measures what the policies of one namespace cost the others: pods are attached and
-// detached as the CNI plugin does while they come in force.
+// Part tenant measures what the policies of one namespace cost other namespaces. It attaches and
+// detaches pods as the CNI plugin does while the policies are being enforced.
 //
-// Part read has a lab with the whole veild and a real API server (e2e/lab). veild reads objects
-// there that are as large as etcd accepts. One repeated field makes each of them large.
+// Part read uses a lab with a complete veild and a real API server (e2e/lab). veild reads objects
+// that are as large as etcd accepts. One repeated field makes each of them large.
 //
 // Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go with
 // fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go.

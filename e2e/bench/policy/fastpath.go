@@ -22,19 +22,20 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
-// caseFastPath is a policy that takes the fast path from pods with open connections.
+// caseFastPath is the time until a policy is in force that moves pods with open connections from
+// the fast path to the slow path.
 const caseFastPath = "change_fastpath"
 
-// fastPath are the links of a node's pods, and the maps of their programs.
+// fastPath holds the links of a node's pods, and the maps of their programs.
 type fastPath struct {
 	*link.Links
 	table *services.Table
-	// index are the links' indexes by the number of the pod.
+	// index holds the ifindex of each pod's link, by the number of the pod.
 	index []uint32
 }
 
 // openFastPath makes links with the programs of host routing for the node's pods, in the calling
-// thread's namespace. The node undoes it also after an error.
+// thread's namespace. It adds the cleanup to n.undo, also before it returns an error.
 func openFastPath(n *node) (*fastPath, error) {
 	f := &fastPath{}
 	pods, err := world.NewSpace()
@@ -81,7 +82,7 @@ func openFastPath(n *node) (*fastPath, error) {
 	return f, err
 }
 
-// openedKey is struct flow_key and openedLinks struct opened of bpf/lib/service/opened.h.
+// openedKey is struct flow_key, and openedLinks is struct opened, of bpf/lib/service/opened.h.
 type (
 	openedKey struct {
 		Src, Dst     [16]byte
@@ -92,7 +93,8 @@ type (
 	openedLinks struct{ Client, Backend uint32 }
 )
 
-// open adds connections on the fast path, from pods of this node to the pods of team-0.
+// open adds count connections to the map of the fast path, from pods of this node to the pods of
+// team-0 on it.
 func (f *fastPath) open(n *node, count int) error {
 	servers := n.Pods / world.Namespaces
 	opened := f.table.Map("service_opened")
@@ -115,8 +117,9 @@ func (f *fastPath) open(n *node, count int) error {
 	return nil
 }
 
-// fastPaths measures how long a policy that takes the fast path from pods needs until it is in
-// force. By then conntrack must track each of their open connections that it allows, and no other.
+// fastPaths measures the time until a policy is in force that moves pods from the fast path to the
+// slow path. conntrack must then track exactly those of their open connections that the policy
+// allows.
 func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 	if err := room(s.scales.opened); err != nil {
 		return err
@@ -165,7 +168,7 @@ func (s *run) fastPaths(ctx context.Context, v values) (err error) {
 	return nil
 }
 
-// wantFast waits until so many pods have the fast path.
+// wantFast waits until exactly want pods have the fast path.
 func (n *node) wantFast(f *fastPath, want int) error {
 	began := time.Now()
 	for len(f.Fast()) != want {

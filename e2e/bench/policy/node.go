@@ -20,27 +20,29 @@ type node struct {
 	*world.Space
 	world.Cluster
 	dir string
-	// programmed has the time at which each step was in force.
+	// programmed receives the time at which each step of the Keeper was in force.
 	programmed chan time.Time
 	stop       context.CancelFunc
 	ended      chan error
-	// undo takes away what newFastNode has made beside.
+	// undo removes what newFastNode has made in addition.
 	undo pod.Undo
-	// moves counts pods that went from one set of peers to another.
+	// moves counts the pods that moved from one set of peers to another.
 	moves int
 }
 
-// Folders of nodes are in memory, as /run is, where veild keeps records and reservations.
+// Folders of nodes are in memory, because veild's records and reservations are in memory too
+// (/run).
 const memory, folderPrefix = "/dev/shm", "kubeveil-bench-policy-"
 
-// changeLimit is the time after which a change counts as missing.
+// changeLimit bounds the wait until a change is in force.
 const changeLimit = time.Minute
 
-// newNode returns a node of which pods have records. The caller puts objects, calls listed, and
-// closes it.
+// newNode returns a node whose pods have records. The caller adds objects, calls listed, and closes
+// the node.
 func newNode(c world.Cluster) (*node, error) { return newNodeWith(c, nil) }
 
-// newFastNode is newNode with pods that have links, and the fast path where no policy judges them.
+// newFastNode is newNode for a node whose pods also have links, and the fast path unless a policy
+// selects them.
 func newFastNode(c world.Cluster) (n *node, f *fastPath, err error) {
 	n, err = newNodeWith(c, func(n *node) (keeper.FastPath, error) {
 		f, err = openFastPath(n)
@@ -49,8 +51,8 @@ func newFastNode(c world.Cluster) (n *node, f *fastPath, err error) {
 	return n, f, err
 }
 
-// newNodeWith is newNode with a fast path, which open opens in the node's namespace. If open is
-// nil, the node has no fast path.
+// newNodeWith is newNode with a fast path. It calls open in the node's namespace to make the fast
+// path. A nil open means that the node has no fast path.
 func newNodeWith(c world.Cluster, open func(*node) (keeper.FastPath, error)) (*node, error) {
 	s, err := world.NewSpace()
 	if err != nil {
@@ -90,14 +92,14 @@ func newNodeWith(c world.Cluster, open func(*node) (keeper.FastPath, error)) (*n
 	return n, nil
 }
 
-// listed reports to the Keeper that all objects are there, and waits until they are in force.
+// listed marks the Keeper's objects as complete, and waits until all policies are in force.
 func (n *node) listed(ctx context.Context) error {
 	n.SetPrefixes(n.Prefixes())
 	_, err := n.change(ctx, n.Listed)
 	if err != nil {
 		return err
 	}
-	// The Keeper shows a step after it was in force.
+	// The Keeper's status follows after a step is in force.
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for began := time.Now(); ; {
@@ -115,14 +117,15 @@ func (n *node) listed(ctx context.Context) error {
 	}
 }
 
-// change makes a change by calling tell and returns how long it took until it was in force.
+// change calls tell, which passes a change to the Keeper, and returns the time until the change is
+// in force.
 func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
 	began := time.Now()
 	tell()
 	return n.inForce(ctx, began)
 }
 
-// inForce waits until the last change is in force, and returns the time since began.
+// inForce waits until the last change is in force, and returns the time from began until then.
 func (n *node) inForce(ctx context.Context, began time.Time) (time.Duration, error) {
 	limit := time.NewTimer(changeLimit)
 	defer limit.Stop()
@@ -136,7 +139,7 @@ func (n *node) inForce(ctx context.Context, began time.Time) (time.Duration, err
 	}
 }
 
-// close ends the Keeper and removes all of the node.
+// close ends the Keeper and removes everything of the node.
 func (n *node) close() error {
 	n.stop()
 	return errors.Join(<-n.ended, n.Keeper.Close(), n.undo.Run(), n.Space.Close(),

@@ -26,14 +26,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Namespaces of part read: good is measured, and evil has the large objects.
+// Namespaces of part read. Objects in good are edited and measured; evil has the large objects.
 const good, evil = "good", "evil"
 
-// edits is how often a large object is read once more while another policy is edited.
+// edits is the number of edits of an object in good. Before each, a large object is written again.
 const edits = 5
 
-// The names of cases of an edit end with suffixWatch for the time until the API server has sent it,
-// and with suffixEdit for the time from then until it is in force.
+// suffixWatch marks the time until the API server has sent an edit. suffixEdit marks the time from
+// then until the edit is in force.
 const suffixEdit, suffixWatch = "_edit", "_watch"
 
 // softLimit is the memory limit of the manifests.
@@ -44,18 +44,19 @@ type swollenField struct {
 	name, what string
 	// prefix is the prefix of the key in etcd.
 	prefix string
-	// count is the number of entries with which the object has 1.3 to 1.5 MB in etcd.
+	// count is the number of entries that gives the object 1.3 to 1.5 MB in etcd.
 	count int
+	// make makes an object with count entries in namespace evil.
 	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
 	edits objectEdit
 }
 
-// objectEdit edits an object of the other namespace.
+// objectEdit edits an object in namespace good.
 type objectEdit struct {
-	// path is where the API server has the objects of the kind.
+	// path is the path of the objects of this kind at the API server.
 	path string
-	// edit changes the object so that mark is in it. It returns a function that reports whether the
-	// change is in force.
+	// edit changes the object and writes mark into it. It returns a function that reports whether
+	// the change is in force.
 	edit func(ctx context.Context, n *lab.Node, c kubernetes.Interface, mark string) (
 		inForce func() (bool, error), err error)
 }
@@ -66,7 +67,7 @@ var (
 	sliceEdit   = objectEdit{"/apis/discovery.k8s.io/v1/endpointslices", editSlice}
 )
 
-// Keys of the objects of a namespace in etcd.
+// Prefixes of the keys of objects in namespace evil in etcd.
 const (
 	policyKey  = "/registry/networkpolicies/" + evil + "/"
 	podKey     = "/registry/pods/" + evil + "/"
@@ -74,7 +75,8 @@ const (
 	sliceKey   = "/registry/endpointslices/" + evil + "/"
 )
 
-// swollenFields are the fields that cost most memory before they were counted, by kind.
+// swollenFields lists, for each kind of object, the repeated fields that cost veild the most memory
+// if it does not limit their number of entries.
 var swollenFields = []swollenField{
 	{"rules", "empty rules", policyKey, 700_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
 		s.Ingress = make([]networkingv1.NetworkPolicyIngressRule, n)
@@ -118,7 +120,8 @@ func largePolicy(fill func(*networkingv1.NetworkPolicySpec, int)) func(context.C
 	}
 }
 
-// makeLarge makes a large object. The API server may need longer for one than it has for a request.
+// makeLarge makes a large object. It retries after a timeout, because the API server may need
+// longer for such an object than its limit for a request.
 func makeLarge(ctx context.Context, c kubernetes.Interface, f swollenField, name string) error {
 	for tries := 5; ; tries-- {
 		err := f.make(ctx, c, name, f.count)
@@ -133,7 +136,7 @@ func makeLarge(ctx context.Context, c kubernetes.Interface, f swollenField, name
 
 func largeName(i int) string { return fmt.Sprintf("large-%02d", i) }
 
-// makePod makes the object of a pod that no node runs.
+// makePod makes a Pod object that is bound to a node that does not exist.
 func makePod(ctx context.Context, c kubernetes.Interface, namespace, name string,
 	labels map[string]string) error {
 	no := false
@@ -145,7 +148,7 @@ func makePod(ctx context.Context, c kubernetes.Interface, namespace, name string
 	return err
 }
 
-// readWay is a way in which veild reads all objects of a kind.
+// readWay is a method by which veild's client reads all objects of a kind. env selects it.
 type readWay struct {
 	name, what string
 	env        []string
@@ -158,7 +161,7 @@ var readWays = []readWay{
 
 func caseRead(field, way string) string { return "read_" + field + "_" + way }
 
-// read measures veild beside objects that are as large as etcd takes.
+// read measures veild in a cluster with objects that are as large as etcd accepts.
 func (s *run) read(ctx context.Context) (err error) {
 	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
 		"policy": "kubernetes", "serviceProxy": "ebpf", "logLevel": "info"}})
@@ -201,7 +204,7 @@ func (s *run) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// readField measures beside the objects of one field, which are gone afterwards.
+// readField makes the large objects of one field, measures veild, and deletes the objects.
 func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField) error {
 	if err := n.Program("veild").Kill(ctx); err != nil {
@@ -235,8 +238,8 @@ func (s *run) readField(ctx context.Context, control *lab.Control, n *lab.Node,
 		c.CoreV1().Pods(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}))
 }
 
-// readBy starts veild, writes some large objects again, each time edits an object of another
-// namespace, and ends veild. A veild that ended by itself is an error.
+// readBy starts veild and measures edits. Before each edit it writes a large object again. It then
+// adds the cases and kills veild. It returns an error if veild ended by itself.
 func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	c kubernetes.Interface, f swollenField, way readWay) error {
 	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
@@ -284,7 +287,7 @@ func (s *run) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
 	return p.Kill(ctx)
 }
 
-// inForce waits until all objects that the API server sent are in force.
+// inForce waits until veild reports that it has read all objects and enforces them.
 func inForce(ctx context.Context, n *lab.Node) error {
 	return lab.Until(ctx, time.Minute, func() error {
 		st, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
@@ -301,8 +304,8 @@ func inForce(ctx context.Context, n *lab.Node) error {
 	})
 }
 
-// measure makes an edit. It returns the times from the API server's answer until the edit is in
-// force, and until a watch that decodes nothing had it.
+// measure makes an edit. took is the time from the API server's answer until the edit is in force.
+// sent is the time until watch, which decodes nothing, received the edit.
 func (e objectEdit) measure(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	watch *apiWatch, mark string) (took, sent time.Duration, err error) {
 	inForce, err := e.edit(ctx, n, c, mark)
@@ -318,7 +321,7 @@ func (e objectEdit) measure(ctx context.Context, n *lab.Node, c kubernetes.Inter
 	return took, min(took, max(0, at.Sub(answered))), err
 }
 
-// editPolicy edits a policy.
+// editPolicy is the edit of policyEdit. It changes a port of a NetworkPolicy.
 func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
 	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
@@ -338,20 +341,21 @@ func editPolicy(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	}, nil
 }
 
-// untilEdited waits until an edit is in force. It polls veild, which is in the time.
+// untilEdited waits until an edit is in force. It polls veild, so the measured time includes the
+// polling.
 func untilEdited(mark string, inForce func() (bool, error)) error {
 	for began := time.Now(); time.Since(began) < 30*time.Second; {
 		if is, err := inForce(); is || err != nil {
 			return err
 		}
-		time.Sleep(time.Millisecond) // veild's answers cost CPU on the cores that it needs.
+		time.Sleep(time.Millisecond) // Polling costs CPU on the cores that veild uses.
 	}
 	return fmt.Errorf("edit %s is not in force", mark)
 }
 
 var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
 
-// peakMemory returns the largest resident memory that a process had, in MiB.
+// peakMemory returns the peak of a process's resident memory (VmHWM) in MiB.
 func peakMemory(pid int) (float64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 	if err != nil {

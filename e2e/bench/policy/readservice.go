@@ -24,7 +24,7 @@ import (
 // edited is the name of the objects that are edited.
 const edited = "edited"
 
-// numberedAddr returns the i-th address of a range that the lab does not use.
+// numberedAddr returns address i of a range that the lab does not use.
 func numberedAddr(i int) string {
 	return netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}).String()
 }
@@ -40,8 +40,8 @@ func makeService(ctx context.Context, c kubernetes.Interface, name string, count
 	return err
 }
 
-// makeSlice makes an EndpointSlice with as many endpoints as the API server admits, each with each
-// addresses.
+// makeSlice makes an EndpointSlice with as many endpoints as the API server admits. each is the
+// number of addresses per endpoint.
 func makeSlice(ctx context.Context, c kubernetes.Interface, name string, each int) error {
 	const endpoints = 1000
 	port := int32(80)
@@ -62,8 +62,8 @@ func makeSlice(ctx context.Context, c kubernetes.Interface, name string, each in
 	return err
 }
 
-// makeEdited makes what editService and editSlice edit: a Service of the other namespace, with one
-// endpoint.
+// makeEdited makes the objects that editService and editSlice edit: a Service in namespace good
+// with one endpoint.
 func makeEdited(ctx context.Context, c kubernetes.Interface) error {
 	if _, err := c.CoreV1().Services(good).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: edited},
@@ -82,7 +82,7 @@ func makeEdited(ctx context.Context, c kubernetes.Interface) error {
 	return err
 }
 
-// editService changes the port of a Service.
+// editService is the edit of serviceEdit. It changes the port of a Service.
 func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
 	s, err := c.CoreV1().Services(good).Patch(ctx, edited, types.JSONPatchType,
@@ -91,7 +91,7 @@ func editService(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	return func() (bool, error) { return traceHas(ctx, n, s, "") }, err
 }
 
-// editSlice changes the address of an endpoint.
+// editSlice is the edit of sliceEdit. It changes the address of an endpoint.
 func editSlice(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	mark string) (inForce func() (bool, error), err error) {
 	s, err := c.CoreV1().Services(good).Get(ctx, edited, metav1.GetOptions{})
@@ -104,7 +104,8 @@ func editSlice(ctx context.Context, n *lab.Node, c kubernetes.Interface,
 	return func() (bool, error) { return traceHas(ctx, n, s, addr+":") }, err
 }
 
-// markedPatch returns a JSON patch that sets a value, and mark as the object's only annotation.
+// markedPatch returns a JSON patch that sets the value at path, and sets mark as the object's only
+// annotation.
 func markedPatch(mark, path string, value any) []byte {
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": path, "value": value},
@@ -116,7 +117,8 @@ func markedPatch(mark, path string, value any) []byte {
 	return patch
 }
 
-// traceHas reports whether veild serves a Service at its first port, with text in the answer.
+// traceHas reports whether veild serves a Service at its first port, and its trace of the Service
+// contains text.
 func traceHas(ctx context.Context, n *lab.Node, s *corev1.Service, text string) (bool, error) {
 	page := telemetry.TracePath + "?" + url.Values{"protocol": {"TCP"}, "scope": {"inside"},
 		"addr": {fmt.Sprintf("%s:%d", s.Spec.ClusterIP, s.Spec.Ports[0].Port)}}.Encode()

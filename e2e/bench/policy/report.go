@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// labels name the cases for people.
+// labels returns the titles of the cases, keyed by name.
 func (z scales) labels() map[string]string {
 	rules := func(s world.Scale) int { return s.Policies * s.Rules }
 	pods := z.large.Nodes * z.large.Pods
@@ -78,7 +78,7 @@ func (z scales) labels() map[string]string {
 	return out
 }
 
-// peers are figures that others published, in other places and of other clusters.
+// peers is a table of figures that other projects published, for other machines and clusters.
 var peers = report.Table{
 	Title: "What others published",
 	Note: "Measured by others on other machines and clusters: they show the order of magnitude, " +
@@ -104,7 +104,7 @@ var peers = report.Table{
 	},
 }
 
-// Report has the notes of all parts.
+// Report returns the report with the notes of all parts.
 func (s *run) Report() *report.Report {
 	z := s.scales
 	for _, c := range s.Result.Cases {

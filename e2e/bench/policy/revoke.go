@@ -28,12 +28,13 @@ const (
 	entryTimeout    = 3600 // seconds
 	conntrackMax    = "/proc/sys/net/netfilter/nf_conntrack_max"
 	conntrackCount  = "/proc/sys/net/netfilter/nf_conntrack_count"
-	connectionShare = 100 // of which one has portFew
-	// quiet is longer than the pause that a Keeper makes between two revocations.
+	connectionShare = 100 // one of this many connections has portFew
+	// quiet is longer than the pause of a Keeper between two revocations.
 	quiet = 600 * time.Millisecond
 )
 
-// access is the policy that allows the connections of the part: to pods of team-0, on both ports.
+// access returns a policy that isolates all pods of team-0 and allows connections to ports. With
+// portFew and portRest it allows all connections of the part.
 func access(ports ...uint16) policy.Policy {
 	p := policy.Policy{Name: policy.Name{Namespace: world.NamespaceName(0), Name: "access"},
 		Isolates: [2]bool{true, false}}
@@ -44,7 +45,8 @@ func access(ports ...uint16) policy.Policy {
 	return p
 }
 
-// revoke measures from a policy that allows less until the last connection is gone that it denies.
+// revoke measures the time from a policy that allows less until conntrack has lost the last
+// connection that it denies.
 func (s *run) revoke(ctx context.Context) (err error) {
 	if err := room(s.scales.connections); err != nil {
 		return err
@@ -78,7 +80,7 @@ func (s *run) revoke(ctx context.Context) (err error) {
 	return nil
 }
 
-// room reports whether the kernel tracks as many connections.
+// room returns an error unless the kernel's limit allows n tracked connections and a tenth more.
 func room(n int) error {
 	b, err := os.ReadFile(conntrackMax)
 	if err != nil {
@@ -91,8 +93,8 @@ func room(n int) error {
 	return nil
 }
 
-// revokeRound revokes the connections of one port, then the connections of the other. With behind,
-// another revocation has just begun.
+// revokeRound revokes the connections to one port, and then the connections to the other. With
+// behind, each revocation directly follows another one, for which the Keeper pauses.
 func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values) error {
 	count := s.scales.connections
 	if err := n.Do(func() error { return n.connect(ctx, count) }); err != nil {
@@ -120,7 +122,8 @@ func (s *run) revokeRound(ctx context.Context, n *node, behind string, v values)
 	return err
 }
 
-// revoked returns how long it takes until so many connections were revoked.
+// revoked puts policy p and returns the time until want connections were revoked. With behind,
+// another revocation has just begun.
 func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	behind bool) (time.Duration, error) {
 	select {
@@ -161,7 +164,7 @@ func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
 	}
 }
 
-// tracks holds that the node tracks as many connections.
+// tracks returns an error unless the node tracks exactly want connections.
 func (n *node) tracks(want int) error {
 	return n.Do(func() error {
 		b, err := os.ReadFile(conntrackCount)
@@ -195,7 +198,7 @@ func (n *node) connect(ctx context.Context, count int) error {
 	return nil
 }
 
-// flow is connection k.
+// flow returns the conntrack entry of connection k.
 func (n *node) flow(k int) *netlink.ConntrackFlow {
 	from, i := n.OtherPod(k)
 	client, server := net.IP(world.Addrs(from, i)[0].AsSlice()), net.IP(world.Addrs(0,

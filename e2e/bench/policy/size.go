@@ -22,7 +22,8 @@ const (
 	caseDirect = "size_change_pod"
 )
 
-// size plans the large cluster, writes it to the kernel, and measures what its pods weigh.
+// size measures planning the large cluster, writing the plan to the kernel, and the heap that its
+// pods need.
 func (s *run) size(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
@@ -70,7 +71,7 @@ func (s *run) sizeRound(ctx context.Context, v values) (err error) {
 	return ns.Do(func() error { return kernel(ctx, c, p, plan, s.scales.changes, v) })
 }
 
-// check holds that the plan is as large as it should be: what is not planned is not measured.
+// check returns an error unless the plan has a line for each rule and all pods of the node.
 func check(c world.Cluster, plan *policy.Plan) error {
 	lines := 0
 	for _, chain := range plan.Chains {
@@ -83,8 +84,8 @@ func check(c world.Cluster, plan *policy.Plan) error {
 	return nil
 }
 
-// kernel writes the plan, adopts it as veild does that starts again, and changes pods of other
-// nodes one after the other without a Keeper.
+// kernel measures three things in the calling thread's namespace: writing the plan, adopting the
+// written table as a restarted veild does, and changes of pods of other nodes without a Keeper.
 func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
 	changes int,
 	v values) error {
@@ -127,12 +128,12 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 	return nil
 }
 
-// perMove are the elements that change if a pod goes from one set of peers to another: an address
-// of each family leaves and enters.
+// perMove is the number of elements that change if a pod moves from one set of peers to another. An
+// address of each family leaves one set and enters the other.
 const perMove = 4
 
-// weigh compares the heap of a Keeper that holds the pods of all nodes with the heap of one that
-// holds the pods of its own node only.
+// weigh measures by how much the heap of a Keeper that holds the pods of all nodes exceeds the heap
+// of a Keeper that holds only the pods of its own node.
 func (s *run) weigh(ctx context.Context, v values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
@@ -145,7 +146,7 @@ func (s *run) weigh(ctx context.Context, v values) error {
 	if all <= own {
 		return fmt.Errorf("a Keeper of all pods weighs %d bytes, one of its own pods %d", all, own)
 	}
-	// Scaled to as many pods as the cluster has: the pods of the node itself are on both sides.
+	// Both heaps hold the pods of the node itself. Scale the difference to all pods of the cluster.
 	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.Nodes)/
 		float64(s.scales.node.Nodes-1))
 	return nil
@@ -168,11 +169,11 @@ func (s *run) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
 	return after - before, err
 }
 
-// heap returns the bytes of objects that are in use.
+// heap returns the bytes of live objects on the heap.
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // Once more for what has a finalizer.
+	runtime.GC() // The second collection frees objects with finalizers.
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }

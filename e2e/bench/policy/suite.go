@@ -10,10 +10,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Suite is its name in gates.json.
+// Suite is the name of this suite in gates.json.
 const Suite = "bench-policy"
 
-// benchmark has the parts, in the order in which they are run.
+// benchmark has the parts in the order in which they run.
 var benchmark = suite.Suite[*run]{Name: Suite, Look: time.Second, Parts: []suite.Part[*run]{
 	{Name: "size", Run: (*run).size},
 	{Name: "change", Run: (*run).changes},
@@ -24,27 +24,32 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: time.Second, Parts: []suite
 	{Name: "read", Run: (*run).read},
 }}
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
-// scales are the sizes of the measurements.
+// scales holds the sizes of the measurements.
 type scales struct {
-	large, node                 world.Scale
+	// large is the cluster of part size and of the large node in part change. node is the cluster
+	// of the other measurements.
+	large, node world.Scale
+	// changes and edits are the numbers of changed pods and policies per round. connections is the
+	// number of tracked connections in part revoke.
 	changes, edits, connections int
 	// opened is the number of connections on the fast path.
 	opened int
-	// bytes and short connections are measured per turn of a lane; turns is the number of turns per
-	// round.
+	// bytes and short are the number of bytes and of short connections per turn of a lane. turns is
+	// the number of turns per round.
 	bytes, short, turns int
-	// swollen objects of the largest size, of one kind at a time, are read beside so many pods.
+	// swollen is the number of large objects in part read, of one kind at a time. readPods is the
+	// number of other pods.
 	swollen, readPods int
-	// lines and selectors belong to one tenant. At least adds pods are attached beside it, and the
-	// idle node is watched for the time idle.
+	// lines and selectors are the sizes of the policies in part tenant. adds is the minimum number
+	// of pods that are attached meanwhile. idle is the duration of the measurement of idle CPU.
 	lines, selectors, adds int
 	idle                   time.Duration
 }
 
-// ofGates are the scales that the gates are for.
+// ofGates holds the scales for which the limits in gates.json apply.
 var ofGates = scales{
 	large:   world.Scale{Nodes: 100, Pods: 100, Policies: 1000, Rules: 100},
 	node:    world.Scale{Nodes: 100, Pods: 100, Policies: 100, Rules: 100},
@@ -55,7 +60,7 @@ var ofGates = scales{
 	lines: 16384, selectors: 16000, adds: 40, idle: time.Minute,
 }
 
-// Check returns what is wrong with the choice.
+// Check returns an error if the choice is not valid.
 func Check(c suite.Choice) error { return benchmark.Check(c) }
 
 // run is one run of the suite.
@@ -65,8 +70,9 @@ type run struct {
 	scales scales
 }
 
-// Run measures. It returns a report with the results so far whenever measuring began, also beside
-// an error. Missed gates are not an error. It needs root.
+// Run measures the chosen parts and returns the report. If an error ends the run after measuring
+// began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
+// needs root.
 func Run(ctx context.Context, c suite.Choice) (*report.Report, error) {
 	return runAt(ctx, c, ofGates)
 }
@@ -80,12 +86,12 @@ func runAt(ctx context.Context, c suite.Choice, sizes scales) (*report.Report, e
 	})
 }
 
-// values are the values of each round, by the name of the case.
+// values holds one value per round, keyed by the name of the case.
 type values map[string][]float64
 
 func (v values) add(name string, x float64) { v[name] = append(v[name], x) }
 
-// addBoth adds the median and the 99th percentile of a round.
+// addBoth adds the median and the 99th percentile of the values of one round.
 func (v values) addBoth(name string, all []float64) {
 	v.add(name, bench.Quantile(all, 0.5))
 	v.add(name+suffixP99, bench.Quantile(all, 0.99))

@@ -23,13 +23,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/policytest"
 )
 
-// shape is a kind of policies of the namespace evil, of which the app is evil, too.
+// shape is a set of large policies in the namespace evil, which select the app evil.
 type shape struct {
 	name, what string
 	policies   func(scales) []policy.Policy
 }
 
-// beyond is the factor by which the last shape is larger than the others.
+// beyond is the factor by which the last shape exceeds the others.
 const beyond = 10
 
 var shapes = []shape{
@@ -44,11 +44,11 @@ var shapes = []shape{
 	}},
 }
 
-// selecting is in how many policies the selectors are.
+// selecting is the number of policies that the selectors are spread over.
 const selecting = 64
 
-// The figures of each shape. CPU time is the CPU time of the process: the Keeper and the kernel in
-// its transactions.
+// Suffixes of the cases of each shape. CPU time is the CPU time of this process, which includes the
+// Keeper and the kernel's work in its transactions.
 const (
 	suffixApply = "_apply"
 	suffixAdd   = "_add"
@@ -60,7 +60,7 @@ const (
 
 func caseTenant(shape, suffix string) string { return "tenant_" + shape + suffix }
 
-// tenant measures what the policies of one namespace cost the others on a node.
+// tenant measures what the policies of one namespace cost other namespaces on the node.
 func (s *run) tenant(ctx context.Context) error {
 	v := values{}
 	for round := range s.Rounds {
@@ -153,11 +153,11 @@ func (s *run) tenantRound(ctx context.Context, sh shape, v values) (err error) {
 	return err
 }
 
-// idle returns the milliseconds of CPU time of a minute in which nothing changes: the Keeper
-// compares twice what it wrote with the kernel's table. Garbage is collected before, and its memory
-// returned to the kernel: else Go's scavenger does it in that minute.
+// idle returns the CPU time, in milliseconds per minute, while nothing changes. In a minute the
+// Keeper compares the kernel's table twice with what it wrote. idle first collects garbage and
+// returns its memory to the kernel; otherwise Go's scavenger would do so during the measurement.
 func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64, err error) {
-	n.TableChanged() // What others wrote is read once more, and not in that minute.
+	n.TableChanged() // Makes the Keeper read the table before the measurement, not during it.
 	debug.FreeOSMemory()
 	var began time.Duration
 	for _, d := range []time.Duration{long / 20, long} {
@@ -171,7 +171,7 @@ func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64,
 	return millis(cpu()-began) * float64(time.Minute) / float64(long), nil
 }
 
-// cpu returns the CPU time of this process.
+// cpu returns the CPU time of this process since its start, or 0 if it cannot be read.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -180,8 +180,8 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// events passes the Keeper an event that relabels a pod of evil. It returns an event of a pod of
-// another namespace, which changes the kernel's table regardless of the objects of evil.
+// events passes an event to the Keeper that relabels a pod of evil. It returns an event of a pod of
+// another namespace, which always changes the kernel's table, so that the caller can wait for it.
 func (n *node) events(k int) ([]byte, error) {
 	event, err := world.EventOf(world.PodObject(evilPod(n.Pods, 1, k+1)))
 	if err != nil {
@@ -194,8 +194,8 @@ func (n *node) events(k int) ([]byte, error) {
 	return world.EventOf(world.PodObject(world.PodOf(node, i, world.TierOf(node, i)+1)))
 }
 
-// evilPod returns pod i of evil: pod 0 is on this node and has the record pods, others are
-// elsewhere.
+// evilPod returns pod i of evil. Pod 0 is on this node, after its pods other pods; the others are
+// on another node. excluded is the number in the label "tier".
 func evilPod(pods, i, excluded int) policy.Pod {
 	node := min(i, 1)
 	p := world.PodOf(node, pods+i, 0)
@@ -204,7 +204,8 @@ func evilPod(pods, i, excluded int) policy.Pod {
 	return p
 }
 
-// evilPods makes evil and its pods, and waits until the one of this node is judged.
+// evilPods adds namespace evil and two pods of it, and waits until the Keeper knows the pod on this
+// node as a member of a group.
 func (n *node) evilPods(ctx context.Context) error {
 	own := evilPod(n.Pods, 0, 0)
 	if err := world.WriteRecord(filepath.Join(n.dir, "pods"),
@@ -217,7 +218,7 @@ func (n *node) evilPods(ctx context.Context) error {
 	return n.until(ctx, func() bool { return n.Status().Members == n.Pods+1 })
 }
 
-// tell puts policies into the Keeper and waits until they are in force.
+// tell passes policies to the Keeper and waits until they are in force.
 func (n *node) tell(ctx context.Context, policies []policy.Policy) error {
 	for _, p := range policies {
 		n.PutPolicy(p)
@@ -233,13 +234,13 @@ func (n *node) take(ctx context.Context, policies []policy.Policy) error {
 	return n.enforced(ctx)
 }
 
-// enforced waits until all policies that the Keeper received are in force.
+// enforced waits until all changes that the Keeper received are in force.
 func (n *node) enforced(ctx context.Context) error {
 	told := n.Status().Told
 	return n.until(ctx, func() bool { return n.ProgressTo(told).Enforced })
 }
 
-// until waits until a condition holds.
+// until waits until holds returns true. It drains n.programmed meanwhile.
 func (n *node) until(ctx context.Context, holds func() bool) error {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -256,7 +257,7 @@ func (n *node) until(ctx context.Context, holds func() bool) error {
 	return nil
 }
 
-// drain forgets the steps that were in force.
+// drain discards the times in n.programmed.
 func (n *node) drain() {
 	for {
 		select {
@@ -267,7 +268,8 @@ func (n *node) drain() {
 	}
 }
 
-// checkDenied holds that policies are in force as they are written, or that some are denied.
+// checkDenied returns an error unless the number of policies that are not enforced is as expected:
+// some with denied and more lines than a namespace may have, otherwise none.
 func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
 	got := n.Status().NotEnforced["NetworkPolicy"]
 	lines := 0
@@ -280,20 +282,21 @@ func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
 	return nil
 }
 
-// newcomers is how many pods ADD attaches in turn.
+// newcomers is the number of pods that the plugin attaches in turn.
 const newcomers = 8
 
-// newcomer is a pod of this node of another namespace than evil, which policies select.
+// newcomer returns pod k of the newcomers. It is on this node, in another namespace than evil, and
+// policies select it.
 func newcomer(pods, k int) policy.Pod {
 	p := world.PodOf(0, pods+10+k, k)
 	p.Labels["app"] = fmt.Sprintf("app-%d", k)
 	return p
 }
 
-// plugin does on a node what the CNI plugin does.
+// plugin attaches and detaches pods on a node as the CNI plugin does.
 type plugin struct {
 	n     *node
-	inner *world.Space // of the pod
+	inner *world.Space // the network namespace of the pods
 	paths pod.Paths
 }
 
@@ -314,8 +317,8 @@ func newPlugin(n *node) (*plugin, error) {
 	return p, nil
 }
 
-// beside attaches and detaches pods, and makes a small transaction of another table, while fn runs,
-// and at least so many times. It returns the milliseconds of each.
+// beside takes turns while fn runs, and at least least turns. It returns the milliseconds of each
+// operation, keyed by suffixAdd, suffixDel and suffixOther.
 func (p *plugin) beside(ctx context.Context, least int,
 	fn func() error) (took map[string][]float64, err error) {
 	ended := make(chan error, 1)
@@ -343,7 +346,8 @@ func (p *plugin) beside(ctx context.Context, least int,
 	return took, nil
 }
 
-// turn attaches newcomer k, makes a transaction, and detaches it, on a thread of the node.
+// turn attaches newcomer k, writes another small nftables table, and detaches the newcomer. It adds
+// the times of these operations to took. It must run on a thread in the node's namespace.
 func (p *plugin) turn(k int, took map[string][]float64) error {
 	timed := func(what string, fn func() error) error {
 		began := time.Now()

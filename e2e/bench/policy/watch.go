@@ -15,15 +15,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiWatch watches all objects of a kind and decodes none. It shows when the API server sent an
-// edit, and so how much of an edit's time veild takes.
+// apiWatch watches all objects of a kind without decoding them. It shows when the API server sent
+// an edit. The rest of an edit's time is veild's.
 type apiWatch struct {
 	cancel context.CancelFunc
 	frames chan apiFrame
 	err    chan error
 }
 
-// apiFrame is a small event. Large objects are not edited.
+// apiFrame is an event of at most maxEdit bytes, and the time at which it arrived. Larger events
+// are dropped, because only small objects are edited.
 type apiFrame struct {
 	at      time.Time
 	content []byte
@@ -32,7 +33,8 @@ type apiFrame struct {
 // maxEdit is the size in bytes of the largest event that may be an edit.
 const maxEdit = 64 << 10
 
-// watchAPI begins a watch of the objects at a path of the API server, from now on. Close ends it.
+// watchAPI begins a watch of the objects at a path of the API server that receives only new events.
+// The caller closes it.
 func watchAPI(ctx context.Context, cfg *rest.Config, path string) (*apiWatch, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -86,7 +88,7 @@ func get(ctx context.Context, client *http.Client, address, accept string) (*htt
 	return answer, err
 }
 
-// read reads events, each behind its length in four bytes, until the watch ends.
+// read reads events until the watch ends. Each event follows its length in four bytes, big endian.
 func (w *apiWatch) read(ctx context.Context, body io.Reader) error {
 	in := bufio.NewReader(body)
 	for {
@@ -113,7 +115,8 @@ func (w *apiWatch) read(ctx context.Context, body io.Reader) error {
 	}
 }
 
-// sent returns when the event with mark arrived. It drops the events before.
+// sent waits for the event that contains mark and returns its time of arrival. It drops earlier
+// events.
 func (w *apiWatch) sent(ctx context.Context, mark string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -1,5 +1,6 @@
-// Package lane has nodes of their own with two pods, between which connections are measured:
-// without a judge, with Kubeveil's table of policies, and with a program behind NFQUEUE.
+// Package lane makes lanes, each of which is a node with two pods between which connections are
+// measured. A lane has no filter, Kubeveil's table of policies, or a program behind NFQUEUE.
 //
-// A lane that does not do what its name says is refused. Start reading at New.
+// New returns an error if a policy is not in force in its lane, or a lane without one drops
+// connections. Start reading at New.
 package lane

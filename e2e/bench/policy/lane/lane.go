@@ -20,40 +20,40 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
-// Lane is a node of its own with two pods, all in namespaces of their own:
+// Lane is a node with two pods, each in its own namespace:
 //
-//	client ── node: guard, routing, NAT, and what judges ── server
+//	client ── node: guard, routing, NAT, and the filter ── server
 //
-// Nothing that is in force in one lane costs another anything.
+// The rules of one lane cost the other lanes nothing.
 type Lane struct {
 	Name                 string
 	Host, Client, Server *world.Space
-	// listeners are the server's sockets, on portServed and portDenied.
+	// listeners are the server's sockets on portServed and portDenied.
 	listeners [2]int
-	// Rules is the number of rules that select the server, lines the number of rules that the plan
-	// makes of them.
+	// Rules is the number of policy rules that select the server. Lines is the number of lines to
+	// which the plan joins them. Both are 0 in lanes without policies.
 	Rules, Lines int
-	// Queue judges in place of our table; nil in other lanes.
+	// Queue accepts packets in place of Kubeveil's table of policies; nil in other lanes.
 	Queue *nfqueue.Queue
 	undo  pod.Undo
 }
 
-// Ports of the server. Where a policy is in force, the second one is denied.
+// Ports of the server. Policies allow the first and deny the second.
 const portServed, portDenied = 9010, 9011
 
-// Pods of a lane, by their numbers.
+// Numbers of a lane's pods.
 const clientPod, serverPod = 0, 1
 
-// ranges have the addresses of all pods.
+// ranges are the address ranges of all pods.
 var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"),
 	netip.MustParsePrefix("fd42::/24")}
 
-// Judge puts the filter of a lane into force, in the node's namespace. It is called before the pods
-// are attached. Nil means that the lane has no filter.
+// Judge installs the filter of a lane. New calls it in the node's namespace before it attaches the
+// pods. A nil Judge means that the lane has no filter.
 type Judge func(l *Lane, paths pod.Paths) error
 
-// New makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
-// after an error.
+// New makes a lane. Its files are in a folder of dir, and the guard's programs are pinned in a
+// folder of pins. The caller must close the lane also after an error.
 func New(name string, dir string, pins *bpffs.FS, j Judge) (*Lane, error) {
 	l := &Lane{Name: name, listeners: [2]int{-1, -1}}
 	for _, s := range []**world.Space{&l.Host, &l.Client, &l.Server} {
@@ -87,11 +87,12 @@ func New(name string, dir string, pins *bpffs.FS, j Judge) (*Lane, error) {
 	return l, nil
 }
 
-// Close takes everything away.
+// Close removes everything that New made.
 func (l *Lane) Close() error { return l.undo.Run() }
 
-// node puts into force what veild has on a node, but for tunnels, in the calling thread's
-// namespace: without it no packet would be tracked, and policies alone would pay for that.
+// node installs everything that veild installs on a node except tunnels, in the calling thread's
+// namespace, and calls j. Without this, only lanes with policies would track connections, and the
+// cost of tracking would count as a cost of policies.
 func (l *Lane) node(paths pod.Paths, pins string, j Judge) error {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
@@ -112,7 +113,7 @@ func (l *Lane) node(paths pod.Paths, pins string, j Judge) error {
 	return j(l, paths)
 }
 
-// attach attaches both pods as the CNI plugin does.
+// attach attaches both pods to the node as the CNI plugin does.
 func (l *Lane) attach(paths pod.Paths) error {
 	for i, s := range []*world.Space{l.Client, l.Server} {
 		r := world.RecordOf(world.PodOf(0, i, 0), i)
@@ -127,8 +128,8 @@ func (l *Lane) attach(paths pod.Paths) error {
 	return nil
 }
 
-// judgePolicies returns a judge that enforces the policies by Kubeveil's table. rules is the number
-// of their rules.
+// judgePolicies returns a Judge that enforces policies by Kubeveil's table. rules is the number of
+// their rules.
 func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) Judge {
 	return func(l *Lane, paths pod.Paths) error {
 		plan, err := planOf(client, policies)
@@ -153,8 +154,8 @@ func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) Judge
 	}
 }
 
-// planOf plans policies on the node of a lane. The peers that they name are pods of another node,
-// one in each set.
+// planOf returns the plan of policies for the node of a lane. Their sets of peers have one pod of
+// another node each.
 func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
 	p := planner.New(world.Here)
 	for i := range world.Namespaces {
@@ -176,7 +177,7 @@ func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
 	return plan, nil
 }
 
-// linesOfServer returns how many lines the plan has for what the server receives.
+// linesOfServer returns the number of lines that the plan has for packets to the server.
 func linesOfServer(plan *policy.Plan) int {
 	server := plan.Members[world.KeyOf(world.PodOf(0, serverPod, 0))]
 	if server == nil || plan.Groups[server.Group] == nil {
@@ -189,7 +190,8 @@ func linesOfServer(plan *policy.Plan) int {
 	return len(chain.Lines)
 }
 
-// clientOf is the client with labels beside those that all pods have. No tier of a rule is its.
+// clientOf returns the client with additional labels, each with the value "client". It has no label
+// "tier", so no rule that names a tier matches it.
 func clientOf(labels ...string) policy.Pod {
 	p := world.PodOf(0, clientPod, world.Tiers)
 	delete(p.Labels, "tier")
@@ -199,7 +201,7 @@ func clientOf(labels ...string) policy.Pod {
 	return p
 }
 
-// serverPolicy returns policy j for the server, with these rules.
+// serverPolicy returns policy j, which selects the server, with rules for ingress.
 func serverPolicy(j int, rules ...policy.Rule) policy.Policy {
 	server := world.PodOf(0, serverPod, 0)
 	p := policy.Policy{
@@ -211,7 +213,7 @@ func serverPolicy(j int, rules ...policy.Rule) policy.Policy {
 	return p
 }
 
-// allow is a rule for the pods of all namespaces with a label, on the port that is measured.
+// allow returns a rule that allows pods of all namespaces with a label to connect to portServed.
 func allow(key, value string) policy.Rule {
 	return policy.Rule{
 		Peers: []policy.Peer{{Namespaces: &policy.Selector{},
@@ -220,7 +222,8 @@ func allow(key, value string) policy.Rule {
 	}
 }
 
-// TenByTen are ten policies of ten rules for the server. Each has one rule that allows the client.
+// TenByTen returns a Judge for ten policies with ten rules each. One rule of each policy allows the
+// client.
 func TenByTen() Judge {
 	var policies []policy.Policy
 	var roles []string
@@ -235,10 +238,11 @@ func TenByTen() Judge {
 	return judgePolicies(clientOf(roles...), policies, 100)
 }
 
-// Others is the number of rules that do not match in the lane "many".
+// Others is the number of rules of AfterOthers that do not match the client.
 const Others = world.Tiers
 
-// AfterOthers are rules of which all but one do not match.
+// AfterOthers returns a Judge for policies with Others rules that do not match the client, and one
+// that does.
 func AfterOthers() Judge {
 	var policies []policy.Policy
 	for j := range Others / 10 {

@@ -13,7 +13,7 @@ func (l *Lane) Asked() uint64 {
 	return l.Queue.Accepted()
 }
 
-// ForgetConnections does what conntrack -F does, in the calling thread's namespace.
+// ForgetConnections flushes the conntrack table of the calling thread's namespace (conntrack -F).
 func ForgetConnections() error {
 	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -23,9 +23,11 @@ func ForgetConnections() error {
 	return h.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// warm is the share of an amount that is done before it is measured.
+// warm is the divisor that gives the part of an amount that is moved before the measurement.
 const warm = 20
 
+// PrepareStream opens a connection over which do sends amount bytes. end closes it. All must be
+// called on one thread in the client's namespace.
 func (l *Lane) PrepareStream(amount int) (do func() error, end func(), err error) {
 	s, err := l.open()
 	if err != nil {
@@ -38,6 +40,8 @@ func (l *Lane) PrepareStream(amount int) (do func() error, end func(), err error
 	return func() error { return s.move(amount) }, s.close, nil
 }
 
+// PrepareShort returns do, which makes amount short connections, and an end that does nothing. All
+// must be called on one thread in the client's namespace.
 func (l *Lane) PrepareShort(amount int) (do func() error, end func(), err error) {
 	do = func() error { return l.shortOnes(amount) }
 	return do, func() {}, l.shortOnes(amount / warm)

@@ -11,13 +11,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// queueNumber is the number of the queue that stands in for the shape of kube-network-policies. Its
-// table sends the first packets of each connection to a Go program by NFQUEUE, which decides their
-// verdict. This program accepts all at once: it parses no packet and evaluates no policy, so the
-// real one costs more.
+// queueNumber is the number of the NFQUEUE that stands in for kube-network-policies. The rules of
+// kube-network-policies send the first packets of each connection by NFQUEUE to a Go program, which
+// decides the verdict. The program here accepts all packets at once. It parses no packet and
+// evaluates no policy, so the real program costs more.
 const queueNumber = 100
 
-// JudgeQueue is a judge that sends packets to the program, which must run before the first packet.
+// JudgeQueue is a Judge that starts the program and installs rules that send first packets to it.
 func JudgeQueue(l *Lane, _ pod.Paths) (err error) {
 	if l.Queue, err = nfqueue.Open(queueNumber, 0); err != nil {
 		return err
@@ -26,8 +26,8 @@ func JudgeQueue(l *Lane, _ pod.Paths) (err error) {
 	return queueRules()
 }
 
-// queueRules sends the packets of connections that are not established to the program, in the
-// calling thread's namespace.
+// queueRules installs rules in the calling thread's namespace that send packets of connections that
+// are not yet established to the program.
 func queueRules() error {
 	const established, related = 1 << 1, 1 << 2 // NF_CT_STATE_BIT
 	c, err := nftables.New()

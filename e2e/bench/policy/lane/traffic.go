@@ -11,21 +11,21 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/policy/world"
 )
 
-// Both ends of a connection are sockets of one thread, which never waits while there is something
-// to do: it costs the same from one run to the next. Two processes would add the cost of waking
-// each other, which depends on where the scheduler puts them, and would make the share of policies
-// look smaller.
+// Both ends of a connection are sockets of one thread, which does not wait while it can read or
+// write. Its cost is therefore the same in each run. Two processes would add the cost of waking
+// each other, which depends on the scheduler's placement and would make the share of policies
+// smaller.
 
-// sockPatience bounds the wait for a socket: this long no packet was lost on purpose.
+// sockPatience bounds the wait for a socket that must become ready.
 const sockPatience = 5 * time.Second
 
-// deniedFor is how long to wait for a connection that must not be established.
+// deniedFor is the time after which a connection counts as denied.
 const deniedFor = 300 * time.Millisecond
 
-// errDenied matches a connection that did not come about in time.
+// errDenied is the error for a connection that was not established in time.
 var errDenied = errors.New("no answer")
 
-// listen listens on both ports, in the calling thread's namespace.
+// listen opens the server's listeners in the calling thread's namespace.
 func (l *Lane) listen() error {
 	for i, port := range []int{portServed, portDenied} {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -42,8 +42,8 @@ func (l *Lane) listen() error {
 	return nil
 }
 
-// prove checks that the lane does what its name says. Connections to the measured port succeed, and
-// Others succeed only where no policy is in force.
+// prove returns an error unless connections to portServed succeed and connections to portDenied
+// succeed exactly in lanes without policies.
 func (l *Lane) prove() error {
 	return l.Client.Do(func() error {
 		client, server, err := l.dial(portServed, sockPatience)
@@ -65,7 +65,8 @@ func (l *Lane) prove() error {
 	})
 }
 
-// dial connects both ends, from the calling thread's namespace.
+// dial connects to the server from the calling thread's namespace, and returns both ends of the
+// connection. It waits at most patience.
 func (l *Lane) dial(port int, patience time.Duration) (client, server int, err error) {
 	client, err = l.connect(port)
 	if err != nil {
@@ -79,8 +80,8 @@ func (l *Lane) dial(port int, patience time.Duration) (client, server int, err e
 	return client, server, nil
 }
 
-// connect begins a connection to the server. Closing it sends a reset: no socket waits for minutes,
-// and ports do not run out.
+// connect begins a connection to the server. Closing its socket sends a reset, so no socket remains
+// in TIME_WAIT and ports do not run out.
 func (l *Lane) connect(port int) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -100,7 +101,7 @@ func (l *Lane) connect(port int) (fd int, err error) {
 	return fd, nil
 }
 
-// accept waits for a connection. Its error matches errDenied if none arrives.
+// accept waits at most patience for a connection. Its error matches errDenied if none arrives.
 func accept(listener int, patience time.Duration) (int, error) {
 	for {
 		fd, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -113,7 +114,8 @@ func accept(listener int, patience time.Duration) (int, error) {
 	}
 }
 
-// wait waits until one of the sockets is ready.
+// wait waits at most patience until one of the sockets is ready. Its error matches errDenied if
+// none is.
 func wait(patience time.Duration, fds ...unix.PollFd) error {
 	for {
 		n, err := unix.Poll(fds, int(patience.Milliseconds()))
@@ -138,11 +140,11 @@ func closeAll(fds ...int) {
 }
 
 // atOnce is the number of connections that are begun before the first is accepted. The program
-// behind NFQUEUE then sees several at once, as on a busy node.
+// behind NFQUEUE then receives several packets at once, as on a busy node.
 const atOnce = 32
 
-// shortOnes makes connections one batch after the other, from the calling thread's namespace. Over
-// each of them the server sends a byte, and the client resets it.
+// shortOnes makes count connections from the calling thread's namespace, one batch after the other.
+// On each of them the server sends a byte, and the client then resets the connection.
 func (l *Lane) shortOnes(count int) error {
 	for done := 0; done < count; done += atOnce {
 		if err := l.batch(min(atOnce, count-done)); err != nil {
@@ -156,7 +158,7 @@ func (l *Lane) batch(count int) (err error) {
 	var clients, servers [atOnce]int
 	connected, accepted := 0, 0
 	defer func() {
-		closeAll(clients[:connected]...) // Resets, so the server's ends are closed without a word.
+		closeAll(clients[:connected]...) // These resets let the server's ends close without a packet.
 		closeAll(servers[:accepted]...)
 	}()
 	for ; connected < count; connected++ {
@@ -182,7 +184,7 @@ func (l *Lane) batch(count int) (err error) {
 	return nil
 }
 
-// read waits for bytes.
+// read waits for bytes and reads them into b. It returns an error at the end of the stream.
 func read(fd int, b []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, b)
@@ -206,10 +208,11 @@ type stream struct {
 	out, in  []byte
 }
 
-// streamBuffer is the number of bytes per write. They are read soon, from the processor's cache.
+// streamBuffer is the largest number of bytes per write. It is small enough that the bytes are
+// still in the CPU's cache when they are read.
 const streamBuffer = 128 << 10
 
-// open opens a stream, from the calling thread's namespace.
+// open opens a stream from the calling thread's namespace.
 func (l *Lane) open() (*stream, error) {
 	from, to, err := l.dial(portServed, sockPatience)
 	if err != nil {
@@ -220,7 +223,7 @@ func (l *Lane) open() (*stream, error) {
 
 func (s *stream) close() { closeAll(s.from, s.to) }
 
-// move sends bytes and receives all of them.
+// move sends a number of bytes and receives all of them.
 func (s *stream) move(bytes int) error {
 	for sent, received := 0, 0; received < bytes; {
 		wrote := 0

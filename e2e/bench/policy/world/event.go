@@ -17,19 +17,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// encoder writes objects as the API server does for a watch in protobuf.
+// encoder encodes objects as the API server does for a watch in protobuf.
 var encoder = func() runtime.Encoder {
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme,
 		networkingv1.AddToScheme} {
 		if err := add(known); err != nil {
-			panic(err) // a mistake of this file
+			panic(err) // a bug in this file
 		}
 	}
 	return protobuf.NewSerializer(known, known)
 }()
 
-// EventOf returns the event of a watch for a changed object.
+// EventOf returns the encoded watch event of a modified object.
 func EventOf(o runtime.Object) ([]byte, error) {
 	var object bytes.Buffer
 	if err := encoder.Encode(o, &object); err != nil {
@@ -40,11 +40,11 @@ func EventOf(o runtime.Object) ([]byte, error) {
 	return e.Marshal()
 }
 
-// unread is the number of bytes of a Pod that no policy needs: its managed fields, and its
-// environment.
+// unread is the size in bytes of a Pod's managed fields, and of its environment. Policies need
+// neither.
 const unread = 2 << 10
 
-// PodObject returns the Pod of which kube makes p, with the size of a usual one.
+// PodObject returns the Pod object that package kube parses as p. It has the size of a typical Pod.
 func PodObject(p policy.Pod) *corev1.Pod {
 	var ips []corev1.PodIP
 	for _, a := range p.Addrs {
@@ -68,7 +68,8 @@ func PodObject(p policy.Pod) *corev1.Pod {
 	}
 }
 
-// PolicyObject returns the NetworkPolicy of which kube makes p, one of cluster.policyOf.
+// PolicyObject returns the NetworkPolicy object that package kube parses as p. p must be a policy
+// of Cluster.PolicyOf.
 func PolicyObject(p policy.Policy) *networkingv1.NetworkPolicy {
 	o := &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -93,7 +94,7 @@ func PolicyObject(p policy.Policy) *networkingv1.NetworkPolicy {
 	return o
 }
 
-// labelSelector returns a selector of which each requirement has one value.
+// labelSelector returns the object of a selector whose requirements have one value each.
 func labelSelector(s policy.Selector) *metav1.LabelSelector {
 	out := &metav1.LabelSelector{}
 	for _, r := range s {

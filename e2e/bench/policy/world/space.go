@@ -14,10 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/nftables"
 )
 
-// Space is a network namespace that goes with its descriptor.
+// Space is a network namespace that ends when its descriptor is closed.
 type Space struct{ f *os.File }
 
-// NewSpace makes one.
+// NewSpace makes a network namespace.
 func NewSpace() (*Space, error) {
 	f, err := netns.New()
 	if err != nil {
@@ -34,11 +34,11 @@ func (s *Space) Do(fn func() error) error {
 	return netns.DoFd(int(s.f.Fd()), "of bench-policy", fn)
 }
 
-// Close deletes the table of policies before the namespace goes: the kernel would otherwise free it
-// while the next part is measured.
+// Close deletes the table of policies and then closes the namespace. Otherwise the kernel would
+// free the table in the background, while the next part is measured.
 func (s *Space) Close() error { return errors.Join(s.Do(nftables.Delete), s.f.Close()) }
 
-// RecordOf is the record of pod i of this node.
+// RecordOf returns the record of p, which is pod i of this node.
 func RecordOf(p policy.Pod, i int) pod.Record {
 	id := fmt.Sprintf("%064d", i)
 	return pod.Record{Network: abi.NetworkName, ContainerID: id, IfName: "eth0",

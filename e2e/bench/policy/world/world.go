@@ -7,25 +7,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Scale is the size of what is measured.
+// Scale is the size of a cluster.
 type Scale struct {
-	// Nodes and Pods, of each node, make up the cluster.
+	// Nodes is the number of nodes. Pods is the number of pods per node.
 	Nodes, Pods int
-	// Policies of so many Rules each all select pods of this node.
+	// Policies is the number of policies, each of which selects one pod of each node. Rules is the
+	// number of rules per policy.
 	Policies, Rules int
 }
 
-// Tiers is the number of sets of peers that the rules refer to, namespaces the number of namespaces
-// of the pods.
+// Tiers is the number of sets of peers that the rules refer to. Namespaces is the number of
+// namespaces of the pods.
 const Tiers, Namespaces = 200, 10
 
-// Here is the node that is measured.
+// Here is the name of the measured node.
 const Here = "node-0"
 
-// Cluster makes the objects of a cluster. It keeps none of them.
+// Cluster makes the objects of a cluster of a Scale. It stores none of them.
 type Cluster struct{ Scale }
 
-// Addrs returns the addresses of pod i of a node.
+// Addrs returns the IPv4 and the IPv6 address of pod i of a node.
 func Addrs(node, i int) []netip.Addr {
 	return []netip.Addr{
 		netip.AddrFrom4([4]byte{198, 18, byte(node), byte(i + 1)}),
@@ -38,7 +39,7 @@ func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
 // NamespaceName returns the namespace of pod i of each node.
 func NamespaceName(i int) string { return fmt.Sprintf("team-%d", i%Namespaces) }
 
-// Prefixes are the pod prefixes of each node.
+// Prefixes returns the pod prefixes of each node, keyed by the name of the node.
 func (c Cluster) Prefixes() map[string][]netip.Prefix {
 	out := map[string][]netip.Prefix{}
 	for n := range c.Nodes {
@@ -48,7 +49,7 @@ func (c Cluster) Prefixes() map[string][]netip.Prefix {
 	return out
 }
 
-// PodOf returns pod i of a node. Its tier is the number of its set of peers.
+// PodOf returns pod i of a node. tier is the number of the set of peers to which it belongs.
 func PodOf(node, i, tier int) policy.Pod {
 	name := fmt.Sprintf("app-%d-%d", i, node)
 	return policy.Pod{
@@ -61,17 +62,17 @@ func PodOf(node, i, tier int) policy.Pod {
 	}
 }
 
-// TierName returns the label of a tier.
+// TierName returns the value of the label "tier" for a tier.
 func TierName(tier int) string { return fmt.Sprintf("t-%d", tier%Tiers) }
 
-// TierOf is the tier of a pod unless it was changed.
+// TierOf returns the initial tier of pod i of a node.
 func TierOf(node, i int) int { return node*7 + i }
 
 // KeyOf returns the key of a pod in plans.
 func KeyOf(p policy.Pod) policy.Key { return policy.Key{Name: p.Name, UID: p.UID} }
 
-// PolicyOf is policy j, for ingress. It selects one pod of each node. Rules of the policies of one
-// pod differ, and seed moves the port of the last one.
+// PolicyOf returns policy j, for ingress. It selects one pod of each node. The rules of all
+// policies for one pod differ. seed changes the port of the policy's last rule.
 func (c Cluster) PolicyOf(j, seed int) policy.Policy {
 	pod := j % c.Pods
 	p := policy.Policy{
@@ -96,14 +97,14 @@ func (c Cluster) PolicyOf(j, seed int) policy.Policy {
 	return p
 }
 
-// Sink takes objects: a Planner or a Keeper.
+// Sink receives objects. Planner and Keeper implement it.
 type Sink interface {
 	PutNamespace(policy.Namespace)
 	PutPod(policy.Pod)
 	PutPolicy(policy.Policy)
 }
 
-// Put puts the pods of the first nodes, the namespaces, and all policies.
+// Put puts the namespaces, all policies, and the pods of the nodes below number nodes into to.
 func (c Cluster) Put(to Sink, nodes int) {
 	for i := range Namespaces {
 		to.PutNamespace(policy.Namespace{Name: NamespaceName(i)})
@@ -118,7 +119,8 @@ func (c Cluster) Put(to Sink, nodes int) {
 	}
 }
 
-// OtherPod returns pod k of the pods of other nodes.
+// OtherPod returns the node and the number of pod k among the pods of other nodes than Here. k may
+// exceed the number of these pods.
 func (c Cluster) OtherPod(k int) (node, i int) {
 	return 1 + k/c.Pods%(c.Nodes-1), k % c.Pods
 }
