@@ -19,8 +19,8 @@ const (
 	portIperf    = 5201
 )
 
-// Child runs the verb for which Run started its own executable, and returns its exit status. It
-// returns false without doing anything when Run did not start this process. A program that calls
+// Child reports whether Run started this process as a child. If so, it runs the verb in the
+// arguments and returns the exit status. In other processes it does nothing. A program that calls
 // Run must call Child first.
 func Child() (status int, is bool) { return suite.Child(Suite, child) }
 

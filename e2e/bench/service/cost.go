@@ -20,10 +20,10 @@ import (
 
 const prefixCost = "cost_"
 
-// cost counts nanoseconds a run of our programs, by the kernel's own statistics, with tables of the
-// first and the last size. The statistics are on for as long as that takes, and cost something
-// themselves. Only new connections and a byte each way are made, so a program that runs for each
-// packet meets many that are the first.
+// cost measures the nanoseconds per run of Kubeveil's BPF programs, with tables of the first and
+// the last size. It enables the kernel's statistics of BPF programs for that time; they add a
+// little cost themselves. The load is new connections with a byte each way, so a large share of the
+// packets are first packets of a connection.
 func (s *run) cost(ctx context.Context) error {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -54,11 +54,12 @@ func (s *run) cost(ctx context.Context) error {
 	return nil
 }
 
-// hostsEnd is the program for what goes to a pod by the host's end of its link, which host routing
-// by eBPF sends packets past.
+// hostsEnd is the program for packets to a pod at the host's end of its link. Packets that eBPF
+// host routing sends do not pass it.
 const hostsEnd = "service_pod_out"
 
-// costRound makes connections and notes what a run of each program took on the average.
+// costRound makes connections and adds the mean nanoseconds per run of each program to nanos, keyed
+// by the name of the program.
 func (s *run) costRound(ctx context.Context, l *lane, r reach, nanos map[string][]float64) error {
 	before, err := s.stats(l, r)
 	if err != nil {
@@ -86,10 +87,11 @@ func (s *run) costRound(ctx context.Context, l *lane, r reach, nanos map[string]
 	return nil
 }
 
-// runs of a program, and the nanoseconds they took.
+// runs holds the number of runs of a program, and the nanoseconds that they took.
 type runs struct{ runs, nanos uint64 }
 
-// stats reads the statistics of the programs that a client of TCP over IPv4 meets, by their names.
+// stats returns the statistics of the programs that process a client's TCP connections over IPv4,
+// keyed by the name of the program.
 func (s *run) stats(l *lane, r reach) (map[string]runs, error) {
 	out := map[string]runs{}
 	if r == pod {
@@ -117,8 +119,8 @@ func (s *run) stats(l *lane, r reach) (map[string]runs, error) {
 	return out, err
 }
 
-// linkStats adds the statistics of the programs at a link of the calling thread's namespace. The
-// statistics of the guard at egress include the programs to which it passes packets.
+// linkStats adds the statistics of the programs at a link of the calling thread's namespace to out.
+// The statistics of the guard at egress include the programs to which it passes packets.
 func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error {
 	ifi, err := net.InterfaceByName(device)
 	if err != nil {
@@ -138,7 +140,7 @@ func linkStats(device string, attach ebpf.AttachType, out map[string]runs) error
 	return nil
 }
 
-// pinnedStats returns the statistics of the program of a pinned link.
+// pinnedStats returns the statistics of the program of a pinned BPF link.
 func pinnedStats(pin string) (stat runs, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

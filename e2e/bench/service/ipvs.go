@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the
-// machine the program by which kube-proxy writes its sets.
+// ipvsHere reports whether this kernel has IPVS, built in or as a loaded module, and this machine
+// has ipset(8), which kube-proxy needs in that mode.
 func ipvsHere() bool {
 	_, program := exec.LookPath("ipset")
 	_, kernel := os.Stat("/proc/net/ip_vs")
@@ -19,8 +19,9 @@ func ipvsHere() bool {
 
 const suffixMissing = "_missing_to_" + sideIPVS
 
-// missingToIPVS adds, for each quantity of a reach that was measured beside IPVS, how many per cent
-// are missing of what there is to gain over it: the direct way gains all.
+// missingToIPVS adds a case for each quantity of a reach that was measured with IPVS. Its value is
+// the part of the possible gain over IPVS that ours misses, in per cent. The direct way has the
+// whole possible gain.
 func (s *run) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
@@ -35,9 +36,9 @@ func (s *run) missingToIPVS(r reach) {
 	}
 }
 
-// missing returns 1 - (ours - theirs) / (direct - theirs), in per cent, of ratios to direct. It is
-// 0 when ours is as good as direct. Where theirs is as good as direct, no gain is possible, and
-// missing returns the distance of ours from direct.
+// missing returns 1 - (ours - theirs) / (direct - theirs) in per cent; ours and theirs are ratios
+// to direct. It returns 0 if ours is as good as direct. If theirs is as good as direct, no gain is
+// possible, and missing returns the distance of ours from direct.
 func missing(ours, theirs float64) float64 {
 	const alike = 0.01
 	if math.Abs(1-theirs) < alike {

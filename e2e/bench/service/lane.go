@@ -15,39 +15,39 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// own begins the names of the suite's cgroups and folders.
+// own is the prefix of the names of the suite's cgroups and folders.
 const own = suite.Prefix("kubeveil-bench-service-")
 
-// ground is the endpoints and the lanes.
+// ground is the test bed: the endpoints and the lanes.
 type ground struct {
 	ends   [endpoints]*suite.Space
 	lanes  []*lane
 	groups *suite.Groups
 	pins   *bpffs.FS
-	// dir has files of programs.
+	// dir is the folder for files of programs.
 	dir  string
 	self suite.Self
-	// haproxyPath and kubeProxyPath are the paths of programs.
+	// haproxyPath and kubeProxyPath are the paths of haproxy and kube-proxy.
 	haproxyPath, kubeProxyPath string
 
 	daemons []*suite.Daemon
 }
 
-// lane is a client and a node of its own.
+// lane is the client and the node of one side with a table of one size.
 type lane struct {
 	side   string
 	size   size
 	number int
 	client *suite.Space
 	node   *suite.Space
-	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may
-	// consider cgroups; only in ours sockets are translated.
+	// group is the cgroup of a client that is a pod. All lanes have one, because the cgroup may
+	// affect scheduling. Only in lanes of Kubeveil are programs at sockets attached to it.
 	group *os.File
 	undo  []func() error
 }
 
-// newGround makes the endpoints and starts what they serve. The ground must be closed also after an
-// error.
+// newGround makes the endpoints and starts their servers. The caller must close the ground also
+// after an error.
 func newGround(ctx context.Context, o Options) (*ground, error) {
 	g := &ground{haproxyPath: o.HAProxy, kubeProxyPath: o.KubeProxy}
 	var err error
@@ -100,7 +100,8 @@ func (g *ground) serve(ctx context.Context, s *suite.Space) error {
 	return nil
 }
 
-// daemon starts a program that lives as long as the ground.
+// daemon starts a program that runs until the ground is closed, and waits until it listens on its
+// ports.
 func (g *ground) daemon(ctx context.Context, s *suite.Space, ports []uint16, argv ...string) error {
 	d, err := s.Start(ctx, suite.Program{Argv: argv, Ports: ports})
 	if err != nil {
@@ -110,7 +111,7 @@ func (g *ground) daemon(ctx context.Context, s *suite.Space, ports []uint16, arg
 	return nil
 }
 
-// close takes everything away.
+// close ends all programs and removes everything of the ground.
 func (g *ground) close() error {
 	for _, d := range g.daemons {
 		d.Close()
@@ -136,7 +137,7 @@ func (g *ground) close() error {
 	return errors.Join(errs...)
 }
 
-// newLane wires a lane; the side's table is not filled yet.
+// newLane makes the namespaces, links and routes of a lane. It does not fill the side's table.
 func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error) {
 	l := &lane{side: side, size: s, number: len(g.lanes)}
 	if l.number >= maxLanes {
@@ -198,15 +199,15 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 			sendBuffer))
 }
 
-// sendBuffer bounds what a sender has on its way, bytes (least, first, most). Without it the
-// streams of any side are in one of two states, at 20 or at 50 Gbit/s between two processors, by
-// what happens in their first moments: once a receiver's window is full its acknowledgements clock
-// the sender, so that the processor that receives also does all sending, and is too busy to ever
-// open the window again. With less in the sender's buffer than the window takes, each processor
-// does its own.
+// sendBuffer is the value of tcp_wmem: the minimum, initial and maximum size of a sender's buffer
+// in bytes. Without this bound, a stream between two CPUs runs at either 20 or 50 Gbit/s, depending
+// on its first moments. Once the receiver's window is full, its acknowledgements clock the sender.
+// The receiving CPU then also does all sending, and is too busy to open the window again. If the
+// buffer is smaller than the window, each CPU does its own work.
 const sendBuffer = "4096 16384 131072"
 
-// spreadRoute is the route of a node's table to the address that all endpoints serve.
+// spreadRoute returns the line of ip(8) that adds the route to spread, via all endpoints, to a
+// table of lane number's node.
 func spreadRoute(number, table int) string {
 	line := fmt.Sprintf("route add %s table %d", spread, table)
 	for i := range endpoints {
@@ -216,7 +217,7 @@ func spreadRoute(number, table int) string {
 	return line
 }
 
-// String names the lane.
+// String returns the side and the size of the lane, for errors and progress.
 func (l *lane) String() string { return l.side + ", " + l.size.String() }
 
 func (l *lane) close() error {
@@ -235,13 +236,13 @@ func (l *lane) close() error {
 	return errors.Join(errs...)
 }
 
-// reach is by which of its addresses a service is used.
+// reach is the kind of a client, which decides the address by which it reaches a service.
 type reach int
 
 const (
-	// pod is a pod of the node that uses the ClusterIP.
+	// pod is a pod of the node, which uses the ClusterIP.
 	pod reach = iota
-	// outside is a client that uses the address of a balancer.
+	// outside is a client outside of the cluster, which uses the address of a load balancer.
 	outside
 )
 
@@ -252,8 +253,8 @@ func (r reach) String() string {
 	return "outside"
 }
 
-// command prepares a program at the client: translated at its sockets as a pod, and not from
-// outside.
+// command returns a command that runs at the client. A pod runs in the lane's cgroup, where
+// programs at sockets translate its connections; a client outside does not.
 func (l *lane) command(ctx context.Context, r reach, name string, args ...string) *exec.Cmd {
 	if r == pod {
 		return l.client.Command(ctx, l.group, name, args...)
@@ -261,13 +262,14 @@ func (l *lane) command(ctx context.Context, r reach, name string, args ...string
 	return l.client.Command(ctx, nil, name, args...)
 }
 
-// direct reports whether nothing translates the client's packets. The node's routes then spread
-// connections over the endpoints, by a hash of addresses and ports. Each thread of a client so has
-// connections to all endpoints, as with a service. With one endpoint per thread, threads would wait
-// for one another less on any path.
+// direct reports whether the client's packets are not translated. The node's routes then spread
+// connections over the endpoints, by a hash of addresses and ports. Each thread of a client thus
+// has connections to all endpoints, as with a service. With one endpoint per thread, threads would
+// wait less for one another than on the other paths.
 func (l *lane) direct() bool { return l.side == sideDirect || l.side == sideGuarded }
 
-// target returns what a client uses to get to a measured service.
+// target returns the address and port by which the client reaches a measured service, given by its
+// index in measured.
 func (l *lane) target(r reach, service int) netip.AddrPort {
 	m := measured[service]
 	switch {
@@ -281,7 +283,7 @@ func (l *lane) target(r reach, service int) netip.AddrPort {
 	return netip.AddrPortFrom(externalAddr(service), m.port)
 }
 
-// file returns a path for a file of the lane.
+// file returns the path of a file of the lane in g.dir.
 func (g *ground) file(l *lane, name string) string {
 	return filepath.Join(g.dir, fmt.Sprintf("%d-%s", l.number, name))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
-// Ranges of the cluster of a node: the ranges of services, without the addresses of balancers, and
-// the range of the backends.
+// serviceRanges are the service ranges of the cluster, without the addresses of load balancers.
+// backendRange is the range of the backends.
 var (
 	serviceRanges = []netip.Prefix{
 		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"),
@@ -35,10 +35,10 @@ func (l *lane) clusterRanges(r reach) []netip.Prefix {
 	return []netip.Prefix{backendRange}
 }
 
-// ourNode makes the node of a lane one of ours, with everything that veild has in force on it but
-// tunnels: the guard at links and in nftables, the rules that keep pods to their addresses, policy
-// routing, masquerading, and so connection tracking of all that passes. Endpoints are pods of the
-// node, and so is the client unless it is outside.
+// ourNode installs everything that veild installs on a node except tunnels on the node of a lane.
+// That is the guard at links and in nftables, the rules that restrict pods to their addresses,
+// policy routing and masquerading. Masquerading makes the node track all connections. The endpoints
+// are pods of the node, and so is the client unless it is outside.
 func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	var lines []string
 	for i := range endpoints {
@@ -77,8 +77,8 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	return l.forgetSoon()
 }
 
-// translate fills a table for the lane and attaches the programs: at links and, for a pod, at
-// sockets of the lane's cgroup.
+// translate fills a service table for the lane and attaches the programs at links and, for a pod,
+// at the sockets of the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
 	return l.node.Do(func() error {
 		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
@@ -105,9 +105,9 @@ func (g *ground) translate(l *lane, r reach) error {
 	})
 }
 
-// podAddrs returns the command of nft(8) for the addresses from which pods may send, as the plugin
-// writes them: for endpoints the addresses of the measured services' backends, and for the client
-// its own.
+// podAddrs returns the command of nft(8) that adds the addresses from which pods may send, as the
+// CNI plugin does. Endpoints may use the addresses of the measured services' backends; a client
+// that is a pod may use its own address.
 func (l *lane) podAddrs(r reach) string {
 	var elements []string
 	if r == pod {
@@ -137,7 +137,8 @@ func (l *lane) podAddrs(r reach) string {
 		strings.Join(elements, ", "))
 }
 
-// tracks reports whether the node tracks connections, which is known once some have passed.
+// tracks reports whether the node tracks connections. It counts conntrack entries, so some
+// connections must have passed before.
 func (l *lane) tracks() (bool, error) {
 	var n int
 	err := l.node.Do(func() error {

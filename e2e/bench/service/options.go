@@ -11,26 +11,26 @@ import (
 // Options choose the measurements of a run. The zero value is not valid.
 type Options struct {
 	suite.Choice
-	// Turns is the number of measurements of each side per round. Their mean counts.
+	// Turns is the number of measurements of each side per round. Their mean is the sample.
 	Turns int
-	// Slower divides the rates of open loops, for machines that cannot do as many.
+	// Slower divides the rates of open loops, for machines that cannot reach the default rates.
 	Slower int
 	// Sample is the duration of each measurement in whole seconds.
 	Sample time.Duration
-	// Sizes are numbers of services in a table, ascending. The others are compared with the first.
+	// Sizes are numbers of services in a table, ascending. Each size is compared with the first.
 	Sizes []int
 	// HAProxy and KubeProxy are the paths of these programs.
 	HAProxy, KubeProxy string
 
-	// only are names of the quantities of parts pod and outside, sides names of their sides; empty
-	// selects all.
+	// only selects quantities of parts pod and outside by name, and sides selects their sides.
+	// Empty selects all.
 	only, sides []string
 }
 
 // Sizes are the default numbers of services in a table.
 var Sizes = []int{10, 1000, 10000, 30000}
 
-// Check returns an error that describes what is wrong, or nil.
+// Check returns an error if an option is out of range.
 func (o Options) Check() error {
 	switch {
 	case o.Rounds < 1 || o.Turns < 1:
@@ -48,10 +48,10 @@ func (o Options) Check() error {
 	return benchmark.Check(o.Choice)
 }
 
-// overhead is the cost of a measurement besides its sample.
+// overhead is the time of a measurement besides its sample.
 const overhead = 500 * time.Millisecond
 
-// Estimate is about how long a run takes.
+// Estimate returns the approximate duration of a run.
 func (o Options) Estimate() time.Duration {
 	n := 0
 	set := 10 * time.Second

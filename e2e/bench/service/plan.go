@@ -8,20 +8,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// endpoints is the number of endpoints; each serves all addresses of a block of backends.
+// endpoints is the number of endpoints. Each serves all addresses of a block of backends.
 const endpoints = 3
 
-// maxLanes is the number of lanes for which the addresses are enough.
+// maxLanes is the largest number of lanes that the addresses allow.
 const maxLanes = 64
 
 var (
-	// pods, and clients outside; a /24 for each lane
+	// clients is the range of clients, both pods and outside. Each lane has a /24 of it.
 	clients = netip.MustParsePrefix("198.18.0.0/18")
-	virtual = netip.MustParsePrefix("198.19.0.0/17") // services
+	// virtual is the range of service addresses.
+	virtual = netip.MustParsePrefix("198.19.0.0/17")
 )
 
-// clientNet returns the network between client and node of a lane, clientAddr the client's address,
-// nodeAddr the node's address.
+// clientNet returns the network between the client and the node of a lane. clientAddr returns the
+// client's address in it, nodeAddr the node's address.
 func clientNet(lane int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(lane), 0}), 24)
 }
@@ -36,12 +37,12 @@ func wire(lane, endpoint int) (node, end netip.Addr) {
 	return at(1), at(2)
 }
 
-// block is the addresses of backends that an endpoint serves.
+// block returns the prefix of the backend addresses that an endpoint serves.
 func block(endpoint int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(128 + 32*endpoint), 0}), 19)
 }
 
-// backend is the i-th address of backends, spread over the endpoints in turns.
+// backend returns the address of backend i. Consecutive backends are on different endpoints.
 func backend(i int) netip.Addr {
 	a := block(i % endpoints).Addr().As4()
 	n := 1 + i/endpoints
@@ -50,17 +51,17 @@ func backend(i int) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// spread is an address that all endpoints serve, by routes and without a service.
+// spread is an address that all endpoints serve. Clients reach it by routes, without a service.
 var spread = netip.MustParseAddr("198.19.224.1")
 
-// maxBackends is how many addresses of backends there are.
+// maxBackends is the number of backend addresses.
 const maxBackends = endpoints * (1<<13 - 2)
 
-// size is the number of entries of a table.
+// size is the size of a table.
 type size struct {
-	// services in the table, those that are measured among them.
+	// services is the number of services in the table, including the measured ones.
 	services int
-	// backends of the services that are measured; others have one.
+	// backends is the number of backends of a measured service. Other services have one backend.
 	backends int
 }
 
@@ -68,13 +69,13 @@ func (s size) String() string {
 	return fmt.Sprintf("%d services, %d endpoints", s.services, s.backends)
 }
 
-// within reports whether a table of another size has at least as many of both.
+// within reports whether a table of size other has at least as many services and backends as s.
 func (s size) within(other size) bool {
 	return s.services <= other.services && s.backends <= other.backends
 }
 
-// measured lists the measured services by their port. A service of a tool that needs all
-// connections at one endpoint has one endpoint.
+// measured lists the measured services. single marks the services of tools that need all
+// connections at one endpoint; they have one backend.
 var measured = []struct {
 	name   string
 	port   uint16
@@ -82,7 +83,7 @@ var measured = []struct {
 }{{"http", portHTTP, false}, {"echo", portEcho, false}, {"ping", portSockperf, true},
 	{"stream", portIperf, true}}
 
-// plan makes the services: those that are measured stand in the middle of the others.
+// plan returns the services of a table. The measured services are in the middle of the others.
 func (s size) plan() []peer.Object {
 	all := make([]peer.Object, 0, s.services)
 	fill := max(0, s.services-len(measured))
@@ -99,7 +100,7 @@ func (s size) plan() []peer.Object {
 	return all
 }
 
-// measured are the services that are measured. They have the address of a balancer, too.
+// measured returns the measured services. Each also has the address of a load balancer.
 func (s size) measured() []peer.Object {
 	var out []peer.Object
 	for i, m := range measured {
@@ -118,7 +119,7 @@ func (s size) measured() []peer.Object {
 	return out
 }
 
-// object is a service with one port, whose backends are on another node and have the same port.
+// object returns a service with one port. Its backends are on another node and use the same port.
 func object(name, port string, number uint16, clusterIP netip.Addr,
 	backends ...netip.Addr) peer.Object {
 	full := service.Name{Namespace: "bench", Name: name}
@@ -135,12 +136,12 @@ func object(name, port string, number uint16, clusterIP netip.Addr,
 	return o
 }
 
-// virtualAddr is the i-th ClusterIP, externalAddr the address of a balancer of the i-th measured
-// service.
+// virtualAddr returns the ClusterIP of service i. externalAddr returns the load balancer address of
+// measured service i.
 func virtualAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 19, byte((i + 1) >> 8), byte(i + 1)})
 }
 func externalAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 19, 127, byte(i + 1)}) }
 
-// maxServices is how many services the addresses are enough for.
+// maxServices is the largest number of services that the addresses allow.
 const maxServices = 127<<8 - 1

@@ -18,8 +18,8 @@ import (
 const (
 	fillServices  = 10000
 	fillEndpoints = 100000
-	// oursChanges and theirChanges are how many endpoints are changed in a round, one after the
-	// other.
+	// oursChanges and theirChanges are the numbers of endpoints that are changed in a round, one
+	// after the other, with Kubeveil's table and with kube-proxy.
 	oursChanges  = 300
 	theirChanges = 20
 	fillRounds   = 3
@@ -32,8 +32,8 @@ const (
 	toNFTables = "_to_nftables"
 )
 
-// programming measures how fast tables are written: ours, and beside it the rules of kube-proxy. A
-// kube-proxy that is late has no figure, and a note.
+// programming measures how fast Kubeveil's table and the rules of kube-proxy are written. If
+// kube-proxy exceeds its limit, the report has a note instead of its figures.
 func (s *run) programming(ctx context.Context) error {
 	plan := manyServices(fillServices, fillEndpoints/fillServices)
 	var ours, theirs []filled
@@ -66,7 +66,8 @@ func (s *run) programming(ctx context.Context) error {
 	return s.programmed(ours, theirs)
 }
 
-// programmed adds the cases: ours beside theirs if these have as many rounds, and else alone.
+// programmed adds the cases. They compare ours with theirs if both have the same number of rounds;
+// otherwise they have only our figures.
 func (s *run) programmed(ours, theirs []filled) error {
 	for _, c := range []struct {
 		name   string
@@ -101,7 +102,7 @@ func (s *run) programmed(ours, theirs []filled) error {
 	return nil
 }
 
-// manyServices are services with as many endpoints each.
+// manyServices returns n services with each endpoints each.
 func manyServices(n, each int) []peer.Object {
 	out := make([]peer.Object, n)
 	for i := range out {
@@ -114,16 +115,17 @@ func manyServices(n, each int) []peer.Object {
 	return out
 }
 
-// filled holds the times for writing a table, in milliseconds, and microseconds per entry. Read
-// counts from the request for the lists, list from the end of their decoding. kube-proxy has read
-// and changes only.
+// filled holds the times for writing a table. kube-proxy has only read and changes.
 type filled struct {
+	// read is the time from the request for the lists until the table is written, in milliseconds.
+	// list is the part of it after the lists are decoded. entry is in microseconds per entry.
 	read, list, entry float64
-	changes           []float64
+	// changes holds the time of each change of an endpoint, in milliseconds.
+	changes []float64
 }
 
-// fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
-// endpoint after another.
+// fillOurs fills a new table by veild's client and keeper, and then changes endpoints one after the
+// other.
 func (s *run) fillOurs(ctx context.Context, round int,
 	plan []peer.Object) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
@@ -149,8 +151,8 @@ func (s *run) fillOurs(ctx context.Context, round int,
 		return f, err
 	}
 
-	// As fast as a large cluster changes, and not as fast as it goes: a processor that sleeps wakes
-	// late.
+	// Changes come at the rate of a large cluster. With longer pauses, the CPU would sleep and wake
+	// up late.
 	tick := time.NewTicker(changePause)
 	defer tick.Stop()
 
@@ -171,10 +173,10 @@ func (s *run) fillOurs(ctx context.Context, round int,
 	return f, w.problems(ctx)
 }
 
-// changePause is between two changes.
+// changePause is the time between two changes.
 const changePause = 5 * time.Millisecond
 
-// changed is the slice of a service with another first endpoint.
+// changed returns the slice of a service with another address of the first endpoint.
 func changed(o peer.Object, i int) service.Slice {
 	slice := o.Slice
 	slice.Endpoints = slices.Clone(slice.Endpoints)
@@ -182,7 +184,7 @@ func changed(o peer.Object, i int) service.Slice {
 	return slice
 }
 
-// fillTheirs does the same by kube-proxy, in a new namespace.
+// fillTheirs does the same as fillOurs with kube-proxy, in a new namespace.
 func (s *run) fillTheirs(ctx context.Context, round int,
 	plan []peer.Object) (f filled, err error) {
 	space, err := suite.NewSpace("node of programming")

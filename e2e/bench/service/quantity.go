@@ -11,18 +11,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
-// quantity is something that is measured of each side.
+// quantity is a quantity that is measured on each side.
 type quantity struct {
 	name, title string
 	unit        bench.Unit
-	// published is loxilb's ratio over IPVS, or 0 where loxilb published none.
+	// published is loxilb's published ratio over IPVS; 0 means that loxilb published none.
 	published float64
 	measure   func(ctx context.Context, s *run, l *lane, r reach) (bench.Sample, error)
-	// extras are the names and titles of what else comes of it.
+	// extras are the further quantities of the same measurement.
 	extras []extra
 }
 
-// extra is another quantity of the same measurement.
+// extra is a further quantity of a measurement.
 type extra struct {
 	suffix, title string
 	unit          bench.Unit
@@ -45,10 +45,10 @@ const (
 
 const (
 	crrSlots = 16  // clients of the closed loop
-	crrRate  = 971 // no divisor of a clock's rate: processor time is sampled by it
+	crrRate  = 971 // a prime, because the kernel samples CPU time at clock ticks
 	rrRate   = 1949
 	rrSlots  = 8
-	openMax  = 256 // operations at once in an open loop
+	openMax  = 256 // concurrent operations in an open loop
 	streams  = 8
 	warm     = 200 * time.Millisecond
 )
@@ -124,7 +124,8 @@ var quantities = []quantity{
 	},
 }
 
-// latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
+// latency runs an open loop at the rate of o divided by s.Slower. Its sample also has the CPU time
+// of the whole machine per operation.
 func (s *run) latency(ctx context.Context, l *lane, r reach,
 	o openloop.Load) (bench.Sample, error) {
 	o.Rate /= float64(s.Slower)

@@ -8,13 +8,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// base is the size of the tables with which quantities are compared.
+// base returns the size of the tables in parts pod and outside, which is also the size with which
+// part scale compares.
 func (o Options) base() size { return size{o.Sizes[0], endpoints} }
 
-// sidesOf returns the sides of a reach. haproxy is a typical balancer at the edge of a cluster.
-// Guarded is the direct path of a pod over a node of Kubeveil: the comparison with it shows the
-// cost of the table, and the comparison with direct the cost of everything. Ours has host routing
-// by eBPF, and routed has the kernel's routing, which is the default. IPVS is a side where the
+// sidesOf returns the sides of a reach. haproxy is a typical load balancer at the edge of a
+// cluster. Guarded is the direct path of a pod over a node of Kubeveil. The ratio of ours to
+// guarded shows the cost of the table; the ratio to direct shows the whole cost. Ours has host
+// routing by eBPF, and routed has the kernel's routing, which is the default. IPVS is a side if the
 // kernel has it.
 func sidesOf(r reach) []string {
 	sides := []string{sideOurs, sideRouted, sideDirect, sideNFTables, sideIPTables}
@@ -27,11 +28,11 @@ func sidesOf(r reach) []string {
 	return append(sides, sideGuarded)
 }
 
-// reaches are all.
+// reaches returns all reaches.
 func reaches() []reach { return []reach{pod, outside} }
 
-// pairs are the cases of a group: the first side against each other, each of those against the
-// direct way, and ours by the kernel's routing against nftables too.
+// pairs returns the cases of a group: ours against each other side, each other side against direct,
+// and routed against nftables.
 func pairs(group string, sides []string) []bench.Pair {
 	var out []bench.Pair
 	if sides[0] == sideOurs {
@@ -52,7 +53,7 @@ func pairs(group string, sides []string) []bench.Pair {
 	return out
 }
 
-// reach measures all quantities of all sides by one of the services' addresses.
+// reach measures all quantities of all sides of a reach.
 func (s *run) reach(ctx context.Context, r reach) error {
 	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool {
 		return len(s.sides) > 0 && !slices.Contains(s.sides, side)

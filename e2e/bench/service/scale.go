@@ -11,18 +11,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// scaled are the names of the quantities that are measured with tables of many sizes. They are new
-// connections, because a table costs time only there.
+// scaled are the names of the quantities that are measured with tables of many sizes. They measure
+// new connections, because the size of a table matters only for these.
 var scaled = []string{qCRR, qCRRLatency}
 
 // manyEndpoints is the number of endpoints of a large service.
 const manyEndpoints = 1000
 
-// scaleSide is a side of the part scale.
+// scaleSide is a side of part scale: a side with a table of one size.
 type scaleSide struct {
 	side string
 	size size
-	// again reports whether it is a second side of the same kind.
+	// again reports whether this is the second lane with the same side and size, the control.
 	again bool
 }
 
@@ -34,8 +34,8 @@ func (c scaleSide) String() string {
 	return text
 }
 
-// scaleSides are ours and what kube-proxy has, with each number of services, with many endpoints,
-// and ours twice with the first number.
+// scaleSides returns ours, nftables and iptables with each number of services and with many
+// endpoints. Ours with the first number of services is there twice.
 func (o Options) scaleSides(reach) []scaleSide {
 	var out []scaleSide
 	for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
@@ -47,7 +47,8 @@ func (o Options) scaleSides(reach) []scaleSide {
 	return append(out, scaleSide{sideOurs, o.base(), true})
 }
 
-// scalePairs compares each size with the first of its side, and ours with the others of that size.
+// scalePairs returns pairs that compare each size with the first size of its side, and ours with
+// nftables and iptables of the same size.
 func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
 	var out []bench.Pair
 	for _, c := range sides {
@@ -75,7 +76,7 @@ func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
 	return out
 }
 
-// firstOf returns the size with which a side is compared.
+// firstOf returns the number of services, or of endpoints, with which c is compared.
 func (o Options) firstOf(c scaleSide) int {
 	if c.size.backends != endpoints {
 		return endpoints
@@ -123,9 +124,9 @@ func (s *run) scale(ctx context.Context) error {
 	return nil
 }
 
-// scaleLanes returns the sides of a reach and their lanes, by the names of the sides. It leaves out
-// a table that kube-proxy did not write within its limit, and those of the same mode that are as
-// large or larger, and notes that.
+// scaleLanes returns the sides of a reach, and their lanes keyed by the name of the side. If
+// kube-proxy does not write a table within its limit, scaleLanes leaves out this table and the
+// tables of the same mode that are at least as large, and adds a note.
 func (s *run) scaleLanes(ctx context.Context, r reach) (sides []scaleSide,
 	lanes map[string]*lane, err error) {
 	lanes = map[string]*lane{}
@@ -151,9 +152,9 @@ func (s *run) scaleLanes(ctx context.Context, r reach) (sides []scaleSide,
 	return sides, lanes, nil
 }
 
-// losses adds, for each size, the loss in new connections per second of ours against the first
-// size, in per cent. It is 0 where it is at most the difference between two tables of the first
-// size.
+// losses adds a case for each size: by how many per cent new connections per second of ours are
+// fewer than with the first size. It is 0 if that is at most the difference between two tables of
+// the first size.
 func (s *run) losses(r reach) {
 	group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
 	twice := s.Result.Find(group+suffixTwice, 0)
@@ -169,8 +170,8 @@ func (s *run) losses(r reach) {
 	}
 }
 
-// loss returns the distance of ratio from 1 in per cent. It is 0 when that is at most the error of
-// a ratio that should have been 1.
+// loss returns by how many per cent ratio is below 1. It returns 0 if that is at most the error of
+// shouldBe1, a ratio that should have been 1.
 func loss(ratio, shouldBe1 float64) float64 {
 	if l := 1 - ratio; l > math.Abs(1-shouldBe1) {
 		return 100 * l

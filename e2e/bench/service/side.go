@@ -30,8 +30,8 @@ const (
 	sideIPVS     = "ipvs"
 )
 
-// lane makes a lane of a side and fills its table. Those with a node of ours are others for clients
-// outside than for pods; the rest serve both.
+// lane makes a lane of a side and fills its table. A lane with a node of Kubeveil serves only the
+// reach r; other lanes serve both reaches.
 func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane, error) {
 	l, err := g.newLane(ctx, side, s)
 	if err != nil {
@@ -56,13 +56,13 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 	return l, nil
 }
 
-// syncLimit is the time within which kube-proxy must write the rules of a lane. The kernel looks
-// for a free name for the map of each service among all others, so the time grows with their
-// square.
+// syncLimit bounds the time in which kube-proxy must write the rules of a lane. The time grows with
+// the square of the number of services, because the kernel searches all maps for a free name for
+// the map of each service.
 const syncLimit = 2 * time.Minute
 
-// kubeProxy has kube-proxy write the rules of a lane, and ends it: they stay, and connections meet
-// only them.
+// kubeProxy starts kube-proxy, which writes the rules of a lane, and then ends it. The rules
+// remain, so that only they affect connections.
 func (g *ground) kubeProxy(ctx context.Context, l *lane) error {
 	p, err := g.proxyOf(l.side, nodeAddr(l.number), g.file(l, "kube-proxy")).Start(ctx, l.node,
 		l.size.plan())
@@ -73,28 +73,29 @@ func (g *ground) kubeProxy(ctx context.Context, l *lane) error {
 	return l.forgetSoon()
 }
 
-// leftOut notes what is left out because kube-proxy did not write it within its limit.
+// leftOut adds a note that what is left out, because kube-proxy did not write it within its limit.
 func (s *run) leftOut(what string, err error) {
 	s.Notes = append(s.Notes, fmt.Sprintf("Left out: %s. kube-proxy did not sync within %v.", what,
 		syncLimit))
 	s.Progress("left out: %s: %v", what, err)
 }
 
-// proxyOf is kube-proxy of a mode on a node with that address, with its files in dir.
+// proxyOf returns the description of a kube-proxy in a mode, on a node with the address node, with
+// its files in dir.
 func (g *ground) proxyOf(mode string, node netip.Addr, dir string) peer.KubeProxy {
 	return peer.KubeProxy{Path: g.kubeProxyPath, Mode: mode, Node: node, Pods: clients, Dir: dir,
 		Limit: syncLimit}
 }
 
-// forgetSoon has the node forget closed connections soon, so that conntrack has as many as in a
-// cluster with less load. Their number is bounded for the whole machine, and more of them slow down
-// rules.
+// forgetSoon sets short conntrack timeouts for closed connections, so that conntrack has as few
+// entries as in a cluster with less load. The number of entries is limited for the whole machine,
+// and more entries slow down rules.
 func (l *lane) forgetSoon() error {
 	return l.node.Sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
 		"net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }
 
-// haproxy serves the addresses of balancers from a proxy in the node.
+// haproxy starts haproxy in the node of a lane, at the load balancer addresses of the services.
 func (g *ground) haproxy(ctx context.Context, l *lane) error {
 	var fronts []peer.Frontend
 	var lines []string
@@ -124,12 +125,12 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 	return g.daemon(ctx, l.node, ports, g.haproxyPath, "-db", "-f", config)
 }
 
-// laneLimits are the sizes of a lane's tables: room for the largest, without that for a million
-// backends in each of them.
+// laneLimits are the limits of a lane's table. They allow the largest table, but not the default of
+// a million backends, because each lane has a table.
 var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, BackendSlots: 1 << 18,
 	Members: 1 << 12, SourceRanges: 1 << 10}
 
-// tableDir is where the table of a lane is pinned.
+// tableDir returns the folder in which the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }
 
 func newTable(dir string, hostRouting bool) (*bpfmaps.Table, *service.Planner, error) {
@@ -155,7 +156,7 @@ func put(p *service.Planner, o peer.Object) {
 	p.PutSlice(o.Slice)
 }
 
-// apply brings a table to what was put.
+// apply writes the planner's changes to a table. It returns the planner's problems as an error.
 func apply(p *service.Planner, t *bpfmaps.Table) error {
 	c := p.Plan()
 	if err := t.Apply(c); err != nil {
@@ -164,8 +165,9 @@ func apply(p *service.Planner, t *bpfmaps.Table) error {
 	return errors.Join(p.Problems()...)
 }
 
-// proof requires answers from all three endpoints, about as many from each. A node of ours whose
-// kernel routes must also track connections, as a node in use does.
+// proof returns an error unless all three endpoints answer, with about as many answers from each.
+// On a node of Kubeveil on which the kernel routes, connections must also be tracked, as on a real
+// node.
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	argv := g.self.Argv("who", l.target(r, 0).String())
 	out, err := suite.Output(l.command(ctx, r, argv[0], argv[1:]...))
@@ -185,11 +187,12 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	return balanced(seen)
 }
 
-// errUntracked is the error for a node that is cheaper than the nodes in use.
+// errUntracked is the error for a node that tracks no connections and would be faster than a real
+// one.
 var errUntracked = errors.New("it would be measured too kindly")
 
-// balanced requires at least a twelfth of the answers from each endpoint, and none from any other.
-// One fair choice in 100,000 misses that.
+// balanced returns an error unless each endpoint returned at least a twelfth of the answers, and no
+// other server returned any. With a fair choice, the probability of an error is 1 in 100,000.
 func balanced(seen map[string]int) error {
 	if len(seen) != endpoints {
 		return fmt.Errorf("answers from %d endpoints, want %d: %v", len(seen), endpoints, seen)

@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// Suite is its name in gates.json.
+// Suite is the name of this suite in gates.json.
 const Suite = "bench-service"
 
 // Names of parts.
@@ -22,7 +22,7 @@ const (
 	partCost        = "cost"
 )
 
-// benchmark has the parts, in the order in which they are run.
+// benchmark has the parts in the order in which they run.
 var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []suite.Part[*run]{
 	{Name: partPod, Run: func(s *run, ctx context.Context) error { return s.reach(ctx, pod) }},
 	{Name: partOutside,
@@ -32,7 +32,7 @@ var benchmark = suite.Suite[*run]{Name: Suite, Look: 2 * time.Second, Parts: []s
 	{Name: partCost, Run: (*run).cost},
 }}
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
 func reachOf(part string) reach {
@@ -47,14 +47,16 @@ type run struct {
 	Options
 	*suite.Run
 	ground *ground
-	// built are lanes by side, size and number.
+	// built holds the lanes, keyed by side, size and number.
 	built map[string]*lane
-	// late are sizes of tables that kube-proxy did not write within its limit, by side.
+	// late holds the size of the table that kube-proxy did not write within its limit, keyed by
+	// side.
 	late map[string]size
 }
 
-// Run measures. It returns a report with the results so far whenever measuring began, also beside
-// an error. Missed gates are not an error. It needs root, and a program that calls Child first.
+// Run measures the chosen parts and returns the report. If an error ends the run after measuring
+// began, Run returns it beside a report of the results so far. A missed gate is not an error. Run
+// needs root, and its program must call Child first.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -78,8 +80,9 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 // Close removes the endpoints and the lanes.
 func (s *run) Close() error { return s.ground.close() }
 
-// lane returns the lane of a side, and makes it at its first use. number distinguishes lanes of one
-// side and size. Before lane returns it the first time for a reach, its service must answer.
+// lane returns the lane of a side, which it makes at the first call. number distinguishes lanes of
+// one side and size. At the first call for a reach, lane returns an error unless the lane's service
+// answers (proof).
 func (s *run) lane(ctx context.Context, side string, z size, number int, r reach) (*lane, error) {
 	key := fmt.Sprintf("%s, %s, %d", side, z, number)
 	if side == sideOurs || side == sideRouted || side == sideGuarded {
@@ -106,14 +109,15 @@ func (s *run) lane(ctx context.Context, side string, z size, number int, r reach
 	return l, nil
 }
 
-// side makes a side of a group from a quantity of a lane.
+// side returns a side of a group that measures a quantity in a lane.
 func (s *run) side(name string, l *lane, r reach, q quantity) bench.Side {
 	return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
 		return q.measure(ctx, s, l, r)
 	}}
 }
 
-// measure runs groups and adds their cases. quantityOf has the quantity of each group.
+// measure measures groups and adds their cases. quantityOf holds the quantity of each group, keyed
+// by the name of the group.
 func (s *run) measure(ctx context.Context, groups []bench.Group,
 	quantityOf map[string]quantity) error {
 	for i := range groups {

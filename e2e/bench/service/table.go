@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// ownLabels name the cases that are of no quantity.
+// ownLabels returns the labels of the cases that do not belong to a quantity.
 func ownLabels() map[string]string {
 	return map[string]string{
 		caseFill: "10,000 services with 100,000 endpoints, from the decoded list to the " +
@@ -23,7 +23,7 @@ func ownLabels() map[string]string {
 	}
 }
 
-// label names the cases of a group.
+// label sets the labels of the cases of a group.
 func (s *run) label(g bench.Group, q quantity) {
 	for _, p := range g.Pairs {
 		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title,
@@ -35,7 +35,7 @@ func (s *run) label(g bench.Group, q quantity) {
 	}
 }
 
-// where describes the path to the service that is named in the text.
+// where returns a description of the reach whose name is in text.
 func where(text string) string {
 	if strings.Contains(text, outside.String()) {
 		return "from outside to a balancer's address"
@@ -43,7 +43,7 @@ func where(text string) string {
 	return "pod to ClusterIP"
 }
 
-// Report has the tables of the parts that were chosen.
+// Report returns a report with the tables of the parts that were chosen.
 func (s *run) Report() *report.Report {
 	for _, c := range s.Result.Cases {
 		if strings.HasSuffix(c.Name, suffixLoss) {
@@ -66,12 +66,12 @@ func (s *run) Report() *report.Report {
 	}
 }
 
-// withRows leaves out tables of parts that were not chosen.
+// withRows returns the tables that have rows. Tables of parts that were not chosen have none.
 func withRows(tables ...report.Table) []report.Table {
 	return slices.DeleteFunc(tables, func(t report.Table) bool { return len(t.Rows) == 0 })
 }
 
-// published is a line for each quantity for which loxilb has published a ratio.
+// published returns a table with a row for each quantity for which loxilb has published a ratio.
 func (s *run) published() report.Table {
 	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect, sideGuarded, sideIPVS}
 	t := report.Table{
@@ -110,7 +110,7 @@ func (s *run) published() report.Table {
 	return t
 }
 
-// ratio returns the ratio of a case for a table, or a dash where there is none.
+// ratio returns the ratio of a case as text, or a dash if the case does not exist.
 func (s *run) ratio(name string) string {
 	c := s.Result.Find(name, 0)
 	if c == nil || c.Ratio == nil {
@@ -119,8 +119,8 @@ func (s *run) ratio(name string) string {
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
 }
 
-// sizes is new connections per second by the number of services, each side against itself with the
-// first number.
+// sizes returns a table of new connections per second for each number of services, as ratios to the
+// first number of the same side.
 func (s *run) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",

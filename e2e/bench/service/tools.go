@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// openLoop runs the tool of ours at the client.
+// openLoop runs package openloop's load at the client.
 func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	o openloop.Load) (openloop.Result, error) {
 	arg, err := json.Marshal(o)
@@ -36,8 +36,8 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	return res, sound(res)
 }
 
-// sound requires a result without failures, and with fewer unfinished operations than would hide in
-// the 99th percentile.
+// sound returns an error if operations failed, or if so many are unfinished that the 99th
+// percentile is not exact.
 func sound(r openloop.Result) error {
 	switch {
 	case r.Failed > 0:
@@ -54,7 +54,8 @@ const (
 	wrkConnections = 99
 )
 
-// wrk runs wrk at the client and returns requests a second; short is a connection for each request.
+// wrk runs wrk at the client and returns requests per second. With short, each request has a new
+// connection.
 func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool,
 	d time.Duration) (float64, error) {
 	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d",
@@ -77,8 +78,8 @@ var (
 	wrkStatus = regexp.MustCompile(`(?m)^\s+Non-2xx or 3xx responses: (\d+)`)
 )
 
-// parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the
-// server as one.
+// parseWrk returns the requests per second in the output of wrk. It ignores read errors, because
+// wrk counts a connection that the server closes after its answer as one.
 func parseWrk(out string) (perSecond float64, err error) {
 	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" ||
 		m[4] != "0") {
@@ -94,10 +95,10 @@ func parseWrk(out string) (perSecond float64, err error) {
 	return v, nil
 }
 
-// pingPong is round trips of sockperf, microseconds.
+// pingPong holds the mean and the minimum round trip time of sockperf in microseconds.
 type pingPong struct{ mean, least float64 }
 
-// sockperf runs ping-pong at the client.
+// sockperf runs sockperf's ping-pong at the client.
 func (g *ground) sockperf(ctx context.Context, l *lane, r reach,
 	d time.Duration) (pingPong, error) {
 	to := l.target(r, 2)
@@ -109,14 +110,14 @@ func (g *ground) sockperf(ctx context.Context, l *lane, r reach,
 			return pingPong{}, err
 		}
 		p, err := parseSockperf(string(out))
-		// On a busy machine its warm-up may leave it no observation.
+		// On a busy machine, sockperf's warm-up may leave no time for an observation.
 		if err == nil || try == sockperfTries {
 			return p, err
 		}
 	}
 }
 
-// sockperfTries is the number of runs in which sockperf may end without an observation.
+// sockperfTries is the number of runs after which a sockperf without an observation is an error.
 const sockperfTries = 3
 
 var (
@@ -124,7 +125,7 @@ var (
 	sockperfLeast = regexp.MustCompile(`<MIN> observation =\s+([0-9.]+)`)
 )
 
-// parseSockperf reads what sockperf prints.
+// parseSockperf returns the round trip times in the output of sockperf.
 func parseSockperf(out string) (pingPong, error) {
 	mean, err1 := number(sockperfMean, out)
 	least, err2 := number(sockperfLeast, out)
@@ -134,7 +135,7 @@ func parseSockperf(out string) (pingPong, error) {
 	return pingPong{mean, least}, nil
 }
 
-// errNone is the error for an expression that is missing.
+// errNone is the error for a number that is not in a program's output.
 var errNone = errors.New("not there")
 
 func number(e *regexp.Regexp, text string) (float64, error) {
@@ -145,7 +146,7 @@ func number(e *regexp.Regexp, text string) (float64, error) {
 	return strconv.ParseFloat(m[1], 64)
 }
 
-// stream is bandwidth of that many parallel streams of iperf3, Mbit/s.
+// stream returns the total bandwidth of parallel streams of iperf3 in Mbit/s.
 func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
 	d time.Duration) (float64, error) {
 	f := load.Flow{To: l.target(r, 3).Addr(), Duration: d,
@@ -163,7 +164,7 @@ func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
 	return s.Value, err
 }
 
-// needed are the programs, and the packages of Debian they are in.
+// needed lists the required programs, and the Debian package of each.
 var needed = [][2]string{
 	{"ip", "iproute2"}, {"nsenter", "util-linux"}, {"nft", "nftables"},
 	{"iptables-restore", "iptables"},

@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/keeper"
 )
 
-// watched is a table that is kept as veild keeps it: its client reads a feed, its keeper plans and
-// writes.
+// watched is a table that veild's own packages maintain: the client reads a feed, and the keeper
+// plans and writes the table.
 type watched struct {
 	feed   *peer.Feed
 	table  *bpfmaps.Table
 	keeper *keeper.Keeper
-	// writes holds the writes, in their order.
+	// writes receives each write of the table, in order.
 	writes chan written
 	// listed is the time at which the lists were decoded.
 	listed time.Time
@@ -28,18 +28,19 @@ type watched struct {
 	ended  sync.WaitGroup
 }
 
-// written is one round of writes.
+// written describes one write of the table.
 type written struct {
-	// at is the time of its end, took its duration.
+	// at is the time at which the write ended. took is its duration.
 	at   time.Time
 	took time.Duration
-	// entries is the number of all entries, fronts the number of frontends.
+	// entries is the number of written entries. fronts is the number of frontends among them.
 	entries, fronts int
 	err             error
 }
 
-// newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its
-// credentials. It is to be closed also after an error.
+// newWatched makes a table with the default limits, pinned in dir, and starts the packages that
+// maintain it. config is the path of the kubeconfig that it writes. The caller must close the
+// result also after an error.
 func newWatched(ctx context.Context, dir, config string,
 	plan []peer.Object) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
@@ -68,14 +69,14 @@ func newWatched(ctx context.Context, dir, config string,
 	w.keeper.SetNodeAddrs(nil)
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.keeper.Run(ctx) })
-	// It returns the error of ctx.
+	// RunServices returns only the error of ctx.
 	w.ended.Go(func() {
 		_ = client.RunServices(ctx, service.DefaultLimits, sink{w.keeper, &w.listed})
 	})
 	return w, nil
 }
 
-// close ends what keeps the table and takes the table away.
+// close ends the client, the keeper and the feed, and removes the table, which is pinned in dir.
 func (w *watched) close(dir string) error {
 	w.end()
 	if w.feed != nil {
@@ -89,7 +90,7 @@ func (w *watched) close(dir string) error {
 	return errors.Join(err, w.table.Close())
 }
 
-// next waits for the next writes.
+// next waits for the next write of the table, at most writeLimit.
 func (w *watched) next(ctx context.Context) (written, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, writeLimit,
 		errors.New("the table was not written"))
@@ -102,29 +103,29 @@ func (w *watched) next(ctx context.Context) (written, error) {
 	}
 }
 
-// writeLimit is the time after which no further write is expected.
+// writeLimit bounds the wait for the next write of the table.
 const writeLimit = time.Minute
 
-// problems returns the problems of the services.
+// problems returns the planner's problems as one error, or nil.
 func (w *watched) problems(ctx context.Context) error {
 	var all []error
 	err := w.keeper.Ask(ctx, func(p *service.Planner) { all = p.Problems() })
 	return errors.Join(append(all, err)...)
 }
 
-// sink is a keeper that notes when everything had been put.
+// sink is a keeper that records the time at which all lists were decoded.
 type sink struct {
 	*keeper.Keeper
 	listed *time.Time
 }
 
-// Listed notes the time.
+// Listed records the time and calls the keeper's Listed.
 func (s sink) Listed() {
 	*s.listed = time.Now()
 	s.Keeper.Listed()
 }
 
-// timed is a table that reports each write. Its programs are attached nowhere.
+// timed is a table that sends each write to a channel. Its programs are not attached.
 type timed struct {
 	*bpfmaps.Table
 	writes chan<- written
@@ -133,7 +134,7 @@ type timed struct {
 // Attach does nothing.
 func (t timed) Attach() error { return nil }
 
-// Apply writes and reports the write.
+// Apply writes changes to the table, and sends a description of the write to writes.
 func (t timed) Apply(c service.Changes) error {
 	start := time.Now()
 	err := t.Table.Apply(c)
@@ -142,7 +143,7 @@ func (t timed) Apply(c service.Changes) error {
 	return err
 }
 
-// folder returns the paths for the table and the credentials of a round.
+// folder returns the folder for the pins, and the path of the kubeconfig, of a round.
 func (s *run) folder(name string) (pins, config string) {
 	return s.ground.pins.Dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
 }

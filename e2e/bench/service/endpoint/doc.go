@@ -1,5 +1,5 @@
-// Package endpoint is the server behind the services of the benchmark, and the client that counts
-// which endpoints answer. Both are verbs of the program that runs the suite.
+// Package endpoint has the server behind the services of the benchmark, and the client that counts
+// which endpoints answer. Both run as child processes of the suite.
 //
 // Start reading at Serve.
 package endpoint

@@ -20,7 +20,8 @@ const (
 	PortEcho = 9000
 )
 
-// Serve runs an endpoint until ctx ends: an empty answer to HTTP, its name on /who, an echo.
+// Serve runs an endpoint until ctx is done. On PortHTTP it answers HTTP requests with an empty
+// body, and /who with its name. On PortEcho it returns each byte that it receives.
 func Serve(ctx context.Context, name string) error {
 	web := http.NewServeMux()
 	web.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
@@ -44,12 +45,12 @@ func Serve(ctx context.Context, name string) error {
 	}
 }
 
-// Requests is the number of requests of Who. The probability that they miss one of three endpoints
-// is 10^-10.
+// Requests is the number of requests of Who. The probability that none of them reaches one of three
+// endpoints is 10^-10.
 const Requests = 60
 
-// Who requests the name of a server by HTTP, over a new connection each time, and prints how often
-// each name was returned.
+// Who requests the name of the server at addr by HTTP, over a new connection each time. It prints a
+// JSON object with the number of answers from each server, keyed by name.
 func Who(ctx context.Context, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {

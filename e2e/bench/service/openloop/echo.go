@@ -5,7 +5,8 @@ import (
 	"net"
 )
 
-// Echo answers each byte on the connections of l with itself. It returns nil when l is closed.
+// Echo accepts connections from l and returns each byte that it receives to the sender. It returns
+// nil when l is closed.
 func Echo(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -19,7 +20,7 @@ func Echo(l net.Listener) error {
 	}
 }
 
-// answer serves a connection until the other end closes it, usually by a reset.
+// answer serves a connection until the client closes it, usually by a reset.
 func answer(c net.Conn) {
 	defer c.Close()
 	b := make([]byte, 64)

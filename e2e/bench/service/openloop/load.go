@@ -14,44 +14,44 @@ import (
 type Kind string
 
 const (
-	// Connect is to connect, send a byte, receive a byte, and close with a reset, so that
-	// no socket waits for minutes and ports do not run out.
+	// Connect connects, sends a byte, receives a byte, and closes with a reset, so that no socket
+	// remains in TIME_WAIT and ports do not run out.
 	Connect Kind = "connect"
-	// Request is to send a byte and to receive one over a connection that is there.
+	// Request sends a byte and receives a byte over an established connection.
 	Request Kind = "request"
 )
 
-// Load is a run. It is encoded as JSON between processes.
+// Load describes a run. It is passed between processes as JSON.
 type Load struct {
 	Kind Kind `json:"kind"`
-	// To are the servers, taken in turns.
+	// To holds the addresses of the servers, which are used in turn.
 	To []netip.AddrPort `json:"to"`
-	// Rate is the number of operations that begin per second, in regular intervals; 0 means a
+	// Rate is the number of operations that begin per second, at regular intervals; 0 means a
 	// closed loop.
 	Rate float64 `json:"rate"`
-	// Slots is the largest number of operations at once.
+	// Slots is the largest number of concurrent operations.
 	Slots int `json:"slots"`
-	// Warm is time at the beginning that counts nothing, Duration what counts, both nanoseconds in
-	// JSON.
+	// Warm is the time at the beginning that does not count. Duration is the time after it, which
+	// counts. Both are in nanoseconds in JSON.
 	Warm     time.Duration `json:"warm"`
 	Duration time.Duration `json:"duration"`
 }
 
-// Result is the result of a Load. Times cover operations that ended well, and unfinished ones so
-// far.
+// Result is the result of a Load. Times covers successful operations, and unfinished ones with the
+// time that they have waited.
 type Result struct {
-	// Done, Failed and Unfinished are operations; Unfinished is 0 in a closed loop.
+	// Done, Failed and Unfinished are numbers of operations. Unfinished is 0 in a closed loop.
 	Done       int `json:"done"`
 	Failed     int `json:"failed"`
 	Unfinished int `json:"unfinished"`
-	// Error is the first failure, "" without one.
+	// Error is the first failure, or "" if no operation failed.
 	Error string `json:"error"`
-	// PerSecond is Done by the time that counts.
+	// PerSecond is Done divided by the seconds of Duration.
 	PerSecond float64 `json:"per_second"`
 	Times
 }
 
-// Times sum up how long operations took.
+// Times summarizes how long operations took.
 type Times struct {
 	Min  time.Duration `json:"min"`
 	Mean time.Duration `json:"mean"`
@@ -62,10 +62,10 @@ type Times struct {
 	Max  time.Duration `json:"max"`
 }
 
-// maxOperations bounds the memory of a run, 8 bytes each.
+// maxOperations is the largest number of operations of a run. Each needs 8 bytes of memory.
 const maxOperations = 50_000_000
 
-// check returns an error that describes what is wrong with a Load, or nil.
+// check returns an error if a field of the Load is not valid.
 func (l Load) check() error {
 	switch {
 	case l.Kind != Connect && l.Kind != Request:
@@ -75,7 +75,7 @@ func (l Load) check() error {
 	case l.Slots < 1 || l.Slots > 1<<14:
 		return fmt.Errorf("%d slots: want 1 to %d", l.Slots, 1<<14)
 	case l.Duration <= 0 || l.Warm < 0:
-		return fmt.Errorf("duration %v after %v: want more than nothing", l.Duration, l.Warm)
+		return fmt.Errorf("duration %v after %v: want a duration above 0", l.Duration, l.Warm)
 	case l.Rate < 0 || math.IsNaN(l.Rate) || l.Rate*(l.Duration+l.Warm).Seconds() > maxOperations:
 		return fmt.Errorf("rate %v for %v: want at most %d operations", l.Rate, l.Duration+l.Warm,
 			maxOperations)
@@ -88,8 +88,9 @@ func (l Load) check() error {
 	return nil
 }
 
-// Run makes the load. It returns an error if the Load is not valid, if the machine has no sockets
-// left, or if ctx ends. The Result records what servers do.
+// Run runs the load and returns its result. It returns an error if the Load is not valid, if the
+// machine has no sockets left, if too many operations fail, or if ctx ends. Other failures of
+// servers are counted in the Result.
 func (l Load) Run(ctx context.Context) (Result, error) {
 	if err := l.check(); err != nil {
 		return Result{}, fmt.Errorf("load: %w", err)
@@ -101,7 +102,7 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 	return p.result(), nil
 }
 
-// result sums up.
+// result returns the result of the run so far.
 func (p *loop) result() Result {
 	r := Result{Done: p.done, Failed: p.failed, Unfinished: len(p.times) - p.done,
 		PerSecond: float64(p.done) / p.Duration.Seconds()}
@@ -112,7 +113,7 @@ func (p *loop) result() Result {
 	return r
 }
 
-// SumUp returns what times, which it sorts, come to; the zero Times of none.
+// SumUp sorts times and returns their summary. Without times it returns the zero Times.
 func SumUp(times []time.Duration) (t Times) {
 	if len(times) == 0 {
 		return t
@@ -128,8 +129,8 @@ func SumUp(times []time.Duration) (t Times) {
 	return t
 }
 
-// percentile is the smallest of the sorted times that the share q of all does not exceed (nearest
-// rank); of at least one.
+// percentile returns the q-quantile of sorted times, by the nearest-rank method. sorted must not be
+// empty.
 func percentile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// grace is for how long answers are waited for after the last operation was to begin.
+	// grace bounds the wait for answers after the end of the load.
 	grace = 2 * time.Second
 	// patience is the longest sleep of the loop before it checks again whether to end.
 	patience = 50 * time.Millisecond
-	// tooMany failures end a run: it measures nothing.
+	// tooMany is the number of failures that ends a run, because such a run measures nothing.
 	tooMany = 10_000
 )
 
-// phase is where a slot is in its operation.
+// phase is the state of a slot's operation.
 type phase uint8
 
 const (
@@ -32,17 +32,17 @@ const (
 type slot struct {
 	fd    int // -1 without a socket
 	phase phase
-	due   time.Duration
+	due   time.Duration // the time at which its operation was due
 }
 
-// loop is a run; times in it count from its start.
+// loop is a run of a Load. Its times are relative to its start.
 type loop struct {
 	Load
 	epoll int
 	start time.Time
 	slots []slot
 	free  []int32
-	// next is the number of the operation that is to begin next.
+	// next is the number of the next operation.
 	next int
 
 	times        []time.Duration
@@ -85,7 +85,7 @@ func (p *loop) now() time.Duration { return time.Since(p.start) }
 
 func (p *loop) end() time.Duration { return p.Warm + p.Duration }
 
-// due returns the moment at which operation i begins.
+// due returns the time at which operation i is due. In a closed loop, that is now.
 func (p *loop) due(i int) time.Duration {
 	if p.Rate == 0 {
 		return p.now()
@@ -93,7 +93,8 @@ func (p *loop) due(i int) time.Duration {
 	return time.Duration(float64(i) / p.Rate * float64(time.Second))
 }
 
-// turn runs until all is over.
+// turn runs the loop until all operations have ended, the grace has passed, ctx is done, or too
+// many operations have failed.
 func (p *loop) turn(ctx context.Context) error {
 	events := make([]unix.EpollEvent, 256)
 	for {
@@ -120,10 +121,10 @@ func (p *loop) turn(ctx context.Context) error {
 	}
 }
 
-// settled reports whether all operations that were due are over.
+// settled reports whether all operations that were due have ended.
 func (p *loop) settled() bool { return len(p.free) == len(p.slots) && p.due(p.next) >= p.end() }
 
-// begin begins what is due, as far as there are free slots.
+// begin begins the operations that are due, while slots are free.
 func (p *loop) begin(now time.Duration) error {
 	for len(p.free) > 0 {
 		due := p.due(p.next)
@@ -174,7 +175,7 @@ func (p *loop) poll(events []unix.EpollEvent) (int, error) {
 	return max(n, 0), nil
 }
 
-// event goes on with a slot to whose socket something happened.
+// event continues the operation of slot i after an event of its socket.
 func (p *loop) event(i int32) {
 	s := &p.slots[i]
 	var err error
@@ -200,7 +201,7 @@ func (p *loop) event(i int32) {
 	}
 }
 
-// ask sends the request.
+// ask sends the request of a slot's operation.
 func (p *loop) ask(s *slot) error {
 	if _, err := unix.Write(s.fd, []byte{'?'}); err != nil {
 		return err
@@ -209,10 +210,11 @@ func (p *loop) ask(s *slot) error {
 	return nil
 }
 
-// finish ends an operation that had its answer.
+// finish ends the operation of slot i after its answer.
 func (p *loop) finish(i int32) {
 	s, now := &p.slots[i], p.now()
-	// A closed loop counts what ended in its time, an open one what was due in it.
+	// A closed loop counts operations that ended in Duration, an open loop those that were due in
+	// it.
 	if p.Rate != 0 && s.due >= p.Warm || p.Rate == 0 && now >= p.Warm && now < p.end() {
 		p.times = append(p.times, now-s.due)
 		p.done++
@@ -228,8 +230,8 @@ func (p *loop) fail(i int32, err error) {
 	p.release(i)
 }
 
-// release makes a slot free; a connection for one operation is closed. One that failed and was to
-// stay has lost its connection: the next operation in its slot fails too.
+// release frees a slot. For Connect it closes the slot's connection. For Request it keeps the
+// connection also after a failure, so the next operation in the slot fails too.
 func (p *loop) release(i int32) {
 	s := &p.slots[i]
 	s.phase = idle
@@ -240,7 +242,7 @@ func (p *loop) release(i int32) {
 	p.free = append(p.free, i)
 }
 
-// giveUp counts what was due and has not ended, with the time it has waited.
+// giveUp adds the times that unfinished operations, and due ones that never began, have waited.
 func (p *loop) giveUp(now time.Duration) {
 	if p.Rate == 0 {
 		return
@@ -257,7 +259,7 @@ func (p *loop) giveUp(now time.Duration) {
 	}
 }
 
-// open makes a socket that connects.
+// open makes a socket for slot i and begins to connect it.
 func (p *loop) open(i int32, to netip.AddrPort) error {
 	family, addr := sockaddr(to)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -285,7 +287,7 @@ func (p *loop) open(i int32, to netip.AddrPort) error {
 	return nil
 }
 
-// connectAll makes the connections over which requests go.
+// connectAll opens the connection of each slot and waits until all are established.
 func (p *loop) connectAll(ctx context.Context) error {
 	for i := range p.slots {
 		to := p.To[i%len(p.To)]

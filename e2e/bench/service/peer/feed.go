@@ -26,38 +26,39 @@ type Object struct {
 	Slice   service.Slice
 }
 
-// Feed implements as much of an API server as a table of services needs. It sends objects streamed
-// (KEP-3157) or as a list, and then a watch of each kind, as JSON over TLS on a loopback address.
-// Its first messages are encoded before a request arrives.
+// Feed implements the part of an API server that a table of services needs. It sends the objects of
+// each kind as a streaming list (KEP-3157) or as a list, and then serves a watch, as JSON over TLS
+// on a loopback address. The initial objects are encoded before the first request.
 type Feed struct {
 	server *httptest.Server
-	// kinds are by path.
+	// kinds holds the objects of each kind, keyed by the path of the kind.
 	kinds map[string]encoded
-	// events holds the events of the watch of EndpointSlices that are still to be sent.
+	// events passes events to the watch of EndpointSlices.
 	events chan []byte
 	ended  chan struct{}
 	// version is the resource version of the last change.
 	version int
-	began   atomic.Pointer[time.Time]
+	// began is the time of the first request for Services or EndpointSlices, or nil.
+	began atomic.Pointer[time.Time]
 }
 
-// encoded is all objects of a kind: as events of a watch, and as a list.
+// encoded holds all objects of a kind, as events of a watch and as a list.
 type encoded struct{ events, list []byte }
 
-// Paths of what tables are made from.
+// Paths of the kinds from which tables are made.
 const (
 	servicesPath = "/api/v1/services"
 	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
-// NodeName is the name of the node that the feed has.
+// NodeName is the name of the feed's only Node.
 const NodeName = "node"
 
-// firstVersion is the resource version of all objects when nothing has changed.
+// firstVersion is the resource version of all initial objects.
 const firstVersion = 1
 
-// NewFeed serves a plan, and a Node with that address, in the network namespace of the calling
-// thread. The caller closes it.
+// NewFeed starts a Feed of plan and of a Node with the address node. It listens in the network
+// namespace of the calling thread. The caller closes it.
 func NewFeed(node netip.Addr, plan []Object) (*Feed, error) {
 	f := &Feed{kinds: map[string]encoded{}, events: make(chan []byte), ended: make(chan struct{}),
 		version: firstVersion}
@@ -106,13 +107,13 @@ func encode(version, kind string, objects []any) (e encoded, err error) {
 	return encoded{events.Bytes(), list}, err
 }
 
-// Close ends the server and its watches.
+// Close ends the watches and the server.
 func (f *Feed) Close() {
 	close(f.ended)
 	f.server.Close()
 }
 
-// WriteConfig writes a kubeconfig for it.
+// WriteConfig writes a kubeconfig for the feed.
 func (f *Feed) WriteConfig(path string) error {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})
 	return os.WriteFile(path, fmt.Appendf(nil, `apiVersion: v1
@@ -124,8 +125,8 @@ contexts: [{name: bench, context: {cluster: bench, user: bench}}]
 `, f.server.URL, base64.StdEncoding.EncodeToString(ca)), 0o600)
 }
 
-// Began returns the time of the first request for services or slices. The zero time means that
-// there was none.
+// Began returns the time of the first request for Services or EndpointSlices, or the zero time
+// before such a request.
 func (f *Feed) Began() time.Time {
 	if t := f.began.Load(); t != nil {
 		return *t
@@ -133,8 +134,8 @@ func (f *Feed) Began() time.Time {
 	return time.Time{}
 }
 
-// Change sends a slice that has changed to the watch of EndpointSlices. It returns the time from
-// which it offered the event, when the server has taken it to write it. It is for one goroutine.
+// Change passes the event of a changed slice to the watch of EndpointSlices, and waits until the
+// watch has taken it. sent is the time before that wait. Only one goroutine may call Change.
 func (f *Feed) Change(ctx context.Context, s service.Slice) (sent time.Time, err error) {
 	f.version++
 	object := sliceObject(s, f.version)

@@ -13,8 +13,8 @@ type Frontend struct {
 	Servers []netip.AddrPort
 }
 
-// HAProxy returns a configuration of haproxy as a proxy of connections: with so many threads,
-// servers at random, and no checks, since kube-proxy makes none.
+// HAProxy returns a configuration of haproxy as a TCP proxy. It selects servers at random and does
+// not check their health, because kube-proxy does not either.
 func HAProxy(threads int, frontends ...Frontend) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "global\n\tnbthread %d\n\tmaxconn 4000\n", threads)

@@ -21,26 +21,25 @@ import (
 // ErrLate is the error for a kube-proxy that did not write its rules within the limit.
 var ErrLate = errors.New("kube-proxy did not sync")
 
-// KubeProxy says how kube-proxy is started. All fields must be set.
+// KubeProxy describes how to start kube-proxy. All fields must be set.
 type KubeProxy struct {
-	// Path is the program.
+	// Path is the path of the program.
 	Path string
 	// Mode is nftables, iptables or ipvs.
 	Mode string
-	// Node is the address of its node, Pods the range of the cluster's pods.
+	// Node is the address of kube-proxy's node. Pods is the range of the cluster's pods.
 	Node netip.Addr
 	Pods netip.Prefix
-	// Dir is a folder for its configuration. Start makes it.
+	// Dir is a folder for kube-proxy's configuration. Start makes it.
 	Dir string
-	// Limit is the time within which the rules of all services must be written, and those of a
-	// change.
+	// Limit bounds the time for writing the rules of all services, and the rules of a change.
 	Limit time.Duration
 }
 
-// Proxy is a kube-proxy that has written the rules of all services of its feed. It is for one
-// goroutine.
+// Proxy is a running kube-proxy that has written the rules of all services of its feed. Only one
+// goroutine may use it.
 type Proxy struct {
-	// Took is the time from its first request for services to the written rules.
+	// Took is the time from kube-proxy's first request for services until the rules were written.
 	Took time.Duration
 
 	feed   *Feed
@@ -49,8 +48,8 @@ type Proxy struct {
 	limit  time.Duration
 }
 
-// configuration is the file that kube-proxy reads. The default of minSyncPeriod, 1 s, would be a
-// pause between a change and its rules, and 0 means the default.
+// configuration is the format of kube-proxy's configuration file. minSyncPeriod is 1 ms, because
+// the default, 1 s, would delay the rules of a change, and 0 means the default.
 const configuration = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: %s
@@ -68,11 +67,11 @@ iptables: {minSyncPeriod: 1ms}
 nftables: {minSyncPeriod: 1ms}
 `
 
-// metricsAddr is where kube-proxy serves its metrics, in its namespace.
+// metricsAddr is the address of kube-proxy's metrics in its namespace.
 const metricsAddr = "127.0.0.1:10249"
 
-// Start starts kube-proxy in a namespace and returns when its rules have all services. The caller
-// closes it. After an error nothing of it runs.
+// Start starts kube-proxy in a namespace and returns when it has written the rules of all services.
+// The caller closes the Proxy. After an error, no process of it runs.
 func (k KubeProxy) Start(ctx context.Context, s *suite.Space, plan []Object) (*Proxy, error) {
 	p := &Proxy{limit: k.Limit, client: http.Client{Timeout: 10 * time.Second,
 		Transport: &http.Transport{DialContext: s.Dial, DisableKeepAlives: true}}}
@@ -99,7 +98,7 @@ func (k KubeProxy) start(ctx context.Context, s *suite.Space, p *Proxy, plan []O
 		return err
 	}
 
-	// With IPv6 it would keep a second, empty table.
+	// With IPv6, kube-proxy would keep a second, empty table.
 	if err := s.Sysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
 		return err
 	}
@@ -115,14 +114,14 @@ func (k KubeProxy) start(ctx context.Context, s *suite.Space, p *Proxy, plan []O
 		m, err := p.metrics(ctx)
 		at := m[metricSynced]
 		if err != nil || at == 0 {
-			return false, nil // it is still starting, or writes
+			return false, nil // kube-proxy is still starting or writing
 		}
 		p.Took = time.UnixMicro(int64(at * 1e6)).Sub(p.feed.Began())
 		return true, nil
 	})
 }
 
-// write writes the configuration and returns its path.
+// write writes the configuration and the kubeconfig, and returns the path of the configuration.
 func (k KubeProxy) write(f *Feed) (string, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return "", err
@@ -132,7 +131,7 @@ func (k KubeProxy) write(f *Feed) (string, error) {
 	return config, errors.Join(f.WriteConfig(kubeconfig), os.WriteFile(config, text, 0o600))
 }
 
-// Close ends kube-proxy and its feed. The rules stay.
+// Close ends kube-proxy and its feed. The rules remain in the namespace.
 func (p *Proxy) Close() {
 	if p.daemon != nil {
 		p.daemon.Close()
@@ -142,8 +141,8 @@ func (p *Proxy) Close() {
 	}
 }
 
-// Change sends a changed slice and returns the time from then to the written rules, by kube-proxy's
-// own count (network_programming_duration_seconds).
+// Change sends a changed slice and returns the time until its rules are written, by kube-proxy's
+// own metric (network_programming_duration_seconds).
 func (p *Proxy) Change(ctx context.Context, s service.Slice) (time.Duration, error) {
 	before, err := p.metrics(ctx)
 	if err != nil {
@@ -169,16 +168,17 @@ const (
 	// metricSynced is the time of the last sync, in seconds since 1970. kube-proxy first syncs when
 	// it has all services and all slices.
 	metricSynced = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
-	// metricChanges is a histogram of the times from a slice's trigger time to its rules.
+	// metricChanges is a histogram of the times from a slice's trigger time until its rules are
+	// written.
 	metricChanges = "kubeproxy_network_programming_duration_seconds"
 
-	// syncPoll and changePoll are the pauses between two reads of the metrics, which cost it about
-	// a millisecond.
+	// syncPoll and changePoll are the pauses between two reads of the metrics. A read costs
+	// kube-proxy about a millisecond.
 	syncPoll   = 100 * time.Millisecond
 	changePoll = 20 * time.Millisecond
 )
 
-// metrics reads kube-proxy's metrics about IPv4.
+// metrics returns kube-proxy's metrics about IPv4, keyed by name.
 func (p *Proxy) metrics(ctx context.Context) (map[string]float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddr+"/metrics",
 		nil)
@@ -193,10 +193,10 @@ func (p *Proxy) metrics(ctx context.Context) (map[string]float64, error) {
 	return parseMetrics(resp.Body)
 }
 
-// maxMetrics is the most that is read of kube-proxy's metrics, bytes.
+// maxMetrics bounds the bytes that are read of kube-proxy's metrics.
 const maxMetrics = 16 << 20
 
-// parseMetrics returns the metrics that have the one label ip_family="IPv4", by name. The text is
+// parseMetrics returns the metrics whose only label is ip_family="IPv4", keyed by name. The text is
 // in Prometheus' exposition format.
 func parseMetrics(r io.Reader) (map[string]float64, error) {
 	out := map[string]float64{}

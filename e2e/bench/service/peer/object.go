@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// serviceObject is a service as it is in a cluster, with what its controllers write. Targets have
-// the numbers of the service's ports.
+// serviceObject returns the Service object of s as it is in a cluster, with the fields that
+// controllers set. Target ports are equal to the service's ports.
 func serviceObject(s service.Service) *corev1.Service {
 	single := corev1.IPFamilyPolicySingleStack
 	out := &corev1.Service{
@@ -55,7 +55,7 @@ func serviceObject(s service.Service) *corev1.Service {
 	return out
 }
 
-// sliceObject is the endpoints of a service as the endpoint controller writes them.
+// sliceObject returns the EndpointSlice object of s as the EndpointSlice controller writes it.
 func sliceObject(s service.Slice, version int) *discoveryv1.EndpointSlice {
 	yes, name := true, s.Service.Name
 	out := &discoveryv1.EndpointSlice{
@@ -93,14 +93,14 @@ func sliceObject(s service.Slice, version int) *discoveryv1.EndpointSlice {
 	return out
 }
 
-// triggered returns the annotation with the time of the change that a slice follows. kube-proxy
-// counts the time of a change from there.
+// triggered returns the annotation with the time of the change that caused a change of the slice.
+// kube-proxy measures the time of a change from then.
 func triggered(at time.Time) map[string]string {
 	return map[string]string{
 		corev1.EndpointsLastChangeTriggerTime: at.UTC().Format(time.RFC3339Nano)}
 }
 
-// nodeObject is the node of kube-proxy.
+// nodeObject returns the Node object of kube-proxy's node.
 func nodeObject(addr netip.Addr) *corev1.Node {
 	return &corev1.Node{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -111,7 +111,7 @@ func nodeObject(addr netip.Addr) *corev1.Node {
 	}
 }
 
-// uid returns a UID that looks like the UIDs of a cluster.
+// uid returns a UID in the format of a cluster's UIDs, derived from kind and name.
 func uid(kind, name string) types.UID {
 	return types.UID(fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", len(kind)*7919, len(name), 7, 9,
 		[]byte(name[max(0, len(name)-6):])))
