@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-// limits are the disks: two with limits that are published of cloud disks, and one without.
+// limits lists the disks: two with published limits of cloud disks, in IOPS and bytes per second,
+// and one without limits.
 var limits = []struct {
 	name      string
 	title     string
@@ -28,11 +29,11 @@ type quantity struct {
 	// job is the name of the fio job, and of the case.
 	job  string
 	unit bench.Unit
-	// title is for people.
+	// title is the title of the case in reports.
 	title string
 }
 
-// value returns the figure in the quantity's unit, or 0 when it was not measured.
+// value returns the figure of m in the quantity's unit, or 0 if fio did not measure it.
 func (q quantity) value(m fio.Measured) float64 {
 	d := m.Sum()
 	switch q.unit {
@@ -44,24 +45,26 @@ func (q quantity) value(m fio.Measured) float64 {
 	return float64(d.P50.Microseconds()) / 1000
 }
 
-// task is one run of fio: jobs that run at once, each with a quantity.
+// task is one run of fio: jobs that run at the same time, with one quantity each.
 type task struct {
 	name string
-	// everywhere reports whether it is for all disks, not for the free one alone.
+	// everywhere reports whether the task runs on all disks. Otherwise it runs only on the disk
+	// without limits.
 	everywhere bool
-	// cpu reports whether the processors' time is a quantity: not where there is a ramp whose bytes
-	// do not count.
+	// cpu reports whether CPU time is measured. It is not in tasks with a ramp, because the bytes
+	// of the ramp do not count but its CPU time would.
 	cpu        bool
 	quantities []quantity
-	jobs       func(o Options, device string, room int64) []fio.Job
+	// jobs returns the jobs for a device with room bytes.
+	jobs func(o Options, device string, room int64) []fio.Job
 }
 
-// freeTurns is how often each side is measured per round on the disk without limits, for figures
-// that are compared with cryptsetup there. Two like sides differ mostly by other work of the
-// machine.
+// freeTurns is the number of measurements of each side per round on the disk without limits, for
+// figures that are compared with cryptsetup there. More turns reduce the influence of other work of
+// the machine.
 const freeTurns = 2
 
-// turns is how often each side of the task is measured in a round on that disk.
+// turns returns the number of measurements of each side of the task per round on a disk.
 func (t task) turns(disk string) int {
 	if disk == free && t.everywhere && t.cpu {
 		return freeTurns
@@ -71,12 +74,12 @@ func (t task) turns(disk string) int {
 
 const (
 	mib = 1 << 20
-	// rampShare is how much of a kubestr job's time its ramp is: 2 s of 15 s.
+	// rampShare is the ratio of a kubestr job's time to its ramp, about 15 s to 2 s.
 	rampShare = 7
 )
 
-// kubestr is the default job of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at once, without
-// latencies (gtod_reduce).
+// kubestr returns the default jobs of kastenhq/kubestr (pkg/fio/fio_jobs.go): four jobs at the same
+// time, without latencies (gtod_reduce).
 func kubestr(o Options, device string, room int64) []fio.Job {
 	var jobs []fio.Job
 	size := room / 4 / mib * mib
@@ -94,11 +97,12 @@ func kubestr(o Options, device string, room int64) []fio.Job {
 	return jobs
 }
 
-// words translates fio's names for people.
+// words holds the texts for fio's names of reads and writes in titles.
 var words = map[string]string{"randread": "random read", "randwrite": "random write"}
 
-// serial is one job of Constellation's benchmark (.github/actions/e2e_benchmark/fio.ini): one
-// submitter on one processor.
+// serial returns a task with one job of Constellation's benchmark
+// (.github/actions/e2e_benchmark/fio.ini), which has one submitter on one CPU. extra are further
+// options of fio.
 func serial(rw, block string, depth int, extra ...string) task {
 	name := rw + "_" + block
 	q := quantity{name, bench.IOPS, fmt.Sprintf("%s %s, queue of %d", block, words[rw], depth)}
@@ -117,7 +121,7 @@ func serial(rw, block string, depth int, extra ...string) task {
 	}
 }
 
-// tasks are all runs of fio, in the order of the report.
+// tasks returns all tasks in the order of the report.
 func tasks() []task {
 	all := []task{{
 		name: "kubestr", everywhere: true, jobs: kubestr, quantities: []quantity{

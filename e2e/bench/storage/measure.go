@@ -19,23 +19,23 @@ const (
 	p99Suffix = "_p99"
 )
 
-// figure names one number of a task: a case without the side that it is held against.
+// figure identifies one figure of a task. It is a case without the side with which it is compared.
 type figure struct {
 	name, suffix string
 	unit         bench.Unit
 }
 
-// taskRun is a task on a disk with what was measured of it.
+// taskRun is a task on a disk with its measured values.
 type taskRun struct {
 	task
 	disk *sideDisk
-	// values are by figure and side, one for each turn of a round. The values of one turn are
-	// measured directly after one another.
+	// values holds one value per turn of each round, keyed by figure and side. The sides of one
+	// turn are measured directly after one another.
 	values map[figure]map[string][]float64
 }
 
-// group returns the run for the runner, which keeps the order. The figures are kept here, because
-// one run of fio returns several.
+// group returns the run as a group for the runner, which determines the order. The figures are
+// stored in r, because one run of fio returns several.
 func (s *run) group(r *taskRun) bench.Group {
 	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit,
 		Turns: r.turns(r.disk.name)}
@@ -48,7 +48,8 @@ func (s *run) group(r *taskRun) bench.Group {
 	return g
 }
 
-// measure runs the task on a side's device.
+// measure runs the task on a side's device and adds the figures to r. Its sample is the first
+// figure.
 func (s *run) measure(ctx context.Context, r *taskRun, side string) (bench.Sample, error) {
 	const stat = "head -n 1 /proc/stat\n"
 	jobs := r.jobs(s.Options, r.disk.deviceBySide[side], r.disk.room)
@@ -97,8 +98,8 @@ func (r *taskRun) keep(f figure, side string, v float64) {
 	r.values[f][side] = append(r.values[f][side], v)
 }
 
-// parseRun reads what measure's line of shell prints: the first line of /proc/stat, fio's JSON, and
-// that line again.
+// parseRun parses the output of the shell commands of measure: the first line of /proc/stat, fio's
+// JSON, and the first line of /proc/stat again. busy is the CPU time in between.
 func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err error) {
 	out = bytes.TrimSpace(out)
 	first, last := bytes.IndexByte(out, '\n'), bytes.LastIndexByte(out, '\n')
@@ -117,7 +118,7 @@ func parseRun(out []byte) (measured []fio.Measured, busy time.Duration, err erro
 	return measured, after - before, err
 }
 
-// whole is how many turns of all sides were measured: one that was cut short counts for nothing.
+// whole returns the number of turns in which all sides were measured.
 func (r *taskRun) whole() int {
 	first := figure{r.quantities[0].job, "", r.quantities[0].unit}
 	n := len(r.values[first][sideOurs])
@@ -127,7 +128,8 @@ func (r *taskRun) whole() int {
 	return n
 }
 
-// cases are the figures of a run: each against the plain mapping, and against cryptsetup.
+// cases returns the cases of a run. Each figure is compared with the plain mapping and with
+// cryptsetup.
 func (r *taskRun) cases() ([]bench.Case, error) {
 	var out []bench.Case
 	whole := r.whole()

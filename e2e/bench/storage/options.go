@@ -13,21 +13,21 @@ import (
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-storage"
 
-// Options choose the measurements. Zero values mean the defaults, except Dir and Root. All parts are
-// the default of Parts.
+// Options choose the measurements. Dir and Root must be set; other zero values mean the defaults.
+// The default of Parts is all parts.
 type Options struct {
 	suite.Choice
-	// Sample is how long a run of fio takes, whole seconds.
+	// Sample is the duration of a run of fio in whole seconds; 0 means 3 s.
 	Sample time.Duration
-	// Room is how much of a disk each side has, bytes.
+	// Room is the size of each side's part of a disk in bytes; 0 means 1 GiB.
 	Room int64
-	// Tuning is the class of our volumes, and the flags of cryptsetup.
+	// Tuning is the tuning of our volumes. cryptsetup gets the same flags.
 	Tuning dmcrypt.Tuning
 	// Disks are the names of the disks; empty means all.
 	Disks []string
-	// Dir is the folder for the machine and its disks.
+	// Dir is the folder for the files of the machine and its disks.
 	Dir string
-	// Log receives the machine's steps.
+	// Log receives the machine's steps; nil drops them.
 	Log *slog.Logger
 }
 
@@ -58,7 +58,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Check returns what is wrong with the choice.
+// Check returns an error if the choice is not valid.
 func (o Options) Check() error { return benchmark.Check(o.Choice) }
 
 // has reports whether the disk is measured.
@@ -78,13 +78,13 @@ func Names() []string {
 const (
 	// overhead is the time of a run of fio besides its sample, on an emulated machine.
 	overhead = 4 * time.Second
-	// fillRate is the write rate of an emulated disk, bytes per second.
+	// fillRate is the write rate of an emulated disk in bytes per second.
 	fillRate = 100 * mib
 	// stageRound is the duration of a round of staging: both sides, new and existing volumes.
 	stageRound = 40 * time.Second
 )
 
-// Estimate is about how long the measurements take, the machine's start not counted.
+// Estimate returns the approximate duration of the measurements, without the machine's start.
 func (o Options) Estimate() time.Duration {
 	o.setDefaults()
 	var sum, filling time.Duration

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/disk"
 )
 
-// Names of the sides, each with a partition of its own.
+// Names of the sides. Each side has its own partition.
 const (
 	sideOurs  = "ours"
 	sidePlain = "dm-linear"
@@ -23,13 +23,13 @@ const (
 type sideDisk struct {
 	disk.Disk
 	name, title string
-	// deviceBySide is the device that fio gets.
+	// deviceBySide holds the path of the device on which fio runs.
 	deviceBySide map[string]string
-	// room is the size of each, bytes.
+	// room is the size of each of these devices in bytes.
 	room int64
 }
 
-// newDisks returns the disks that are measured.
+// newDisks returns the measured disks.
 func newDisks(o Options) []*sideDisk {
 	var out []*sideDisk
 	for _, l := range limits {
@@ -47,8 +47,9 @@ func newDisks(o Options) []*sideDisk {
 	return out
 }
 
-// prepare makes the three devices at the same place of their partitions: a volume, a plain mapping
-// and a mapping by cryptsetup. It returns an error unless the two that encrypt have the same table.
+// prepare makes the three devices at the same offset of their partitions: a volume of Kubeveil, a
+// plain mapping, and a mapping by cryptsetup. It returns an error if the tables of the two
+// encrypted mappings differ (alike).
 func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)
@@ -90,9 +91,9 @@ func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) erro
 	return alike(string(tables))
 }
 
-// fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse:
-// a side that first writes to a place would pay for its room, and one that first reads it would be
-// given zeros for nothing.
+// fill returns a shell command that writes zeros to all partitions. The disk's file on the host is
+// sparse. Without the zeros, the first write to a block would pay for its allocation, and the read
+// of an unwritten block would cost nothing.
 func (d *sideDisk) fill() string {
 	var parts []string
 	for i := range sides {
@@ -102,8 +103,8 @@ func (d *sideDisk) fill() string {
 	return strings.Join(parts, " && ")
 }
 
-// alike refuses two tables of dm-crypt, a line each as dmsetup prints them, that differ in more
-// than length, key and device.
+// alike returns an error if two tables of dm-crypt differ in more than length, key and device.
+// tables has a line for each, as dmsetup prints it.
 func alike(tables string) error {
 	lines := strings.Split(strings.TrimSpace(tables), "\n")
 	if len(lines) != 2 {

@@ -21,25 +21,25 @@ const (
 
 const (
 	stageSize = 10 << 30
-	// stageRoom is the size of the disk of its own on which the files of both sides are: the
-	// machine's root has less than one volume needs. Little of it is written.
+	// stageRoom is the size of the disk for the files of both sides. It is a separate disk, because
+	// the machine's root is smaller than one volume. Only a small part of it is written.
 	stageRoom = 64 << 30
-	// roomAt is where that disk is mounted; below it are the driver's folder and the file that
-	// cryptsetup has.
+	// roomAt is the mount point of that disk. stageDir is the folder of Kubeveil's driver on it,
+	// and image is cryptsetup's file.
 	roomAt   = "/mnt/room"
 	stageDir = roomAt + "/volumetool"
 	image    = roomAt + "/reference.img"
-	// stageAt is where file systems are mounted.
+	// stageAt is the mount point of staged file systems.
 	stageAt = "/mnt/stage"
 )
 
-// stageDisk is the disk for the files of staged volumes.
+// stageDisk returns the disk for the files of staged volumes.
 func stageDisk(o Options) disk.Disk {
 	return disk.Disk{Serial: "room", Path: filepath.Join(o.Dir, "room.img"), Size: stageRoom}
 }
 
-// makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be
-// measured.
+// makeRoom makes a file system on stageDisk and mounts it. It does not initialize the inode tables,
+// because that runs in the background and would affect the measurement.
 func (s *run) makeRoom(ctx context.Context) error {
 	_, err := s.machine.Exec(ctx,
 		fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir "+
@@ -48,9 +48,9 @@ func (s *run) makeRoom(ctx context.Context) error {
 	return err
 }
 
-// stages measures how long it takes from the request to stage a volume of 10 GiB to its mounted
-// file system, beside what cryptsetup and mkfs.ext4 take on a loop device of a file of that size,
-// which is attached before their time begins.
+// stages measures the time from the request to stage a volume of 10 GiB until its file system is
+// mounted. It compares this with cryptsetup and mkfs.ext4 on a loop device of a file of that size.
+// The loop device is attached before, so its time is not measured.
 func (s *run) stages(ctx context.Context) error {
 	if err := s.makeRoom(ctx); err != nil {
 		return err
@@ -99,8 +99,8 @@ func (s *run) stages(ctx context.Context) error {
 	return errors.Join(err, end)
 }
 
-// ours stages a volume in a file and unstages it again. It is made first when it is new, and
-// deleted when it is not to stay.
+// ours stages a volume of Kubeveil and unstages it, and returns the time of staging. With make it
+// provisions the volume first; with gone it deletes the volume afterwards.
 func (s *run) ours(ctx context.Context, volume string, make, gone bool) (time.Duration, error) {
 	steps := [][]string{{"stage", volume, stageAt}, {"unstage", volume, stageAt}}
 	if make {
@@ -124,7 +124,8 @@ func (s *run) ours(ctx context.Context, volume string, make, gone bool) (time.Du
 	return once(staged)
 }
 
-// stock is the same by stock programs, on a device that stays.
+// stock does the same as ours with stock programs on a device, which it keeps. what is "new" or
+// "existing".
 func (s *run) stock(ctx context.Context, what, device string) (time.Duration, error) {
 	a, err := s.machine.Do(ctx, "--tuning", string(s.Tuning), "reference", what, device, stageAt)
 	if err != nil {
@@ -137,7 +138,7 @@ func (s *run) stock(ctx context.Context, what, device string) (time.Duration, er
 	return once(a)
 }
 
-// once is the one time of an answer.
+// once returns the only time of an answer, or an error if the answer has not exactly one.
 func once(a answer.Answer) (time.Duration, error) {
 	if len(a.Took) != 1 || a.Took[0] <= 0 {
 		return 0, fmt.Errorf("volumetool returned times %v, want one", a.Took)

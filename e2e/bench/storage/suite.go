@@ -14,15 +14,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// benchmark has the parts, in the order in which they are run. Names of its cases do not begin with
-// a part.
+// benchmark has the parts in the order in which they run. Whole is set because the names of cases
+// do not begin with the name of a part.
 var benchmark = suite.Suite[*run]{Name: Suite, Whole: true, Elsewhere: true,
 	Parts: []suite.Part[*run]{
 		{Name: "stage", Run: (*run).stages},
 		{Name: "load", Run: (*run).loads},
 	}}
 
-// Parts are the names of the parts, in the order in which they are run.
+// Parts returns the names of the parts in the order in which they run.
 func Parts() []string { return benchmark.Names() }
 
 // run is one run of the suite.
@@ -33,9 +33,9 @@ type run struct {
 	disks   []*sideDisk
 }
 
-// Run starts a machine, measures, ends it, and returns the report. The gates of the machine's
-// platform judge the result. If a part fails or ctx ends, Run returns an error beside the report,
-// and the part is listed as skipped. It needs root.
+// Run starts a virtual machine, measures in it, ends it, and returns the report. The result is
+// judged by the gates of the machine's platform. If a part fails or ctx ends, Run returns an error
+// beside the report, which lists the part as skipped. Run needs root.
 func Run(ctx context.Context, o Options) (*report.Report, error) {
 	o.setDefaults()
 	return benchmark.Run(ctx, o.Choice, func(ctx context.Context, r *suite.Run) (*run, error) {
@@ -45,7 +45,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	})
 }
 
-// begin starts the machine, and the result with what the machine is.
+// begin starts the machine, and starts the result with the machine's properties.
 func (s *run) begin(ctx context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err

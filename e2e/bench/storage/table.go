@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// labels name the cases for people.
+// labels returns the titles of the cases, keyed by name.
 func labels() map[string]string {
 	out := map[string]string{caseNew: "Stage to mounted, new ext4 of 10 GiB",
 		caseExisting: "Stage to mounted, existing ext4 of 10 GiB"}
@@ -28,7 +28,7 @@ func labels() map[string]string {
 	return out
 }
 
-// Report has the tables and notes of all parts.
+// Report returns the report with the tables and notes of all parts.
 func (s *run) Report() *report.Report {
 	banner := "Virtual machine"
 	if s.Result.Platform == bench.Emulated {
@@ -43,7 +43,7 @@ func (s *run) Report() *report.Report {
 	}
 }
 
-// matrix is a line for each disk and job, the sides beside one another.
+// matrix returns a table with a row for each disk and job, and columns for the sides.
 func (s *run) matrix() report.Table {
 	t := report.Table{
 		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain",
@@ -75,13 +75,13 @@ func (s *run) matrix() report.Table {
 	return t
 }
 
-// change is a ratio as the published tables have it: −10 %.
+// change returns a ratio as a signed percentage: "−10.0 %" for 0.9.
 func change(ratio float64) string {
 	return strings.Replace(fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100), "-", "−", 1)
 }
 
-// published are figures from the documents of other projects for encrypted volumes, relative to the
-// same disk in clear.
+// published returns a table of figures of encrypted volumes from the documents of other projects,
+// relative to the same disk in clear.
 func published() report.Table {
 	return report.Table{
 		Title: "Beside published figures: what encryption costs against the same disk in clear",
