@@ -18,8 +18,8 @@ const (
 	suffixP99    = "_p99"
 )
 
-// pace is the time between the starts of two changes, as in a large cluster. With longer pauses,
-// the process would wake up late. Without pauses, Go's garbage collector would not run in between.
+// pace is the time between the starts of two changes, as in a large cluster. A process that sleeps
+// longer wakes up late. One that never sleeps leaves no time for Go's garbage collector.
 const pace = 5 * time.Millisecond
 
 // changes measures changes of pods and policies through the Keeper, one after the other.

@@ -194,8 +194,8 @@ func (n *node) events(k int) ([]byte, error) {
 	return world.EventOf(world.PodObject(world.PodOf(node, i, world.TierOf(node, i)+1)))
 }
 
-// evilPod returns pod i of evil. Pod 0 is on this node, after its pods other pods; the others are
-// on another node. excluded is the number in the label "tier".
+// evilPod returns pod i of evil. Pod 0 is on this node, others are on another node. pods is the
+// number of the node's other pods, which precede pod 0. excluded is the number in the label "tier".
 func evilPod(pods, i, excluded int) policy.Pod {
 	node := min(i, 1)
 	p := world.PodOf(node, pods+i, 0)

@@ -158,7 +158,7 @@ func (l *Lane) batch(count int) (err error) {
 	var clients, servers [atOnce]int
 	connected, accepted := 0, 0
 	defer func() {
-		closeAll(clients[:connected]...) // These resets let the server's ends close without a packet.
+		closeAll(clients[:connected]...) // resets, so the server's ends close without a packet
 		closeAll(servers[:accepted]...)
 	}()
 	for ; connected < count; connected++ {
