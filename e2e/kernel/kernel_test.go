@@ -17,17 +17,19 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// runEnv chooses the tests to run there, as go test -run does; empty means all.
+// runEnv is the environment variable that selects the tests to run on the machine, as go test -run
+// does. Empty means all.
 const runEnv = "KUBEVEIL_KERNEL_RUN"
 
-// packages are the packages whose tests load programs into the kernel, write its tables or use its
-// WireGuard. Files of the tree are not on the machine. only names the one test of a package that
-// needs no file, empty means all tests; not names the one test that needs a file.
+// packages lists the packages whose tests load programs into the kernel, write its tables or use
+// its WireGuard. Only test binaries are on the machine, not the files of the tree. only names the
+// only test of a package that can run without files; empty means all tests. not names the only test
+// that needs a file.
 //
-// Tests of policies run with -short: a fifth of the random plans, and 20 pods in place of 200
-// (TestFirstPackets). In full they would take an emulated machine a quarter of an hour. None of
-// them is left out. The benchmark of policies writes the largest cluster, 10,000 pods and 100,000
-// rules. Its other tests measure, which an emulated machine cannot.
+// Tests of policies run with -short: a fifth of the random plans, and 20 pods instead of 200
+// (TestFirstPackets). Without -short they would take a quarter of an hour on an emulated machine.
+// No test is left out. The test of the policy benchmark writes the largest cluster, 10,000 pods and
+// 100,000 rules. The benchmark's other tests measure, which is not possible on an emulated machine.
 var packages = []struct {
 	path, only, not string
 	short           bool
@@ -42,8 +44,8 @@ var packages = []struct {
 	{path: "pkg/engine"},
 }
 
-// TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only
-// what the machine's kernel lacks. Its output lists which tests of encapsulation ran.
+// TestKernel runs the tests of packages on a machine without Kubernetes. A test may skip only if
+// the machine's kernel lacks what it needs. The output lists which tests of encapsulation ran.
 func TestKernel(t *testing.T) {
 	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
@@ -66,7 +68,7 @@ func TestKernel(t *testing.T) {
 		t.Run(strings.ReplaceAll(pkg.path, "/", "-"), func(t *testing.T) {
 			binary := vmtest.Build(ctx, t, "../../"+pkg.path)
 			errtest.Must(t, m.PutFile(ctx, "/root/tests", binary))
-			// The sysctls of conntrack are there once its module is.
+			// The sysctls of conntrack exist only after its module is loaded.
 			out, err := m.Exec(ctx, "cd /root && chmod +x tests && modprobe nf_conntrack && "+
 				"uname -r && "+environment+" ./tests -test.v -test.timeout 20m -test.run '"+run+
 				"' -test.skip '"+pkg.not+"' -test.short="+strconv.FormatBool(pkg.short)+
@@ -80,8 +82,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// skipsOf returns the environment in which a skip fails, unless the machine's kernel lacks what the
-// test needs.
+// skipsOf returns the environment variables with which a skip fails, unless the machine's kernel
+// lacks what the test needs.
 func skipsOf(ctx context.Context, t *testing.T, m *vm.Machine) string {
 	t.Helper()
 	out, err := m.Exec(ctx, "uname -r && cat /boot/config-$(uname -r)")
@@ -95,8 +97,8 @@ func skipsOf(ctx context.Context, t *testing.T, m *vm.Machine) string {
 	return "CI=true " + nettest.ExpectedSkipsEnv + "=" + strings.Join(reasons, ",")
 }
 
-// noteEncapsulations logs the results of the encapsulations of a package. It requires that each has
-// begun, unless other tests were selected.
+// noteEncapsulations logs the results of a package's tests of encapsulation. A test that did not
+// begin is an error, unless runEnv selects tests.
 func noteEncapsulations(t *testing.T, pkg, out string) {
 	t.Helper()
 	for _, e := range encapsulations {
@@ -111,9 +113,9 @@ func noteEncapsulations(t *testing.T, pkg, out string) {
 	}
 }
 
-// keepsForeignRoutes restarts systemd-networkd without the drop-in of manifests/systemd, which is
-// the control, and with it. A rule, an unreachable route and a route by a link stand for veild's
-// rules and routes.
+// keepsForeignRoutes restarts systemd-networkd with the drop-in of manifests/systemd, and without
+// it as the control. A rule, an unreachable route and a route via a link stand for veild's rules
+// and routes. networkd must keep them with the drop-in.
 func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	const dropIn = "/etc/systemd/networkd.conf.d/kubeveil.conf"
 	restart := func(want string) {
@@ -135,8 +137,8 @@ func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 	}
 }
 
-// restartNetworkd adds what is not there of a foreign rule and routes, restarts systemd-networkd,
-// waits until it has configured its link, and counts them.
+// restartNetworkd adds a foreign rule and foreign routes if they are missing, restarts
+// systemd-networkd, waits until it has configured its link, and counts the rule and the routes.
 const restartNetworkd = `ip link show dummy7 >/dev/null 2>&1 || ip link add dummy7 type dummy
 ip link set dummy7 up
 ip rule show pref 30309 | grep -q . || ip rule add pref 30309 lookup 30309

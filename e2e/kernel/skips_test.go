@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// options are the options of a kernel's configuration that a test may skip for, by its reason. A
-// machine that has the option, built in or as a module, must run the test.
+// options maps the reason of a skip to the option of the kernel's configuration whose absence
+// allows it. If the kernel has the option, built in or as a module, the test must run.
 var options = map[nettest.Reason]string{
 	nettest.NoIOAM6:     "CONFIG_IPV6_IOAM6_LWTUNNEL",
 	nettest.NoRPL:       "CONFIG_IPV6_RPL_LWTUNNEL",
@@ -20,8 +20,8 @@ var options = map[nettest.Reason]string{
 	nettest.NoWireGuard: "CONFIG_WIREGUARD",
 }
 
-// mayLack returns the reasons for which tests may skip on a machine, sorted, by the release of its
-// kernel and the text of its configuration.
+// mayLack returns the sorted reasons for which tests may skip on a kernel with this release and
+// this text of its configuration.
 func mayLack(release, config string) (reasons []nettest.Reason) {
 	for reason, option := range options {
 		if !regexp.MustCompile(`(?m)^` + option + `=[ym]$`).MatchString(config) {
@@ -37,16 +37,16 @@ func mayLack(release, config string) (reasons []nettest.Reason) {
 	return reasons
 }
 
-// encapsulations are the tests of ways to encapsulate that many kernels lack, with their package.
+// encapsulations lists the tests of encapsulations that many kernels lack.
 var encapsulations = []struct{ name, pkg, test string }{
 	{"ioam6", "pkg/guard", "TestRoutesThatEncapsulateCarryNothingOut/ioam6"},
 	{"rpl", "pkg/guard", "TestRoutesThatEncapsulateCarryNothingOut/rpl"},
 	{"XFRM", "pkg/guard", "TestTunnelsOfIPsecCarryNothingOut"},
 }
 
-// fate returns what became of a test and its subtests, by the output of go test -v: "ran" once one
-// subtest without others below it did, else "skipped", and "" where the test did not begin. One that
-// failed ran.
+// fate returns the result of a test in the output of go test -v. It is "ran" if at least one of its
+// innermost subtests passed or failed, "skipped" if all of them skipped, and "" if the test did not
+// begin.
 func fate(out, test string) (fate string) {
 	results := regexp.MustCompile(`--- (PASS|FAIL|SKIP): `+regexp.QuoteMeta(test)+`(/\S+)? \(`).
 		FindAllStringSubmatch(out, -1)

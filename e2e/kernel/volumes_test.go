@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
-// volumesRunEnv is runEnv of the tests of csi/kerneltest.
+// volumesRunEnv is the variable like runEnv for the tests of csi/kerneltest.
 const volumesRunEnv = "KUBEVEIL_DM_RUN"
 
 // TestVolumes runs the tests of csi/kerneltest on a machine without Kubernetes.
@@ -24,7 +24,7 @@ func TestVolumes(t *testing.T) {
 	defer cancel()
 	binary := vmtest.Build(ctx, t, "../../csi/kerneltest")
 
-	// Room for volumes of tens of GiB, of which little is written.
+	// The disk has room for volumes of tens of GiB, of which the tests write only a small part.
 	disk := filepath.Join(t.TempDir(), "disk")
 	filetest.Write(t, disk, nil, 0o600)
 

@@ -86,7 +86,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Limits of an AEAD apply to results with that one; a result of an AEAD without limits is refused.
+// Limits with an AEAD apply only to results with that AEAD. A result with an AEAD that has no
+// limits is refused.
 func TestJudgeByAEAD(t *testing.T) {
 	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","within":9}],
 "profiles":{"n":{"platforms":["namespaces"],"gates":[
@@ -182,8 +183,8 @@ func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
 	}
 }
 
-// A gate with a control is judged only where one thing, measured against itself, stays closer to 1
-// than the limit in each round.
+// A gate with a control is judged only if the control's ratio is closer to 1 than the limit in each
+// round.
 func TestJudgeByControl(t *testing.T) {
 	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","atMost":1.01,
 		"control":"c"},{"case":"b","atLeast":0.9,"control":"c"}],
@@ -233,8 +234,8 @@ func TestJudgeByControl(t *testing.T) {
 	}
 }
 
-// A ratio above its limit is kept where the control had no better round. No limit is judged where
-// the base waits for something that is not measured.
+// A ratio above its limit is kept if the control had a round with at least that ratio. A limit with
+// calm is not judged if the base's 99th percentile is too far above its median.
 func TestJudgeBesideAControl(t *testing.T) {
 	const limits = `{"suites":[{"suite":"s","every":[{"case":"ours","atMost":1.03,
 "orControl":"again","calm":{"case":"again","tail":10,"must":%s}}],

@@ -33,8 +33,8 @@ func options(t *testing.T) Options {
 		Steady: time.Second, Rates: []int{500}, HAProxy: nettest.NeedProgram(t, "haproxy")}
 }
 
-// A short run measures each side, names each case for people, counts each request once, and leaves
-// nothing.
+// A short run measures each side, labels each case, counts each request once, and leaves nothing
+// behind.
 func TestRunMeasuresEachSide(t *testing.T) {
 	rep, err := Run(t.Context(), options(t))
 	if err != nil {
@@ -80,7 +80,7 @@ func TestRunMeasuresEachSide(t *testing.T) {
 	nothingLeft(t)
 }
 
-// An interrupted run returns what it has measured, and leaves nothing.
+// An interrupted run returns a report of what it has measured, and leaves nothing behind.
 func TestInterruptedRunLeavesNothing(t *testing.T) {
 	o := options(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +107,7 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// All limits that issue 35 sets are there, for all rates; 500 GET/s must be judged.
+// An empty result is judged by all limits of issue 35, at all rates.
 func TestEachGateIsThere(t *testing.T) {
 	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
 	if err != nil {

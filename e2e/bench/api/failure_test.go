@@ -17,7 +17,7 @@ func TestRatioOfConnections(t *testing.T) {
 	}
 }
 
-// Each case of the labs is in a table, whose rows have as many cells as its head.
+// Each case of the parts with a lab is in a table. All rows have as many cells as the table's head.
 func TestTablesOfLabs(t *testing.T) {
 	s := &run{Run: &suite.Run{Result: &bench.Result{}, Labels: map[string]string{}}}
 	for _, part := range []string{partFailure, partFailure6} {

@@ -8,13 +8,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/suite"
 )
 
-// aRun is a run whose device processes have their files in dir.
+// aRun returns a run whose device processes have their files in dir.
 func aRun(t *testing.T, dir string) *run {
 	t.Helper()
 	return &run{Options: Options{Choice: suite.Choice{Progress: t.Logf}, Upgrades: 2}, dir: dir}
 }
 
-// The first packet to a peer is measured beside garbage and without.
+// Part garbage measures the first packet to a peer with and without garbage.
 func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
@@ -32,8 +32,8 @@ func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 	}
 }
 
-// The lane of large devices measures what gates.json has limits for: handovers of peers that have
-// sessions.
+// measureCrowd measures handovers of a device whose peers have sessions. gates.json has limits for
+// them.
 func TestUpgradesOfManyPeersAreMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")

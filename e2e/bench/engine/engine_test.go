@@ -60,7 +60,8 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 	}
 }
 
-// streamBothWays transfers over several streams each way, and looks for segments that were altered.
+// streamBothWays transfers random bytes over several streams each way, and checks that no TCP
+// segment was altered.
 func streamBothWays(t *testing.T, w *world) {
 	t.Helper()
 	const streams, size = 3, 4 << 20
@@ -80,7 +81,7 @@ func streamBothWays(t *testing.T, w *world) {
 		}
 	}
 
-	// TCP hides loss; a corrupt segment would be counted by the pods.
+	// TCP repairs altered segments, but the pods' kernels count their wrong checksums.
 	for _, pod := range []int{podA, podB} {
 		var out []byte
 		if err := w.spaces[pod].Do(func() (err error) {
@@ -161,7 +162,7 @@ func transfer(w *world, from, to, size int) error {
 	return nil
 }
 
-// The lanes of many flows and of the TLS proxies measure what their names say.
+// The measurements of many flows and of the TLS proxies return positive figures.
 func TestFlowsAndProxiesAreMeasured(t *testing.T) {
 	nettest.NeedProgram(t, "haproxy")
 	w := newWorld(t, 0, [2]string{})

@@ -17,10 +17,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// longEnv asks for the reference beside the engine.
+// longEnv is the environment variable that also runs the test with wireguard-go as the reference.
 const longEnv = "KUBEVEIL_LAB_LONG"
 
-// outer are the addresses of node a, which has two links to a router, and of node b behind it.
+// outer holds the addresses of node a, which has two links to a router, of the router, and of node
+// b behind it.
 type outer struct {
 	name, anywhere string
 	a0, a1         string // node a
@@ -40,10 +41,11 @@ var outers = []outer{
 const (
 	innerA = "198.19.0.1"
 	innerB = "198.19.0.2"
-	router = podA // its place among the names of a world
+	router = podA // the index of the router in a world's spaces
 )
 
-// apart builds node a with two links to a router, and node b behind it, with tunnels.
+// apart builds node a with two links to a router, node b behind the router, and tunnels between the
+// nodes.
 func apart(t *testing.T, engine string, o outer) *world {
 	t.Helper()
 	nettest.NeedTUN(t)
@@ -105,12 +107,12 @@ func apart(t *testing.T, engine string, o outer) *world {
 	return w
 }
 
-// echoes sends a datagram each 10 ms from node a to node b, which sends it back, until the test
+// echoes sends a datagram every 10 ms from node a to node b, which sends it back, until the test
 // ends.
 type echoes struct {
 	came atomic.Int64
-	last atomic.Int64 // when one came, ns since began
-	gap  atomic.Int64 // the longest time without one, ns
+	last atomic.Int64 // time of the last echo, ns since began
+	gap  atomic.Int64 // longest time without an echo, ns
 	from time.Time
 }
 
@@ -160,7 +162,7 @@ func (w *world) echoes(t *testing.T) *echoes {
 		b := make([]byte, 64)
 		for ctx.Err() == nil {
 			if _, err := client.Read(b); err != nil {
-				continue // An ICMP error, or the end.
+				continue // an ICMP error, or the end of the test
 			}
 			now := int64(time.Since(e.from))
 			e.gap.Store(max(e.gap.Load(), now-e.last.Swap(now)))
@@ -170,7 +172,7 @@ func (w *world) echoes(t *testing.T) *echoes {
 	return e
 }
 
-// flow waits until so many more echoes have come.
+// flow waits until a number of further echoes have arrived.
 func (e *echoes) flow(t *testing.T, n int64, patience time.Duration) {
 	t.Helper()
 	from := e.came.Load()
@@ -179,9 +181,9 @@ func (e *echoes) flow(t *testing.T, n int64, patience time.Duration) {
 	})
 }
 
-// Nodes follow their routes: where packets come in by another link than they go out by, and when
-// the route moves to another link, with or without the carrier or the address of the first one.
-// Patience is below the 15 s after which silence is noticed.
+// Tunnels follow the nodes' routes: with asymmetric routes, and when a route moves to another link,
+// with or without the carrier or the address of the first link. The test waits less than the 15 s
+// after which an engine reacts to silence.
 func TestNodesFollowTheirRoutes(t *testing.T) {
 	const patience = 12 * time.Second
 

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// newWorld builds a world of two engines of ours.
+// newWorld builds a world with Kubeveil's engine on both nodes.
 func newWorld(t *testing.T, shards int, step [2]string) *world {
 	t.Helper()
 	nettest.NeedTUN(t)
@@ -43,7 +43,7 @@ func newWorld(t *testing.T, shards int, step [2]string) *world {
 	return w
 }
 
-// flowing waits until datagrams come.
+// flowing waits until datagrams arrive.
 func flowing(t *testing.T, s *steady) {
 	t.Helper()
 	from := time.Now()
@@ -52,8 +52,8 @@ func flowing(t *testing.T, s *steady) {
 	})
 }
 
-// Upgrades of nodes that carry a stream and a thousand datagrams a second each way lose no
-// datagram and need no handshake.
+// Upgrades of nodes under a stream and a thousand datagrams per second each way lose no datagram
+// and need no handshake.
 func TestUpgradeLosesNothing(t *testing.T) {
 	for shards, upgrades := range map[int]int{1: 20, 4: 6} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	}
 }
 
-// The lane of upgrades measures what gates.json has limits for.
+// Part upgrades measures all cases for which gates.json has limits.
 func TestUpgradesAreMeasured(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
@@ -139,7 +139,8 @@ func TestUpgradesAreMeasured(t *testing.T) {
 	}
 }
 
-// Datagrams belong to the window in which they were sent; those that have not come are missing.
+// A datagram belongs to the window in which it was sent. A datagram that has not arrived is
+// missing.
 func TestWindowOfDatagrams(t *testing.T) {
 	ms := time.Millisecond
 	s := &steady{began: time.Now(), sent: []time.Duration{1 * ms, 2 * ms, 3 * ms, 4 * ms},
@@ -162,7 +163,8 @@ func TestWindowOfDatagrams(t *testing.T) {
 	}
 }
 
-// begin begins a load that was warmed up: what waits for the first session is not counted.
+// begin starts the counted load only after a session exists, so datagrams that wait for the first
+// session do not count.
 func begin(t *testing.T, w *world, from, to, bits int) *steady {
 	t.Helper()
 	first, err := w.steadyLoad(t.Context(), from, to, 0)
@@ -179,19 +181,19 @@ func begin(t *testing.T, w *world, from, to, bits int) *steady {
 	return s
 }
 
-// Either process may be killed at any step. Before the commit the other one, or the process that
-// was there, serves on without a handshake; after it, a new process begins.
+// Either process may be killed at any step of a handover. Before the commit, the other process
+// continues to serve without a handshake. After it, a new process starts with a handshake.
 func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 	for _, tc := range []struct {
 		step string
-		old  bool // the process that is replaced is killed
-		kept bool // the sessions live on
+		old  bool // the old process is killed, not its successor
+		kept bool // the sessions survive
 	}{
 		{worker.StepPrepared, false, true},
 		{worker.StepFilled, false, true},
 		{worker.StepReceived, false, true},
 		{worker.StepImported, false, true},
-		{worker.StepTold, false, false}, // It may have been told to go, or not yet.
+		{worker.StepTold, false, false}, // the old process may have received "go" or not
 		{worker.StepGo, false, false},
 		{worker.StepStarted, false, false},
 		{worker.StepHello, true, false},
@@ -218,7 +220,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			old := w.procs[0]
 			err = w.upgrade(0, successor)
 			if tc.old && tc.kept {
-				// It died when "go" was on its way; the successor serves.
+				// The old process died after it sent "go", so the successor serves.
 				if errors.Is(err, errNotTaken) {
 					t.Fatal(err)
 				}
@@ -227,12 +229,12 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			}
 
 			if !tc.kept {
-				// What the supervisor does when no process has the lock any more.
+				// Do what the supervisor does when no process holds the lock.
 				if w.procs[0] == old {
 					if tc.old || tc.step == worker.StepGo || tc.step == worker.StepStarted {
 						_ = old.Wait()
 					} else if after, err := w.handshake(0); err == nil && after == before {
-						return // It was killed before the commit.
+						return // the process was killed before the commit
 					} else {
 						_ = old.Wait()
 					}

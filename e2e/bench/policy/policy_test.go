@@ -18,13 +18,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/planner"
 )
 
-// The main thread shows the process's mounts to the leak check: no test may take it.
+// The leak check reads the process's mounts from the main thread, so no test may run on that
+// thread.
 func init() { gort.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// small returns scales for which a test has time. Seven rules of each policy refer to the tiers of
-// all pods. The pods of 60 nodes take more memory than the heap of a busy machine varies by.
+// small returns scales that are small enough for a test. Seven rules of each policy refer to the
+// tiers of all pods. The pods of 60 nodes take more memory than the noise of the heap's size on a
+// busy machine.
 func small() scales {
 	return scales{
 		large:   world.Scale{Nodes: 4, Pods: 20, Policies: 40, Rules: 7},
@@ -42,7 +44,7 @@ func choice(t *testing.T) suite.Choice {
 	return suite.Choice{Root: ".", Rounds: 1, Parts: parts, Progress: t.Logf}
 }
 
-// A small run measures each case that has a gate, names each for people, and leaves nothing.
+// A small run measures each case that has a gate, labels each case, and leaves nothing behind.
 func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 	nettest.NeedBPF(t)
 	rep, err := runAt(t.Context(), choice(t), small())
@@ -78,7 +80,7 @@ func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 	nothingLeft(t)
 }
 
-// Part read needs a lab; its cases have names and gates all the same.
+// Each case of part read has a label and a gate. The test does not run the part, which needs a lab.
 func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
 	if err != nil {
@@ -89,7 +91,7 @@ func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 		judged[g.Name] = true
 	}
 	for name := range ofGates.labels() {
-		reported := strings.HasSuffix(name, suffixWatch) // The API server takes that time.
+		reported := strings.HasSuffix(name, suffixWatch) // the API server's time has no gate
 		if strings.HasPrefix(name, "read_") && !judged[name] && !reported {
 			t.Errorf("%s has no gate", name)
 		}
@@ -102,7 +104,7 @@ func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 	}
 }
 
-// An interrupted run returns what it has measured, and leaves nothing.
+// An interrupted run returns a report of what it has measured, and leaves nothing behind.
 func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nettest.NeedBPF(t)
 	ended := errors.New("interrupted by the test")
@@ -124,8 +126,8 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nothingLeft(t)
 }
 
-// An interrupted run returns the rounds of connections that are done. They keep no gate, regardless
-// of their values.
+// An interrupted run returns the complete rounds of connections. Their gates are missed, regardless
+// of the values.
 func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	nettest.NeedBPF(t)
 	ended := errors.New("interrupted by the test")
@@ -136,7 +138,7 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	o.Progress = func(format string, args ...any) {
 		t.Logf(format, args...)
 		if strings.HasPrefix(format, "round") {
-			if done++; done == 3 { // after the established ones of the second round
+			if done++; done == 3 { // after established connections of the second round
 				cancel(ended)
 			}
 		}
@@ -178,7 +180,8 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft looks for files; namespaces, links and descriptors are looked for when the tests end.
+// nothingLeft checks that no files are left. The leak check of TestMain finds namespaces, links and
+// descriptors.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(memory, folderPrefix+"*"))
@@ -187,7 +190,7 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// A part that cannot be measured is a missed gate, and the parts behind it run.
+// A part that cannot be measured becomes a missed gate, and later parts still run.
 func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
 	nettest.NeedBPF(t)
 	o := choice(t)
@@ -230,7 +233,7 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 		t.Errorf("node %+v, %d connections", z, ofGates.connections)
 	}
 
-	// Three nodes of them are enough: rules do not depend on the pods of other nodes.
+	// The pods of three nodes are enough, because rules do not depend on the pods of other nodes.
 	p := planner.New(world.Here)
 	c.Put(p, 3)
 	plan := p.Plan()
@@ -242,8 +245,8 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 	}
 }
 
-// The cluster of the gates is planned, written into one namespace, adopted without a change, and
-// follows pods that change.
+// The plan of the cluster of the gates can be written into one namespace, adopted without a change,
+// and changed when pods change.
 func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	nettest.NeedRoot(t)
 	o := choice(t)

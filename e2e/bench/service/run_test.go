@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	// kubeProxy is where hack/build-kubernetes.sh puts it.
+	// kubeProxy is the path at which hack/build-kubernetes.sh installs kube-proxy.
 	kubeProxy = "../../../out/bin/kube-proxy"
-	// noHAProxy is any program: no test starts haproxy.
+	// noHAProxy is the path of some other program, because no test starts haproxy.
 	noHAProxy = "true"
 )
 
-// TestRun measures a second of some of what pods see, with small tables, and looks at what is left.
+// TestRun measures some quantities of part pod for a second, with small tables, and checks that
+// nothing is left behind.
 func TestRun(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
@@ -67,8 +68,8 @@ func TestRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestInterruptedRun ends a run in the middle: what was measured until then is in the result, and
-// nothing is left.
+// TestInterruptedRun cancels a run. The result must have what was measured until then, and nothing
+// may be left behind.
 func TestInterruptedRun(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
@@ -111,8 +112,8 @@ func TestInterruptedRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft looks for cgroups and files; processes and descriptors are looked for when the tests
-// end.
+// nothingLeft checks that no cgroups and files are left. The leak check of TestMain finds processes
+// and descriptors.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	if left := own.Left(); len(left) > 0 {

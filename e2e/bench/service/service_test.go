@@ -93,7 +93,8 @@ func TestPlanHasAllServicesAndTheMeasuredInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestOursHasThePlanOfTheOthers checks that the table holds the plan that kube-proxy reads.
+// TestOursHasThePlanOfTheOthers checks that Kubeveil's table has the services that kube-proxy
+// reads.
 func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	z := size{50, 1000}
 	p, err := service.New("node", laneLimits)
@@ -111,7 +112,7 @@ func TestOursHasThePlanOfTheOthers(t *testing.T) {
 	}
 }
 
-// TestLateSizes checks which tables are larger than one that kube-proxy did not write.
+// TestLateSizes checks which tables are left out after kube-proxy did not write a table in time.
 func TestLateSizes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		late, other size
@@ -332,7 +333,7 @@ func TestPairs(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	// Each case of sizes has a name of its own, and sides that there are.
+	// Each case of sizes has a unique name, and its sides exist.
 	o := Options{Sizes: Sizes}
 	sides := map[string]bool{}
 	for _, c := range o.scaleSides(pod) {

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// told is a sink that counts.
+// told is a sink that counts the objects that it receives.
 type told struct {
 	mu       sync.Mutex
 	services int
@@ -36,8 +36,7 @@ func (s *told) is(so func() bool) func() bool {
 	return func() bool { s.mu.Lock(); defer s.mu.Unlock(); return so() }
 }
 
-// TestFeedIsReadAsAnAPIServer checks that veild's own client reads the content of the feed, and
-// each change.
+// TestFeedIsReadAsAnAPIServer checks that veild's own client reads the feed's objects and changes.
 func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	plan := manyServices(20, 10)
 	f, err := peer.NewFeed(nodeAddr(0), plan)
@@ -73,7 +72,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	}))
 }
 
-// TestTableFollowsTheFeed keeps a small table from a feed and changes it.
+// TestTableFollowsTheFeed checks that a small table is written from a feed, and follows a change.
 func TestTableFollowsTheFeed(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)

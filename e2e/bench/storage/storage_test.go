@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// An invented result of all disks has every case that the gates need, and its report can be
-// written.
+// A result with invented values for all disks has every case that the gates need, and its report
+// can be written.
 func TestEveryGateIsMeasured(t *testing.T) {
 	for _, platform := range []string{bench.Emulated, bench.VM} {
 		s := &run{Options: Options{Dir: t.TempDir()}, Run: &suite.Run{Result: &bench.Result{
@@ -92,7 +92,7 @@ func stageCases(t *testing.T) []bench.Case {
 	return out
 }
 
-// The report describes the jobs as the job files do.
+// Each task has one job per quantity, and each job fits into a side's part of the disk.
 func TestTasks(t *testing.T) {
 	o := Options{}
 	o.setDefaults()
@@ -121,7 +121,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// A ratio to cryptsetup is of the same table with another key on another device, or it is refused.
+// alike accepts tables that differ only in length, key and device, and refuses all others.
 func TestAlike(t *testing.T) {
 	const ours = "0 2097152 crypt aes-xts-plain64 :64:logon:kubeveil:1 0 254:1 8192 2 " +
 		"sector_size:4096 submit_from_crypt_cpus\n"
@@ -147,7 +147,7 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// A round that was cut short is left out, and what was measured before it is kept.
+// The values of an incomplete round are left out, and the values of earlier rounds are kept.
 func TestCutShort(t *testing.T) {
 	q := quantity{"a", bench.IOPS, "a"}
 	r := &taskRun{task: task{name: "a", quantities: []quantity{q}}, disk: &sideDisk{name: free},
@@ -164,7 +164,8 @@ func TestCutShort(t *testing.T) {
 	}
 }
 
-// What is held against cryptsetup is measured often enough, and the disk is filled before.
+// Figures that are compared with cryptsetup on the disk without limits are measured freeTurns times
+// per round, and that disk is filled before.
 func TestTheFreeDisk(t *testing.T) {
 	o := Options{Dir: t.TempDir()}
 	o.setDefaults()

@@ -164,7 +164,8 @@ func TestProcFiles(t *testing.T) {
 	}
 }
 
-// The time of a computing thread is measured to the hundredths of /proc/stat.
+// Meter measures at least the CPU time of a busy thread, to the hundredths of a second of
+// /proc/stat.
 func TestMeterCountsWhatIsSpent(t *testing.T) {
 	m, err := Start()
 	errtest.Must(t, err)

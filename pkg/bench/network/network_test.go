@@ -89,8 +89,8 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// Round trips to all targets at once: a path that carried less than its own traffic was not the
-// one.
+// If all targets are measured at once, checkAll finds a path that carried less than its own
+// traffic.
 func TestCarriedTogether(t *testing.T) {
 	least := map[string]uint64{sideOurs: 2000, sideBare: 2000, sideClear: 2000}
 	if err := (carried{ours: 9000, bare: 2100, clear: 2100}).checkAll(least); err != nil {
@@ -182,7 +182,7 @@ func TestPublishedTable(t *testing.T) {
 	}
 }
 
-// invented returns a run on two nodes that do not exist.
+// invented returns a run on two invented nodes.
 func invented() *run {
 	p := session.Platform{Name: bench.Emulated,
 		Why: "the machine is QEMU without KVM's clock", Kernel: "6.1.0", CPUs: 2,
@@ -208,7 +208,7 @@ func figure(unit bench.Unit, side string, round float64) bench.Sample {
 	return bench.Sample{Value: v, CPU: 9000 / v}
 }
 
-// The whole path of figures: measured, paired, judged, shown.
+// Figures are measured, paired, judged and shown in the report.
 func TestReport(t *testing.T) {
 	s := invented()
 	for _, mtu := range []int{1500, 8896} {

@@ -148,7 +148,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// WriteAll leaves the page with the checksum of the result beside it.
+// WriteAll writes a page that shows the checksum of the result file.
 func TestPageHasTheChecksumOfTheResult(t *testing.T) {
 	dir := t.TempDir()
 	r := sample()

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 type word struct{ Text string }
 
-// open returns a session with a program that handles the verbs.
+// open returns a session with a program that serves handlers in this process.
 func open(t *testing.T, handlers map[string]session.Handler) *session.Session {
 	s := session.Open(t.Context(), "pod x",
 		func(ctx context.Context, in io.Reader, out io.Writer) error {

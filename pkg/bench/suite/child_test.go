@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// childSuite is the suite whose children this test program can be.
+// childSuite is the suite of the child processes of this test program.
 const childSuite = "bench-of-children"
 
 func TestMain(m *testing.M) {
@@ -69,7 +69,8 @@ func TestProcessOfAnotherSuiteIsNotAChild(t *testing.T) {
 	}
 }
 
-// Start returns when the program listens, in the namespace and not outside, or when it has ended.
+// Start returns when the program listens in the namespace, or with an error when it has ended. The
+// port is not open outside of the namespace.
 func TestStartWaitsForListener(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedProgram(t, "ip")
@@ -100,7 +101,7 @@ func TestStartWaitsForListener(t *testing.T) {
 	}
 }
 
-// A program may bind its port while its start is awaited: nothing else binds it meanwhile.
+// Waiting for a listener does not bind the port, so the program can bind it.
 func TestListenersAreFoundWithoutBinding(t *testing.T) {
 	nettest.NeedRoot(t)
 	space, err := NewSpace("test")

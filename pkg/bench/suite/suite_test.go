@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-// subject is a run that notes what happens to it.
+// subject is a run that records the calls of its methods.
 type subject struct {
 	*Run
 	measured []string
@@ -28,7 +28,7 @@ func (s *subject) Skips(gate string) bool { return gate == "revoke_few" }
 
 func (s *subject) Report() *report.Report { return &report.Report{Title: "a test", Notes: s.Notes} }
 
-// note returns a part that measures the case size_plan, and returns what end returns.
+// note returns a part that records its name, adds the case NAME_plan, and returns the error of end.
 func note(name string, end func(context.Context) error) Part[*subject] {
 	return Part[*subject]{Name: name, Run: func(s *subject, ctx context.Context) error {
 		s.measured = append(s.measured, name)
@@ -49,7 +49,7 @@ func choice(t *testing.T, parts ...string) Choice {
 	return Choice{Rounds: 1, Seed: 1, Parts: parts, Root: ".", Progress: t.Logf}
 }
 
-// runParts runs parts as a suite that has gates, and returns the subject beside what Run returns.
+// runParts runs parts as a suite that has gates. It returns the subject and the results of Run.
 func runParts(ctx context.Context, c Choice, began error,
 	parts ...Part[*subject]) (*subject, *report.Report, error) {
 	s := &subject{}
@@ -61,8 +61,8 @@ func runParts(ctx context.Context, c Choice, began error,
 	return s, rep, err
 }
 
-// A part that fails is a missed gate, and the others are measured. Gates of parts and quantities
-// that were not chosen are left out.
+// A part that fails becomes a missed gate, and the other parts are measured. Gates of parts and
+// quantities that were not chosen are left out.
 func TestFailedPartIsMissedGate(t *testing.T) {
 	s, rep, err := runParts(t.Context(), choice(t, "revoke", "size"), nil,
 		note("size", broken), note("change", good), note("revoke", good))
@@ -99,8 +99,8 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 	}
 }
 
-// A part that fails on other machines is a skip and an error, and the others are measured. A run
-// there that cannot begin has no report.
+// If the suite measures elsewhere, a part that fails becomes a skip and an error, and the other
+// parts are measured. A run that cannot begin has no report.
 func TestFailedPartElsewhereIsSkipped(t *testing.T) {
 	measure := func(began error) (*subject, *report.Report, error) {
 		s := &subject{}
@@ -139,8 +139,7 @@ func TestFailedPartElsewhereIsSkipped(t *testing.T) {
 	}
 }
 
-// A run of a suite whose cases do not begin with its parts is judged by all gates, also by gates
-// that begin with a part.
+// With Whole, all gates judge a run, also gates whose names begin with a part.
 func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
 	s := &subject{}
 	rep, err := Suite[*subject]{Name: "bench-policy", Whole: true,
@@ -160,7 +159,7 @@ func TestWholeSuiteIsJudgedByAllGates(t *testing.T) {
 	}
 }
 
-// A run that is interrupted, or does not end within its limit, has a report, and no further part.
+// A run that is interrupted or exceeds its limit returns a report and measures no further part.
 func TestInterruptedRunHasReport(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limit time.Duration
@@ -196,7 +195,7 @@ func TestInterruptedRunHasReport(t *testing.T) {
 	}
 }
 
-// A run that cannot begin has a report without cases, and is closed.
+// A run that cannot begin returns a report without cases, and its subject is closed.
 func TestRunThatCannotBegin(t *testing.T) {
 	s, rep, err := runParts(t.Context(), choice(t, "size"), errBroken, note("size", good))
 	if !errors.Is(err, errBroken) || rep == nil {
@@ -207,7 +206,7 @@ func TestRunThatCannotBegin(t *testing.T) {
 	}
 }
 
-// Other work of the machine is noted before a part is measured.
+// The run adds a note about other work of the machine before it measures a part.
 func TestOtherWorkIsNoted(t *testing.T) {
 	s := &subject{}
 	rep, err := Suite[*subject]{Name: "bench-of-a-test", Look: 20 * time.Millisecond,
@@ -244,7 +243,7 @@ func TestCheckOfChoice(t *testing.T) {
 	}
 }
 
-// Cases of one side and of two have their figures and labels.
+// Add and Compare add cases with their figures and labels.
 func TestCasesAreAdded(t *testing.T) {
 	r := &Run{Result: &bench.Result{}, Labels: map[string]string{}}
 	r.Add("one", "", bench.Count, 4)

@@ -35,7 +35,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// Each quantity runs what its name says, and a result of it is valid.
+// Each quantity runs the job in its name, and its result is valid.
 func TestQuantities(t *testing.T) {
 	result, err := bench.New(bench.VM, t.TempDir())
 	if err != nil {

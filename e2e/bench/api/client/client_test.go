@@ -43,7 +43,8 @@ func TestGoodInRow(t *testing.T) {
 	}
 }
 
-// Attempts go on until enough in a row were answered, and begin while others wait.
+// attempts continues until enough requests in a row were answered. It begins requests while others
+// still wait.
 func TestAttemptsSettle(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -56,7 +57,7 @@ func TestAttemptsSettle(t *testing.T) {
 		number := n
 		mu.Unlock()
 		switch number {
-		case 1: // hangs until others were answered
+		case 1: // waits until other requests were answered
 			<-release
 			return errAnswer
 		case 3:
@@ -69,7 +70,7 @@ func TestAttemptsSettle(t *testing.T) {
 	}
 }
 
-// A watch counts the versions that it did not see once, also those that it skips by reading.
+// A watch counts each version that it did not see once, also versions that it skips by a GET.
 func TestWatchCountsWhatItMissed(t *testing.T) {
 	var out bytes.Buffer
 	h := &held{out: &out, clients: 1}
@@ -100,7 +101,7 @@ func TestWatchCountsWhatItMissed(t *testing.T) {
 // memory is an API server in this process, with certificates in dir.
 type memory struct {
 	*httptest.Server
-	conns *sync.Map // of *tls.Conn, those that were accepted
+	conns *sync.Map // the accepted connections, *tls.Conn
 	dir   string
 	to    netip.AddrPort
 }
@@ -138,7 +139,7 @@ func newMemory(t *testing.T) memory {
 	return m
 }
 
-// cut resets all connections (RST), without a farewell of TLS.
+// cut resets all connections (RST), without a close_notify of TLS.
 func (m memory) cut(t *testing.T) {
 	t.Helper()
 	m.conns.Range(func(c, _ any) bool {
@@ -161,13 +162,13 @@ func lastTally(t *testing.T, out *logtest.Buffer) (sum Tally) {
 	return sum
 }
 
-// printed waits for a line.
+// printed waits until a process of clients has printed a line.
 func printed(t *testing.T, out *logtest.Buffer, line string) {
 	t.Helper()
 	nettest.Until(t, patient, "line "+line, func() bool { return len(out.Lines(line)) > 0 })
 }
 
-// Each kind of client holds its connection. One that ends is counted, since the mark.
+// Each kind of client holds its connection. Connections that end after the mark are counted.
 func TestHeldClientsCountConnections(t *testing.T) {
 	m := newMemory(t)
 	out := &logtest.Buffer{}
@@ -210,7 +211,7 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	}
 }
 
-// Clients that connect for each request, a fleet, and probers do what their parts need.
+// Fresh, Fleet and Probe print their lines and count requests in their tallies.
 func TestProcessesOfClients(t *testing.T) {
 	m := newMemory(t)
 	for name, run := range map[string]func(context.Context, *logtest.Buffer) error{
@@ -245,7 +246,7 @@ func TestProcessesOfClients(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Fatal(err)
 			}
-			// Requests over new connections have FreshLimit each, which a busy machine may exceed.
+			// On a busy machine, a request over a new connection may exceed FreshLimit.
 			sum := lastTally(t, out)
 			if sum.Failed > 0 && name != KindFresh || name != "probe" && sum.Done == 0 {
 				t.Errorf("%+v", sum)

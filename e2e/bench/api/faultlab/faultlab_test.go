@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// A server that writes to the log hangs while the log is stalled, and only then.
+// A write to the audit log hangs only while the log is stalled.
 func TestAuditLogHangs(t *testing.T) {
 	a, err := newAuditLog(t.TempDir())
 	if err != nil {
@@ -24,7 +24,7 @@ func TestAuditLogHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	event := bytes.Repeat([]byte("x"), 1<<20) // more than the pipe has room for
+	event := bytes.Repeat([]byte("x"), 1<<20) // more than the pipe can hold
 	write := func(limit time.Duration) error {
 		_ = w.SetWriteDeadline(time.Now().Add(limit))
 		_, err := w.Write(event)
@@ -61,7 +61,7 @@ func TestConnectionsByPeer(t *testing.T) {
 	}
 }
 
-// What a slow host sends takes that much longer, and after it as before.
+// delay delays packets by the given time. undo removes the delay.
 func TestDelay(t *testing.T) {
 	nettest.NeedRoot(t)
 	ns := nettest.NewNS(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// A lane whose policies allow more than they should is not measured.
+// New returns an error for a lane whose policies allow a connection that must be denied.
 func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
 	nettest.NeedBPF(t)
 	pins, err := bpffs.New()

@@ -22,7 +22,7 @@ func (t *told) PutPod(p policy.Pod) { t.pod = p }
 
 func (t *told) PutPolicy(p policy.Policy) { t.policy = p }
 
-// An event carries the same object as the one that it was made of.
+// The object of an event is equal to the object from which the event was made.
 func TestEventsTellTheirObjects(t *testing.T) {
 	c := Cluster{Scale{Nodes: 100, Pods: 100, Policies: 1000, Rules: 100}}
 	pod, want := PodOf(3, 5, 7), c.PolicyOf(11, 4)

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// serve listens on loopback and returns the address; each connection waits for open before it is
-// answered.
+// serve starts an echo server on loopback and returns its address. It calls open before it answers
+// a byte.
 func serve(t *testing.T, open func()) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 	}
 }
 
-// stalled is a server that answers nothing between two moments.
+// stalled is a server that does not answer between two times.
 func stalled(t *testing.T, from, to time.Duration) netip.AddrPort {
 	begin := sync.OnceValue(time.Now)
 	return serve(t, func() {
@@ -95,8 +95,8 @@ func stalled(t *testing.T, from, to time.Duration) netip.AddrPort {
 	})
 }
 
-// TestStallIsSeenByAllThatWereDue shows why the loop is open. A server that stalls for a tenth of
-// the time slows a tenth of the operations, not only the few that were under way.
+// TestStallIsSeenByAllThatWereDue shows the advantage of an open loop. If a server stalls for a
+// tenth of the time, a tenth of the operations are slow, not only the few that were under way.
 func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	for _, kind := range []Kind{Connect, Request} {
@@ -106,7 +106,7 @@ func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A fifth of the operations waited, evenly between nothing and the whole stall.
+		// A fifth of the operations waited, uniformly between zero and the whole stall.
 		if r.P90 < stall/4 || r.P99 < stall*8/10 || r.Max < stall*9/10 {
 			t.Errorf("%s: p90 %v, p99 %v, max %v: a stall of %v does not show", kind, r.P90, r.P99,
 				r.Max, stall)

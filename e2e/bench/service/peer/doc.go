@@ -1,6 +1,6 @@
-// Package peer has the programs with which the table of services is compared. It starts kube-proxy
-// and configures haproxy. Feed stands in for the API server from which kube-proxy and veild's own
-// client read the services.
+// Package peer has kube-proxy and haproxy, with which the table of services is compared. It starts
+// kube-proxy and configures haproxy. Feed stands in for the API server from which kube-proxy and
+// veild's own client read the services.
 //
 // # What it promises
 //

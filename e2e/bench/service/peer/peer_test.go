@@ -21,12 +21,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-// kubeProxy is where hack/build-kubernetes.sh puts it.
+// kubeProxy is the path at which hack/build-kubernetes.sh installs kube-proxy.
 const kubeProxy = "../../../../out/bin/kube-proxy"
 
 var nodeAddr = netip.MustParseAddr("198.18.0.1")
 
-// object is a service with three endpoints; the first has the address of a balancer.
+// object returns service i with three endpoints. The first service also has a load balancer
+// address.
 func object(i int) Object {
 	name := service.Name{Namespace: "ns", Name: fmt.Sprintf("svc-%d", i)}
 	o := Object{
@@ -64,7 +65,7 @@ func proxy(t *testing.T, mode string) (KubeProxy, *suite.Space) {
 	return k, s
 }
 
-// rulesOf returns the rules of a namespace, as the program of a mode prints them.
+// rulesOf returns the rules of a namespace in the output of the program of a mode.
 func rulesOf(t *testing.T, s *suite.Space, mode string) string {
 	t.Helper()
 	list := map[string][]string{"nftables": {"nft", "list", "ruleset"},
@@ -76,8 +77,8 @@ func rulesOf(t *testing.T, s *suite.Space, mode string) string {
 	return string(out)
 }
 
-// TestKubeProxyWritesAllServices starts kube-proxy, changes an endpoint, and ends it: the rules of
-// all services are there, the change is in them, and they stay.
+// TestKubeProxyWritesAllServices starts kube-proxy, changes an endpoint, and ends kube-proxy. The
+// rules of all services, with the change, must remain.
 func TestKubeProxyWritesAllServices(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) {
@@ -116,8 +117,8 @@ func TestKubeProxyWritesAllServices(t *testing.T) {
 	}
 }
 
-// TestKubeProxyIsLate requires an error that callers can tell from others, and that nothing of it
-// runs.
+// TestKubeProxyIsLate checks that a kube-proxy that exceeds its limit returns ErrLate and leaves no
+// process.
 func TestKubeProxyIsLate(t *testing.T) {
 	k, s := proxy(t, "nftables")
 	k.Limit = time.Millisecond
@@ -127,7 +128,7 @@ func TestKubeProxyIsLate(t *testing.T) {
 	}
 }
 
-// TestKubeProxyEnds has it refuse its configuration.
+// TestKubeProxyEnds checks the error of a kube-proxy that refuses its configuration and ends.
 func TestKubeProxyEnds(t *testing.T) {
 	k, s := proxy(t, "carrier-pigeon")
 	if _, err := k.Start(t.Context(), s, nil); err == nil || errors.Is(err, ErrLate) ||
@@ -239,7 +240,7 @@ backend svc4
 	}
 }
 
-// TestHAProxyIsAccepted has haproxy check a configuration.
+// TestHAProxyIsAccepted checks that haproxy accepts the configuration.
 func TestHAProxyIsAccepted(t *testing.T) {
 	path := nettest.NeedProgram(t, "haproxy")
 	file := t.TempDir() + "/haproxy.cfg"
