@@ -99,7 +99,7 @@ func oursGate(name string, c *Case, limit float64, sign string, keeps func(float
 	return g
 }
 
-// Exactly returns the gate "the number of what is want".
+// Exactly returns the gate "got equals want". what names the counted things, in the plural.
 func Exactly(name string, got, want int, what string) Gate {
 	return Gate{Name: name, Want: fmt.Sprintf("%d %s", want, what),
 		Got: fmt.Sprintf("%d %s", got, what), OK: got == want}

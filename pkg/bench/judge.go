@@ -126,10 +126,10 @@ func (l *limits) check() error {
 			}
 		}
 		if g.Control != "" && g.AtLeast == nil && g.AtMost == nil {
-			return fmt.Errorf("%+v: a control is for the limit of a ratio", g)
+			return fmt.Errorf("%+v: control needs atLeast or atMost", g)
 		}
 		if g.OrControl != "" && g.AtMost == nil {
-			return fmt.Errorf("%+v: orControl is for atMost", g)
+			return fmt.Errorf("%+v: orControl needs atMost", g)
 		}
 		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
 			return fmt.Errorf("%+v: calm needs a case, and a tail of at least 1", g)

@@ -119,7 +119,7 @@ func (s *run) measureProbed(ctx context.Context, b *faultlab.Lab,
 
 	var o client.Outcome
 	if err := json.Unmarshal(text, &o); err != nil {
-		return m, fmt.Errorf("read what the clients print: %w", err)
+		return m, fmt.Errorf("read the clients' output: %w", err)
 	}
 	if err := o.Sound(); err != nil {
 		return m, err

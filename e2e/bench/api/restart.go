@@ -110,7 +110,7 @@ func (s *run) look(ctx context.Context, b *faultlab.Lab, after time.Duration) ([
 	s.Progress("%v after the rolling restart: connections to the servers %v",
 		after.Round(time.Second), counts)
 	if slices.Max(counts) == 0 {
-		return nil, errors.New("no connection of the clients leads to a server")
+		return nil, errors.New("no client is connected to an API server")
 	}
 	return counts, nil
 }

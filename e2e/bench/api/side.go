@@ -159,7 +159,8 @@ func prove(ctx context.Context, g *testbed.Testbed, s side) error {
 			len(testbed.Servers()))
 	}
 	if after-before < out.Requests {
-		return fmt.Errorf("%d requests, of which servers counted %d", out.Requests, after-before)
+		return fmt.Errorf("clients sent %d requests, but servers counted %d", out.Requests,
+			after-before)
 	}
 	return nil
 }

@@ -71,8 +71,8 @@ func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat,
 	}
 	from, to := at[worker.StepFilled], at[worker.StepStarted]
 	if len(from) != upgrades || len(to) != upgrades {
-		return bench.Stat{}, fmt.Errorf("%d and %d steps are known of %d upgrades", len(from), len(to),
-			upgrades)
+		return bench.Stat{}, fmt.Errorf("the log has %d and %d steps of %d upgrades", len(from),
+			len(to), upgrades)
 	}
 	var still []float64
 	for i := range from {

@@ -125,7 +125,7 @@ func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sa
 
 	n := came.Load() - before
 	if n == 0 {
-		return bench.Sample{}, fmt.Errorf("%s: no datagram passed", w.side.name)
+		return bench.Sample{}, fmt.Errorf("%s: no datagram arrived", w.side.name)
 	}
 	return bench.Sample{Value: float64((after - cpu).Microseconds()) / float64(n)}, nil
 }

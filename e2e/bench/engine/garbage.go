@@ -89,7 +89,7 @@ func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
 	}
 	for s.longest(from) == 0 {
 		if time.Since(from) > garbageWindow {
-			return 0, fmt.Errorf("no datagram came within %s", garbageWindow)
+			return 0, fmt.Errorf("no datagram arrived within %s", garbageWindow)
 		}
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return 0, err

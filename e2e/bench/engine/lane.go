@@ -113,7 +113,7 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 		for end := time.Now().Add(30 * time.Second); first.longest(first.began) == 0; {
 			if err := sleep(ctx, 10*time.Millisecond); err != nil || time.Now().After(end) {
 				first.lost()
-				return errors.Join(err, errors.New("no datagram comes"))
+				return errors.Join(err, errors.New("no datagram arrives"))
 			}
 		}
 		first.lost()

@@ -53,7 +53,7 @@ func (w *world) throughput(ctx context.Context, streams int,
 		return bench.Sample{}, err
 	}
 	if bytes == 0 {
-		return bench.Sample{}, fmt.Errorf("%s: no byte passed", w.side.name)
+		return bench.Sample{}, fmt.Errorf("%s: no byte arrived", w.side.name)
 	}
 
 	return bench.Sample{Value: float64(bytes) * 8 / 1e6 / took.Seconds(),
@@ -202,7 +202,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 	}
 
 	if len(times) < 10 {
-		return bench.Sample{}, fmt.Errorf("%s: %d round trips", w.side.name, len(times))
+		return bench.Sample{}, fmt.Errorf("%s: only %d round trips", w.side.name, len(times))
 	}
 
 	slices.Sort(times)

@@ -162,7 +162,7 @@ func (w *world) start(i, mtu int) error {
 }
 
 // errNotTaken is the error for a successor that ended before it took over the device.
-var errNotTaken = errors.New("the successor ended")
+var errNotTaken = errors.New("the successor ended before it took over the device")
 
 // upgrade starts a successor of the device process of a node. The successor is killed at a step, or
 // never if step is empty. upgrade returns when the successor serves the device and the former

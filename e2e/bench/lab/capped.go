@@ -38,7 +38,7 @@ func (r *run) capped(ctx context.Context) (err error) {
 	}
 
 	if r.Result.Leaks.ControlPlaintext == 0 {
-		return errors.New("the oracle saw no plaintext on the network in clear: it cannot see")
+		return errors.New("the oracle saw no plaintext on the network in clear, so it is blind")
 	}
 	podMTU, err := pairs[0].podMTU(ctx)
 	if err != nil {

@@ -163,7 +163,7 @@ func (s *scaled) quiet(ctx context.Context) (turns, error) {
 			return now, err
 		}
 	}
-	return last, errors.New("veild does not come to rest within a minute")
+	return last, errors.New("veild still makes turns after a minute")
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -28,8 +28,8 @@ type configuration struct {
 	waited time.Duration
 }
 
-// waitConfigured waits until veild has logged more than before changes of the tunnels, and returns
-// the changes after the first before ones. It reads the log, which costs veild no CPU.
+// waitConfigured waits until veild has logged more changes of the tunnels than before, and returns
+// the additional changes. It reads the log, which costs veild no CPU.
 func (s *scaled) waitConfigured(ctx context.Context,
 	before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
@@ -85,7 +85,7 @@ func parseTurns(r io.Reader) (turns, error) {
 		}
 	}
 	if t.count < 0 || t.seconds < 0 {
-		return t, errors.New("the metrics have no time of a turn")
+		return t, errors.New("the metrics have no kubeveil_table_apply_duration_seconds")
 	}
 	return t, nil
 }

@@ -35,7 +35,8 @@ func (s *run) add(ctx context.Context) error {
 		return err
 	}
 	if bare == 0 || judged <= bare {
-		return fmt.Errorf("ADD wrote %d elements without policies and %d with them", bare, judged)
+		return fmt.Errorf("ADD wrote %d elements without policies and %d with them: want more "+
+			"with them", bare, judged)
 	}
 	s.Progress("ADD writes %d elements, with policies %d", bare, judged)
 	for _, c := range []struct {

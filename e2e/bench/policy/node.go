@@ -107,7 +107,8 @@ func (n *node) listed(ctx context.Context) error {
 		if s.Members == n.Pods && s.Pending == 0 && len(problems) == 0 {
 			return nil
 		} else if time.Since(began) > changeLimit {
-			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.Pods, problems)
+			return fmt.Errorf("%d of %d pods are in policy groups, problems %q", s.Members,
+				n.Pods, problems)
 		}
 		select {
 		case <-ctx.Done():

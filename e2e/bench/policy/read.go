@@ -295,10 +295,10 @@ func inForce(ctx context.Context, n *lab.Node) error {
 			return err
 		}
 		if p := st.Policy; p == nil || !p.Listed || p.Revision == "" || p.Told != p.Revision {
-			return fmt.Errorf("policy %+v", p)
+			return fmt.Errorf("veild does not enforce all policies yet: %+v", p)
 		}
 		if s := st.Services; s == nil || !s.Listed {
-			return fmt.Errorf("services %+v", s)
+			return fmt.Errorf("veild has not read all services yet: %+v", s)
 		}
 		return nil
 	})
@@ -363,7 +363,7 @@ func peakMemory(pid int) (float64, error) {
 	}
 	m := peakLine.FindStringSubmatch(string(text))
 	if m == nil {
-		return 0, fmt.Errorf("process %d has no peak of memory: %s", pid, strings.TrimSpace(
+		return 0, fmt.Errorf("status of process %d has no VmHWM: %s", pid, strings.TrimSpace(
 			string(text)))
 	}
 	kb, err := strconv.ParseFloat(m[1], 64)

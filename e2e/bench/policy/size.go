@@ -84,8 +84,8 @@ func check(c world.Cluster, plan *policy.Plan) error {
 	return nil
 }
 
-// kernel measures three things in the calling thread's namespace: writing the plan, adopting the
-// written table as a restarted veild does, and changes of pods of other nodes without a Keeper.
+// kernel works in the calling thread's namespace. It measures writing the plan, adopting the
+// written table as a restarted veild does, and changes of other nodes' pods without a Keeper.
 func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *policy.Plan,
 	changes int,
 	v values) error {
@@ -105,7 +105,7 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 	case err != nil:
 		return err
 	case r.Changes != 0:
-		return fmt.Errorf("the table that was adopted was changed in %d places", r.Changes)
+		return fmt.Errorf("adopting the table changed it in %d places", r.Changes)
 	}
 	v.add(caseAdopt, millis(time.Since(began)))
 
@@ -132,8 +132,8 @@ func kernel(ctx context.Context, c world.Cluster, p *planner.Planner, plan *poli
 // address of each family leaves one set and enters the other.
 const perMove = 4
 
-// weigh measures by how much the heap of a Keeper that holds the pods of all nodes exceeds the heap
-// of a Keeper that holds only the pods of its own node.
+// weigh compares two heaps: of a Keeper that holds the pods of all nodes, and of a Keeper that
+// holds only the pods of its own node. The difference is the memory of the other pods.
 func (s *run) weigh(ctx context.Context, v values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
@@ -144,7 +144,8 @@ func (s *run) weigh(ctx context.Context, v values) error {
 		return err
 	}
 	if all <= own {
-		return fmt.Errorf("a Keeper of all pods weighs %d bytes, one of its own pods %d", all, own)
+		return fmt.Errorf("the heap of a Keeper is %d bytes with all pods, %d with its own", all,
+			own)
 	}
 	// Both heaps hold the pods of the node itself. Scale the difference to all pods of the cluster.
 	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.Nodes)/

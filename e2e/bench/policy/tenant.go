@@ -277,7 +277,8 @@ func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
 		lines += len(p.Rules[policy.Ingress]) + len(p.Rules[policy.Egress])
 	}
 	if want := denied && lines > planner.MaxNamespaceLines; want != (got > 0) {
-		return fmt.Errorf("%d of %d policies with %d lines are denied", got, len(policies), lines)
+		return fmt.Errorf("%d of %d policies with %d lines are not enforced", got, len(policies),
+			lines)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // apiWatch watches all objects of a kind without decoding them. It shows when the API server sent
-// an edit. The rest of an edit's time is veild's.
+// an edit. veild takes the rest of an edit's time.
 type apiWatch struct {
 	cancel context.CancelFunc
 	frames chan apiFrame

@@ -80,7 +80,7 @@ func (s *run) costRound(ctx context.Context, l *lane, r reach, nanos map[string]
 			continue
 		}
 		if n == 0 {
-			return fmt.Errorf("%s was not run: %s does not go by it", name, l)
+			return fmt.Errorf("program %s did not run: no packet of lane %s passed it", name, l)
 		}
 		nanos[name] = append(nanos[name], float64(after[name].nanos-before[name].nanos)/float64(n))
 	}

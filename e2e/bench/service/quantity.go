@@ -45,7 +45,7 @@ const (
 
 const (
 	crrSlots = 16  // clients of the closed loop
-	crrRate  = 971 // a prime, because the kernel samples CPU time at clock ticks
+	crrRate  = 971 // prime, so it does not align with the clock ticks that sample CPU time
 	rrRate   = 1949
 	rrSlots  = 8
 	openMax  = 256 // concurrent operations in an open loop

@@ -73,7 +73,8 @@ func (g *ground) kubeProxy(ctx context.Context, l *lane) error {
 	return l.forgetSoon()
 }
 
-// leftOut adds a note that what is left out, because kube-proxy did not write it within its limit.
+// leftOut adds a note that kube-proxy did not write something within its limit. what names the
+// figures that are therefore left out.
 func (s *run) leftOut(what string, err error) {
 	s.Notes = append(s.Notes, fmt.Sprintf("Left out: %s. kube-proxy did not sync within %v.", what,
 		syncLimit))
@@ -189,7 +190,7 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 
 // errUntracked is the error for a node that tracks no connections and would be faster than a real
 // one.
-var errUntracked = errors.New("it would be measured too kindly")
+var errUntracked = errors.New("it would be faster than a real node")
 
 // balanced returns an error unless each endpoint returned at least a twelfth of the answers, and no
 // other server returned any. With a fair choice, the probability of an error is 1 in 100,000.

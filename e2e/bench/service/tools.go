@@ -31,7 +31,7 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
 	}
 	var res openloop.Result
 	if err := json.Unmarshal(out, &res); err != nil {
-		return res, fmt.Errorf("read the load's answer: %w", err)
+		return res, fmt.Errorf("read the load's result: %w", err)
 	}
 	return res, sound(res)
 }
@@ -136,7 +136,7 @@ func parseSockperf(out string) (pingPong, error) {
 }
 
 // errNone is the error for a number that is not in a program's output.
-var errNone = errors.New("not there")
+var errNone = errors.New("number not found")
 
 func number(e *regexp.Regexp, text string) (float64, error) {
 	m := e.FindStringSubmatch(text)

@@ -108,20 +108,21 @@ func (d *sideDisk) fill() string {
 func alike(tables string) error {
 	lines := strings.Split(strings.TrimSpace(tables), "\n")
 	if len(lines) != 2 {
-		return fmt.Errorf("%d tables, want those of ours and of cryptsetup: %q", len(lines), tables)
+		return fmt.Errorf("dmsetup printed %d tables, want ours and cryptsetup's: %q", len(lines),
+			tables)
 	}
 	var rest [2][]string
 	for i, line := range lines {
 		// start length crypt CIPHER KEY IVOFFSET DEVICE OFFSET COUNT OPTION...
 		f := strings.Fields(line)
 		if len(f) < 9 || f[2] != "crypt" {
-			return fmt.Errorf("no table of dm-crypt: %q", line)
+			return fmt.Errorf("not a table of dm-crypt: %q", line)
 		}
 		slices.Sort(f[9:])
 		rest[i] = slices.Concat(f[3:4], f[5:6], f[7:])
 	}
 	if !slices.Equal(rest[0], rest[1]) {
-		return fmt.Errorf("the tables differ, so a ratio would not show the driver: ours "+
+		return fmt.Errorf("the tables differ, so the sides are not comparable: ours "+
 			"%v, cryptsetup's %v", rest[0], rest[1])
 	}
 	return nil

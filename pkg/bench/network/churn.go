@@ -41,7 +41,7 @@ func (s *run) churn(ctx context.Context) error {
 
 	s.Progress("%d pods a minute for %v", churnRate, s.Churn)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience,
-		errors.New("the nodes do not answer any more"))
+		errors.New("the churn did not end in time"))
 	defer cancel()
 	pods := newChurner(ctx, s.ground, inFlight(s.Result.Platform))
 	defer pods.end()

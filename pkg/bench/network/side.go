@@ -70,8 +70,8 @@ func (c carried) check(side string, least uint64) error {
 		wrong = c.clear < least || c.bare > strayBytes || c.ours > max(least, strayBytes)
 	}
 	if wrong {
-		return fmt.Errorf("at least %d bytes went %s, but ours carried %d, bare %d and clear %d: "+
-			"this is not what was to be measured", least, side, c.ours, c.bare, c.clear)
+		return fmt.Errorf("sent at least %d bytes through %s, but ours carried %d, bare %d and "+
+			"clear %d: the traffic took another path", least, side, c.ours, c.bare, c.clear)
 	}
 	return nil
 }
@@ -100,8 +100,8 @@ func (c carried) checkAll(least map[string]uint64) error {
 	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare,
 		sideClear: c.clear} {
 		if got < least[side] {
-			return fmt.Errorf("%d bytes or more went %s, which carried %d: this is not what was "+
-				"to be measured", least[side], side, got)
+			return fmt.Errorf("sent at least %d bytes through %s, which carried only %d: the "+
+				"traffic took another path", least[side], side, got)
 		}
 	}
 	return nil
@@ -187,8 +187,8 @@ func (s *run) trips(targets []target) func(context.Context) ([]bench.Sample, err
 			return nil, err
 		}
 		if len(all) != len(targets) {
-			return nil, fmt.Errorf("%d latencies of %d targets: is the image of the suite's tools "+
-				"another version's", len(all), len(targets))
+			return nil, fmt.Errorf("%d latencies of %d targets: does the image of veil-tools have "+
+				"another version", len(all), len(targets))
 		}
 		after, err := s.ground.snapshot(ctx)
 		if err != nil {

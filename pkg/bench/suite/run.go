@@ -50,8 +50,9 @@ func (r *Run) Close() error { return nil }
 // Skips returns false. A suite that can measure only some quantities of a part overrides it.
 func (r *Run) Skips(string) bool { return false }
 
-// Interleave measures groups with bench.Runner, whose sides follow one another directly in each
-// round, in random order. It adds the cases to the result, also those of an interrupted run.
+// Interleave measures groups with bench.Runner. In each round, the sides of a group are measured
+// directly after one another, in random order. It adds the cases to the result, also those of an
+// interrupted run.
 func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
 	cases, err := r.runner.RunGroups(ctx, groups)
 	r.Result.Cases = append(r.Result.Cases, cases...)

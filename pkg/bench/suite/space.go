@@ -37,7 +37,7 @@ func NewSpace(name string) (*Space, error) {
 // Close closes the descriptor of the namespace, which then ends with the last process in it.
 func (s *Space) Close() { _ = s.f.Close() }
 
-// Path returns the path by which other processes can open it.
+// Path returns the path by which other processes can open the namespace.
 func (s *Space) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.f.Fd()) }
 
 // Do runs fn on a thread in the namespace.

@@ -172,7 +172,7 @@ func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
 }
 
 // errAnswer is the error of a request whose answer is not the expected object.
-var errAnswer = errors.New("another answer than the object")
+var errAnswer = errors.New("the answer is not the expected object")
 
 // get sends a request on connection i, checks the answer, and returns the name of the server. The
 // name is "" if c.Path is set.
@@ -200,7 +200,8 @@ func (c *clients) get(ctx context.Context, i int) (from string, err error) {
 		return "", fmt.Errorf("%w: %s %s, %d bytes", errAnswer, resp.Proto, resp.Status, len(body))
 	}
 	if who := resp.Header.Get(server.HeaderUser); who != server.User {
-		return "", fmt.Errorf("the server took the client for %q, want %q", who, server.User)
+		return "", fmt.Errorf("the server authenticated the client as %q, want %q", who,
+			server.User)
 	}
 	return resp.Header.Get(server.HeaderServer), nil
 }

@@ -52,8 +52,8 @@ func (b *Lab) Bear(ctx context.Context, states []string,
 	}
 	reported := strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
 	if !slices.ContainsFunc(states, func(state string) bool { return seen[state] }) {
-		return 0, "", fmt.Errorf("veild reported %s, want %s: it did not see the trouble", reported,
-			strings.Join(states, " or "))
+		return 0, "", fmt.Errorf("veild reported states %s, want %s: it did not detect the fault",
+			reported, strings.Join(states, " or "))
 	}
 	after, err := b.Closed(ctx)
 	if err != nil {

@@ -167,7 +167,7 @@ func New(ctx context.Context, self suite.Self, haproxy string) (*Testbed, error)
 		}
 	}
 	if err := g.nodes[Ours].ours(ctx, g.pins.Dir("node")); err != nil {
-		return g, fmt.Errorf("node of ours: %w", err)
+		return g, fmt.Errorf("node with Kubeveil: %w", err)
 	}
 	return g, g.proxies(ctx, haproxy)
 }
@@ -228,7 +228,7 @@ func (g *Testbed) Load(ctx context.Context, node int, pod bool, l client.Load) (
 	}
 	var o client.Outcome
 	if err := json.Unmarshal(text, &o); err != nil {
-		return o, fmt.Errorf("read what the clients print: %w", err)
+		return o, fmt.Errorf("read the clients' output: %w", err)
 	}
 	return o, o.Sound()
 }

@@ -209,8 +209,8 @@ func (b *Tunnel) Over(device, other string, m bench.Measure) bench.Measure {
 		}
 		carried, stray := after[0]-before[0], after[1]-before[1]
 		if carried < 1_000_000 || stray > strayBytes {
-			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what "+
-				"was measured", device, carried, other, stray)
+			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the traffic did not "+
+				"follow the routes", device, carried, other, stray)
 		}
 
 		return sample, nil

@@ -21,8 +21,8 @@ func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
 	defer pins.Close()
 	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
 	l, err := New("open", t.TempDir(), pins, all)
-	if err == nil || !strings.Contains(err.Error(), "deny came about") {
-		t.Errorf("error %v, want that a denied connection came about", err)
+	if err == nil || !strings.Contains(err.Error(), "must deny was established") {
+		t.Errorf("error %v, want that a denied connection was established", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)

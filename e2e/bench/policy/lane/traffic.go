@@ -58,7 +58,7 @@ func (l *Lane) prove() error {
 		case err != nil:
 			return err
 		case judged:
-			err = errors.New("a connection that policies deny came about")
+			err = errors.New("a connection that policies must deny was established")
 		}
 		closeAll(client, server)
 		return err
