@@ -35,7 +35,7 @@ func TestHighest(t *testing.T) {
 		"more than the ceiling": {Search{Floor: 10, Ceiling: 500, Loss: 0.005, Step: 1.02}, 900,
 			500, 10, ""},
 		"not even the floor": {Search{Floor: 100, Ceiling: 500, Loss: 0.005, Step: 1.02}, 50,
-			0, 10, "lost at 100 Mbit/s"},
+			0, 10, "at the floor of 100 Mbit/s"},
 		"a sender at its end": {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02},
 			150, 150, 8, ""},
 		"every second probe noisy": {Search{Floor: 10, Ceiling: 1000, Loss: 0.005, Step: 1.02}, 200,

@@ -67,9 +67,9 @@ func TestCarried(t *testing.T) {
 		c    carried
 		ok   bool
 	}{
-		"ours by ours":                     {sideOurs, carried{ours: 2 * least}, true},
-		"ours, and somebody uses ours too": {sideOurs, carried{ours: 9 * least}, true},
-		"ours that went bare":              {sideOurs, carried{bare: 2 * least}, false},
+		"ours by ours":                  {sideOurs, carried{ours: 2 * least}, true},
+		"ours, and other pods use ours": {sideOurs, carried{ours: 9 * least}, true},
+		"ours that went bare":           {sideOurs, carried{bare: 2 * least}, false},
 		"ours, with much in clear besides": {sideOurs, carried{ours: 2 * least, clear: least},
 			false},
 		"bare by bare, with a keepalive": {sideBare, carried{bare: 2 * least, ours: 3000},
