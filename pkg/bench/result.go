@@ -42,7 +42,7 @@ func CheckNodes(platform string) error {
 	return nil
 }
 
-// Result is one run. Its fields are documented in doc.go.
+// Result is the result of one run. doc.go documents its fields.
 type Result struct {
 	Schema   string    `json:"schema"`
 	Commit   string    `json:"commit"`
@@ -98,7 +98,7 @@ func NewCase(name string, mtu int, unit Unit, ours, base []float64, baseName str
 	return c, nil
 }
 
-// Leaks holds the counts of the oracle, in frames.
+// Leaks holds the counts of the leak oracle, in frames; see doc.go.
 type Leaks struct {
 	Frames           uint64 `json:"frames"`
 	Plaintext        uint64 `json:"plaintext"`

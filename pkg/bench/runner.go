@@ -84,7 +84,7 @@ type Pair struct {
 	Name, Ours, Base, BaseName string
 }
 
-// Runner measures comparisons, interleaved.
+// Runner measures comparisons. It interleaves their sides.
 type Runner struct {
 	// Rounds is the number of rounds. Each round measures each side of each comparison.
 	Rounds int

@@ -45,7 +45,7 @@ func (s *run) failure(ctx context.Context) error { return s.fail(ctx, partFailur
 
 func (s *run) failure6(ctx context.Context) error { return s.fail(ctx, partFailure6, lab.IPv6) }
 
-// fail measures how long clients that hold connections wait after each fault.
+// fail measures in a lab of a family how long clients that hold connections wait after each fault.
 func (s *run) fail(ctx context.Context, part string, family lab.Family) error {
 	return s.inLab(ctx, family, func(ctx context.Context, b *faultlab.Lab) error {
 		return b.WhileWritten(ctx, func(ctx context.Context) error {

@@ -53,7 +53,7 @@ type Options struct {
 	// Sample is the duration of a sample of TCP. Samples of latency take half of it; each rate of
 	// UDP takes a quarter.
 	Sample time.Duration
-	// MTUs are the MTUs of the wire.
+	// MTUs are the MTUs of the link between the nodes.
 	MTUs []int
 	// Upgrades is the number of measured upgrades at each MTU.
 	Upgrades int
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	})
 }
 
-// Close removes the files.
+// Close removes the folder of the device processes.
 func (s *run) Close() error { return os.RemoveAll(s.dir) }
 
 // keep adds cases to the result.
@@ -156,7 +156,7 @@ func (s *run) eachMTU(ctx context.Context, measure func(context.Context, int) er
 	return errors.Join(errs...)
 }
 
-// compare measures all sides.
+// compare measures all sides at each MTU.
 func (s *run) compare(ctx context.Context) error { return s.eachMTU(ctx, s.compareAt) }
 
 func (s *run) compareAt(ctx context.Context, mtu int) error {

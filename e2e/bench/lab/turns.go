@@ -22,9 +22,9 @@ import (
 type configuration struct {
 	// peers is the number of changed peers.
 	peers int
-	// took is the time from the table to the device.
+	// took is the time from the planned table until the change was on the device.
 	took time.Duration
-	// waited is the time from the source's event to the device.
+	// waited is the time from the event of the source until the change was on the device.
 	waited time.Duration
 }
 

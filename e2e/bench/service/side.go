@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// Names of sides. Sides of kube-proxy have the names of its modes.
+// Names of sides. The sides of kube-proxy have the names of its modes.
 const (
 	sideOurs     = "ours"
 	sideRouted   = "routed"

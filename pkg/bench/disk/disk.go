@@ -31,7 +31,7 @@ type Job struct {
 	Depth int
 	// Write selects writes; otherwise it reads.
 	Write bool
-	// For is the duration.
+	// For is the duration of the measurement.
 	For time.Duration
 }
 

@@ -135,6 +135,6 @@ func (f Flow) HighestUDP(ctx context.Context, s Search, payload int) (bench.Samp
 	return bench.Sample{Value: d.Mbps, CPU: d.CPU}, nil
 }
 
-// UDPPayload4 is the payload of the largest UDP datagram over IPv4 that a link of
-// this MTU carries in one packet.
+// UDPPayload4 returns the payload in bytes of the largest UDP datagram over IPv4 that fits into one
+// packet at an MTU.
 func UDPPayload4(mtu int) int { return mtu - 20 - 8 }

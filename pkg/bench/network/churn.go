@@ -93,7 +93,7 @@ func (s *run) churn(ctx context.Context) error {
 type churner struct {
 	end  context.CancelFunc
 	done chan struct{}
-	// slots limits the pods that are starting.
+	// slots holds an element for each pod that is starting.
 	slots chan struct{}
 
 	mu    sync.Mutex

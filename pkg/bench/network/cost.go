@@ -46,7 +46,8 @@ func (s *run) guardCost(ctx context.Context) error {
 	return nil
 }
 
-// guardSample counts the runs of the guard's programs on both nodes for costTime.
+// guardSample counts the runs of the guard's programs on both nodes for costTime, while it sends
+// datagrams to t at rate Mbit/s.
 func (s *run) guardSample(ctx context.Context, t target,
 	rate float64) (all session.Ran, err error) {
 	flow := make(chan error, 1)

@@ -178,7 +178,7 @@ func (g *ground) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// both calls fn for both nodes at once.
+// both calls fn for both nodes at the same time, and returns the errors joined.
 func (g *ground) both(fn func(i int, p *place) error) error {
 	done := make(chan error, len(g.nodes))
 	for i, p := range g.nodes {

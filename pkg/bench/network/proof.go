@@ -19,7 +19,7 @@ const proofTrips = 200
 // canary.
 func (s *run) prove(ctx context.Context) (err error) {
 	defer func() {
-		// Half a proof proves nothing.
+		// Drop the counts of an incomplete measurement, because they prove nothing.
 		if err != nil {
 			s.Result.Leaks = nil
 		}

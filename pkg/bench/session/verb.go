@@ -95,9 +95,9 @@ type Latency struct {
 	P99   time.Duration `json:"p99"`
 }
 
-// Self describes the place where a program runs.
+// Self describes the network namespace in which a program runs.
 type Self struct {
-	// NetNS is the inode of its network namespace.
+	// NetNS is the inode of the program's network namespace.
 	NetNS uint64 `json:"netns"`
 	// MTU is the MTU of eth0 in bytes, or 0 where there is no eth0.
 	MTU int `json:"mtu"`
@@ -178,7 +178,7 @@ type Ran struct {
 
 // Platform is the kind of a machine, as the machine reports it.
 type Platform struct {
-	// Name is one of pkg/bench's platforms.
+	// Name is one of the platforms of pkg/bench.
 	Name string `json:"name"`
 	// Why is the evidence for Name.
 	Why    string `json:"why"`

@@ -22,7 +22,7 @@ type Daemon struct {
 // Program describes a process that Start starts.
 type Program struct {
 	Argv []string
-	// Ports are the TCP ports on which it listens.
+	// Ports are the TCP ports on which the program listens.
 	Ports []uint16
 }
 
@@ -77,7 +77,7 @@ func isListening(port uint16) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		// The columns: number, local address and port, remote ones, state.
+		// The columns are: number, local address and port, remote address and port, state.
 		for line := range strings.Lines(string(text)) {
 			if f := strings.Fields(line); len(f) > 3 && f[3] == stateListen &&
 				strings.HasSuffix(f[1], suffix) {

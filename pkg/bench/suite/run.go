@@ -18,7 +18,7 @@ type Run struct {
 	Result *bench.Result
 	// Labels holds titles of cases for the report, keyed by the name of the case.
 	Labels map[string]string
-	// Notes are for the report.
+	// Notes are notes for the report, a sentence each.
 	Notes []string
 
 	choice Choice
@@ -38,7 +38,7 @@ func (r *Run) On(platform string) (err error) {
 	return err
 }
 
-// Skip lists a quantity that is not measured, with the reason.
+// Skip adds a quantity that is not measured to the skipped tests of the result, with the reason.
 func (r *Run) Skip(name, reason string) {
 	r.choice.Progress("skipped: %s: %s", name, reason)
 	r.Result.Tests.Skipped = append(r.Result.Tests.Skipped, bench.Skip{Name: name, Reason: reason})
@@ -59,7 +59,7 @@ func (r *Run) Interleave(ctx context.Context, groups []bench.Group) error {
 	return err
 }
 
-// Both is Interleave for comparisons of two sides.
+// Both measures comparisons of two sides, as Interleave does for groups.
 func (r *Run) Both(ctx context.Context, comparisons []bench.Comparison) error {
 	cases, err := r.runner.Run(ctx, comparisons)
 	r.Result.Cases = append(r.Result.Cases, cases...)

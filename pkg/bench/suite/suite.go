@@ -17,7 +17,7 @@ import (
 type Suite[R Subject] struct {
 	// Name is the suite's name in gates.json and the name of the folder of its results.
 	Name string
-	// Parts are measured in this order.
+	// Parts lists the parts in the order in which they are measured.
 	Parts []Part[R]
 	// Whole reports whether each run is judged by all gates, because the names of cases do not
 	// begin with a part. Otherwise gates of parts that were not chosen are left out.
@@ -30,7 +30,8 @@ type Suite[R Subject] struct {
 	Look time.Duration
 }
 
-// Part is a group of cases, whose names begin with its name and a "_".
+// Part is a part of a suite. Unless Suite.Whole is set, the names of its cases begin with its name
+// and a "_".
 type Part[R any] struct {
 	Name string
 	Run  func(R, context.Context) error
@@ -56,7 +57,7 @@ type Choice struct {
 	Parts []string
 	// Limit bounds the time of a run, so that a run that hangs ends. Zero means no limit.
 	Limit time.Duration
-	// Root is the folder of the tree whose commit the result names.
+	// Root is a folder in the git tree whose commit the result records.
 	Root string
 	// Progress receives a line per step.
 	Progress func(format string, args ...any)

@@ -103,7 +103,8 @@ func Serve(ctx context.Context, dir, name string, addrs ...string) error {
 // requests.
 func Socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
 
-// First returns the error of the function that ends first, or nil when ctx is done.
+// First calls all fns at the same time. It returns the error of the function that ends first, or
+// nil when ctx is done.
 func First(ctx context.Context, fns ...func() error) error {
 	errs := make(chan error, len(fns))
 	for _, fn := range fns {

@@ -5,7 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Asked returns the number of packets that the program behind NFQUEUE received.
+// Asked returns the number of packets that the program behind NFQUEUE received, or 0 in lanes
+// without it.
 func (l *Lane) Asked() uint64 {
 	if l.Queue == nil {
 		return 0

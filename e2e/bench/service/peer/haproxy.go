@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Frontend is an address at which haproxy listens, with the servers behind it.
+// Frontend describes an address at which haproxy listens, and the servers behind it.
 type Frontend struct {
 	Name    string
 	At      netip.AddrPort
