@@ -195,7 +195,7 @@ func TestWriteThenRead(t *testing.T) {
 	}
 	b := filetest.Read(t, path)
 	if !strings.Contains(string(b), `"leaks": null`) {
-		t.Errorf("leaks that were not looked for are not null:\n%s", b)
+		t.Errorf("leaks without an oracle are not null:\n%s", b)
 	}
 }
 
@@ -221,7 +221,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if err := r.Write(filepath.Join(t.TempDir(), "r")); err != nil {
-			t.Errorf("parsed and not writable: %v", err)
+			t.Errorf("a parsed result cannot be written: %v", err)
 		}
 	})
 }
@@ -257,7 +257,7 @@ func TestRunnerInterleaves(t *testing.T) {
 	baseFirst, bFirst := 0, 0
 	for i := 0; i < len(first); i += 2 {
 		if first[i][0] != first[i+1][0] {
-			t.Fatalf("the sides of a case are not one after the other: %q", first[i:i+2])
+			t.Fatalf("the sides of a case are not measured in sequence: %q", first[i:i+2])
 		}
 		if strings.HasSuffix(first[i], "base") {
 			baseFirst++
@@ -268,10 +268,10 @@ func TestRunnerInterleaves(t *testing.T) {
 	}
 
 	if baseFirst == 0 || baseFirst == 16 || bFirst == 0 || bFirst == 8 {
-		t.Errorf("the order was not drawn: base first %d of 16, b first %d of 8", baseFirst, bFirst)
+		t.Errorf("the order is not random: base first %d of 16, b first %d of 8", baseFirst, bFirst)
 	}
 	if diff := cmp.Diff(first, run()); diff != "" {
-		t.Errorf("one seed gave two orders: %s", diff)
+		t.Errorf("one seed led to two orders: %s", diff)
 	}
 }
 
@@ -357,7 +357,7 @@ func TestSidesMeasuredTogether(t *testing.T) {
 	cases, err := (&bench.Runner{Rounds: 3}).RunGroups(t.Context(), []bench.Group{g})
 	errtest.Must(t, err)
 	if n, ratio := cases[0].Ours.N, *cases[0].Ratio; n != 3 || ratio.Min != 2 || ratio.Max != 3 {
-		t.Errorf("%d rounds, ratio %+v, want those of each round", n, ratio)
+		t.Errorf("%d rounds, ratio %+v: want the ratio of each round", n, ratio)
 	}
 	_, err = (&bench.Runner{Rounds: 1}).RunGroups(t.Context(), []bench.Group{g})
 	checkErr(t, err, "rr at MTU 0, round 1: 1 samples of 2 sides")
@@ -413,6 +413,6 @@ func checkErr(t *testing.T, err error, want string) {
 	case want == "" && err != nil:
 		t.Errorf("error %v, want none", err)
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-		t.Errorf("error %v, want one with %q", err, want)
+		t.Errorf("error %v, want an error with %q", err, want)
 	}
 }

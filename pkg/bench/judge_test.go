@@ -120,7 +120,7 @@ func TestJudgeWithoutProfile(t *testing.T) {
 	own := []Gate{{Name: "g", Want: "1", Got: "2"}}
 	if got, err := Judge(&Result{Platform: Namespaces, Gates: own}, "bench-lab"); err != nil ||
 		!slices.Equal(got, own) {
-		t.Errorf("%v, %v: want the result's own", got, err)
+		t.Errorf("%v, %v: want the gates that the result has", got, err)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
 		gates, err := a.suite("s").judge(r)
 		errtest.Must(t, err)
 		if len(gates) != 2 || gates[0].Name != "a" || gates[0].OK || gates[1].Name != "own" {
-			t.Errorf("gates are %+v, want a, missed, and own", gates)
+			t.Errorf("gates are %+v, want a missed gate a, and the gate own", gates)
 		}
 		r.Gates = gates
 	}

@@ -26,6 +26,6 @@ func TestJudgesFailures(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	if JudgesFailures([]Gate{{Name: "other", OK: true}}) {
-		t.Error("a result without the gate is judged by it")
+		t.Error("JudgesFailures is true without the gate")
 	}
 }

@@ -92,7 +92,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	}
 	rep, err := Run(ctx, o)
 	if err == nil || !strings.Contains(err.Error(), "canceled") {
-		t.Fatalf("error %v, want that of the context", err)
+		t.Fatalf("error %v, want the error of the context", err)
 	}
 	if c := rep.Result.Find("pod_500_ours", 0); c == nil || c.Ours.N != 1 {
 		t.Errorf("%+v, want one round", c)

@@ -91,7 +91,7 @@ func streamBothWays(t *testing.T, w *world) {
 			t.Fatal(err)
 		}
 		if n := tcpErrors(out); n != 0 {
-			t.Errorf("%d segments with a wrong checksum came to pod %d", n, pod)
+			t.Errorf("%d segments with a wrong checksum arrived in pod %d", n, pod)
 		}
 	}
 }
@@ -153,10 +153,10 @@ func transfer(w *world, from, to, size int) error {
 
 	h := sha256.New()
 	if n, err := io.CopyN(h, s, int64(size)); err != nil {
-		return fmt.Errorf("%d of %d bytes came: %w", n, size, err)
+		return fmt.Errorf("%d of %d bytes arrived: %w", n, size, err)
 	}
 	if want := <-sent; !bytes.Equal(h.Sum(nil), want) {
-		return fmt.Errorf("what came is not what was sent")
+		return fmt.Errorf("the received bytes differ from the sent bytes")
 	}
 
 	return nil

@@ -225,7 +225,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else if !errors.Is(err, errNotTaken) {
-				t.Fatalf("upgrade: %v, want that it fails", err)
+				t.Fatalf("upgrade: %v, want an error", err)
 			}
 
 			if !tc.kept {

@@ -25,7 +25,7 @@ other_bucket{le="1"} 7
 		}
 	}
 	if d := b.minus(b); d.count != 0 || d.sum != 0 || d.quantile(0.99) != 0 {
-		t.Errorf("nothing came, and the difference is %+v", d)
+		t.Errorf("difference of equal histograms is %+v, want zeros", d)
 	}
 	if _, err := parseBuckets(strings.NewReader(text), "absent"); err == nil {
 		t.Error("a missing histogram returned no error")

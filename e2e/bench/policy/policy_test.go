@@ -99,7 +99,7 @@ func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
 	}
 	for name := range judged {
 		if strings.HasPrefix(name, "read_") {
-			t.Errorf("gate %s is of no case", name)
+			t.Errorf("gate %s has no case", name)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 
 	rep, err := runAt(ctx, o, small())
 	if !errors.Is(err, ended) {
-		t.Errorf("error %v, want that of the context", err)
+		t.Errorf("error %v, want the error of the context", err)
 	}
 	if rep == nil || rep.Result.Find(casePlan, 0) == nil || rep.Result.Find(casePod, 0) != nil {
 		t.Errorf("report %+v: want part size and not part change", rep)
@@ -146,7 +146,7 @@ func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
 
 	rep, err := runAt(ctx, o, small())
 	if !errors.Is(err, ended) {
-		t.Errorf("error %v, want that of the context", err)
+		t.Errorf("error %v, want the error of the context", err)
 	}
 	for _, q := range quantities {
 		rounds, incomplete := 2, q.name == "new"

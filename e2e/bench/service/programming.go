@@ -102,7 +102,7 @@ func (s *run) programmed(ours, theirs []filled) error {
 	return nil
 }
 
-// manyServices returns n services with each endpoints each.
+// manyServices returns n services. each is the number of endpoints per service.
 func manyServices(n, each int) []peer.Object {
 	out := make([]peer.Object, n)
 	for i := range out {

@@ -93,7 +93,7 @@ func TestInterruptedRun(t *testing.T) {
 	start := time.Now()
 	rep, err := Run(ctx, o)
 	if err == nil || !strings.Contains(err.Error(), "canceled") {
-		t.Errorf("error %v, want that of the context", err)
+		t.Errorf("error %v, want the error of the context", err)
 	}
 	if took := time.Since(start); took > 60*time.Second {
 		t.Errorf("it ended after %v", took)

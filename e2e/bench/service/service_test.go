@@ -151,7 +151,7 @@ func TestParseWrk(t *testing.T) {
 			got, err := parseWrk(tt.out)
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want one with %q", err, tt.wantErr)
+					t.Errorf("error %v, want an error with %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -235,7 +235,7 @@ func TestLoss(t *testing.T) {
 	for _, tt := range []struct{ ratio, twice, want float64 }{{0.9, 1, 10}, {0.9, 0.85, 0},
 		{0.9, 1.2, 0}, {1.1, 1, 0}, {0.97, 0.98, 3}} {
 		if got := loss(tt.ratio, tt.twice); got < tt.want-1e-9 || got > tt.want+1e-9 {
-			t.Errorf("ratio %v where twice the same is %v: loss %v, want %v", tt.ratio, tt.twice,
+			t.Errorf("ratio %v with a control of %v: loss %v, want %v", tt.ratio, tt.twice,
 				got, tt.want)
 		}
 	}
@@ -343,7 +343,7 @@ func TestPairs(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range o.scalePairs("g", o.scaleSides(pod)) {
 		if seen[p.Name] || !sides[p.Ours] || !sides[p.Base] {
-			t.Errorf("%+v is there twice, or of sides that are not", p)
+			t.Errorf("%+v exists twice, or one of its sides does not exist", p)
 		}
 		seen[p.Name] = true
 	}

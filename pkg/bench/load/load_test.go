@@ -59,7 +59,7 @@ func TestHighest(t *testing.T) {
 
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want one with %q", err, tt.wantErr)
+					t.Errorf("error %v, want an error with %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -109,7 +109,7 @@ func TestParse(t *testing.T) {
 			got, err := parse([]byte(tt.out))
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
-					t.Errorf("error %v, want one with %q", err, tt.wantErr)
+					t.Errorf("error %v, want an error with %q", err, tt.wantErr)
 				}
 				return
 			}
@@ -215,6 +215,6 @@ func TestServeSaysWhyItCannot(t *testing.T) {
 	if _, err := (Flow{From: ns.Path(), To: netip.MustParseAddr("198.18.7.9"),
 		Duration: time.Second}).TCP(t.Context(), 1); err == nil ||
 		!strings.Contains(err.Error(), "198.18.7.9") {
-		t.Errorf("error %v, want one that names the server", err)
+		t.Errorf("error %v, want an error that names the server", err)
 	}
 }

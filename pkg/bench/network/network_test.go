@@ -37,7 +37,7 @@ func TestPlan(t *testing.T) {
 		share := netip.PrefixFrom(p.clearGateway, nodePrefixBits).Masked()
 		for _, a := range []netip.Addr{p.clearPod, p.clearGateway, p.barePod, p.bareGateway} {
 			if seen[a] || !share.Contains(a) || !DefaultPrefix.Contains(a) {
-				t.Errorf("node %d: %v is there twice or outside of %v", i, a, share)
+				t.Errorf("node %d: %v is used twice or outside of %v", i, a, share)
 			}
 			seen[a] = true
 		}
@@ -103,7 +103,7 @@ func TestCarriedTogether(t *testing.T) {
 		}
 	}
 	if err := (carried{ours: 2000}).checkAll(map[string]uint64{sideOurs: 2000}); err != nil {
-		t.Errorf("a side that there is not is missed: %v", err)
+		t.Errorf("a side that does not exist is missed: %v", err)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestReport(t *testing.T) {
 
 	for _, g := range s.Result.Gates {
 		if strings.HasPrefix(g.Got, "not measured") {
-			t.Errorf("the gate %q finds nothing", g.Name)
+			t.Errorf("the gate %q found no case", g.Name)
 		}
 	}
 
@@ -286,7 +286,7 @@ func TestEveryCaseOfTheGatesHasALabel(t *testing.T) {
 		for _, g := range gates {
 			name, _, _ := strings.Cut(g.Name, ",")
 			if _, ok := known[name]; !ok && !strings.Contains(name, " ") {
-				t.Errorf("%s: the gate %q is of a case that the suite does not have", platform,
+				t.Errorf("%s: the gate %q judges a case that the suite does not have", platform,
 					g.Name)
 			}
 		}

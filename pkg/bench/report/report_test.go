@@ -138,7 +138,7 @@ func TestHTML(t *testing.T) {
 	}
 
 	if strings.Index(got, "✗ missed") > strings.Index(got, "✓ kept") {
-		t.Error("the missed gate is not first")
+		t.Error("the page does not show the missed gate first")
 	}
 
 	for _, bad := range []string{"<script", "http://", "https://", "@import", "url(", "ZgotmplZ"} {

@@ -58,7 +58,7 @@ func TestChildGetsItsArguments(t *testing.T) {
 	argv = self(t, "other")
 	_, err = Output(exec.CommandContext(t.Context(), argv[0], argv[1:]...))
 	if err == nil || !strings.Contains(err.Error(), "want print or listen") {
-		t.Errorf("error %v, want the one of the child", err)
+		t.Errorf("error %v, want the error of the child", err)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestStartWaitsForListener(t *testing.T) {
 	_, err = space.Start(t.Context(), Program{Argv: self(t, "other"), Ports: []uint16{10}})
 	if err == nil || !strings.Contains(err.Error(), "it has ended") ||
 		!strings.Contains(err.Error(), "want print or listen") {
-		t.Errorf("error %v, want that the program ended, and its own error", err)
+		t.Errorf("error %v, want that the program ended, with its output", err)
 	}
 }
 

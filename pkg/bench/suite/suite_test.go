@@ -84,14 +84,14 @@ func TestFailedPartIsMissedGate(t *testing.T) {
 		t.Errorf("gate of the part that failed: %+v", g)
 	}
 	if g := gates["size_plan"]; !g.OK {
-		t.Errorf("gate of what was measured before: %+v", g)
+		t.Errorf("gate of a case that was measured before: %+v", g)
 	}
 	if g, judged := gates["revoke_all"]; !judged || g.OK {
-		t.Errorf("gate of what was not measured: %+v", g)
+		t.Errorf("gate of a case that was not measured: %+v", g)
 	}
 	for name := range gates {
 		if strings.HasPrefix(name, "change") || name == "revoke_few" {
-			t.Errorf("gate %s is of what was not chosen", name)
+			t.Errorf("gate %s judges a part or quantity that was not chosen", name)
 		}
 	}
 	if rep.Labels["size_plan"] != "planned" {

@@ -192,7 +192,7 @@ func TestHeldClientsCountConnections(t *testing.T) {
 	printed(t, out, LineServed)
 	h.mu.Lock()
 	if len(h.tally.Closed) != 0 {
-		t.Errorf("%v ended: all are held", h.tally.Closed)
+		t.Errorf("%v ended, want none: all are held", h.tally.Closed)
 	}
 	h.mu.Unlock()
 

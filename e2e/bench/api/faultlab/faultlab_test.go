@@ -33,13 +33,13 @@ func TestAuditLogHangs(t *testing.T) {
 
 	for range 2 {
 		if err := write(patient); err != nil {
-			t.Errorf("write to a log that is read: %v", err)
+			t.Errorf("write to a log that is being read: %v", err)
 		}
 		if _, err := a.stall(); err != nil {
 			t.Fatal(err)
 		}
 		if err := write(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("write to a log that is stalled: %v, want that it hangs", err)
+			t.Errorf("write to a stalled log: %v, want a timeout", err)
 		}
 		if err := a.flow(); err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestDelay(t *testing.T) {
 		return c.Close()
 	})
 	if took < 2*by { // the SYN and its answer
-		t.Errorf("a connect took %v, want at least %v", took, 2*by)
+		t.Errorf("connect took %v, want at least %v", took, 2*by)
 	}
 	if err := undo(); err != nil {
 		t.Error(err)

@@ -11,7 +11,7 @@ func TestAddressesAreOfTheLab(t *testing.T) {
 	note := func(addrs ...netip.Addr) {
 		for _, a := range addrs {
 			if !lab.Contains(a) || !lab6.Contains(six(a)) || seen[a] || seen[six(a)] {
-				t.Errorf("%s is not of the lab, or there twice", a)
+				t.Errorf("%s is outside of the lab's range, or used twice", a)
 			}
 			seen[a], seen[six(a)] = true, true
 		}

@@ -108,14 +108,14 @@ func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 		}
 		// A fifth of the operations waited, uniformly between zero and the whole stall.
 		if r.P90 < stall/4 || r.P99 < stall*8/10 || r.Max < stall*9/10 {
-			t.Errorf("%s: p90 %v, p99 %v, max %v: a stall of %v does not show", kind, r.P90, r.P99,
+			t.Errorf("%s: p90 %v, p99 %v, max %v do not show a stall of %v", kind, r.P90, r.P99,
 				r.Max, stall)
 		}
 		if r.P50 > stall/2 {
-			t.Errorf("%s: p50 %v: more than the stall shows", kind, r.P50)
+			t.Errorf("%s: p50 %v, want it not affected by the stall", kind, r.P50)
 		}
 		if want := 500; r.Done+r.Unfinished != want {
-			t.Errorf("%s: %d done, %d unfinished, want %d together", kind, r.Done, r.Unfinished,
+			t.Errorf("%s: %d done, %d unfinished, want a total of %d", kind, r.Done, r.Unfinished,
 				want)
 		}
 	}

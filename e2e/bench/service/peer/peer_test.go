@@ -111,7 +111,7 @@ func TestKubeProxyWritesAllServices(t *testing.T) {
 			end()
 			if rules := rulesOf(t, s, mode); !strings.Contains(rules, "198.19.128.99") ||
 				!strings.Contains(rules, "198.19.0.3") {
-				t.Error("the rules do not have the change, or not the other services")
+				t.Error("the rules lack the change or other services")
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestKubeProxyEnds(t *testing.T) {
 	if _, err := k.Start(t.Context(), s, nil); err == nil || errors.Is(err, ErrLate) ||
 		!strings.Contains(err.Error(), "carrier-pigeon") ||
 		!strings.Contains(err.Error(), "it has ended") {
-		t.Errorf("error %v, want that it ended, with what it wrote", err)
+		t.Errorf("error %v, want that kube-proxy ended, with its output", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestFeedRefusesWhatItDoesNotHave(t *testing.T) {
 		}
 	}
 	if !f.Began().IsZero() {
-		t.Error("a list of nodes counts as one of services")
+		t.Error("a list of nodes counts as a list of services")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestChangeEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Change(ctx, object(0).Slice); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want that of the context", err)
+		t.Errorf("error %v, want the error of the context", err)
 	}
 }
 
