@@ -62,6 +62,15 @@ type limit struct {
 	NoPlaintext bool `json:"noPlaintext"`
 }
 
+// String returns the gate as its file has it, for errors.
+func (g limit) String() string {
+	text, err := json.Marshal(g)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
 // calm restricts a limit to runs in which the base of Case, a latency, has a 99th percentile of at
 // most Tail times its median. In other runs the gate is not judged or, with Must, missed.
 type calm struct {
@@ -126,17 +135,17 @@ func (l *limits) check() error {
 			}
 		}
 		if g.Control != "" && g.AtLeast == nil && g.AtMost == nil {
-			return fmt.Errorf("%+v: control needs atLeast or atMost", g)
+			return fmt.Errorf("%s: control needs atLeast or atMost", g)
 		}
 		if g.OrControl != "" && g.AtMost == nil {
-			return fmt.Errorf("%+v: orControl needs atMost", g)
+			return fmt.Errorf("%s: orControl needs atMost", g)
 		}
 		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
-			return fmt.Errorf("%+v: calm needs a case, and a tail of at least 1", g)
+			return fmt.Errorf("%s: calm needs a case, and a tail of at least 1", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
 			g.Case == "" && set == 0; !ofCase && !leaks {
-			return fmt.Errorf("%+v: want a case with one limit, or noPlaintext", g)
+			return fmt.Errorf("%s: want a case with one limit, or noPlaintext", g)
 		}
 	}
 	return nil

@@ -182,7 +182,7 @@ func (w *world) upgrade(i int, step string) error {
 		return err
 	}
 	if n, _ := r.Read(make([]byte, 1)); n != 1 {
-		return fmt.Errorf("%w: %w", errNotTaken, cmd.Wait())
+		return errors.Join(errNotTaken, cmd.Wait())
 	}
 	old := w.procs[i]
 	w.procs[i] = cmd
@@ -232,12 +232,16 @@ func configure(ctx context.Context, socket, text string) error {
 		return fmt.Errorf("device process does not start: %w", err)
 	}
 	defer c.Close()
+
 	if _, err := fmt.Fprintf(c, "set=1\n%s\n", text); err != nil {
 		return err
 	}
 	line, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != "errno=0" {
-		return fmt.Errorf("configure device: %q, %w", line, err)
+	if err != nil {
+		return fmt.Errorf("configure device: %w", err)
+	}
+	if strings.TrimSpace(line) != "errno=0" {
+		return fmt.Errorf("configure device: the answer is %q, want errno=0", line)
 	}
 	return nil
 }

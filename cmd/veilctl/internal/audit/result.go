@@ -260,16 +260,6 @@ func clean(text string) string {
 	}, strings.TrimSpace(text))
 }
 
-// failed returns the sections that are bad, for a message.
-func (r *Result) failed() (titles []string) {
-	for _, s := range r.Sections {
-		if s.Verdict == Bad && !s.Informs {
-			titles = append(titles, s.Title)
-		}
-	}
-	return titles
-}
-
 // Label returns the verdict of a row as people read it, with its mark.
 func (w Row) Label() string { return mark(w.Verdict) + " " + cmp.Or(w.Word, string(w.Verdict)) }
 
