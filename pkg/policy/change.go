@@ -21,14 +21,15 @@ const (
 	KindClusterNetworkPolicy = "ClusterNetworkPolicy"
 )
 
-// Written are policies to try, as the API server would pass them on, and names of policies that
-// exist and count as deleted. Fields are added, never renamed: another version may have written it.
+// Written holds policies to try, in the encodings of the API server, and names of existing policies
+// that count as deleted. Fields are added but never renamed, because another version of the program
+// may have written the JSON.
 type Written struct {
 	// Protobuf holds NetworkPolicies, each in the API's envelope of protobuf.
 	Protobuf [][]byte `json:"protobuf,omitempty"`
 	// JSON holds ClusterNetworkPolicies.
 	JSON []json.RawMessage `json:"json,omitempty"`
-	// Delete holds policies that exist.
+	// Delete names existing policies that count as deleted.
 	Delete []Ref `json:"delete,omitempty"`
 }
 

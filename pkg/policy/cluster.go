@@ -9,11 +9,11 @@ type Action uint8
 
 // Actions of a ClusterNetworkPolicy. Rules of a NetworkPolicy only accept.
 const (
-	// Accept allows without a look at lower tiers.
+	// Accept allows the connection. Lower tiers do not judge it.
 	Accept Action = iota
-	// Deny drops.
+	// Deny drops the connection's packets.
 	Deny
-	// Pass skips what is left of the tier.
+	// Pass skips the rest of the tier.
 	Pass
 )
 
@@ -53,7 +53,7 @@ type ClusterPolicy struct {
 	// policy denies everything in the directions of Denies.
 	Invalid string
 	Denies  [2]bool
-	// Object is what the policy was parsed from.
+	// Object identifies the API object that the policy was parsed from.
 	Object Object
 }
 
@@ -63,8 +63,9 @@ type ClusterRule struct {
 	Peers  []Peer
 	// Ports is empty for all ports and protocols.
 	Ports []Port
-	// Unknown reports whether a peer has no field that this version knows. Such a rule, and one
-	// without peers, matches nothing if it accepts, and otherwise denies everything.
+	// Unknown reports whether a peer has no field that this version knows. Such a rule, like a rule
+	// without peers, matches nothing if its action is Accept. With any other action it denies
+	// everything.
 	Unknown bool
 }
 

@@ -22,8 +22,8 @@ type Flow struct {
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
-	// Midstream reports whether it is a segment of TCP that opens no connection and that conntrack
-	// tracks. One that is not tracked is judged like a first packet.
+	// Midstream reports whether it is a TCP segment that does not open a connection and that
+	// conntrack tracks. An untracked segment is judged like a first packet.
 	Midstream bool
 }
 
@@ -44,8 +44,8 @@ const (
 	// DenyAdmin and DenyBaseline deny because of a line of the tier.
 	DenyAdmin
 	DenyBaseline
-	// DenyUnknownPeer denies because a line denies or passes pods, and nothing is known of the
-	// pod that has the peer's address: it may be one of them.
+	// DenyUnknownPeer denies because a line denies or passes pods, and it is not known which pod
+	// has the peer's address. The line may be meant for that pod.
 	DenyUnknownPeer
 	// DenyRelated denies an ICMP error about a known connection that the sender has no part in.
 	DenyRelated
@@ -66,7 +66,8 @@ func (v Verdict) String() string { return verdicts[v] }
 // ClusterNetworkPolicies judge it like any other.
 func (p *Plan) Judge(f Flow) Verdict { return p.judgeBy(p.groupOf, f) }
 
-// Judges returns Judge for many flows: it finds the group of a pod without a search.
+// Judges returns a function that judges as Judge does. It is faster for many flows, because it
+// finds the group of a pod in a map.
 func (p *Plan) Judges() func(Flow) Verdict {
 	groups := map[netip.Addr]*Group{}
 	for _, m := range p.Members {

@@ -12,13 +12,13 @@ type Known struct {
 	Midstream bool
 }
 
-// JudgesKnown returns a function that judges known connections of the plan's pods as they stay or
-// end when the plan comes in force. own holds the addresses of this node.
+// JudgesKnown returns a function that judges whether a known connection of the plan's pods stays or
+// ends when the plan comes in force. own holds the addresses of this node.
 //
-// The function returns the flow that decided, as its opener sent it. It reports ofPods false, and
-// Allow, for connections that policies of this node do not judge: those of no pod, and those that
-// the node itself opened. If it is not known which end opened a connection, the plan has to allow
-// it from both ends.
+// The function returns the flow that decided, as its opener sent it. Policies of this node do not
+// judge connections that involve no pod of the plan, or that the node itself opened. For these the
+// function returns Allow and ofPods is false. If it is not known which end opened a connection, the
+// plan has to allow it from both ends.
 func (p *Plan) JudgesKnown(own map[netip.Addr]bool) func(Known) (v Verdict, f Flow, ofPods bool) {
 	attached := p.Attached()
 	judge := p.Judges()

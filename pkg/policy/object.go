@@ -35,7 +35,8 @@ func (p Proto) String() string {
 	return "unknown"
 }
 
-// Word returns a name for people: of ICMP too, and the number of other protocols.
+// Word returns the name that commands show: it names ICMP too, and is the number of any other
+// protocol.
 func (p Proto) Word() string {
 	switch p {
 	case TCP, UDP, SCTP:
@@ -146,7 +147,7 @@ type Pod struct {
 	Mirror bool
 	// Excess reports whether the pod has more labels or ports than are kept; Labels and Ports are
 	// then empty. It counts as selected by every policy of its namespace, and by every
-	// ClusterNetworkPolicy that selects its namespace. Those that select pods by labels allow it
+	// ClusterNetworkPolicy that selects its namespace. Policies that select pods by labels allow it
 	// nothing, since they may not be meant for it. No selector of peers selects it.
 	Excess bool
 }
@@ -154,8 +155,8 @@ type Pod struct {
 // PeerNode is a node as a peer.
 type PeerNode struct {
 	Labels map[string]string
-	// Excess reports whether the node has more labels than are kept; Labels is then empty. Rules
-	// that deny select it, and no others do.
+	// Excess reports whether the node has more labels than are kept; Labels is then empty. Only
+	// rules that deny select it.
 	Excess bool
 	// Addrs are the addresses that the node is believed to have.
 	Addrs []netip.Addr
@@ -201,7 +202,7 @@ type Policy struct {
 	// Invalid is the reason why the object could not be parsed; "" if it was parsed. An invalid
 	// policy allows nothing.
 	Invalid string
-	// Object is what the policy was parsed from.
+	// Object identifies the API object that the policy was parsed from.
 	Object Object
 }
 
@@ -234,7 +235,7 @@ type Peer struct {
 	Pods *Selector
 }
 
-// Block is a range of addresses less others.
+// Block is a range of addresses without some smaller ranges.
 type Block struct {
 	CIDR   netip.Prefix
 	Except []netip.Prefix

@@ -61,8 +61,8 @@ func (a AddrPort) Compare(b AddrPort) int {
 		cmp.Compare(a.Port, b.Port))
 }
 
-// Set is a set of peers. One of Addrs, Ranges and Named is used, by Kind; each is sorted and has
-// no duplicates.
+// Set is a set of peers. Kind decides which of Addrs, Ranges and Named holds the content. Each is
+// sorted and has no duplicates.
 type Set struct {
 	Name   string
 	Kind   SetKind
@@ -94,8 +94,8 @@ type Chain struct {
 	Lines []Line
 }
 
-// Group is shared by pods that are judged the same way. An empty name of a chain means that no
-// policy selects the direction: all is allowed.
+// Group is shared by pods that are judged the same way. An empty chain name means that no policy
+// selects the direction, so all its flows are allowed.
 type Group struct {
 	Name   string
 	Chains [2]string
@@ -123,8 +123,8 @@ type Plan struct {
 	Groups map[string]*Group
 	// Members are the pods of this node.
 	Members map[Key]*Member
-	// Own are addresses from which the node itself sends by links of pods, to prove that pods'
-	// packets pass. No pod can send from them.
+	// Own are the addresses from which the node itself sends packets through pods' links, to prove
+	// that pods' packets pass. No pod can send from them.
 	Own []netip.Addr
 	// NodeAddrs are the addresses of all nodes. Inside holds them and the prefixes of all pods.
 	// Both are sorted. They decide which ICMP errors are accepted.
@@ -137,8 +137,8 @@ type Plan struct {
 	ClusterProblems map[string]string
 	// Denials are the policies that deny more than their text does, sorted by name.
 	Denials []Denial
-	// Elements is the most elements that all sets of the kernel have: each address, range and box
-	// counts once per set that contains it.
+	// Elements is an upper bound of the elements in all sets of the kernel: each address, range and
+	// box counts once per set that contains it.
 	Elements int
 	// Revision is the result of Planner.Revision as of this plan. Plan leaves it empty, since it
 	// costs time.
@@ -155,7 +155,7 @@ func (p *Plan) Unjudged(m *Member) bool {
 // FastPathView reports whether a pod's packets go past netfilter (hostRouting ebpf).
 type FastPathView struct {
 	Has bool `json:"has"`
-	// Why is the reason why the pod's packets do not; "" if Has.
+	// Why is the reason why the pod's packets do not go past netfilter; "" if Has.
 	Why string `json:"why,omitempty"`
 }
 
@@ -177,11 +177,10 @@ const (
 )
 
 // Options are what the operator decides about policies. A Planner puts them into each Plan, where
-// Judge, the table and the views read them: an option needs no parameter on the way. The zero value
-// holds the defaults.
+// Judge, the table and the views read them. The zero value holds the defaults.
 type Options struct {
-	// AllowOwnNode reports whether a pod that NetworkPolicies isolate reaches its own node all the
-	// same, as Kubernetes' API has it. The Admin tier of ClusterNetworkPolicies judges first.
+	// AllowOwnNode reports whether a pod that NetworkPolicies isolate still reaches its own node,
+	// as the Kubernetes API defines. The Admin tier of ClusterNetworkPolicies judges first.
 	AllowOwnNode bool
 }
 

@@ -6,8 +6,8 @@ import (
 	"reflect"
 )
 
-// SetMap holds the sets of a Plan by name. It is never changed. Plans that follow one another share
-// most of it, so a plan costs time in proportion to the sets that changed. The zero value is empty.
+// SetMap holds the sets of a Plan by name. It is never changed. Consecutive plans share most of it,
+// so a plan takes time in proportion to the sets that changed. The zero value is empty.
 type SetMap struct {
 	// base holds all names; nil means that there are none. Sets in changed replace those in base.
 	base    *map[string]*Set

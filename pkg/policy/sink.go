@@ -14,8 +14,9 @@ type Sink interface {
 	DeletePolicy(n Name)
 	PutClusterPolicy(p ClusterPolicy)
 	DeleteClusterPolicy(name string)
-	// SetNodeLabels is called with the labels of all Nodes, by name, when one changed. Nil means
-	// more labels than are kept. A Node without labels has an empty map.
+	// SetNodeLabels is called with the labels of all Nodes, by name, when the labels of a Node
+	// changed. Nil labels mean that the Node has more labels than are kept. A Node without labels
+	// has an empty map.
 	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, after everything that existed has been put.
 	Listed()

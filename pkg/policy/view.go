@@ -17,7 +17,7 @@ type PolicyView struct {
 	Pods []string `json:"pods"`
 	// Enforced reports whether the policy is in force as it is written.
 	Enforced bool `json:"enforced"`
-	// Problem is the reason why it is not; "" if Enforced.
+	// Problem is the reason why the policy is not in force as written; "" if Enforced.
 	Problem string `json:"problem,omitempty"`
 	// Rules counts what rules of the policy did, sorted. It has no rules that did nothing, and is
 	// empty where counts were not asked for.
@@ -56,12 +56,14 @@ type PodView struct {
 	Why string `json:"why,omitempty"`
 	// Policies are the NetworkPolicies that select the pod, sorted.
 	Policies []string `json:"policies"`
-	// ClusterPolicies are the ClusterNetworkPolicies that do, in the order of evaluation.
+	// ClusterPolicies are the ClusterNetworkPolicies that select the pod, in the order of
+	// evaluation.
 	ClusterPolicies []string `json:"clusterPolicies,omitempty"`
 
 	Ingress SideView `json:"ingress"`
 	Egress  SideView `json:"egress"`
-	// FastPath is nil where no pod of the node can have it, and for pods with the node's network.
+	// FastPath is nil if no pod of the node can have the fast path, and for pods with the node's
+	// network.
 	FastPath *FastPathView `json:"fastPath,omitempty"`
 	// Problems name the policies that deny everything in a direction that they isolate, and why.
 	Problems []string `json:"problems,omitempty"`
@@ -87,8 +89,8 @@ type SideView struct {
 // LineView describes one line: the action on peers and ports, in words.
 type LineView struct {
 	Policy string `json:"policy"`
-	// Action is the action of a ClusterNetworkPolicy's rule. A NetworkPolicy's line has "": it
-	// allows.
+	// Action is the action of a ClusterNetworkPolicy's rule. It is empty for a NetworkPolicy's
+	// line, which always allows.
 	Action string `json:"action,omitempty"`
 	Peers  string `json:"peers"`
 	Ports  string `json:"ports"`
@@ -96,7 +98,7 @@ type LineView struct {
 	Members int `json:"members"`
 }
 
-// Enforces reports whether p judges a pod in the same way as other. A nil plan does not.
+// Enforces reports whether p judges a pod in the same way as other. It returns false if p is nil.
 func (p *Plan) Enforces(other *Plan, key Key) bool {
 	if p == nil {
 		return false

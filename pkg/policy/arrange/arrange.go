@@ -9,9 +9,9 @@ import (
 )
 
 // The kernel evaluates the rules of a chain one after another, so a packet pays for each rule that
-// does not match. The order of a NetworkPolicy's lines has no meaning. So lines are joined to few
-// rules. Lines with the same peers share a set of ports. Lines with the same ports share a set of
-// peers, a union.
+// does not match. The order of a NetworkPolicy's lines has no meaning. So Arrange joins lines into
+// few rules. Lines with the same peers share a set of ports. Lines with the same ports share a set
+// of peers, a union.
 
 // Grant is what one rule allows: packets of any of the peers to any of the ports.
 type Grant struct {
@@ -22,10 +22,10 @@ type Grant struct {
 }
 
 const (
-	// minPorts is the number of single ports of the same peers from which a set of ports is made.
-	// Sets cost too: the kernel finds one by a search of all.
+	// minPorts is the smallest number of single ports with the same peers that become a set of
+	// ports. Sets cost too, because the kernel searches the list of all sets to find one.
 	minPorts = 4
-	// minPeers is the number of peers of the same ports from which a union is made. A pod that
+	// minPeers is the smallest number of peers with the same ports that become a union. A pod that
 	// appears or disappears changes each union that contains it.
 	minPeers = 8
 )
@@ -45,13 +45,14 @@ const (
 )
 
 const (
-	// maxGroups is the number of groups of a chain up to which each group is a rule. Beyond it,
-	// only the large groups are.
+	// maxGroups is the largest number of groups of a chain for which each group becomes a rule. In
+	// a chain with more groups, only the large groups become rules.
 	maxGroups = 32
-	// minLines is the number of lines that makes a group large.
+	// minLines is the smallest number of lines of a large group.
 	minLines = 64
-	// maxPodGroups is the number of groups of pods up to which each group is a rule. Rules share
-	// the sets of peers. A set of boxes copies the addresses of each of its peers, for each chain.
+	// maxPodGroups is the largest number of groups of pods for which each group becomes a rule.
+	// Rules need fewer elements: they share the sets of peers, but a set of boxes copies the
+	// addresses of each of its peers, for each chain.
 	maxPodGroups = 1024
 )
 
@@ -68,16 +69,18 @@ func kindOfBox(l policy.Line) BoxKind {
 	return BoxPodRanges
 }
 
-// Arrangement is the lines of NetworkPolicies as the rules of a chain.
+// Arrangement holds the lines of NetworkPolicies in the form of a chain's rules.
 type Arrangement struct {
-	// Grants are one rule each.
+	// Each Grant becomes one rule.
 	Grants []Grant
-	// Boxes are lines that form one rule, with a set of address, protocol and port; sorted.
+	// Boxes holds sorted lines by kind. The lines of one kind become one rule, which looks up
+	// address, protocol and port in one set.
 	Boxes [BoxKinds][]policy.Line
 }
 
-// Arrange returns the lines as few groups, and as boxes where groups are many. The lines are sorted
-// by peer. boxed makes boxes of all lines that can be boxes.
+// Arrange returns the lines as few groups. If there are many groups, it returns the lines of small
+// groups as boxes. The lines must be sorted by peer. If boxed is set, each line that can be a box
+// is returned as a box.
 func Arrange(lines []policy.Line, boxed bool) Arrangement {
 	groups := grouped(lines)
 	if len(groups) <= maxGroups && !boxed {
@@ -150,14 +153,14 @@ func (g Grant) each(yield func(policy.Line) bool) {
 	}
 }
 
-// grouped returns the lines of NetworkPolicies as few groups. The lines are sorted by peer.
+// grouped returns the lines of NetworkPolicies as few groups. The lines must be sorted by peer.
 func grouped(lines []policy.Line) []Grant {
 	single := byPeer(lines)
 	shared, rest := byPorts(lines)
 	if len(shared) == 0 {
 		return single
 	}
-	// Sets of ports need fewer groups where peers have many ports in common, but no peer has all.
+	// byPeer makes fewer groups than byPorts if peers share many ports but each peer lacks some.
 	if joined := append(shared, byPeer(rest)...); len(joined) < len(single) {
 		return joined
 	}
@@ -207,13 +210,14 @@ func appendGroups(to []Grant, peers []string, ports []policy.Interval) []Grant {
 
 func isSingle(i policy.Interval) bool { return i.Proto != 0 && i.First == i.Last }
 
-// kindAndPorts is what the lines that one union replaces have in common.
+// kindAndPorts holds the properties that all lines of one union share.
 type kindAndPorts struct {
 	kind  string
 	ports policy.Interval
 }
 
-// byPorts groups the lines whose ports many peers of one kind have. It returns the rest, sorted.
+// byPorts groups lines with the same ports if at least minPeers peers of one kind have these ports.
+// rest holds the other lines in their order.
 func byPorts(lines []policy.Line) (out []Grant, rest []policy.Line) {
 	if !anyShared(lines) {
 		return nil, lines
@@ -253,8 +257,8 @@ func byPorts(lines []policy.Line) (out []Grant, rest []policy.Line) {
 	return out, rest
 }
 
-// anyShared reports whether byPorts may find lines to group. Usually there are none, and byPorts
-// takes longer.
+// anyShared reports whether byPorts may find lines to group. Usually byPorts would find none, and
+// it takes longer than this check.
 func anyShared(lines []policy.Line) bool {
 	count := make(map[policy.Interval]int, len(lines))
 	for _, l := range lines {

@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Box is one element of a set of address, protocol and port. It matches peers of a range on ports
-// of a protocol.
+// Box is one element of a set of address, protocol and port. It matches a range of peers on a range
+// of ports of one protocol.
 type Box struct {
 	Peers policy.Range
 	Ports policy.Interval
@@ -18,9 +18,10 @@ type Box struct {
 // MaxBoxes bounds the number of boxes that DisjointBoxes returns.
 const MaxBoxes = 1 << 16
 
-// DisjointBoxes returns boxes of one address family that match what the given ones match and do not
-// overlap, sorted: the kernel refuses a set in which two elements overlap. It sweeps along ports or
-// along addresses, whichever cuts fewer boxes. ok is false if both ways need more than MaxBoxes.
+// DisjointBoxes returns sorted boxes that match the same packets as boxes and do not overlap,
+// because the kernel refuses a set in which two elements overlap. All boxes must be of one address
+// family. DisjointBoxes sweeps along ports or along addresses, whichever cuts fewer boxes. ok is
+// false if both ways need more than MaxBoxes.
 func DisjointBoxes(boxes []Box) (out []Box, ok bool) {
 	byPorts, byPeers := cuts(boxes, portSpan), cuts(boxes, peerSpan)
 	switch {
@@ -116,7 +117,7 @@ func sweepBoxes(boxes []Box, span func(Box) (first, end place),
 	join func(pieces []Box, first, end place) []Box) (out []Box) {
 	edges := edgesOf(boxes, span)
 	var open, pieces []Box
-	place := make([]int, len(boxes)) // in open
+	place := make([]int, len(boxes)) // place[i] is the index of boxes[i] in open
 	index := make([]int, 0, len(boxes))
 	for i, e := range edges {
 		if e.end {
@@ -175,6 +176,6 @@ func joinPorts(pieces []Box, first, end place) (out []Box) {
 	return out
 }
 
-// Pieces returns at most how many boxes DisjointBoxes makes of these, and stops counting beyond
-// MaxBoxes.
+// Pieces returns an upper bound of the number of boxes that DisjointBoxes returns for boxes. It
+// stops counting beyond MaxBoxes.
 func Pieces(boxes []Box) int { return min(cuts(boxes, portSpan), cuts(boxes, peerSpan)) }

@@ -41,14 +41,14 @@ func (c *Cluster) Selects(p *policy.Pod, ns *policy.Namespace) bool {
 		(p.Excess || c.Policy.Pods.Matches(p.Labels))
 }
 
-// Doubts reports whether it is unknown that the policy selects the pod, or unknown which ports the
-// pod names. Both happen only if the pod or its namespace has Excess.
+// Doubts reports whether it is unknown if the policy selects the pod, or which ports the pod names.
+// Both happen only if the pod or its namespace has Excess.
 func (c *Cluster) Doubts(p *policy.Pod, ns *policy.Namespace) bool {
 	return ns.Excess && len(c.Policy.Namespaces) > 0 ||
 		p.Excess && (len(c.Policy.Pods) > 0 || c.namesPorts())
 }
 
-// namesPorts reports whether a rule of ingress is for a port of the subject, by its name.
+// namesPorts reports whether an ingress rule refers to a port of the subject by name.
 func (c *Cluster) namesPorts() bool {
 	return slices.ContainsFunc(c.rules[policy.Ingress], func(r compiledRule) bool {
 		return len(r.named) > 0
@@ -59,8 +59,8 @@ func (c *Cluster) checkSubject() error {
 	return cmp.Or(checkSelector(c.Policy.Namespaces), checkSelector(c.Policy.Pods))
 }
 
-// Compile fills in all but the policy, once. It never fails: a direction that exceeds a bound
-// denies everything.
+// Compile sets all fields but Policy. A second call does nothing. It never fails: a direction that
+// exceeds a bound denies everything.
 func (c *Cluster) Compile() {
 	if c.Sets != nil {
 		return
@@ -94,8 +94,9 @@ func (c *Cluster) Compile() {
 	}
 }
 
-// clusterRules compiles the rules of a direction in their order. Without rules the direction
-// denies everything. With rules, the error names the rules that deny more than their text does.
+// clusterRules compiles the rules of a direction in their order. A nil result means that the
+// direction denies everything; the error has the reason. Otherwise an error names the first rule
+// that denies more than its text does.
 func (w *writer) clusterRules(rules []policy.ClusterRule) (out []compiledRule, err error) {
 	out = []compiledRule{}
 	for i, r := range rules {
@@ -136,7 +137,8 @@ func (c *Cluster) LinesOf(d policy.Direction, p *policy.Pod) (lines []policy.Lin
 			l.Action = r.action
 			lines = append(lines, l)
 		}
-		// An unknown peer that an address range of the rule contains is certain to match.
+		// Lines of pods come last, because they cannot decide about an unknown peer. A peer in an
+		// address range of the same rule matches for certain.
 		slices.SortStableFunc(lines[first:], func(a, b policy.Line) int {
 			return cmp.Compare(rankOf(a), rankOf(b))
 		})
@@ -152,7 +154,7 @@ func rankOf(l policy.Line) int {
 	return 0
 }
 
-// Before orders policies of all tiers by their evaluation.
+// Before compares two policies by their order of evaluation, as cmp.Compare does.
 func (c *Cluster) Before(other *Cluster) int {
 	a, b := c.Policy, other.Policy
 	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority),

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Bounds of one policy. Each direction of a policy that exceeds one denies everything.
+// Bounds of one policy. A direction that exceeds a bound denies everything.
 const (
 	// MaxLines bounds the lines that one direction of a policy compiles to.
 	MaxLines = 4096
@@ -131,8 +131,8 @@ func SortedPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// ID names a text by 80 bits of its SHA-256: a tenant who writes policies cannot search for a
-// second text with a given name.
+// ID returns the first 80 bits of the text's SHA-256 in hex. That is enough so that a tenant who
+// writes policies cannot find a second text with a given ID.
 func ID(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:10])
@@ -151,7 +151,7 @@ type Namespaced struct {
 	Count [2]int
 	// ranges counts the ranges of blocks by direction.
 	ranges [2]int
-	// Over reports whether the policy denies because its namespace exceeds a budget.
+	// Over reports whether the policy denies everything because its namespace exceeds a budget.
 	Over bool
 	// Serial numbers the version of the policy.
 	Serial uint64
@@ -176,8 +176,8 @@ func (c *Namespaced) Subjects() policy.Selector {
 	return c.Policy.Subjects
 }
 
-// Compile fills in all but the policy, once. It never fails: a direction that exceeds a bound has
-// no lines. Only policies that select a pod of this node are compiled.
+// Compile sets all fields but Policy. A second call does nothing. It never fails: a direction that
+// exceeds a bound has no lines. Only policies that select a pod of this node are compiled.
 func (c *Namespaced) Compile() {
 	if c.Sets != nil {
 		return
@@ -285,7 +285,8 @@ func (c *Namespaced) LinesOf(d policy.Direction, p *policy.Pod) []policy.Line {
 	return append(slices.Clone(lines), namedLines(c.named, p)...)
 }
 
-// namedLines returns lines for the ports of a pod that have the names.
+// namedLines returns a line for each port of the pod with the name and protocol of an entry in
+// named.
 func namedLines(named []namedLine, p *policy.Pod) (lines []policy.Line) {
 	for _, n := range named {
 		for _, port := range p.Ports {

@@ -59,7 +59,7 @@ func (w *writer) rule(r policy.Rule) error {
 
 // parsedRule is a rule that exceeds no bound.
 type parsedRule struct {
-	// all reports whether the rule allows all peers: peers are then all pods.
+	// all reports whether the rule allows all peers. peers then has one definition, of all pods.
 	all   bool
 	peers []*Definition
 	// intervals and names are the ports. If both are empty, the rule is for all ports.
@@ -84,7 +84,7 @@ func (w *writer) parse(r policy.Rule) (*parsedRule, error) {
 			return nil, err
 		}
 		if parsed.all {
-			def.Namespaces = nil // pods of unknown namespaces, and all other addresses
+			def.Namespaces = nil // includes pods of unknown namespaces, and all other addresses
 		}
 		if def.Kind == policy.KindNodes && len(names) > 0 {
 			return nil, errors.New("nodes have no named ports")
@@ -118,8 +118,9 @@ func (w *writer) write(r *parsedRule) {
 	}
 }
 
-// minJoined is the number of selectors of pods from which one set is made of them. Fewer sets then
-// have to check each pod. Smaller policies share sets with others.
+// minJoined is the smallest number of pod selectors that become one set, so that each pod is
+// checked against fewer sets. Below it each selector has its own set, which other policies can
+// share.
 const minJoined = 8
 
 // joinPods makes one definition of the definitions that select pods, if there are many.

@@ -22,8 +22,9 @@ import (
 // ourTable names the table of policies.
 var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
-// Kernel is the table as the kernel has it. It reads a chain or a set when a packet first needs it,
-// and then keeps it. A caller that changes the table must open a new Kernel. Close it at the end.
+// Kernel holds the table as it was read from the kernel. It reads a chain or a set when a packet
+// first needs it, and then keeps it. A caller that changes the table must open a new Kernel. Close
+// it at the end.
 type Kernel struct {
 	conn *nftables.Conn
 	// chains are by name; nil means that no table is in force. rules holds the rules read so far.
@@ -83,18 +84,19 @@ func (k *Kernel) open() error {
 // Close closes the connection to the kernel.
 func (k *Kernel) Close() error { return k.conn.CloseLasting() }
 
-// Packet is the first packet of a flow, as the hooks of the table see it: input where it goes to
-// this node, otherwise postrouting.
+// Packet is the first packet of a flow. A packet to this node passes hook input, any other packet
+// passes postrouting.
 type Packet struct {
 	policy.Flow
-	// FromNode reports whether a process of this node made it.
+	// FromNode reports whether a process of this node sent it.
 	FromNode bool
 }
 
 // Decision is what the table does with a packet.
 type Decision struct {
 	Verdict policy.Verdict
-	// Rule is the chain and the text of the rule that decided. "" means the end of a chain.
+	// Rule is the chain and the text of the rule that decided. An empty Rule means that the packet
+	// reached the end of the chain.
 	Rule string
 }
 
@@ -108,7 +110,7 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 	m := &machine{kernel: k, packet: p}
 	m.network, m.transport = headers(p.Flow)
 	for _, at := range writer.ChainsAtHooks(p.ToNode) {
-		missing, err := k.isChain(at)
+		missing, err := k.checkChain(at)
 		if err != nil {
 			return Decision{}, err
 		}
@@ -123,9 +125,9 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 	return m.decision, nil
 }
 
-// isChain reports whether a chain is missing. The error describes how it differs from the wanted
-// one.
-func (k *Kernel) isChain(at writer.ChainAtHook) (missing bool, err error) {
+// checkChain compares the kernel's chain with the wanted chain at a hook. missing reports whether
+// the kernel has no such chain. The error describes a difference.
+func (k *Kernel) checkChain(at writer.ChainAtHook) (missing bool, err error) {
 	ch := k.chains[at.Name]
 	switch {
 	case ch == nil:
@@ -205,7 +207,8 @@ func textOf(r *nftables.Rule) (text string, ok bool) {
 	return userdata.GetString(r.UserData, userdata.TypeComment)
 }
 
-// counterOf returns the verdict whose packets a rule with a counter drops.
+// counterOf returns the verdict whose drops the rule counts. The second result is false if the rule
+// counts no drops.
 func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
 	for _, e := range exprs {
 		o, ok := e.(*expr.Objref)

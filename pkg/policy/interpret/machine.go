@@ -22,9 +22,9 @@ type machine struct {
 	network, transport []byte
 	// registers are the 64 bytes of struct nft_regs.
 	registers [64]byte
-	// mark is the packet's mark. It begins at 0: the table of the stamp has cleared our bit.
+	// mark is the packet's mark. It begins at 0, because the stamp's table has cleared our bit.
 	mark uint32
-	// added holds the keys that rules added to sets, each after the name of its set.
+	// added holds the keys that rules added to sets, each prefixed with the name of its set.
 	added map[string]bool
 	depth int
 	// denial is the rule that sent the packet to a chain that drops.
@@ -120,7 +120,7 @@ func (m *machine) rule(exprs []expr.Any) (*expr.Verdict, error) {
 		case *expr.Lookup:
 			matches, err = m.lookup(e)
 		case *expr.Objref, *expr.Counter, *expr.Log, *expr.Limit:
-			// They change nothing for a packet that is one of few.
+			// These do not change the verdict. The packet counts as within the limit.
 		default:
 			err = fmt.Errorf("expression %T is not known", e)
 		}

@@ -117,7 +117,7 @@ func (k *Keeper) ListCounted() List {
 	return l
 }
 
-// judged is what decides which rules allow a connection.
+// judged is one side of a flow. Connections with equal sides are allowed by the same rules.
 type judged struct {
 	egress bool
 	flow   policy.Flow

@@ -6,10 +6,10 @@
 //	records of attachments ──────────────┘
 //
 // It promises:
-//   - Nothing is enforced from a half-read list, and nothing is taken out of force by one: until
-//     every kind was listed and the nodes' prefixes are known, the table stays as it is.
-//   - Where policies were enforced since boot and the table is gone, Begin makes pods mute at
-//     once. So it is on a node without pods.
+//   - An incomplete list neither enforces a policy nor removes one: until every kind was listed and
+//     the nodes' prefixes are known, the table stays as it is.
+//   - If policies were enforced since boot and the table is gone, or if the node has no pods, Begin
+//     makes pods mute at once: all their packets are dropped.
 //   - A reservation is written before the kernel is changed. So a pod that is being attached is in
 //     the group of the plan that is in force, or in none.
 //   - An address counts as a pod's only if the pod's node owns it.
@@ -17,10 +17,10 @@
 //   - A pod has the fast path past netfilter only while the plan in force judges none of its
 //     packets: it loses the path before the table changes, and gets it afterwards.
 //
-// It has more than 1,500 lines: what it shows, traces, tries and waits for needs what is in force
-// and what it has received.
+// It has more than 1,500 lines, because showing, tracing, trying and waiting need the received
+// objects and the plan in force.
 //
-// A Feature (feature.go) is the Keeper as the agent drives it, TurnOff the way back.
+// The agent drives a Keeper as a Feature (feature.go). TurnOff takes policies out of force.
 //
 // Start reading at Keeper.Run, then step.
 package keeper

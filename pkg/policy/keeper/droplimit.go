@@ -38,13 +38,15 @@ type senderLimit struct {
 	skipped int
 }
 
-// sameDrop is what drops have in common that count as the same: all but the source port.
+// sameDrop is the key of drops that count as the same: equal flows and reasons, with any source
+// port.
 type sameDrop struct {
 	policy.Flow
 	reason string
 }
 
-// bucket is a token bucket. full is when all tokens are there; the zero value is a full one.
+// bucket is a token bucket. full is the time at which it is full again; the zero value is a full
+// bucket.
 type bucket struct{ full time.Time }
 
 // has reports whether a bucket has a token, take takes one.
@@ -59,7 +61,8 @@ func (b *bucket) take(every time.Duration) { b.full = b.full.Add(every) }
 
 func newDropLimit() *dropLimit { return &dropLimit{senders: map[policy.Name]*senderLimit{}} }
 
-// accept reports whether a drop of what a sender sent is to be logged now.
+// accept reports whether a drop of the sender's packet is to be logged now. If so, it takes the
+// tokens and remembers the drop.
 func (l *dropLimit) accept(d nftables.Dropped, sender policy.Name, now time.Time) bool {
 	s, same := l.sender(sender, now), sameDrop{d.Flow, d.Reason}
 	if last, known := s.known[same]; known && now.Sub(last) < dropRepeat {

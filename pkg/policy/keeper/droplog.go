@@ -12,8 +12,8 @@ import (
 )
 
 // LogDrops passes the packets that policies deny to PolicyConfig.Dropped until ctx ends, and logs
-// which connections they are, with the policies and the rule. While another program listens it
-// tries again. Its thread is of the node's network namespace.
+// which connections they are, with the policies and the rule. While another program listens, it
+// tries again. It must run on a thread of the node's network namespace.
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
 	for {
@@ -83,7 +83,7 @@ func wordOf(name policy.Name) string {
 	return name.String()
 }
 
-// logged are the reasons for which a policy denied the packet.
+// logged holds the drop reasons that are logged: those for which a policy denied the packet.
 var logged = []string{policy.DenyIngress.String(), policy.DenyEgress.String(),
 	policy.DenyAdmin.String(), policy.DenyBaseline.String(), policy.DenyUnknownPeer.String()}
 
@@ -107,15 +107,15 @@ func (k *Keeper) logDrop(d nftables.Dropped, by denier, skipped int) {
 }
 
 // denier is the side that denies a packet, its policies and the rule. The zero value means that no
-// policy denied it, or that the plan in force would not for the same reason, because it has changed
-// since.
+// policy denied it, or that the plan has changed since and would no longer deny it for the same
+// reason.
 type denier struct {
 	direction, pod string
 	policies       []string
 	rule           string
 }
 
-// explain returns who denied a packet, as the plan in force explains it.
+// explain returns the side, the policies and the rule that deny a packet by the plan in force.
 func (k *Keeper) explain(d nftables.Dropped) (by denier) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

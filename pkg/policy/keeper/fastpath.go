@@ -8,23 +8,24 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// FastPath brings packets from link to link, past netfilter. Pods are named by their links.
+// FastPath forwards packets from link to link, past netfilter. Pods are named by their links.
 type FastPath interface {
-	// Retain takes the fast path from all pods but these. It gives it to none.
+	// Retain takes the fast path from all other pods. It does not give it to any pod.
 	Retain(links map[string]bool) error
 	// Allow lets these pods have the fast path, and no others.
 	Allow(links map[string]bool) error
-	// Opened returns the TCP connections that were opened on it to pods, or between them, and are
-	// not closed. pods has their links by address.
+	// Opened returns the TCP connections to or between pods that were opened on the fast path and
+	// are not closed. pods has the pods' links by address.
 	Opened(pods map[netip.Addr]string) ([]nl.Opened, error)
 	// ForgetOpened forgets connections of Opened.
 	ForgetOpened([]nl.Opened) error
-	// Fast returns the links that have the fast path now; nil is not known yet, or off.
+	// Fast returns the links that have the fast path now. Nil means that the fast path is off, or
+	// that the links are not known yet.
 	Fast() map[string]bool
 }
 
-// fastLinks returns the links that have the fast path; nil where none can have it. It waits for a
-// change of them, so mu must not be held.
+// fastLinks returns the links that have the fast path, or nil if no link can have it. It may wait
+// for a change of the links, so the caller must not hold mu.
 func (k *Keeper) fastLinks() map[string]bool {
 	if k.fast == nil {
 		return nil

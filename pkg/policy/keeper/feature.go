@@ -63,7 +63,8 @@ type Feature struct {
 	keeper *Keeper // nil if the configuration does not turn policies on
 }
 
-// NewFeature returns a Feature that has changed nothing but the confinement of the fast path.
+// NewFeature returns a Feature. If policies are on, it confines the fast path; it changes nothing
+// else.
 func NewFeature(o FeatureOptions) *Feature {
 	f := &Feature{o: o}
 	if o.Config.Policy != config.PolicyKubernetes {
@@ -105,8 +106,8 @@ func (f *Feature) Begin() error {
 		return nil
 	}
 
-	// Pods change between the fast path, which conntrack does not see, and the kernel's path.
-	// Conntrack would take the windows of their open connections for wrong.
+	// Pods change between the fast path, which conntrack does not see, and the kernel's path. By
+	// default conntrack would treat segments of their open connections as outside the window.
 	if err := sysctl.Write(liberalPath, "1"); err != nil {
 		return fmt.Errorf("let connections come back from the fast path: %w", err)
 	}
@@ -132,7 +133,7 @@ func (f *Feature) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Turn passes the addresses and prefixes of nodes, as they are believed, to the Keeper.
+// Turn passes the addresses and prefixes of the node table to the Keeper.
 func (f *Feature) Turn(t feature.Turn) error {
 	if f.keeper == nil || !t.Complete {
 		return nil
@@ -151,7 +152,7 @@ func (f *Feature) Turn(t feature.Turn) error {
 	return nil
 }
 
-// KernelChanged has the Keeper compare what may have changed.
+// KernelChanged makes the Keeper compare the parts of the kernel that may have changed.
 func (f *Feature) KernelChanged(c feature.KernelChange) {
 	if f.keeper == nil {
 		return

@@ -26,7 +26,7 @@ func (k *Keeper) revisionLocked() string {
 	return k.revision
 }
 
-// force brings a plan in force. told is how many changes were received when it was made.
+// force brings a plan in force. told is the number of changes received when the plan was made.
 func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) {
 	k.writes.Add(1)
 	defer k.writes.Add(1)
@@ -45,7 +45,7 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) 
 	})
 	if err == nil && k.fast != nil {
 		err = k.fast.Allow(unjudged)
-		// Connections that pods opened meanwhile.
+		// This adds the connections that pods opened meanwhile.
 		k.forget(k.track(plan, losing, tracked))
 	}
 	if err == nil {
@@ -54,8 +54,8 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (nftables.Result, error) 
 	return result, err
 }
 
-// again has the next step do everything again after one that did not succeed. If the plan was not
-// forced, what changed before is still not in force, and changed goes on from then.
+// again makes the next step repeat everything after a step that failed. If the plan was not forced,
+// the changes since the time changed are still not in force, so again restores that time.
 func (k *Keeper) again(changed time.Time, forced bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,8 +87,8 @@ func (k *Keeper) unjudged(plan *policy.Plan) map[string]bool {
 	return names
 }
 
-// losing returns the addresses of the pods that lose the fast path by a plan. The first plan of a
-// process may take it from any pod.
+// losing returns the addresses of the pods that lose the fast path when a plan comes in force. For
+// the first plan of a process these are all judged pods, since any of them may have the fast path.
 func (k *Keeper) losing(plan *policy.Plan) map[netip.Addr]bool {
 	if k.fast == nil {
 		return nil
@@ -110,7 +110,7 @@ func (k *Keeper) losing(plan *policy.Plan) map[netip.Addr]bool {
 
 // track adds to conntrack the connections that pods opened on a fast path that they lose now, if
 // the plan allows them. Conntrack did not see them, and the table drops segments of connections
-// that conntrack does not know. before has the connections that an earlier call added. track
+// that conntrack does not know. before has the connections that an earlier call returned. track
 // returns all connections of these pods.
 func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 	before []nl.Opened) (opened []nl.Opened) {
@@ -157,8 +157,8 @@ func (f *inForce) linkByAddr(plan *policy.Plan) map[netip.Addr]string {
 	return pods
 }
 
-// trackOpened adds connections to conntrack. Its socket stays open: closing it would delay the next
-// transaction of nftables, see nfnl.
+// trackOpened adds connections to conntrack. Its socket stays open, because closing it would delay
+// the next transaction of nftables (see nfnl).
 func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
 	if len(connections) == 0 {
 		return nil
@@ -174,7 +174,7 @@ func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
 	return err
 }
 
-// closeConntrack closes what trackOpened has open. It must not run beside it.
+// closeConntrack closes the socket of trackOpened. The two must not run concurrently.
 func (k *Keeper) closeConntrack() error {
 	if k.own.conntrack == nil {
 		return nil
@@ -184,7 +184,7 @@ func (k *Keeper) closeConntrack() error {
 	return c.Close()
 }
 
-// forget has the fast path forget the connections of pods that have lost it.
+// forget makes the fast path forget the connections of pods that have lost it.
 func (k *Keeper) forget(opened []nl.Opened) {
 	if len(opened) == 0 {
 		return

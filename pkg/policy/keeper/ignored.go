@@ -43,7 +43,7 @@ func (k *Keeper) ownsLocked(node string, a netip.Addr) bool {
 		func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// ignoredLocked returns the addresses that pods claim and that identify none.
+// ignoredLocked returns the addresses that pods claim but that do not identify a pod.
 func (k *Keeper) ignoredLocked() *telemetry.IgnoredAddrs {
 	var ignored telemetry.IgnoredAddrs
 	for _, addrs := range k.outside {
@@ -70,8 +70,8 @@ func (k *Keeper) ignoredLocked() *telemetry.IgnoredAddrs {
 	return &ignored
 }
 
-// least counts all, and returns the least of them in their order, at most maxNamed. Sorting all
-// would cost more.
+// least returns the number of values, and the smallest of them in order, at most maxNamed. Sorting
+// all values would cost more.
 func least[T any](all iter.Seq[T], compare func(a, b T) int) (count int, some []T) {
 	for v := range all {
 		count++

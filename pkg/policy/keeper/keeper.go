@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// resync is how often everything is compared without a reason.
+	// resync is the interval of comparisons that no event causes.
 	resync = 30 * time.Second
-	// retry is how soon after a step that did not succeed.
+	// retry is the delay after a failed step.
 	retry = time.Second
-	// gather is for how long changes that come together are gathered.
+	// gather is the delay in which further changes join the same step.
 	gather = 2 * time.Millisecond
 )
 
-// PolicyConfig holds what a Keeper of policies is made from.
+// PolicyConfig holds the settings and dependencies of a Keeper.
 type PolicyConfig struct {
 	Node  string
 	Paths pod.Paths
 	Log   *slog.Logger
-	// Policy is what the operator decides about policies.
+	// Policy holds the operator's settings for policies.
 	Policy policy.Options
 	// Denials receives, each time a plan is in force, the policies that deny more than is written.
 	// It must not block. Nil means that no function receives them.
@@ -46,8 +46,8 @@ type PolicyConfig struct {
 	Programmed func(time.Duration)
 	// FastPath takes pods' packets past the table. Nil means that there is no fast path.
 	FastPath FastPath
-	// Dropped receives samples of dropped packets. The second argument has the reason, the pods and
-	// what denied the packet. Nil means that no function receives them.
+	// Dropped receives samples of dropped packets. The second argument has the reason, the pods,
+	// and the policies and rule that denied the packet. Nil means that no function receives them.
 	Dropped func(nflog.Packet, telemetry.DroppedPacket)
 	// Drops returns the last samples of dropped packets. Nil means that none are kept.
 	Drops func() []telemetry.DroppedPacket
@@ -56,9 +56,9 @@ type PolicyConfig struct {
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
 // methods are for any goroutine.
 //
-// What it knows is in three parts: what it has received, with a mutex; what its loop owns, without;
-// and what is in force, which never changes once it is published. The other fields do not change,
-// or have locks of their own.
+// Its state has three parts. A mutex guards received. Only the loop uses owned, without a lock. An
+// inForce never changes once it is published. The other fields do not change, or have their own
+// locks.
 type Keeper struct {
 	node       string
 	paths      pod.Paths
@@ -71,9 +71,10 @@ type Keeper struct {
 	loop       *loop.Loop
 	revoker    *revocation.Revoker
 	denied     denials
-	// trying is held by Try, Seen and ListCounted.
+	// trying is held while Try, Seen or ListCounted runs.
 	trying sync.Mutex
-	// writes counts the beginnings and the ends of writing the kernel's table.
+	// writes is incremented before and after each write of the kernel's table, so it is odd during
+	// a write.
 	writes atomic.Uint64
 
 	received
@@ -82,7 +83,7 @@ type Keeper struct {
 	shown atomic.Pointer[inForce]
 }
 
-// received is what a source and the agent have passed to the Keeper.
+// received holds the data that a source and the agent have passed to the Keeper.
 type received struct {
 	mu      sync.Mutex // guards the fields below
 	planner *planner.Planner
@@ -100,7 +101,8 @@ type received struct {
 	// node that were first seen since then.
 	failing bool
 	held    map[policy.Name]bool
-	// changed is the time of the oldest change that is not in force. Zero means that all are.
+	// changed is the time of the oldest change that is not in force. The zero time means that all
+	// changes are in force.
 	changed time.Time
 	// told is the number of changes that were received, and policyTold its value at the last change
 	// of a policy.
@@ -109,7 +111,8 @@ type received struct {
 	// was not computed yet.
 	revision     string
 	revisionTold uint64
-	// attachments reports whether records must be read again; compare, whether the kernel must be.
+	// attachments reports whether the records must be read again, compare whether the kernel must
+	// be.
 	attachments, compare bool
 }
 
@@ -127,8 +130,7 @@ type owned struct {
 	records []pod.Record
 }
 
-// inForce is what the loop brought in force, and what is shown of it. One that was published never
-// changes.
+// inForce describes what the loop brought in force. A published inForce never changes.
 type inForce struct {
 	// plan is nil before the first one. A plan never changes.
 	plan *policy.Plan
@@ -138,7 +140,7 @@ type inForce struct {
 	links    map[policy.Key][]string
 	status   telemetry.Policy
 	problems []string
-	// failed is why the last step did not bring all that is known in force.
+	// failed is the error of the last step; nil if that step brought all received changes in force.
 	failed error
 }
 
@@ -166,8 +168,8 @@ func New(o PolicyConfig) *Keeper {
 	return k
 }
 
-// Begin makes pods mute where nothing judges them yet: where policies were enforced since boot, or
-// no pod is attached. On a node with pods that turns policies on, they stay as they are until the
+// Begin makes pods mute until the first plan if policies were enforced since boot, or if no pod is
+// attached. If policies are turned on on a node with pods, these pods stay connected until the
 // first plan. It is called before any pod can be attached.
 func (k *Keeper) Begin() error {
 	open, err := k.paths.PolicyOpen()
@@ -205,8 +207,8 @@ func (k *Keeper) empty() *policy.Plan {
 	return p.Plan()
 }
 
-// firstAddrs returns the first addresses of the node's prefixes. No pod gets them: package passage
-// proves with them that pods' packets pass.
+// firstAddrs returns the first addresses of the node's prefixes. No pod gets them, because package
+// passage uses them to prove that pods' packets pass.
 func (k *Keeper) firstAddrs() (addrs []netip.Addr) {
 	for _, p := range k.prefixes[k.node] {
 		addrs = append(addrs, p.Masked().Addr())
@@ -214,7 +216,8 @@ func (k *Keeper) firstAddrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// TurnOff takes policies out of force on this node.
+// TurnOff takes policies out of force on this node. was reports whether any part of them was in
+// force.
 func TurnOff(paths pod.Paths) (was bool, err error) {
 	open, openErr := paths.PolicyOpen()
 	exists, existsErr := nftables.Remains()
@@ -230,13 +233,14 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 	return true, nftables.Delete()
 }
 
-// Close closes what the Keeper has open; what is in force stays so. It must not run beside Run.
+// Close closes the Keeper's sockets. The policies stay in force. It must not run concurrently with
+// Run.
 func (k *Keeper) Close() error { return errors.Join(k.own.table.Close(), k.closeConntrack()) }
 
 // Drops returns the packets that were dropped, by reason.
 func (k *Keeper) Drops() (map[string]uint64, error) { return nftables.Drops() }
 
-// Run keeps policies in force until ctx ends. What is in force then stays so.
+// Run keeps policies in force until ctx ends. They stay in force after it returns.
 func (k *Keeper) Run(ctx context.Context) error {
 	ended, err := k.revoker.Begin(ctx)
 	if err != nil {
@@ -247,7 +251,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// step brings the node to what is known now.
+// step brings what was received in force on the node.
 func (k *Keeper) step() error {
 	k.mu.Lock()
 	if !k.listed || k.prefixes == nil {
@@ -355,16 +359,16 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 			unknown++
 		}
 	}
-	// Without the directory of reservations, the node turns policies on, and the first plan is not
-	// in force yet.
+	// If the directory of reservations is missing, policies are being turned on and the first plan
+	// is not in force yet.
 	if open, err := k.paths.PolicyOpen(); err != nil || !open {
 		return plan, unknown, errors.Join(append(errs, err)...)
 	}
 	return plan, unknown, errors.Join(append(errs, k.paths.Reserve(groups))...)
 }
 
-// keyOf returns the pod of an attachment. The record has it if the runtime passed it. Otherwise it
-// is the pod of this node whose status has an address of the record.
+// keyOf returns the pod of an attachment. The record names the pod if the runtime passed it.
+// Otherwise keyOf returns the pod of this node whose status has an address of the record.
 func (k *Keeper) keyOf(r pod.Record) (policy.Key, bool) {
 	if w := r.Workload; w.UID != "" {
 		return policy.Key{Name: policy.Name{Namespace: w.Namespace, Name: w.Name}, UID: w.UID}, true

@@ -91,7 +91,7 @@ func podName(text string) (policy.Name, error) {
 	return policy.Name{Namespace: namespace, Name: name}, nil
 }
 
-// questionOf reads a question for Keeper.Trace.
+// questionOf returns the Question in the form values of a request.
 func questionOf(r *http.Request) (Question, error) {
 	q := Question{From: r.FormValue("from"), To: r.FormValue("to"),
 		About: r.FormValue("about")}

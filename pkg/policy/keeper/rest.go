@@ -2,7 +2,7 @@ package keeper
 
 import "github.com/kubeveil/kubeveil/internal/loop"
 
-// turn is a step, or for a resync at rest only a look at the fast path.
+// turn runs a step. At a resync without any change, it only gives pods the fast path again.
 func (k *Keeper) turn(r loop.Reason) error {
 	if !r.Resync {
 		return k.step()
@@ -19,7 +19,7 @@ func (k *Keeper) turn(r loop.Reason) error {
 	return k.step()
 }
 
-// atRest reports whether the last plan is in force, and neither it nor what it concerns changed
+// atRest reports whether the last plan is in force, and nothing that it depends on or wrote changed
 // since.
 func (k *Keeper) atRest() bool {
 	k.mu.Lock()

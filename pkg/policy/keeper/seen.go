@@ -99,7 +99,8 @@ func (s *seer) peer(a netip.Addr) suggest.Peer {
 	return suggest.Peer{Addr: a.String(), Node: node, Unknown: e.Unknown}
 }
 
-// podsAt returns the pods like the one that has an address.
+// podsAt returns the pods with the same stable labels as the pod that has an address. The second
+// result is false if not exactly one pod, without the node's network, has the address.
 func (s *seer) podsAt(a netip.Addr) (suggest.Pods, bool) {
 	whose := s.planner.Whose(a)
 	if len(whose) != 1 || whose[0].HostNetwork {

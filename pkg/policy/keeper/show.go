@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Status returns what is to be shown, but for Drops.
+// Status returns the status of policies without Drops.
 func (k *Keeper) Status() telemetry.Policy {
 	fast := k.fastLinks()
 	k.mu.Lock()
@@ -36,7 +36,7 @@ func (k *Keeper) Status() telemetry.Policy {
 	return s
 }
 
-// Problems returns sentences about what is not as it should be.
+// Problems returns one sentence per problem.
 func (k *Keeper) Problems() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -48,7 +48,7 @@ func (k *Keeper) Problems() []string {
 	return problems
 }
 
-// show publishes what is in force, and logs what is wrong and was not before.
+// show publishes the status of the plan in force, and logs new problems.
 func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: plan.Sets.Len(),
 		Elements: plan.Elements, Pending: pending, NotEnforced: notEnforced(plan.Denials)}
@@ -101,14 +101,14 @@ func notEnforced(denials []policy.Denial) map[string]int {
 	return by
 }
 
-// List is what is shown of all policies that select a pod of this node.
+// List describes all policies that select a pod of this node.
 type List struct {
 	Node string `json:"node"`
 	// Listed reports whether policies were listed since the daemon began. If not, the policies of
 	// the earlier daemon are still in force, and Policies is empty.
 	Listed   bool                `json:"listed"`
 	Policies []policy.PolicyView `json:"policies"`
-	// Problems are sentences about what is not as it should be, beside the problems in Policies.
+	// Problems has one sentence per problem that is not in Policies.
 	Problems []string `json:"problems,omitempty"`
 	// DeniedLeftOut counts samples of denied packets whose rules are beyond a bound.
 	DeniedLeftOut uint64 `json:"deniedLeftOut,omitempty"`
@@ -137,7 +137,7 @@ func (k *Keeper) List() List {
 	return l
 }
 
-// ShowPod returns what judges a pod of this node.
+// ShowPod returns the policies and rules that judge a pod of this node.
 func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
 	fast := k.fastLinks()
 	k.mu.Lock()

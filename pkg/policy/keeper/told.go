@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// do changes what is known, and wakes Run.
+// do calls f, which changes what was received, with mu held. Then it wakes Run.
 func (k *Keeper) do(f func()) {
 	k.mu.Lock()
 	f()
@@ -28,7 +28,7 @@ func (k *Keeper) PutPod(p policy.Pod) {
 		k.pods[p.Name] = p
 		switch {
 		case k.failing && p.Node == k.node && !p.HostNetwork && (!known || old.UID != p.UID):
-			// A policy that selects it may not be known.
+			// A policy that selects the pod may not be known, so the pod stays mute.
 			k.held[p.Name] = true
 			delete(k.outside, p.Name)
 			k.planner.DeletePod(p.Name)

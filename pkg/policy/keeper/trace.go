@@ -19,7 +19,7 @@ type Question struct {
 	// From and To are pods as NAMESPACE/NAME, or addresses.
 	From, To string
 	Proto    policy.Proto
-	// Port is the destination port; 0 for protocols without.
+	// Port is the destination port; 0 for protocols without ports.
 	Port uint16
 	// About makes it a question about an ICMP error: From may send To an error about a packet that
 	// To sent to About, a pod or an address. Empty means that it is not about an error.
@@ -48,7 +48,7 @@ type Path struct {
 	Sides []Side `json:"sides"`
 }
 
-// Side is one end's judgement.
+// Side is the judgement about one end of a connection.
 type Side struct {
 	Direction string `json:"direction"`
 	// Pod is the namespace/name. It is empty if the end is not a pod.
@@ -74,8 +74,8 @@ type Side struct {
 }
 
 const (
-	// traceTries bounds how often a difference is looked at again: a plugin or this Keeper may have
-	// been writing.
+	// traceTries bounds how often Trace compares again after a difference, since a plugin or this
+	// Keeper may have been writing.
 	traceTries = 4
 	traceAgain = 50 * time.Millisecond
 )
@@ -232,7 +232,7 @@ func (k *Keeper) endLocked(text string, node map[netip.Addr]bool) (end, error) {
 	return e, nil
 }
 
-// elsewhere returns where to ask about ends that are not pods of this node.
+// elsewhere returns a sentence that says where the ends are, and on which node to run the command.
 func elsewhere(ends ...end) string {
 	var words []string
 	for _, e := range ends {
@@ -317,7 +317,7 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 	return ""
 }
 
-// askKernel adds what the kernel's table does.
+// askKernel adds the verdicts of the kernel's table.
 func (t *Trace) askKernel() error {
 	kernel, err := interpret.Open()
 	if err != nil {

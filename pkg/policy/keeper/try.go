@@ -31,9 +31,9 @@ type Tried struct {
 const maxNamesKept = 1 << 16
 
 // Try judges the known connections of this node's pods, and the last packets that policies denied,
-// by the policies that are known, and by these with changed and without deleted. It changes nothing:
-// it plans with a copy of the planner, and reads conntrack once. One try runs at a time. Try must run
-// on a thread of the node's network namespace.
+// first by the known policies, then by the known policies with changed and without deleted. It
+// changes nothing: it plans with a copy of the planner, and reads conntrack once. One try runs at a
+// time. Try must run on a thread of the node's network namespace.
 func (k *Keeper) Try(changed policy.Policies, deleted []policy.Ref) (*Tried, error) {
 	if !k.trying.TryLock() {
 		return nil, errBusy
@@ -90,7 +90,8 @@ func (k *Keeper) copyPlanner() (p *planner.Planner, notes []string, err error) {
 	return k.planner.Copy(), notes, nil
 }
 
-// change puts and deletes policies, each of which must be possible at the API server.
+// change puts and deletes policies. It returns an error for a change that the API server would
+// refuse.
 func change(p *planner.Planner, changed policy.Policies, deleted []policy.Ref) error {
 	for _, c := range changed.Namespaced {
 		if !p.HasNamespace(c.Namespace) {
@@ -121,7 +122,7 @@ func change(p *planner.Planner, changed policy.Policies, deleted []policy.Ref) e
 	return nil
 }
 
-// some returns names for an error: all of a few, else the first ones.
+// some returns a list of names for an error. It shortens a long list.
 func some(names []string) string {
 	const most = 20
 	switch {
@@ -133,7 +134,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// namer returns a function that names addresses by what p knows of pods and the Keeper of nodes.
+// namer returns a function that names the pod or the node that has an address. It uses the pods of
+// p and the nodes of the Keeper.
 func (k *Keeper) namer(p *planner.Planner, plan *policy.Plan) func(netip.Addr) trial.End {
 	nodes := map[netip.Addr]string{}
 	k.mu.Lock()
@@ -209,7 +211,7 @@ func (k *Keeper) eachKnown(plan *policy.Plan, begin func(), each func(policy.Kno
 	return errors.Join(err, c.Close())
 }
 
-// judgeDrops passes the last packets to t that policies denied.
+// judgeDrops passes to t the last packets that policies denied.
 func (k *Keeper) judgeDrops(t *trial.Trial, o trial.Config) {
 	if k.drops == nil {
 		return

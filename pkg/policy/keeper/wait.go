@@ -9,7 +9,7 @@ import (
 // Progress reports whether this node enforces the policies of a list, or of a revision.
 type Progress struct {
 	Node string `json:"node"`
-	// Enforced reports whether it does.
+	// Enforced reports whether the node enforces all of them.
 	Enforced bool `json:"enforced"`
 	// Policies counts the policies of the list or, for a revision, the policies that this node has
 	// received.

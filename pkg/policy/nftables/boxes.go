@@ -121,7 +121,7 @@ func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) ele
 	return out
 }
 
-// some reports whether any of the lines may have addresses of a family. absent holds the blocks
+// some reports whether the peer of any line may have addresses of a family. absent holds the blocks
 // without such addresses.
 func (b boxes) some(absent map[string]bool) bool {
 	return slices.ContainsFunc(b.lines, func(l policy.Line) bool { return !absent[l.Peer] })

@@ -12,8 +12,8 @@ import (
 
 // difference lists what has to change in the kernel, by name, sorted.
 type difference struct {
-	// anew reports whether the table must be made again: it is missing, or has a chain at another
-	// hook.
+	// anew reports whether the whole table must be written again, because it is missing or has a
+	// chain at another hook.
 	anew                 bool
 	counters             []string
 	addChains, delChains []string
@@ -84,7 +84,8 @@ func diff(have *state, want *content, cached *fragments) *difference {
 		}
 		add, remove := known.missing(s.elements, got), known.missing(got, s.elements)
 		if s.interval && len(add)+len(remove) > 0 {
-			// The kernel refuses some changes of single ends: all intervals are written again.
+			// The kernel refuses some changes of single ends of intervals, so all intervals are
+			// written again.
 			add, remove = known.missing(s.elements, nil), known.missing(got, nil)
 		}
 		if len(add) > 0 {
@@ -137,7 +138,8 @@ func (p parts) missing(a, b union) (out []string) {
 		}
 		out = append(out, p.less(part, before)...)
 	}
-	// Sorted by address: the kernel refuses starts of intervals without their ends.
+	// Keys are sorted by address, because the kernel refuses starts of intervals without their
+	// ends.
 	slices.SortFunc(out, func(a, b string) int {
 		return cmp.Or(cmp.Compare(a[1:], b[1:]), cmp.Compare(a[0], b[0]))
 	})
@@ -145,7 +147,7 @@ func (p parts) missing(a, b union) (out []string) {
 	return slices.DeleteFunc(slices.Compact(out), b.has)
 }
 
-// less returns the keys of a part that are not in another.
+// less returns the keys of part a that are not in part b.
 func (p parts) less(a, b elements) (out []string) {
 	both := [2]uintptr{reflect.ValueOf(a).Pointer(), reflect.ValueOf(b).Pointer()}
 	if both[0] == both[1] {
@@ -180,7 +182,8 @@ func (want *content) update(s *state, d *difference, cached *fragments) *state {
 	for _, name := range d.delChains {
 		delete(s.chains, name)
 	}
-	// Sets that stay are replaced too: the next diff does not compare parts that are identical.
+	// Sets that stay are replaced too, so the next diff finds identical parts without comparing
+	// keys.
 	for name, set := range want.sets {
 		s.sets[name] = set.elements
 	}

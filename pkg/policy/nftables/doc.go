@@ -11,8 +11,8 @@
 // It promises:
 //   - A pod that is in no group's set of members is mute. That holds regardless of what is deleted:
 //     a group, a member, a set that another program flushed.
-//   - A second table, kubeveil_stamp (stamp.go), drops a pod's packet that the first did not
-//     judge. A program that deletes or flushes the first opens nothing.
+//   - A second table, kubeveil_stamp (stamp.go), drops a pod's packet that the first did not judge.
+//     So a program that deletes or flushes the first table opens no connection.
 //   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
 //     elements are made before it (slice.go).
 //   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
@@ -26,8 +26,8 @@
 // NetworkPolicies that share ports or peers are one rule (groups.go). Many lines that share neither
 // are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the plan.
 //
-// Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
-// command of the node, cost time in proportion to the table.
+// The table has no anonymous sets and no verdict maps. With them, a change of one pod, or any nft
+// command on the node, would take time in proportion to the table.
 //
 // Drops are logged to nflog with a limit per pod (logrule.go), and counted without one.
 //

@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
-// The kernel looks up the sets of each rule that is written, one after the other in a list of all.
+// For each written rule, the kernel finds each set of the rule by a search of the list of all sets.
 // The two chains that lead to the groups have a rule per group and family, and change with each
 // group. So a chain that stays keeps the rules that stay.
 
@@ -23,7 +23,7 @@ type placed struct {
 	before []byte
 }
 
-// edit turns the rules of a chain into others.
+// edit is a change of a chain's rules.
 type edit struct {
 	remove [][]byte // handles
 	add    []placed // in the order in which they are written
@@ -66,8 +66,8 @@ func editOf(have []listed, want []rule) (e edit, ok bool) {
 	return e, true
 }
 
-// findEdits reads the rules of the chains that stay and finds their edits for the content.
-// A chain without an edit is written as a whole: another program changed it.
+// findEdits reads the rules of the chains that stay and finds their edits for the content. A chain
+// without an edit is written as a whole, because another program changed it.
 func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content, cached *fragments) error {
 	d.edits = map[string]edit{}
 	for _, name := range d.refill {

@@ -13,11 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Flows of UDP and SCTP have no handshake that conntrack insists on. When such a flow is revoked,
-// an answer that is on its way would open it again from its other end, and all that follows would
-// belong to a known connection. So the chain answers drops first packets with the ends of an
-// answer. It is behind the rule for known connections: if the client may open the flow again, its
-// answers pass. Answers of the node's own processes come by the chain processes.
+// Conntrack does not require a handshake for flows of UDP and SCTP. When such a flow is revoked, an
+// answer that is on its way would open it again from the server's end, and all later packets would
+// belong to a known connection. So the chain answers drops first packets with the addresses and
+// ports of such an answer. It follows the rule for known connections: if the client may open the
+// flow again, its answers pass. Answers of the node's own processes pass the chain processes
+// instead.
 
 // Chains that post sends packets to.
 const (
@@ -25,19 +26,19 @@ const (
 	answers   = "answers"
 )
 
-// AnswersDropped is the time for which answers to an ended flow are dropped: as long as conntrack
-// remembers a flow of UDP that nothing has answered (nf_conntrack_udp_timeout).
+// AnswersDropped is the time for which answers to an ended flow are dropped. It is the time for
+// which conntrack remembers a UDP flow without an answer (nf_conntrack_udp_timeout).
 const AnswersDropped = 30 * time.Second
 
-// Answer is the ends and the protocol of answers to a flow of UDP or SCTP.
+// Answer holds the addresses, ports and protocol of answers to a flow of UDP or SCTP.
 type Answer struct {
 	Src, Dst netip.AddrPort
 	Proto    policy.Proto
 }
 
-// DropAnswers makes the table drop these answers for AnswersDropped. Answers of earlier calls are
-// no longer dropped. c must be a connection of the table's network namespace. DropAnswers may run
-// concurrently with the methods of PolicyTable.
+// DropAnswers makes the table drop these answers for AnswersDropped. They replace the answers of
+// earlier calls, which are no longer dropped. c must be a connection of the table's network
+// namespace. DropAnswers may run concurrently with the methods of PolicyTable.
 func DropAnswers(c *nfnl.Conn, list []Answer) error {
 	keys := make([][]string, len(families))
 	for _, a := range list {

@@ -11,10 +11,10 @@ import (
 )
 
 // The kernel numbers the ruleset of a network namespace: each transaction of any program adds one
-// to the generation. While the generation is the one that PolicyTable recorded, nothing has to be
-// read.
+// to the generation. While the kernel has the generation that PolicyTable recorded, PolicyTable
+// need not read the table.
 
-// generation returns the number of the ruleset, which is never 0.
+// generation returns the kernel's generation of the ruleset, which is never 0.
 func generation(c *nfnl.Conn) (n uint32, err error) {
 	var request nfnl.Messages
 	request.Begin(kindOf(unix.NFT_MSG_GETGEN), 0, unix.AF_UNSPEC)

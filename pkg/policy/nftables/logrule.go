@@ -11,15 +11,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// LogBytes is how much of a packet is logged: two IPv6 headers with options, and ports.
+// LogBytes is the number of bytes of a packet that are logged. Two IPv6 headers with options, and
+// ports, fit in.
 const LogBytes = 128
 
-// bucket is a limit of logged packets per second, and how many may come at once.
+// bucket is a limit of logged packets: rate per second, burst at once.
 type bucket struct{ rate, burst uint32 }
 
 // Limits of logged packets of one chain. The rates and bursts of all sources together are 200, so
-// no second has more. Each pod of the cluster has a share, for all chains together: a pod that is
-// often denied does not hide others. Sources outside are unbounded, so they share one limit.
+// no second has more. Each pod of the cluster has a share, for all chains together, so that a pod
+// that is often denied does not hide others. Sources outside are unbounded, so they share one
+// limit.
 var (
 	logShare   = bucket{2, 10}
 	logFamily  = bucket{40, 40}
@@ -77,8 +79,8 @@ func (b bucket) limit() expr.Any {
 // match matches packets within the limit.
 func (b bucket) match() match { return match{b.text(), encode(b.limit())} }
 
-// fromInside matches packets that come in by a pod's link or out of a tunnel, or all others with
-// CmpOpNeq. The groups of the two differ in one bit.
+// fromInside matches packets that come in by a pod's link or out of a tunnel. With CmpOpNeq it
+// matches all others. The link groups of pods and tunnels differ in one bit.
 func fromInside(op expr.CmpOp) match {
 	const mask uint32 = ^(abi.PodGroup ^ abi.TunnelGroup)
 	name := "iifgroup"
@@ -94,7 +96,7 @@ func fromInside(op expr.CmpOp) match {
 	)}
 }
 
-// loggedSet returns the set of the sources with their shares.
+// loggedSet returns the set to which rules add sources with their shares.
 func (f family) loggedSet() *set {
 	return &set{key: f.addr, elements: union{{}}, timeout: loggedFor, room: loggedRoom}
 }

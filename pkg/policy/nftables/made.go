@@ -113,7 +113,7 @@ func partsOf(byFamily []*set) []elements {
 	return out
 }
 
-// copy returns a copy whose parts can be set: the sets of a content are never changed.
+// copy returns a copy whose parts may be changed. The sets of a content must not change.
 func (m *made) copy() *made {
 	out := &made{byFamily: make([]*set, len(m.byFamily))}
 	for f, s := range m.byFamily {

@@ -39,7 +39,7 @@ func (d *digest) add(text []byte) {
 
 var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
-// ask begins a dump of a table's objects.
+// ask returns a request to dump a table's objects.
 func ask(message uint16, table string) *nfnl.Messages {
 	var t transaction
 	t.begin(message, 0, table)
@@ -101,7 +101,7 @@ func read(c *nfnl.Conn) (*state, error) {
 func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 	out := map[string]summary{}
 	err := dump(c, ask(unix.NFT_MSG_GETCHAIN, table), func() { clear(out) }, func(b []byte) {
-		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // The dump has others.
+		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // The dump has all tables.
 			out[nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_NAME))] = summary{hook: hookOf(b)}
 		}
 	})
@@ -122,8 +122,8 @@ func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 
 // readRules calls each with the handle and the comment of every rule of a chain, which are valid
 // until it returns. begin is called before the first, and again when the dump starts over. Rules
-// are read chain by chain: for each part of an answer, the kernel searches the place where the last
-// part ended.
+// are read chain by chain, because for each part of an answer the kernel searches again for the
+// place where the last part ended.
 func readRules(c *nfnl.Conn, table, chain string, begin func(), each func(handle, text []byte)) error {
 	request := ask(unix.NFT_MSG_GETRULE, table)
 	request.String(unix.NFTA_RULE_CHAIN, chain)

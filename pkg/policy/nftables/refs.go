@@ -1,8 +1,8 @@
 package nftables
 
-// counts holds the sets that the rules of all chains look up, by name, each with the number of its
-// chains. The zero value is empty. A change costs time in proportion to the chains that are added
-// and removed.
+// counts holds the sets that the rules of all chains look up, by name, each with the number of
+// chains that look it up. The zero value is empty. A change costs time in proportion to the chains
+// that are added and removed.
 type counts struct {
 	references
 	ofPorts, ofPeers, ofUnions, ofBoxes map[string]int

@@ -21,7 +21,7 @@ import (
 //	                                       └ from outside: the quoted packet went outside
 //
 // These hooks are before source NAT, so source and quote have the addresses of the real ends. Only
-// IPVS translates before: errors of the pods behind its services are dropped. Errors that this
+// IPVS translates earlier, so errors of the pods behind its services are dropped. Errors that this
 // node's own stack makes pass the chain processes instead.
 
 // Chains of related packets; the last two have the suffix of a family.
@@ -48,7 +48,8 @@ func addRelated(to map[string]*chain) {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{unix.IPPROTO_ICMP}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{unix.IPPROTO_ICMPV6}},
 	)}
-	// The helper of a connection that was allowed expects this one.
+	// A related packet that is not ICMP opens a connection that the helper of an allowed connection
+	// expects.
 	rules := []rule{notICMP.verdict(expr.VerdictAccept, "")}
 	for _, f := range families {
 		is := match{"meta nfproto " + f.name, f.is().exprs}

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// rule is a rule, encoded, and its text, which is its comment in the kernel.
+// rule is an encoded rule and its text, which is the rule's comment in the kernel.
 type rule struct {
 	text  string
 	exprs []byte
@@ -52,8 +52,8 @@ func countDrop(counter string) rule {
 // the server's direction.
 //
 // Segments that another program exempts from conntrack (notrack) never belong to a known
-// connection. Each of them is judged by address and port, so it needs no rule about its connection.
-// NodeLocal DNSCache exempts its own address so.
+// connection. Each of them is judged by address and port, so this rule leaves them out. NodeLocal
+// DNSCache exempts the segments of its own address in this way.
 func dropMidstream() rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
 	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
@@ -67,7 +67,7 @@ func dropMidstream() rule {
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
 			Mask: []byte{opens}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
-		// This comes last: only segments that do not open a connection pay for it.
+		// This check comes last, so that only segments that do not open a connection pay for it.
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(untracked)},
@@ -99,8 +99,8 @@ var families = []family{
 		"ended6", "same6", "inside6", "nodes6", "logged6", nftables.TypeIP6Addr},
 }
 
-// Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
-// unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
+// Registers of a lookup. A concatenated key begins in firstRegister and continues in the next
+// registers of 4 bytes each: unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
 const firstRegister = 8
 
 // is returns a match for packets of the family. Its text is empty: the field that follows names it.
@@ -189,7 +189,7 @@ func toPorts(i policy.Interval) match {
 // Bits of ct state (NF_CT_STATE_BIT).
 const stateEstablished, stateRelated = 1 << 1, 1 << 2
 
-// known matches packets of connections that were judged.
+// known matches packets of established connections, whose first packet was judged.
 func known() match { return inState("established", stateEstablished) }
 
 // related matches packets that the kernel relates to known connections: ICMP errors about them, and
@@ -218,7 +218,7 @@ func byHostProcess() match {
 	)}
 }
 
-// toNode matches packets to this node itself: only at input do packets have no output link.
+// toNode matches packets to this node itself. Only at input do packets have no output link.
 func toNode() match {
 	return match{"oif 0", encode(
 		&expr.Meta{Key: expr.MetaKeyOIF, Register: firstRegister},

@@ -10,8 +10,8 @@ import (
 // The kernel holds the lock of nftables for a whole transaction. All other programs that change
 // rules on the node wait: an ADD of a pod, the guard, kube-proxy. So new sets with many elements
 // are made before the transaction that refers to them, a slice at a time. Packets see the old plan
-// until that transaction. A daemon that dies before leaves sets that nothing refers to; the next
-// one completes or deletes them.
+// until that transaction. If the daemon dies before that transaction, unused sets remain. The next
+// daemon completes or deletes them.
 
 const (
 	// sliceElements bounds the elements of a slice.

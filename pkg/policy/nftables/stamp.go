@@ -21,10 +21,10 @@ import (
 //	postrouting 95, input 101   the table that judges: stamp, then judge
 //	postrouting 96, input 102   a stamp: take it off; a pod's packet without a stamp: drop
 //
-// Packets of the node's own processes at postrouting, and those that no pod sent at input, pass
-// both chains without a stamp: encrypted ones are most of them. The stamp comes next, so no packet
-// that was judged and not dropped leaves the chain without one, known connections included. Both
-// tables are written in one transaction.
+// Packets of the node's own processes at postrouting, and packets that no pod sent at input, pass
+// both tables without a stamp. Most of these are encrypted. The rule that stamps follows, before
+// any rule that judges. So each other packet that is not dropped leaves the chain with a stamp,
+// also those of known connections. Both tables are written in one transaction.
 
 // unstamped is the drop reason of packets that were not judged.
 const unstamped = "policy_unstamped"
@@ -53,7 +53,7 @@ func stampChains() []stampChain {
 			Mask: binaryutil.NativeEndian.PutUint32(abi.PolicyMark), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
 	)}
-	// Setting a mark costs more than comparing it, and another program's is rare.
+	// Setting a mark costs more than comparing it, and a mark of another program is rare.
 	clear := rule(has.and(clears))
 	takes := has.and(clears).verdict(expr.VerdictReturn, "")
 	drops := drop(unstamped)
@@ -80,7 +80,7 @@ func stampChains() []stampChain {
 	}
 }
 
-// isReply matches answers to the connections of another end.
+// isReply matches packets in the reply direction of their connection.
 func isReply() match {
 	const reply = 1 // IP_CT_DIR_REPLY
 	return match{"ct direction reply", encode(
@@ -115,7 +115,7 @@ var stampWanted = sync.OnceValue(func() map[string]summary {
 	return out
 })
 
-// whole reports whether the table is as it should be.
+// whole reports whether the table has exactly the wanted chains and rules.
 func (s stampState) whole() bool { return maps.Equal(s.chains, stampWanted()) }
 
 // readStamp reads the table. A table that is dormant or lacks its counter is not whole.

@@ -18,14 +18,14 @@ import (
 type PolicyTable struct {
 	mu    sync.Mutex
 	maker maker
-	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
-	// it closes a socket of nftables.
+	// conn stays open, because before the kernel closes a socket of nftables it finishes all
+	// pending deletions, which takes about 10 ms.
 	conn *nfnl.Conn
 	// have is the content of the table in the kernel; read reports whether it is known.
 	have *state
 	read bool
-	// generation is the ruleset's generation at which have was true; 0 means that it is not known.
-	// compare reports whether another program may have changed the table since.
+	// generation is the ruleset's generation for which have is correct; 0 means that it is not
+	// known. compare reports whether another program may have changed the table since.
 	generation uint32
 	compare    bool
 	// reads counts the reads of elements.
@@ -59,7 +59,8 @@ func (t *PolicyTable) openLocked() (*nfnl.Conn, error) {
 	return t.conn, nil
 }
 
-// failedLocked marks the table as not known, and closes a connection that may hold unread answers.
+// failedLocked marks the table's content as not known, and closes the connection, which may hold
+// unread answers.
 func (t *PolicyTable) failedLocked() {
 	t.read = false
 	if t.conn != nil {
@@ -69,7 +70,7 @@ func (t *PolicyTable) failedLocked() {
 }
 
 // Forget makes the next Apply read the kernel if any program changed the ruleset since the table
-// was read: that change may concern the table.
+// was read. That change may concern the table.
 func (t *PolicyTable) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +156,7 @@ func (t *PolicyTable) readLocked(c *nfnl.Conn) error {
 	return nil
 }
 
-// tries bounds how often Apply reads the kernel again because the table was not as expected: a
+// tries bounds how often Apply reads the kernel again because the table was not as expected. A
 // plugin may remove a member at the same time.
 const tries = 3
 
@@ -163,11 +164,13 @@ const tries = 3
 type Result struct {
 	// Changes is the number of written chains, sets and elements; 0 if the plan was in force.
 	Changes int
-	// Shrinks reports whether less may be allowed than before: known connections have to be judged.
+	// Shrinks reports whether less may be allowed than before, so that known connections have to be
+	// judged.
 	Shrinks bool
 }
 
-// Apply makes the kernel enforce the plan. After an error the kernel enforces what it did before.
+// Apply makes the kernel enforce the plan. After an error the kernel still enforces the previous
+// plan.
 func (t *PolicyTable) Apply(plan *policy.Plan) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -249,7 +252,7 @@ func Remains() (remains bool, err error) {
 	return remains, err
 }
 
-// with opens a connection for f.
+// with calls f with a new connection to the kernel, and closes it.
 func with(f func(*nfnl.Conn) error) error {
 	c, err := nfnl.Open()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// behindAdmin ends the name of the chain that follows the Admin tier of another.
+// behindAdmin is the suffix of the chain that a packet enters after the Admin tier. The name before
+// it is the name of the chain with that tier.
 const behindAdmin = "_np"
 
 // tier returns the rules of a tier for packets of the family, in the order of its lines. Packets
@@ -49,8 +50,8 @@ func (f family) unknownPeer(d policy.Direction) match {
 		encode(&expr.Lookup{SourceRegister: firstRegister, SetName: known, Invert: true}))}
 }
 
-// shrinks reports whether less may be allowed than before. Where a tier denies, a new element may
-// also cause that.
+// shrinks reports whether less may be allowed than before. If a tier denies, even a new element of
+// a set may allow less.
 func (d *difference) shrinks(want *content) bool {
 	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
 		return true

@@ -32,9 +32,10 @@ const (
 	priorityInput = 101
 )
 
-// chain is a chain of the table. Other chains go to a chain without a hook.
+// chain is a chain of the table. A chain without a hook is reached from other chains only.
 type chain struct {
-	// make makes the rules. There are many, and only writing and comparing needs them.
+	// make makes the rules. They are made on demand, because there are many and only writing and
+	// comparing needs them.
 	make     func(*fragments) []rule
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
@@ -128,7 +129,7 @@ type maker struct {
 	sets       map[string]*made
 	from       policy.SetMap
 	dependents map[string][]string
-	// boxed makes boxes of all lines that can be boxes, for tests.
+	// boxed makes the maker turn all lines that can be boxes into boxes, for tests.
 	boxed bool
 	// options are the options of the plan that chains were made for.
 	options policy.Options
@@ -321,7 +322,7 @@ func isNamed(name string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(name, unionPrefix), "n")
 }
 
-// isMembers reports whether the plugin writes the set too.
+// isMembers reports whether the set holds members of a group, which the CNI plugin writes too.
 func isMembers(name string) bool {
 	return strings.HasPrefix(name, abi.NFTMembers4) || strings.HasPrefix(name, abi.NFTMembers6) ||
 		name == abi.NFTSelf4 || name == abi.NFTSelf6

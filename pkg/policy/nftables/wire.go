@@ -16,7 +16,7 @@ import (
 // or none of them. The zero value is ready.
 type transaction struct{ nfnl.Messages }
 
-// begin begins a message; the attribute with the table's name is the first of all messages.
+// begin begins a message. The table's name is the first attribute of every message.
 func (t *transaction) begin(message, flags uint16, table string) {
 	const nameOfTable = 1 // NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, …
 	t.Begin(kindOf(message), flags, unix.NFPROTO_INET)

@@ -17,10 +17,10 @@ const (
 	// namespace. Pods that the same policies select share chains.
 	MaxNamespaceLines = 65536
 	// MaxNodeLines bounds the lines and ranges of all namespaces. Beyond it, the largest policies
-	// of the namespace with most lines deny.
+	// of the namespace with most lines deny everything.
 	MaxNodeLines = 4 * MaxNamespaceLines
 	// MaxElements bounds the addresses, ranges and boxes in all sets of the kernel. Beyond it, the
-	// largest policies of the namespace with most elements deny.
+	// largest policies of the namespace with most elements deny everything.
 	MaxElements = 1 << 20
 )
 
@@ -91,9 +91,9 @@ func (p *Planner) budget() (denied bool) {
 	return denied
 }
 
-// budgetElements is budget for the elements of sets, once they are filled. It makes at most `most`
-// policies of one namespace deny. Each turn makes all chains of their pods again. So the caller
-// doubles most, and a namespace with many small policies takes few turns.
+// budgetElements is like budget, for the elements of filled sets. It makes at most `most` policies
+// of one namespace deny. After each call all chains of their pods are made again. So the caller
+// doubles most for each call, and a namespace with many small policies takes few calls.
 func (p *Planner) budgetElements(most int) (denied bool) {
 	if p.elementsTold <= MaxElements {
 		return false

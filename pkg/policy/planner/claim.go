@@ -21,8 +21,8 @@ func (p *Planner) addrs(pod *policy.Pod) []netip.Addr {
 	return pod.Addrs
 }
 
-// claim records that the pod has its addresses. An address that another pod has too leaves the
-// sets.
+// claim records that the pod has its addresses. An address that several pods have is removed from
+// the sets of peers.
 func (p *Planner) claim(pod *policy.Pod) {
 	if pod.HostNetwork || pod.Finished {
 		return

@@ -54,7 +54,8 @@ func newCopyCounts() copyCounts {
 	return copyCounts{byChain: map[string]copies{}, unions: map[string]int{}, sets: map[string]int{}}
 }
 
-// elements returns the most elements that a set of this name and size has in the kernel.
+// elements returns an upper bound of the elements that the kernel holds for a set of this name and
+// size.
 func (n *copyCounts) elements(set string, size int) int { return size * (1 + n.sets[set]) }
 
 // countCopies adds the copies of a chain, or subtracts them if by is -1. It updates elementsTold.

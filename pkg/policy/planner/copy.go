@@ -11,7 +11,7 @@ import (
 )
 
 // Copy returns a Planner with the same objects, to try changes on. It makes the same plans. The two
-// share objects and nothing that either of them changes.
+// Planners share only objects that neither of them changes.
 func (p *Planner) Copy() *Planner {
 	q := New(p.node)
 	q.options, q.own, q.nodes = p.options, slices.Clone(p.own), maps.Clone(p.nodes)

@@ -1,10 +1,11 @@
 // Package planner makes a policy.Plan of pods, namespaces and policies, and keeps it up to date.
 //
-// A Plan costs what changed since the last one: chains change when policies do, and a pod changes
-// only the sets that may select it. A Set, Chain or Group that did not change keeps its pointer.
+// A Plan takes time in proportion to the changes since the last one: chains change when policies
+// do, and a pod changes only the sets that may select it. A Set, Chain or Group that did not change
+// keeps its pointer.
 //
-// It is larger than most packages: sets, chains and budgets are steps of one plan, which compares
-// pointers to find what did not change.
+// It is larger than most packages, because sets, chains and budgets are steps of one plan. Each
+// step compares pointers to find what did not change.
 //
 // Start reading at Planner.Plan.
 package planner

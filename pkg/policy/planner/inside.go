@@ -16,7 +16,8 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 }
 
-// setInside makes the ranges of all addresses of pods and nodes. Plans keep the old slice.
+// setInside sets inside to a new slice with the ranges of all addresses of pods and nodes. Earlier
+// plans keep the old slice.
 func (p *Planner) setInside() {
 	inside := make([]policy.Range, 0, len(p.nodeAddrs)+len(p.prefixes))
 	for _, a := range p.nodeAddrs {

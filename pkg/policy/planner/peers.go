@@ -10,13 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// members is a set that is kept up to date.
+// members is a set of peers that the Planner keeps up to date.
 type members struct {
 	def *compile.Definition
 	// pods are the pods in the set, with what they contribute. All nodes share one entry with an
 	// empty Name.
 	pods map[policy.Name]contribution
-	// frozen is nil when pods changed since.
+	// frozen is the last result of freeze; nil if the set has changed since.
 	frozen *policy.Set
 	// name is the name of the set.
 	name string
@@ -174,7 +174,7 @@ func (p *Planner) contributes(d *compile.Definition, pod *policy.Pod) (c contrib
 	return c
 }
 
-// freeze returns the set as it is.
+// freeze returns the set with its present content.
 func (s *members) freeze() *policy.Set {
 	set := &policy.Set{Name: s.name, Kind: s.def.Kind}
 	if s.def.Kind == policy.KindBlock {

@@ -11,18 +11,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/compile"
 )
 
-// Planner holds the objects and makes plans from them. Its methods must not be called
-// concurrently. Make one with NewPlanner. The caller must not change objects after it passed them.
+// Planner holds the objects and makes plans from them. Its methods must not be called concurrently.
+// Make one with New. The caller must not change objects after it passed them.
 type Planner struct {
 	node       string
 	namespaces map[string]*policy.Namespace
 	pods       map[policy.Name]*policy.Pod
 	podsByNS   map[string]map[policy.Name]*policy.Pod
-	// claims holds one pod for each address, a peer or not. shared holds the other pods of an
-	// address that several pods have.
+	// claims holds one pod for each address, whether the pod can be a peer or not. shared holds the
+	// other pods of an address that several pods have.
 	claims map[netip.Addr]*policy.Pod
 	shared map[netip.Addr]map[policy.Name]*policy.Pod
-	// policies by namespace.
+	// policies holds the NetworkPolicies by namespace and name.
 	policies map[string]map[string]*compile.Namespaced
 	// cluster holds the ClusterNetworkPolicies, and order holds them in the order of evaluation.
 	cluster map[string]*compile.Cluster
@@ -122,7 +122,7 @@ func (p *Planner) refreshAll(namespace string) {
 	for _, pod := range p.podsByNS[namespace] {
 		p.refresh(pod)
 	}
-	if len(p.cluster) > 0 { // whose subjects depend on the labels
+	if len(p.cluster) > 0 { // Their subjects depend on the labels of namespaces.
 		p.dirtyAll(namespace)
 	}
 }
@@ -294,7 +294,7 @@ func (p *Planner) arrange(regrouped bool) policy.SetMap {
 	return p.freeze()
 }
 
-// freeze returns the sets as they are.
+// freeze returns the sets with their present content.
 func (p *Planner) freeze() policy.SetMap {
 	sets := map[string]*policy.Set{}
 	froze := func(name string, s *members) {

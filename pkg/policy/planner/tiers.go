@@ -114,7 +114,8 @@ func addCluster(selecting []*compile.Cluster, doubts []bool, pod *policy.Pod,
 }
 
 // bound makes a chain that is too large deny everything, and returns the problem. If the Admin tier
-// had lines, it denies instead of them, because a NetworkPolicy may leave the pod's own node open.
+// has lines, one line that denies everything replaces them, because a NetworkPolicy may leave the
+// pod's own node open.
 func (j *judged) bound(d policy.Direction, defs map[string]*compile.Definition) string {
 	problem := ""
 	switch {

@@ -152,7 +152,7 @@ func (p *Planner) ShowPod(name policy.Name, inForce *policy.Plan) (*policy.PodVi
 	return v, nil
 }
 
-// side returns one direction of a pod.
+// side returns the view of one direction of a pod.
 func (p *Planner) side(pod *policy.Pod, m *policy.Member, d policy.Direction,
 	plan *policy.Plan) (v policy.SideView) {
 	if c := plan.Chains[plan.Groups[m.Group].Chains[d]]; c != nil {
@@ -197,7 +197,7 @@ func (p *Planner) tierView(pod *policy.Pod, m *policy.Member, tier policy.Tier, 
 }
 
 // peerWords returns the peers of a set in words, and the number of their addresses; -1 means all
-// addresses, or ranges. A nil definition means all peers.
+// addresses, or ranges of addresses. A nil definition means all peers.
 func peerWords(def *compile.Definition, s *policy.Set) (words string, members int) {
 	if def == nil {
 		return "anywhere", -1

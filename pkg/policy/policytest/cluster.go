@@ -152,7 +152,7 @@ func drawClusterPolicy(t *rapid.T) policy.ClusterPolicy {
 	return c
 }
 
-// ranges are the ranges from which a World takes some.
+// ranges are the prefixes from which a World draws its Ranges.
 var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 	netip.MustParsePrefix("198.18.0.4/30"), netip.MustParsePrefix("fd42::/126"),
 	netip.MustParsePrefix("fd42::4/126")}
@@ -185,7 +185,7 @@ func (w *World) changeCluster(t *rapid.T, p *planner.Planner) {
 		w.Cluster[c.Name] = c
 		p.PutClusterPolicy(c)
 
-		// Pods of unknown namespaces are mute, and would hide the rest.
+		// Pods of unknown namespaces are mute, so too many of them would hide other mistakes.
 		for _, name := range nsNames {
 			if _, has := w.Namespaces[name]; !has && rapid.IntRange(0, 9).Draw(t, "known") > 0 {
 				ns := policy.Namespace{Name: name, Labels: DrawLabels(t)}

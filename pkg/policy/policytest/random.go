@@ -18,7 +18,8 @@ var CompareAddrs = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-// A universe small enough that random objects meet. Outside are addresses that no pod has.
+// Random objects draw from these values. They are few, so that objects often match each other.
+// Outside are addresses that no pod has.
 var (
 	nsNames   = []string{"a", "b", "c"}
 	podNames  = []string{"p", "q", "r"}
@@ -159,7 +160,8 @@ func smallBlocks() (out []policy.Peer) {
 	return out
 }
 
-// smallSelectors select pods by both keys, in their own namespace or in those with one label.
+// smallSelectors returns peers that select pods by both keys, in the policy's own namespace or in
+// namespaces with one label.
 func smallSelectors() (out []policy.Peer) {
 	is := func(key, value string) policy.Requirement {
 		return policy.Requirement{Key: key, Values: []string{value}}

@@ -5,11 +5,12 @@
 //	node B: known connections ─► Seen ─┴─► Write ─► YAML with comments
 //
 // It promises:
-//   - What it writes allows no more than what was seen: by ports, and by labels, addresses of the
-//     outside or of nodes. Where labels select other pods too, a comment names one.
-//   - What cannot be written is a comment: pods without labels, unknown peers, and what is beyond a
-//     bound.
-//   - All that a node sent is quoted: it cannot end a comment or a line.
+//   - The policies allow only connections that were seen: their ports, and their peers by labels
+//     or, for nodes and the outside, by addresses. Where labels select other pods too, a comment
+//     names one of them.
+//   - A comment names what no policy can express: pods without labels, unknown peers, and
+//     connections beyond a bound.
+//   - All text that a node sent is quoted, so it cannot end a comment or a line.
 //
 // Start reading at Seen, then Write.
 package suggest

@@ -33,7 +33,7 @@ var volatile = []string{"pod-template-hash", "controller-revision-hash", "pod-te
 	"controller-uid", "job-name", "apps.kubernetes.io/", "batch.kubernetes.io/",
 	"statefulset.kubernetes.io/"}
 
-// Stable returns the labels that all pods of a workload share.
+// Stable returns the labels without those that differ between pods of one workload.
 func Stable(labels map[string]string) map[string]string {
 	stable := maps.Clone(labels)
 	maps.DeleteFunc(stable, func(key, _ string) bool {
@@ -59,7 +59,7 @@ type Peer struct {
 	Addr string `json:"addr,omitempty"`
 	// Node is the node that has the address; "" if none does.
 	Node string `json:"node,omitempty"`
-	// Unknown reports whether it is a pod's address and it is not known which pod's.
+	// Unknown reports whether the address belongs to a pod and it is not known to which.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
@@ -70,7 +70,7 @@ func (p Peer) key() string {
 	return "addr " + p.Addr
 }
 
-// Row is connections of pods with a peer.
+// Row counts the connections of pods with one peer, protocol and port.
 type Row struct {
 	Subject Pods `json:"subject"`
 	// Egress reports whether the pods opened them.
@@ -87,7 +87,7 @@ func (r Row) key() string {
 		r.Peer.key(), r.Protocol, string(rune(r.Port))}, "\n\n")
 }
 
-// Seen is what one node knows of the connections of a namespace's pods.
+// Seen holds the connections of a namespace's pods that one node knows.
 type Seen struct {
 	Node string `json:"node"`
 	Rows []Row  `json:"rows"`
@@ -125,7 +125,7 @@ func (c *Collector) Add(r Row) {
 	c.peers[subject]++
 }
 
-// Result returns what was counted, sorted.
+// Result returns the counted rows, sorted.
 func (c *Collector) Result() Seen {
 	s := c.Seen
 	s.Rows = sorted(c.rows)

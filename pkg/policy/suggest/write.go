@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// head is what every reader has to know.
+// head begins the output. It holds the caveats that apply to all suggested policies.
 const head = `# NetworkPolicies of namespace %s, suggested from known connections.
 # Read and change them before use.
 #

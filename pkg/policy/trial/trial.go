@@ -19,11 +19,11 @@ const Others = "others"
 type End struct {
 	// Name is the NAMESPACE/NAME of a pod, "node NAME", or the address.
 	Name string
-	// Unknown reports whether it is a pod's address and it is not known which pod's.
+	// Unknown reports whether the address belongs to a pod and it is not known to which.
 	Unknown bool
 }
 
-// Row is connections of one pod with one peer that change in the same way.
+// Row counts connections of one pod with one peer that change in the same way.
 type Row struct {
 	Pod string `json:"pod"`
 	// Direction is the direction whose policies decide, as the pod sees it.
@@ -31,7 +31,8 @@ type Row struct {
 	// Peer is the NAMESPACE/NAME of a pod, "node NAME", or an address.
 	Peer        string `json:"peer"`
 	PeerUnknown bool   `json:"peerUnknown,omitempty"`
-	// Protocol and Port are the ones of the server's end. They are empty in a row for Others.
+	// Protocol and Port are the protocol and port of the server. They are empty in a row for
+	// Others.
 	Protocol string `json:"protocol,omitempty"`
 	Port     uint16 `json:"port,omitempty"`
 	// Connections counts known connections, Drops samples of dropped packets.
@@ -47,7 +48,7 @@ type Row struct {
 type Result struct {
 	// Connections counts the known connections of the node's pods that were judged.
 	Connections int `json:"connections"`
-	// Same counts those that both plans allow, and Denied those that neither does.
+	// Same counts the connections that both plans allow, and Denied those that neither plan allows.
 	Same   int `json:"same"`
 	Denied int `json:"denied"`
 	// Unknown counts connections with an End that is Unknown.
@@ -56,15 +57,16 @@ type Result struct {
 	// them that the plan to try denies too.
 	Drops       int `json:"drops"`
 	DropsDenied int `json:"dropsDenied"`
-	// Ends are allowed now and would not be. Passes are denied now and would be allowed. Pods are
-	// in the order of their names, and rows of a pod by their counts, the largest first.
+	// Ends are connections that are allowed now and would be denied. Passes are denied now and
+	// would be allowed. Pods are in the order of their names, and rows of a pod by their counts,
+	// the largest first.
 	Ends   []Row `json:"ends"`
 	Passes []Row `json:"passes"`
 }
 
-// Config is what a Trial is made from.
+// Config holds the inputs of a Trial.
 type Config struct {
-	// Before is in force, After is tried.
+	// Before is the plan in force, After the plan to try.
 	Before, After *policy.Plan
 	// Own holds the addresses of this node.
 	Own map[netip.Addr]bool
@@ -120,8 +122,8 @@ func (t *Trial) Known(c policy.Known) {
 	}
 }
 
-// Dropped judges a first packet that was dropped. It does not count if the plan in force allows it:
-// policies have changed since.
+// Dropped judges a first packet that was dropped. It does not count a packet that the plan in force
+// allows, because policies have changed since the drop.
 func (t *Trial) Dropped(f policy.Flow) {
 	now := t.before.flow(f)
 	if now == policy.Allow {
@@ -145,7 +147,7 @@ func (t *Trial) Result() Result {
 // row returns the row of a flow that plan denies for the reason v.
 func (t *Trial) row(l list, plan *policy.Plan, j judge, f policy.Flow, v policy.Verdict) *Row {
 	d, own, peer := policy.Ingress, f.Dst, f.Src
-	egress := f // without the ingress of its destination
+	egress := f // judged without the ingress of its destination
 	egress.ToPod = false
 	if f.FromPod && j.flow(egress) != policy.Allow {
 		d, own, peer = policy.Egress, f.Src, f.Dst
@@ -162,17 +164,18 @@ func (t *Trial) row(l list, plan *policy.Plan, j judge, f policy.Flow, v policy.
 	return found
 }
 
-// list holds rows by pod.
+// list holds rows by the pod's name.
 type list map[string]map[identity]*Row
 
-// identity is what tells rows of a pod apart.
+// identity is the key of a row among the rows of a pod.
 type identity struct {
 	direction, peer, protocol, reason string
 	port                              uint16
 }
 
-// find returns the row with the identity of r, or of the pod's row for Others if the pod has
-// MaxRows already. isNew reports whether it was added.
+// find returns the row with the identity of r, and adds it if it is missing. If the pod has MaxRows
+// rows already, find returns the pod's row for Others. isNew reports whether it added a row with
+// the identity of r.
 func (l list) find(r Row) (found *Row, isNew bool) {
 	id := identity{r.Direction, r.Peer, r.Protocol, r.Reason, r.Port}
 	of := l[r.Pod]

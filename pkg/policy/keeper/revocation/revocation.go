@@ -33,36 +33,36 @@ func pauseAfter(took time.Duration) time.Duration {
 	return min(max(took, revokeEvery-took), revokeEvery)
 }
 
-// Revoker deletes known connections that are no longer allowed: the next packet of one is judged as
-// a first packet. Make one with New. Its methods may be called concurrently, except Once and Close.
+// Revoker deletes known connections that are no longer allowed, so that their next packet is judged
+// as a first packet. Make one with New. Its methods may be called concurrently, except Once and
+// Close.
 type Revoker struct {
 	wake chan struct{}
 	// Revoked counts the deleted connections.
 	Revoked atomic.Uint64
-	// ended has the flows without a handshake that were deleted, and until when the table drops
-	// answers to them that are on their way, see nftables.DropAnswers. Only Once uses ended,
-	// untold and conn.
+	// ended has the deleted flows without a handshake, each with the time until which the table
+	// drops late answers to it (see nftables.DropAnswers). Only Once uses ended, untold and conn.
 	ended map[nl.Connection]time.Time
-	// untold reports whether the table lacks some of these.
+	// untold reports whether the table may lack flows of ended.
 	untold bool
-	// conn is nil until it is needed. It stays open: closing it would delay the next transaction of
-	// nftables, see nfnl.
+	// conn is nil until it is needed. It stays open, because closing it would delay the next
+	// transaction of nftables (see nfnl).
 	conn *nfnl.Conn
 
 	mu sync.Mutex // guards what follows, and is held while connections are deleted
-	// plan is what is in force.
+	// plan is the plan in force.
 	plan *policy.Plan
 	// asked reports whether the known connections have to be judged.
 	asked bool
-	// failed is the error of the last time.
+	// failed is the error of the last call of Once.
 	failed error
 }
 
 // New returns a Revoker without a plan.
 func New() *Revoker { return &Revoker{wake: make(chan struct{}, 1)} }
 
-// Force calls apply, which brings a plan in force. No connection is deleted meanwhile: it could be
-// one that the new plan allows.
+// Force calls apply, which brings a plan in force. No connection is deleted meanwhile, because the
+// new plan may allow it.
 func (r *Revoker) Force(plan *policy.Plan, apply func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +84,8 @@ func (r *Revoker) Ask() {
 	}
 }
 
-// Begin revokes connections in the calling thread's network namespace until ctx ends. The caller
-// waits for ended then.
+// Begin revokes connections in the calling thread's network namespace until ctx ends. Then the
+// caller must wait until ended is closed.
 func (r *Revoker) Begin(ctx context.Context) (ended chan struct{}, err error) {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -161,7 +161,7 @@ func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
 	}
 	defer func() {
 		if err != nil {
-			// It may hold answers that were not read.
+			// The socket may hold answers that were not read.
 			err = errors.Join(err, r.Close())
 		}
 	}()
@@ -182,7 +182,7 @@ func (r *Revoker) revoke(plan *policy.Plan) (n int, err error) {
 	return n, errors.Join(err, err2)
 }
 
-// dropAnswers has the table drop the answers to flows that are about to be deleted. Answers to
+// dropAnswers makes the table drop the answers to flows that are about to be deleted. Answers to
 // flows that were deleted a short time ago are still dropped, if the flows are still denied.
 func (r *Revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	denied func(nl.Connection) bool) error {
@@ -214,7 +214,7 @@ func (r *Revoker) dropAnswers(ending iter.Seq[nl.Connection],
 	return err
 }
 
-// Close closes what Once has open. It must not run beside Once.
+// Close closes the socket of Once. It must not run concurrently with Once.
 func (r *Revoker) Close() error {
 	if r.conn == nil {
 		return nil
