@@ -11,26 +11,26 @@ func (b *Batch[K, V]) put(k K, v V) {
 	b.Values = append(b.Values, v)
 }
 
-// Changes are writes to the maps. Make them field by field in this order, each whole before the
-// next. The order within a field does not matter.
+// Changes are writes to the maps. The caller must make them field by field in this order, and
+// complete each field before the next. The order within a field does not matter.
 type Changes struct {
 	// Entries that no program reads yet.
 	Backends     Batch[uint32, Backend]
 	SourceRanges []SourceRangeKey
 	Members      Batch[MemberKey, Member]
-	// Entries that programs read change one frontend at a time. New frontends come before old
-	// ones go, so an address that moves to another service is always served.
+	// Entries that programs read change one frontend at a time. New frontends are written before
+	// old frontends are deleted, so an address that moves to another service is always served.
 	Frontends     Batch[FrontendKey, Frontend]
 	DropFrontends []FrontendKey
 	// Entries that no program reads any more.
 	LateMembers      Batch[MemberKey, Member]
 	DropMembers      []MemberKey
 	DropSourceRanges []SourceRangeKey
-	// MovedUDP reports that an address of UDP moves to another service or gets another policy,
-	// though no member of the former backends goes.
+	// MovedUDP reports whether a UDP address moves to another service or gets another policy
+	// although no member of its former backends is deleted.
 	MovedUDP bool
-	// Again reports that a service was refused for room that these changes free. Plan again
-	// after them.
+	// Again reports whether a service was refused for lack of room that these changes free. The
+	// caller must then call Plan again after them.
 	Again bool
 }
 

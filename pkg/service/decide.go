@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// kind is the field of the Service from which a frontend comes. Of two services, the one with the
-// lower kind gets the frontend.
+// kind is the field of the Service from which a frontend comes. If two services claim a frontend,
+// the service with the lower kind gets it.
 type kind uint8
 
 const (
@@ -39,7 +39,7 @@ type groupKey struct {
 	port     string
 	protocol Protocol
 	v6       bool
-	local    bool // those on this node only
+	local    bool // only backends on this node
 }
 
 // group holds the backends of a groupKey.
@@ -50,7 +50,7 @@ type group struct {
 	at       extent // count 0 where there are no backends
 }
 
-// decision is the result for one service, without regard to other services and to room.
+// decision is the result for one service. It does not consider other services and free room.
 type decision struct {
 	claims  []claim
 	groups  map[groupKey]*group
@@ -59,13 +59,13 @@ type decision struct {
 	refused []error
 }
 
-// compare returns a negative number if c gets the frontend that both claim.
+// compare returns a negative number if c, not o, gets the frontend that both claim.
 func (c claim) compare(o claim) int {
 	return cmp.Or(cmp.Compare(c.kind, o.kind), c.created.Compare(o.created),
 		cmp.Compare(c.owner.Namespace, o.owner.Namespace), cmp.Compare(c.owner.Name, o.owner.Name))
 }
 
-// here is what a decision needs besides the service.
+// here holds the facts about this node and cluster that a decision needs besides the service.
 type here struct {
 	node  string
 	zone  string // "" if the node has none
@@ -161,8 +161,8 @@ func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, 
 // hostPrefix is the prefix of the port of a hostGroup. No port of a service has such a name.
 const hostPrefix = "host "
 
-// hostGroup returns the group of one frontend for Host: each of these frontends has its own
-// servers.
+// hostGroup returns the group of one frontend for Host. Each such frontend has its own group,
+// because each has its own servers.
 func hostGroup(a netip.AddrPort) groupKey {
 	return groupKey{port: hostPrefix + a.String(), protocol: TCP, v6: a.Addr().Is6()}
 }
@@ -173,7 +173,7 @@ func (k groupKey) isHost() bool { return strings.HasPrefix(k.port, hostPrefix) }
 // isAPI reports whether a frontend in the maps is one of entry 0.
 func isAPI(k FrontendKey, f Frontend) bool { return k.Scope == Host || apiGroups[f.Group] }
 
-// apiServer adds the claims and groups of entry 0, which has room of its own.
+// apiServer adds the claims and groups of entry 0, which has reserved room.
 func (d *decision) apiServer(e *entry) {
 	frontends := slices.Clone(e.api.Frontends)
 	slices.SortFunc(frontends, netip.AddrPort.Compare)
@@ -221,7 +221,7 @@ func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
 	d.groups[key] = g
 }
 
-// seconds returns d in seconds, rounded up: 0 would mean no affinity.
+// seconds returns d in seconds, rounded up, because 0 would mean no affinity.
 func seconds(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
@@ -243,7 +243,7 @@ type candidate struct {
 	hints hint
 }
 
-// hint is what an endpoint's hints say about this node.
+// hint is a set of bits about an endpoint's hints and this node.
 type hint uint8
 
 const (
@@ -305,7 +305,7 @@ func rankOf(ep Endpoint) int {
 }
 
 // candidates returns the endpoints of a port, sorted, each once. An endpoint that moves between
-// slices is in both for a moment; the better state is the newer.
+// slices is in both for a moment. Its better state counts as the newer one.
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
 	for _, s := range e.slices {
@@ -382,8 +382,9 @@ func memberKey(group uint64, s Backend) MemberKey {
 	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
-// sourceSet returns the number of the set of e's source ranges of a family. It returns 0 only if e
-// has no range of any family: ranges of one family admit no client of the other.
+// sourceSet returns the number of the set of e's source ranges of a family. It returns 0, which
+// admits all clients, only if e has no ranges at all. Ranges of one family admit no client of the
+// other family.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {
 		return 0
@@ -401,7 +402,7 @@ func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	for _, r := range ranges {
 		text = append(text, r.String())
 	}
-	// The number depends on the content, so other content has another number.
+	// The number is a digest of the content, so sets with different content have different numbers.
 	set := digest(text)
 	for _, r := range ranges {
 		d.sources[sourceRangeKey(set, r)] = true
@@ -427,9 +428,9 @@ func family(v6 bool) string {
 	return "IPv4"
 }
 
-// digest returns the first 64 bits of the SHA-256 of a list of words, never 0. Two of a million
-// digests are equal with a probability of about one in thirty million. Those two
-// groups then share affinity only, and no client can cause it.
+// digest returns the first 64 bits of the SHA-256 of a list of words, but never 0. Among a million
+// digests, two are equal with a probability of about one in thirty million. Two such groups would
+// only share affinity, and no client can cause that.
 func digest(words []string) uint64 {
 	var b []byte
 	for _, w := range words {

@@ -14,16 +14,16 @@
 // It refuses SCTP, headless services and endpoints without a reachable address. If two services
 // claim one frontend, the kind of the address decides, then age, then name.
 //
-// It knows no clock, no kernel and no Kubernetes client. A Planner is for one goroutine.
+// It uses no clock, no kernel and no Kubernetes client. A Planner is for one goroutine.
 //
 // Invariants:
 //   - An extent of slots is written only while no frontend points to it.
 //   - A revision is never used twice.
 //   - Entry 0, the API server's own service, has slots and frontends that no other service takes.
-//   - Room that a round frees can be taken from the next round on.
+//   - Room that a round frees is available from the next round on.
 //
-// It is larger than most packages: one Plan decides which service has a frontend and where its
-// backends are. All kinds of addresses share the frontends, slots and limits.
+// It is larger than most packages, because one Plan decides which service has a frontend and where
+// its backends are, and all kinds of addresses share the frontends, slots and limits.
 //
 // Start with Planner.Plan in planner.go, then decide in decide.go.
 package service

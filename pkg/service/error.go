@@ -57,7 +57,7 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
 // ReservedError is an ErrReserved: Service claims Frontend by an external IP, a LoadBalancer IP or
-// a NodePort, but What is there.
+// a NodePort, but What already uses it.
 type ReservedError struct {
 	Service  Name
 	Frontend FrontendKey

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no block. A
-// frontend without room has no backend, so it is not translated. The next round tries again.
+// fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no such block
+// and use other slots. A frontend without room has no backends, so it is not translated. The next
+// round tries again.
 func (r *round) fitAPI(e *entry, want *decision) {
 	for key, g := range want.groups {
 		if r.keep(e, key, g) {
@@ -27,7 +28,7 @@ func (r *round) fitAPI(e *entry, want *decision) {
 			first = apiSlots / 2
 		}
 		// All blocks are held only after Apply failed in part three times in a row. Then the last
-		// block is used: a moment of mixed versions is better than no API server.
+		// block is used, because a moment of mixed versions is better than no API server.
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}

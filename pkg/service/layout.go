@@ -15,13 +15,13 @@ import (
 type Scope uint8
 
 const (
-	// Inside is for host processes, pods, and packets of either.
+	// Inside is for sockets and packets of host processes and pods.
 	Inside Scope = iota
 	// Outside is for packets of external clients, and for packets of other nodes' pods to an
 	// address of this node.
 	Outside
-	// Host is for TCP sockets of the node's own network namespace, except veild's probes. It comes
-	// before Inside. Without backends the address is not translated.
+	// Host is for TCP sockets of the node's own network namespace, except veild's probes. It is
+	// looked up before Inside. Without backends the address is not translated.
 	Host
 )
 
@@ -43,9 +43,9 @@ const (
 // Frontend is the value of a frontend. A frontend with Count 0 refuses connections.
 type Frontend struct {
 	// Revision is unique to this value. A program that has read a backend looks up the frontend
-	// again: the same revision proves that the backend belonged to this frontend.
+	// again. An unchanged revision proves that the backend belonged to this frontend.
 	Revision uint64
-	// Group is the key of affinity and members. It outlives changes of the backends.
+	// Group is the key of affinity and members. It stays the same when the backends change.
 	Group uint64
 	// Sources is the set of service_sources that must admit an external client; 0 admits any.
 	Sources uint64
@@ -67,8 +67,8 @@ type Backend struct {
 	Pad   uint32 // zero
 }
 
-// MemberKey is the key of the hash map service_members. It has the backends of groups with affinity
-// or of UDP. Programs that remember a backend find out there that it is gone.
+// MemberKey is the key of the hash map service_members, which has the backends of groups with
+// affinity or of UDP. Programs check there whether a backend that they remember still exists.
 type MemberKey struct {
 	Group uint64
 	Addr  [16]byte
@@ -135,12 +135,13 @@ func (k SourceRangeKey) set() uint64 { return binary.BigEndian.Uint64(k.Set[:]) 
 // Limits are the sizes of the maps, in entries.
 type Limits struct {
 	Frontends    uint32
-	BackendSlots uint32 // a power of two; backends of a service take the next one of their number
+	BackendSlots uint32 // a power of two; a group takes its number of backends, rounded up to one
 	Members      uint32
 	SourceRanges uint32
 }
 
-// DefaultLimits has room for 64k services and a million backends, which change while they are read.
+// DefaultLimits has room for 64k services and a million backends, and for their new versions during
+// changes.
 var DefaultLimits = Limits{
 	Frontends: 1 << 18, BackendSlots: 1 << 22, Members: 1 << 21, SourceRanges: 1 << 16,
 }
@@ -157,13 +158,13 @@ const (
 	MaxHostFrontends = 8
 
 	apiOrder  = 5
-	apiBlocks = 4 // of each family: two may be read after a half-made change, one is written
+	apiBlocks = 4 // per family: two may be read after an incomplete change, one is written
 	apiSlots  = 2 * apiBlocks << apiOrder
 )
 
 // Sizes returns how many entries of each map are in use once the changes of the last Plan are made.
-// BackendSlots counts allocated slots: the slots of entry 0, and for each group the next power of
-// two.
+// BackendSlots counts allocated slots: the slots of entry 0, and for each group its number of
+// backends rounded up to a power of two.
 func (p *Planner) Sizes() Limits {
 	free := p.room.slots
 	for _, x := range p.freed {

@@ -2,9 +2,9 @@ package service
 
 import "maps"
 
-// sweepLeft marks the entries of an earlier process that have no use for deletion. It walks all
-// maps. Entries of a service that does not fit stay. Until all services are listed, only entries of
-// entry 0 are deleted.
+// sweepLeft marks the unused entries of an earlier process for deletion. It walks all maps. Entries
+// of a service that does not fit stay. Until all services are listed, only entries of entry 0 are
+// deleted.
 func (r *round) sweepLeft() {
 	refused := make(map[uint64]bool)
 	for _, e := range r.waiting {
@@ -23,7 +23,7 @@ func (r *round) sweepLeft() {
 	kept := func(group uint64) bool {
 		return refused[group] || r.hold && !apiGroups[group] && !hosts[group]
 	}
-	sets := make(map[uint64][]*leftover) // who has a source set
+	sets := make(map[uint64][]*leftover) // the leftovers with each source set
 	for key, f := range r.frontends {
 		switch {
 		case len(r.claims[key]) > 0:
@@ -106,8 +106,8 @@ func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
 	}
 }
 
-// release frees the old entries of groups for which e lacked room and no longer does: e fits now,
-// or needs other groups.
+// release frees the old entries of groups for which e lacked room but no longer does, because e
+// fits now or needs other groups.
 func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	if r.sweep || len(lacked) == 0 {
 		return
@@ -123,14 +123,14 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	}
 	for key, g := range lacked {
 		if e.want.groups[key] != nil {
-			continue // the same number: it still lacks it
+			continue // the number is the same, so e still lacks room for this group
 		}
 		r.releaseGroup(g.id, e.now.groups[key], still)
 	}
 }
 
-// releaseGroup frees the old entries of one group. now is the group that has its number; still are
-// the source ranges in use.
+// releaseGroup frees the old entries of one group. now is the group that has this number now; nil
+// if none has. still holds the source ranges in use.
 func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]bool) {
 	if g := r.adopted[id]; g != nil {
 		r.free(g, &group{})

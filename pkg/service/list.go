@@ -13,9 +13,9 @@ const (
 )
 
 // List returns the services in force whose names follow after, sorted by name, at most one page.
-// The zero Name precedes all others. An empty list is the end. The views have counts of backends in
-// place of the backends. List calls ask for a few services at a time. So a service that is added or
-// deleted meanwhile may be in the list or not.
+// The zero Name precedes all others. An empty list means that no services follow. The views have
+// the counts of backends instead of the backends. List calls ask for a few services at a time. So a
+// service that is added or deleted meanwhile may be in the list or not.
 func List(after Name, ask func(func(*Planner)) error) ([]View, error) {
 	var names []Name
 	if err := ask(func(p *Planner) { names = p.names(after) }); err != nil {
@@ -71,7 +71,7 @@ func countEndpoints(e *entry, c claim) int {
 	if c.kind == kindAPIServer {
 		return len(e.now.groups[c.group].backends)
 	}
-	known := make(map[netip.AddrPort]bool) // an endpoint that moves is in two slices
+	known := make(map[netip.AddrPort]bool) // a moving endpoint is in two slices
 	for port, ep := range endpointsOf(e, c.group) {
 		known[netip.AddrPortFrom(ep.Addr.Unmap(), port)] = true
 	}

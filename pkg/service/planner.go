@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Planner holds the services and endpoints as they are, and knows the content of the maps. Put and
-// Delete only note a change; Plan decides about the noted services.
+// Planner holds the current services and endpoints, and the content of the maps. Put and Delete
+// methods only note a change. Plan decides about the noted services.
 type Planner struct {
 	here    here
 	limits  Limits
@@ -23,7 +23,7 @@ type Planner struct {
 	contested map[FrontendKey]bool
 	services  int // that are known
 	tunnels   []netip.AddrPort
-	// claims are in force. The first of a list has the frontend.
+	// claims are in force. The first claim of a list has the frontend.
 	claims map[FrontendKey][]claim
 
 	// The content of the maps, once the changes of the last Plan are made.
@@ -36,8 +36,8 @@ type Planner struct {
 	freed   []extent        // by the last Plan; they have no reader once its changes are made
 	apiHeld map[uint32]bool // blocks of entry 0 that are read
 
-	// The entries that an earlier process left and no service has claimed yet. After a sweep,
-	// left has those that stay because their service does not fit, by group.
+	// The entries that an earlier process left and that no service has claimed yet. After a sweep,
+	// left has the entries that stay because their service does not fit, by group.
 	sweep   bool
 	hold    bool
 	adopted map[uint64]*group // by id
@@ -53,15 +53,15 @@ type leftover struct {
 	sources   []SourceRangeKey
 }
 
-// entry is a service. Its parts come one by one, in any order.
+// entry is a service. Its object and its slices arrive separately, in any order.
 type entry struct {
 	name    Name
 	service *Service
 	slices  map[string]*Slice
 	api     *APIServer // of entry 0 only
 	now     decision   // in force
-	full    *FullError // why want is not in force yet; nil if now matches the parts
-	want    decision   // the decision for the parts, while full is set
+	full    *FullError // why want is not in force yet; nil if now is up to date
+	want    decision   // the current decision, while full is set
 }
 
 // apiName is entry 0. No namespace has an empty name.
@@ -127,8 +127,8 @@ func (p *Planner) DeleteSlice(service Name, slice string) {
 	}
 }
 
-// SetAPIServer sets entry 0. It always fits. The addresses of all its servers
-// are reserved.
+// SetAPIServer sets entry 0. It always fits. Other services cannot claim the addresses of its
+// servers as external addresses.
 func (p *Planner) SetAPIServer(a APIServer) {
 	p.entry(apiName).api = &a
 	p.reserve()
@@ -210,13 +210,13 @@ func (e *entry) hasZones() bool {
 	return false
 }
 
-// Hold(true) means that not all services are listed yet. Until Hold(false), Plan keeps the entries
-// that an earlier process left and no service claims. Entry 0 is an exception: it follows the API
-// servers before the first list.
+// Hold sets whether Plan keeps the entries that an earlier process left and that no service claims.
+// The caller holds them until all services are listed. Plan always updates entry 0.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
-// Problems returns what the last Plan could not do, sorted by text. Each is a *FullError, a
-// *ConflictError, a *ReservedError, a *PortError, or an ErrFull of a frontend for Host.
+// Problems returns the reasons why the last Plan could not serve services as requested, sorted by
+// text. Each is a *FullError, a *ConflictError, a *ReservedError, a *PortError, or an ErrFull of a
+// frontend for Host.
 func (p *Planner) Problems() []error {
 	var all []error
 	for _, e := range p.waiting {
@@ -243,7 +243,7 @@ func (p *Planner) Problems() []error {
 // MapContent is the content of the maps, as an earlier process left it.
 type MapContent struct {
 	Frontends    map[FrontendKey]Frontend
-	Backends     []Backend // from the first, at least as far as Frontends point
+	Backends     []Backend // slots from 0 on, at least up to the last one that Frontends use
 	Members      map[MemberKey]Member
 	SourceRanges []SourceRangeKey
 }
@@ -276,8 +276,8 @@ func (p *Planner) Adopt(s MapContent) {
 	p.sweep = true
 }
 
-// adoptExtent reserves the extent of a frontend. If it cannot be right, it reserves nothing, and
-// the frontend is written again.
+// adoptExtent reserves the extent of a frontend. If the extent is not valid, adoptExtent reserves
+// nothing, and the frontend is written again.
 func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
 	known := p.adopted[f.Group]

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Resize returns the state for maps of other sizes that serve the same frontends, and the number of
-// frontends without room. Extents keep their place unless it is beyond the end. Entry 0 always
-// fits. A frontend fits with all its slots, members and sources, or is left out.
+// Resize returns the content for maps of other sizes that serves the same frontends, and the number
+// of frontends without room. An extent keeps its place unless that is beyond the end of the new
+// map. Entry 0 always fits. A frontend fits with all its slots, members and sources, or is left
+// out.
 func (s MapContent) Resize(l Limits) (resized MapContent, without int) {
 	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots),
 		moved:  make(map[extent]extent),
@@ -48,7 +49,7 @@ func (r *resizing) order(a, b FrontendKey) int {
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
-// place allocates an extent for each one in use. Extents that can keep their place come first.
+// place allocates an extent for each extent in use. Extents that can keep their place come first.
 func (r *resizing) place() {
 	rest := make(map[extent]bool)
 	for _, f := range r.from.Frontends {

@@ -10,7 +10,7 @@ import (
 type round struct {
 	*Planner
 	Changes
-	whole   bool // not of entry 0 alone
+	whole   bool // false for a round of entry 0 alone
 	touched map[FrontendKey]bool
 	adding  map[FrontendKey]bool
 	gone    struct {
@@ -20,8 +20,8 @@ type round struct {
 	freed []extent
 }
 
-// Plan decides about the noted services and returns the changes for the maps. Make them before the
-// next Plan. If that fails, call Adopt with the content of the maps.
+// Plan decides about the noted services and returns the changes for the maps. The caller must make
+// them before the next Plan. If that fails, it must call Adopt with the content of the maps.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
 	for _, n := range r.due() {
@@ -64,7 +64,7 @@ func (r *round) end() Changes {
 	return r.Changes
 }
 
-// due returns the services that changed, and those that wait and may fit now, in order.
+// due returns the services that changed, and waiting services that may fit now, sorted by name.
 func (r *round) due() []Name {
 	names := slices.Collect(maps.Keys(r.dirty))
 	for n, e := range r.waiting {
@@ -76,7 +76,7 @@ func (r *round) due() []Name {
 	return names
 }
 
-// mayFit reports whether there is room now for what a service lacked.
+// mayFit reports whether there is now enough of the room that a service lacked.
 func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
 	case limitFrontends:
@@ -114,11 +114,12 @@ func (r *round) decideAgain(e *entry) {
 	}
 }
 
-// frontendsFor returns how many frontends services may have. Entry 0 may have old and new ones at
-// once.
+// frontendsFor returns the number of frontends that services may have. Entry 0 may need room for
+// its old and its new frontends at once.
 func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
 
-// fit allocates room for all of want, or for nothing. Entries that this round deletes still count.
+// fit allocates room for all of want. If there is not enough, it allocates nothing and returns the
+// reason. Entries that this round deletes still take room.
 func (r *round) fit(e *entry, want *decision) *FullError {
 	if e.api != nil {
 		r.fitAPI(e, want)

@@ -64,9 +64,9 @@ type Service struct {
 	HealthCheckNodePort uint16
 }
 
-// HasFamily reports whether the service may claim IPv6, or IPv4, addresses. A load balancer may
-// list addresses of both families; kube-proxy ignores other families than the service's too
-// (GetClusterIPByFamily in pkg/proxy/util).
+// HasFamily reports whether the service may claim IPv6 addresses or, if v6 is false, IPv4
+// addresses. A load balancer may list addresses of both families. Like kube-proxy, the table
+// ignores families that the service does not have (GetClusterIPByFamily in pkg/proxy/util).
 func (s *Service) HasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 ||
 		slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
@@ -82,12 +82,12 @@ func (s *Service) external() bool {
 	return len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0 || s.hasNodePort()
 }
 
-// Port is a port of a service. Name and Protocol together are unique in it.
+// Port is a port of a service. Name and Protocol together are unique in a service.
 type Port struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
-	// NodePort is served on this node's addresses; 0 means that there is none.
+	// NodePort is served on this node's addresses; 0 means that the port has no NodePort.
 	NodePort uint16
 }
 
@@ -111,7 +111,7 @@ type SlicePort struct {
 // Endpoint is a backend. The conditions have the meaning of discovery.k8s.io/v1. The caller sets
 // the defaults of absent conditions.
 type Endpoint struct {
-	// Addr is ignored if no other host can reach it.
+	// An endpoint whose Addr is not Reachable is ignored.
 	Addr netip.Addr
 	// Node is the name of its node; "" if that is not known.
 	Node                        string
@@ -128,8 +128,8 @@ type Hints struct{ Zones, Nodes []string }
 type APIServer struct {
 	// Frontends are the service's addresses.
 	Frontends []netip.AddrPort
-	// Backends are the servers that answer, or all known ones if none does. Of more than
-	// MaxAPIServers of a family the largest addresses are left out.
+	// Backends are the servers that answer, or all known servers if none answers. If a family has
+	// more than MaxAPIServers, the servers with the largest addresses are left out.
 	Backends []netip.AddrPort
 	// Reserved are the servers that do not answer now. No external address may claim them.
 	Reserved []netip.AddrPort
@@ -137,7 +137,7 @@ type APIServer struct {
 	Host []HostFrontend
 }
 
-// HostFrontend is an address that leads to Backends. Without any, it is not translated.
+// HostFrontend is an address that leads to Backends. Without Backends, it is not translated.
 type HostFrontend struct {
 	Addr     netip.AddrPort
 	Backends []netip.AddrPort
@@ -160,8 +160,8 @@ type Sink interface {
 	Listed()
 }
 
-// LeftOut is how many objects of a namespace a source does not pass on, because the namespace has
-// too many.
+// LeftOut counts the objects of a namespace that a source does not pass on, because the namespace
+// has too many.
 type LeftOut struct {
 	// Kind is "Service" or "EndpointSlice".
 	Kind, Namespace string

@@ -22,7 +22,7 @@ func (s Scope) String() string {
 // MarshalText returns String.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what String gives.
+// UnmarshalText parses the result of String.
 func (s *Scope) UnmarshalText(text []byte) error {
 	for _, known := range []Scope{Inside, Outside, Host} {
 		if string(text) == known.String() {
@@ -50,7 +50,7 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 // MarshalText returns String.
 func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
 
-// UnmarshalText reads what String gives.
+// UnmarshalText parses the result of String.
 func (n *Name) UnmarshalText(text []byte) error {
 	for i, c := range text {
 		if c == '/' {

@@ -37,7 +37,7 @@ func (s MapContent) APIServer() APIServer {
 	return a
 }
 
-// View is a service as it is in force, for operators.
+// View describes to operators how a service is in force.
 type View struct {
 	Service   Name           `json:"service"`
 	Frontends []FrontendView `json:"fronts,omitempty"`
@@ -52,19 +52,19 @@ type FrontendView struct {
 	Scope    Scope          `json:"scope"`
 	// Kind is the field of the Service that the address comes from, such as ClusterIP.
 	Kind string `json:"kind"`
-	// Owner is the service that has the frontend. It may be another one.
+	// Owner is the service that has the frontend, which may be another service.
 	Owner Name `json:"owner"`
 	// Local reports whether only backends on this node are chosen, Drop whether packets are dropped
-	// because there is none.
+	// because this node has no backend.
 	Local bool `json:"local,omitempty"`
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is the time for which a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// Sources are the ranges of external clients that are admitted if Ranged. Otherwise any client
-	// is.
+	// Sources are the ranges of external clients that are admitted if Ranged is set. Otherwise any
+	// client is admitted.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
-	// Chosen is the number of backends for new connections, Known the number of all.
+	// Chosen is the number of backends for new connections, Known the number of all endpoints.
 	Chosen int `json:"chosen"`
 	Known  int `json:"known"`
 	// Backends are the backends for new connections, all with the same probability, and then the
@@ -76,7 +76,7 @@ type FrontendView struct {
 type BackendView struct {
 	Addr netip.AddrPort `json:"addr"`
 	Node string         `json:"node,omitempty"`
-	// Here reports whether it is on this node.
+	// Here reports whether the endpoint is on this node.
 	Here bool `json:"here,omitempty"`
 	// Chosen reports whether new connections may go there. Why is the reason.
 	Chosen bool   `json:"chosen"`
@@ -95,7 +95,8 @@ func (p *Planner) Services() int { return p.services }
 // View returns a service as it is in force, and false if no service has this name.
 func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }
 
-// view is View with fill, which sets the backends of a frontend or their counts.
+// view returns the View of a service. fill sets the backends of each frontend, or only their
+// counts.
 func (p *Planner) view(n Name, fill func(*entry, claim, *FrontendView)) (View, bool) {
 	e := p.entries[n]
 	if e == nil || e.service == nil && e.api == nil {

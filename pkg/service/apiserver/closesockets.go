@@ -12,12 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 )
 
-// silentClients has, by server, the network namespaces that had connections to it when stuck ones
-// were first closed. It forgets them when all are closed. One goroutine uses it.
+// silentClients has, by server, the network namespaces in which the last search found connections
+// to it. A search that closes all connections removes the server. One goroutine uses it.
 type silentClients map[netip.AddrPort][]string
 
-// Close closes TCP connections of this node and of its pods to a server. It returns how many, and
-// how long that took of a core.
+// Close closes TCP connections of this node and of its pods to a server. It returns the number of
+// closed connections and the CPU time that the search took.
 func (c *Connections) Close(what Closing) (closed int, took time.Duration, err error) {
 	var paths []string
 	if !what.Again {
@@ -27,7 +27,8 @@ func (c *Connections) Close(what Closing) (closed int, took time.Duration, err e
 	return closed, took, errors.Join(err, closeErr)
 }
 
-// close closes connections to a server, in all network namespaces or again in those that had some.
+// close closes connections to a server in the network namespaces of paths or, if c.Again is set, in
+// those in which the last search found any.
 func (all silentClients) close(c Closing, paths []string) (closed int, took time.Duration,
 	err error) {
 	if c.Again {
@@ -54,8 +55,8 @@ func (all silentClients) close(c Closing, paths []string) (closed int, took time
 	return closed, took, err
 }
 
-// threadTime is the time that the current thread has had of a core. The time on a clock would be
-// longer on a busy node, where lost servers would then be found out later.
+// threadTime returns the CPU time of the current thread. Wall time would be longer on a busy node,
+// so the pauses between searches would grow and lost servers would be noticed later.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
@@ -64,8 +65,8 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// closeIn closes sockets in network namespaces while still returns true. What the kernel does not
-// support in one it supports in none; that is reported once.
+// closeIn closes sockets in network namespaces while still returns true. An operation that the
+// kernel does not support fails in every namespace, so closeIn reports it once.
 func closeIn(paths []string, still func() bool,
 	closeHere func(path string) (int, error)) (int, error) {
 	closed := 0

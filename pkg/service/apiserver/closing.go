@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	// A server without an answer is dead to those that wait for it. Their connections are closed at
-	// once, then at each turn of stuckEvery until the others are closed. A turn may come tickSlack
-	// early. First searches and further ones take at most one part in searchShare of a core each.
+	// Clients that wait for a server that does not answer gain nothing by waiting. Their
+	// connections are closed at once, then every stuckEvery until all others are closed too. A turn
+	// may come tickSlack early. First searches take at most one part in searchShare of a core, and
+	// so do further searches.
 	stuckEvery, searchShare = 250 * time.Millisecond, 10
 	tickSlack               = stuckEvery / 10
-	// The other connections are closed restAfter to restAfter+restSpread after it counts as silent,
-	// each node at its own time: all clients of a server do not reconnect at once. Where
-	// mostClosing nodes a second need less time than restSpread, that is enough. restAfter leaves a
-	// server that missed one ping the time to answer again.
+	// The other connections are closed restAfter to restAfter+restSpread after the server counts as
+	// silent. Each node has its own time, so that not all clients reconnect at once. In a small
+	// cluster, the spread is shorter: mostClosing nodes close per second. restAfter leaves a server
+	// that missed one ping the time to answer again.
 	restAfter, restSpread = time.Second, 3500 * time.Millisecond
 	mostClosing           = 300
 	// deadAfter replaces restAfter if most servers of a family are silent. The fault may then be on
-	// this node, or the other servers could not bear all clients.
+	// this node, or all clients would overload the remaining servers.
 	deadAfter = 25 * time.Second
 	// closeEvery is the pause between further searches for connections.
 	closeEvery = 10 * time.Second
@@ -41,8 +42,8 @@ type Closing struct {
 	// data were retransmitted twice without an acknowledgement.
 	Stuck bool
 	// Again reports whether these were closed before, since the server stopped answering. Then only
-	// namespaces in which that search found connections to it can have more: entry 0 does not lead
-	// to the server any more.
+	// namespaces in which that search found connections can have more, because entry 0 does not
+	// lead to the server any more.
 	Again bool
 	// Spare reports whether a socket, by its cookie (SO_COOKIE), is a probe and stays open.
 	Spare func(cookie uint64) bool
@@ -64,7 +65,7 @@ type Closed struct {
 type closings struct {
 	own  prober.Cookies
 	wake chan struct{} // capacity 1
-	part int64         // this node's turn among those that close, in thousandths
+	part int64         // this node's place in the spread of closing times, in thousandths
 	// inForce are the backends of entry 0 in the maps. While a server is among them, a program
 	// whose connection is closed could connect to it again.
 	inForce []netip.AddrPort
@@ -78,7 +79,7 @@ func newClosings(node string) closings {
 }
 
 // delay returns the time from the moment that a server counts as silent until all connections to it
-// are closed, in a cluster of so many nodes; 0 means that the number is unknown.
+// are closed, in a cluster of that many nodes. 0 nodes mean that the number is unknown.
 func (c *closings) delay(nodes int64) time.Duration {
 	spread := restSpread
 	if nodes > 0 {
@@ -87,7 +88,7 @@ func (c *closings) delay(nodes int64) time.Duration {
 	return restAfter + spread*time.Duration(c.part)/1000
 }
 
-// poke lets the closing begin at once.
+// poke makes closeDead search at once.
 func (c *closings) poke() {
 	select {
 	case c.wake <- struct{}{}:
@@ -168,7 +169,7 @@ func (a *Servers) isSilent(addr netip.AddrPort) bool {
 }
 
 // Written records that entry 0 is in the maps. Connections to a silent server among its backends
-// are searched for again, even where all were closed just before.
+// are searched for again, even if all were closed just before.
 func (a *Servers) Written(e service.APIServer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,7 +185,7 @@ func (a *Servers) Written(e service.APIServer) {
 	a.closing.poke()
 }
 
-// closed records a search for connections to a dead server, which took some time of a core.
+// closed records a search for connections to a dead server. took is its CPU time.
 func (a *Servers) closed(c Closing, n int, err error, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -199,7 +200,7 @@ func (a *Servers) closed(c Closing, n int, err error, took time.Duration) {
 		return
 	}
 	if pause := c.began.Add(searchShare * took); !c.Again {
-		s.full = pause // servers that answer and are silent in turn cost no more
+		s.full = pause // a server that alternates between up and silent costs no more
 	} else if pause.After(s.next) {
 		s.next = pause
 	}

@@ -28,8 +28,8 @@ type Connections struct {
 	clients []string
 }
 
-// NewConnections returns the Connections of the node and of pods, whose network namespaces pods
-// returns.
+// NewConnections returns the Connections of the node and its pods. pods returns the paths of the
+// pods' network namespaces.
 func NewConnections(pods func() ([]string, error)) *Connections {
 	return &Connections{pods: pods, silent: silentClients{}}
 }
@@ -40,8 +40,8 @@ func (c *Connections) namespaces() ([]string, error) {
 	return append([]string{netns.Own}, paths...), err
 }
 
-// Count returns the number of connections to each server, of the node and its pods. In one
-// namespace it counts to 16,384.
+// Count returns the number of connections to each server, of the node and its pods. It counts at
+// most 16,384 per namespace.
 func (c *Connections) Count(s Sockets) (map[netip.AddrPort]int, error) {
 	paths, err := c.namespaces()
 	count, clients, countErr := countIn(paths, s)
@@ -51,7 +51,8 @@ func (c *Connections) Count(s Sockets) (map[netip.AddrPort]int, error) {
 	return count, errors.Join(err, countErr)
 }
 
-// countIn counts connections in network namespaces. clients are those that have connections.
+// countIn counts connections in network namespaces. clients are the namespaces that have
+// connections.
 func countIn(paths []string, s Sockets) (count map[netip.AddrPort]int, clients []string,
 	err error) {
 	count = map[netip.AddrPort]int{}
@@ -96,7 +97,7 @@ func retransmittingIn(paths []string, s Sockets) (silent []netip.AddrPort, err e
 	return silent, err
 }
 
-// findIn finds connections in a network namespace. One that is gone has none.
+// findIn finds connections in a network namespace. A namespace that is gone has none.
 func findIn(path string, s Sockets, found func(sockdiag.Socket) bool) error {
 	err := netns.Do(path, func() error {
 		return sockdiag.Find(unix.IPPROTO_TCP, s.Servers, func(one sockdiag.Socket) bool {

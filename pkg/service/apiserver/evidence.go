@@ -13,7 +13,7 @@ const (
 	// lookEvery is the pause between two looks for retransmissions. A look takes at most one part
 	// in lookShare of a core.
 	lookEvery, lookShare = 250 * time.Millisecond, 50
-	// askPause is the least time between two probes of a server for this reason.
+	// askPause is the least time between two probes of a server that retransmissions cause.
 	askPause = time.Second
 	// countEvery is the pause between two counts of connections. A count takes at most one part in
 	// countShare of a core.
@@ -27,9 +27,9 @@ type Sockets struct {
 	Spare func(cookie uint64) bool
 }
 
-// askByEvidence looks for local connections that retransmit to a server, and has such a server
-// probed at once, until ctx ends. It looks only in clusters so large that pings alone would find a
-// lost server later than within a second.
+// Until ctx ends, askByEvidence looks for local connections that retransmit to a server, and makes
+// the probe of such a server ping at once. It looks only in clusters so large that pings alone
+// would take more than a second to find a lost server.
 func (a *Servers) askByEvidence(ctx context.Context) {
 	pause, warned := lookEvery, false
 	for {

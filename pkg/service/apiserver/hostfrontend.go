@@ -10,14 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
-// HostFrontend is an address of Known.Host and the servers that it leads to. Without any it is
-// not translated.
+// HostFrontend is an address of Known.Host and the servers that it leads to. An address without
+// servers is not translated.
 type HostFrontend struct {
 	Addr    netip.AddrPort
 	Servers []netip.AddrPort
 }
 
-// hostAddrs returns the addresses that count, each once.
+// hostAddrs returns the first service.MaxHostFrontends distinct addresses of all.
 func hostAddrs(all []netip.AddrPort) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, a := range all {
@@ -29,8 +29,9 @@ func hostAddrs(all []netip.AddrPort) []netip.AddrPort {
 	return out
 }
 
-// adoptHostLocked takes the backends of addresses in the maps for servers whose certificates name
-// them: the last process had seen the certificates. Each probe replaces what it took.
+// adoptHostLocked assumes that the certificates of an address's backends in the maps name the
+// address, because the last process had seen the certificates. The first probe of each server
+// replaces the assumption.
 func (a *Servers) adoptHostLocked(was []service.HostFrontend) {
 	for _, addr := range a.before.Host {
 		for _, h := range was {
@@ -46,9 +47,9 @@ func (a *Servers) adoptHostLocked(was []service.HostFrontend) {
 	}
 }
 
-// hostLocked returns each address of Known.Host. It leads to the servers of its family whose
-// certificates name it, of the best use. None leads to a server that does not answer: without
-// translation the address is as good as it was.
+// hostLocked returns each address of Known.Host with its backends: of the servers of its family
+// whose certificates name it, those with the best rank (see use). A server that does not answer is
+// never a backend, because the untranslated address is then the better choice.
 func (a *Servers) hostLocked() []service.HostFrontend {
 	var out []service.HostFrontend
 	for _, addr := range a.before.Host {
@@ -91,7 +92,8 @@ func (a *Servers) hostProblemsLocked() (out []string) {
 	return out
 }
 
-// hostProblemLocked returns what is wrong with an address and what to do, or nothing.
+// hostProblemLocked returns what is wrong with an address and what to do. Both are empty if nothing
+// is wrong.
 func (a *Servers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
 	const untranslated = "is not translated, so its clients do not fail over: "
 	var lacking []string // servers with a verified certificate that does not name it

@@ -8,7 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// Ports of the API server: of its service, and of itself where nothing else is known (kubeadm's).
+// Ports of the API servers: of their service, and of a server whose port is not known (kubeadm's
+// default).
 const (
 	apiServicePort = 443
 	apiServerPort  = 6443
@@ -26,10 +27,10 @@ func ServiceOfPod(env func(string) string) netip.AddrPort {
 }
 
 // KnownBefore returns the API servers that are known before they are listed. Their service's
-// address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
-// Otherwise it is the first address of the first service range, which kube-apiserver takes by
-// default; beside another proxy nothing is guessed. The servers come from the configuration, from
-// veild's credentials, and from the last good table.
+// address is asked, from veild's own credentials, or told, from the kubelet, if that address is in
+// a service range. Otherwise it is the first address of the first service range, which
+// kube-apiserver takes by default. Beside another proxy nothing is guessed. The servers come from
+// the configuration, from veild's credentials, and from last, the last good table.
 func KnownBefore(cfg config.Config, asked, told netip.AddrPort,
 	last []netip.Addr) Known {
 	known := Known{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}

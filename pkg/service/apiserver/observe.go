@@ -21,26 +21,27 @@ const (
 type use int
 
 const (
-	useDown    use = iota // it does not answer, or its certificate is wrong and another's is right
+	useDown    use = iota // it does not answer, or only another server's certificate is valid
 	useUnready            // it reports that it is not ready, or its handlers hang
 	useSlow
 	useGood
 )
 
-// judgement is what the observations of a server amount to.
+// judgement summarizes the observations of a server.
 type judgement struct {
 	answers bool
 	up      bool // answers, with a certificate that may be used
 	use     use
-	// unready is the last answer to /readyz, hangs the number of requests without one since.
+	// unready reports whether the last answer to /readyz was "not ready". hangs is the number of
+	// requests without an answer since then.
 	unready   bool
 	hangs     int
 	trip      time.Duration // the smoothed round trip; 0 if it is unknown
 	slowSince time.Time     // zero if it is not slow
 	trust     prober.Trust
 	distrust  error
-	// named is the address list of the last certificate that was judged. It outlives the
-	// connection.
+	// named is the address list of the last certificate that was judged. It stays when the
+	// connection ends.
 	named []netip.AddrPort
 }
 
@@ -62,7 +63,7 @@ func (a *Servers) observe(addr netip.AddrPort, o prober.Observation, now time.Ti
 	changed = changed || !slices.Equal(named, s.named)
 	s.noteSlow(a.othersTripLocked(addr), now)
 
-	// The certificate of one server decides what another's is worth.
+	// A wrong certificate counts only if another server's certificate was verified.
 	verified := false
 	for _, other := range a.servers {
 		verified = verified || other.left.IsZero() && other.answers && other.trust == prober.Trusted
@@ -76,7 +77,7 @@ func (a *Servers) observe(addr netip.AddrPort, o prober.Observation, now time.Ti
 	return changed
 }
 
-// take adds an observation.
+// take updates j with an observation.
 func (j *judgement) take(o prober.Observation) {
 	if !o.Up {
 		j.answers, j.trip, j.slowSince, j.trust, j.distrust = false, 0, time.Time{}, 0, nil
@@ -105,8 +106,8 @@ func (j *judgement) take(o prober.Observation) {
 	}
 }
 
-// noteSlow notes since when the server is slower than others by far. Their trip is 0 if it is
-// unknown.
+// noteSlow records since when the server is much slower than the others. others is their median
+// round trip; 0 if it is unknown.
 func (j *judgement) noteSlow(others time.Duration, now time.Time) {
 	switch {
 	case others == 0 || j.trip <= slowTrip || j.trip <= slowTimes*others:

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
-// Known are the API servers that are known before the first list.
+// Known holds the API servers that are known before the first list.
 type Known struct {
 	// Frontends are the confirmed addresses of their service. Addresses in the maps count too.
 	Frontends []netip.AddrPort
@@ -22,11 +22,11 @@ type Known struct {
 	Guessed []netip.AddrPort
 	// Configured are servers that count in addition to the list.
 	Configured []netip.AddrPort
-	// Remembered are the servers to use while the list is empty or not read yet. The last server
-	// removes itself from the list when it ends, and must be found when it returns.
+	// Remembered are the servers to use while the list is empty or not read yet. The last API
+	// server removes itself from the list when it ends, and clients must find it when it returns.
 	Remembered []netip.AddrPort
 	// Host are addresses that lead the node's own TCP sockets to the servers whose certificates
-	// name them (services.apiFrontends). At most service.MaxHostFrontends count.
+	// name them (services.apiFrontends). Only the first service.MaxHostFrontends count.
 	Host []netip.AddrPort
 }
 
@@ -42,8 +42,8 @@ type ServersConfig struct {
 	// Node is this node's name in Kubernetes. It spreads the closing of connections.
 	Node  string
 	Known Known
-	// Close closes TCP connections of this node and its pods to a server that does not answer. It
-	// returns how long that took of a core. If it is nil, none is closed.
+	// Close closes TCP connections of this node and its pods to a server that does not answer. took
+	// is the CPU time of the search. If Close is nil, no connection is closed.
 	Close func(Closing) (closed int, took time.Duration, err error)
 	// Retransmitting returns the servers to which a selected connection of this node or its pods
 	// retransmits. If it is nil, lost servers are found by pings alone.
@@ -54,7 +54,7 @@ type ServersConfig struct {
 	// Verify verifies the certificate of a server. If it is nil, none is verified.
 	Verify func(tls.ConnectionState) error
 	// Mark is the mark (SO_MARK) of the sockets of probes, by which the programs exempt them from
-	// Known.Host. Setting one needs CAP_NET_ADMIN. Zero sets none.
+	// Known.Host. Setting a mark needs CAP_NET_ADMIN. Zero means no mark.
 	Mark uint32
 	// Probe probes a server and reports whether it answers, again and again until ctx ends. Nil
 	// means pings, certificates and /readyz over connections of TLS. Tests replace it.
@@ -81,11 +81,11 @@ type Servers struct {
 	pace    prober.Pace
 }
 
-// server is a candidate for a backend of entry 0, or one that left the list.
+// server is a candidate for a backend of entry 0, or a former candidate that left the list.
 type server struct {
 	judgement
 	// since is when up last changed, or when it stopped answering if that was later; zero before
-	// the first probe result. heard is answers as it was then.
+	// the first probe result. heard is the value of answers at that time.
 	since time.Time
 	heard bool
 	// probed reports whether this process has a probe result. If not, up may come from the last
@@ -94,18 +94,18 @@ type server struct {
 	stop        func()
 	left        time.Time     // when it left the list and entry 0; zero while it is listed
 	swept       time.Time     // when all connections to it were last closed
-	searched    bool          // whether stuck ones were searched for since it stopped answering
-	next        time.Time     // when they are searched for again
-	full        time.Time     // when all namespaces may be searched for stuck ones again
+	searched    bool          // whether stuck ones were searched for since it became silent
+	next        time.Time     // when stuck connections are searched for again
+	full        time.Time     // when all namespaces may be searched again
 	times       int           // how often all were closed without an error since it stopped answering
-	asked       time.Time     // when ask was last sent to
+	asked       time.Time     // when the last value was sent to ask
 	connections int           // of the node and its pods at the last count, without probes
-	ask         chan struct{} // has the server probed at once; capacity 1
+	ask         chan struct{} // a value makes the probe ping at once; capacity 1
 }
 
 func newServer() *server { return &server{ask: make(chan struct{}, 1)} }
 
-// New returns the API servers before any list.
+// New returns Servers with the servers of Known only. Start starts their probes.
 func New(o ServersConfig) *Servers {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -174,8 +174,8 @@ func (a *Servers) Frontends() []netip.AddrPort {
 }
 
 // Start starts the probes and the closing of connections, which end with ctx. changed is called
-// when the result of Entry may have changed. wait returns once all have ended. When Start returns,
-// a changed list starts probes too.
+// when the result of Entry may have changed. wait returns once all have ended. After Start, a
+// changed list starts and stops probes.
 func (a *Servers) Start(ctx context.Context, changed func()) (wait func()) {
 	var running sync.WaitGroup
 	a.startProbes(ctx, &running, changed)
@@ -228,7 +228,7 @@ func (a *Servers) syncLocked() {
 
 	frontends := a.frontendsLocked()
 	for _, addr := range frontends {
-		delete(want, addr) // entry 0 would have itself as a backend
+		delete(want, addr) // otherwise entry 0 would be its own backend
 	}
 
 	for addr, s := range a.servers {
@@ -272,9 +272,9 @@ func (a *Servers) frontendsLocked() []netip.AddrPort {
 	return a.before.Guessed
 }
 
-// Entry returns entry 0. Its backends are, for each family, the servers of the best use (see use);
-// the others are reserved. A family without servers has no frontend, which could only refuse
-// connections.
+// Entry returns entry 0. Its backends are, for each family, the servers with the best rank (see
+// use). The other servers are reserved. A family without servers has no frontend, because a
+// frontend could only refuse connections.
 func (a *Servers) Entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/apiserver/prober"
 )
 
-// Status is what is known of the API servers.
+// Status is the state of the API servers.
 type Status struct {
 	// Servers are the backends of entry 0, dead ones included, sorted.
 	Servers []ServerStatus
@@ -24,12 +24,13 @@ type Status struct {
 // ServerStatus is the state of one API server.
 type ServerStatus struct {
 	Addr netip.AddrPort
-	// Up reports whether it answers, with a certificate that may be used. Since is when that last
-	// changed, or when it stopped answering if that was later; zero before the first probe result.
+	// Up reports whether it answers, with a certificate that may be used. Since is the time of Up's
+	// last change, or the time when the server stopped answering if that was later. It is zero
+	// before the first probe result.
 	Up    bool
 	Since time.Time
-	// Connections counts the connections of the node and its pods, in general at most half a minute
-	// ago.
+	// Connections is the number of connections of the node and its pods, usually counted within the
+	// last 30 s.
 	Connections int
 	// State decides about new connections: one of the constants below.
 	State string
@@ -37,15 +38,15 @@ type ServerStatus struct {
 	RoundTrip time.Duration
 }
 
-// States of an API server. New connections go to the good ones. If a family has none, they go to
-// slow ones, then to those that hang or are not ready, then to all.
+// States of an API server. New connections go to good servers. If a family has none, they go to
+// slow servers, then to servers that hang or are not ready, then to all.
 const (
 	StateUnknown     = "unknown" // not probed yet; it counts as good
 	StateGood        = "good"
 	StateSlow        = "slow"
 	StateHangs       = "hangs"       // it answers pings, but no requests
 	StateNotReady    = "not_ready"   // by its /readyz
-	StateCertificate = "certificate" // it cannot be verified, and another server is
+	StateCertificate = "certificate" // it cannot be verified, but another server's can
 	StateSilent      = "silent"
 )
 
@@ -68,7 +69,7 @@ func (a *Servers) Status() Status {
 	return out
 }
 
-// state returns the word for what decides about new connections.
+// state returns the value of ServerStatus.State.
 func (s *server) state() string {
 	switch {
 	case !s.probed:

@@ -39,9 +39,9 @@ var connectHooks = socketHooks[2:6]
 
 // AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns
 // what it changed. A program of another version, or one that reads the maps of an earlier table, is
-// replaced within its link. Links to another cgroup are replaced by links to this one, which come
-// first. On an error the rest stays as it is, and another call goes on. Errors are
-// probe.ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
+// replaced within its link. A link to another cgroup is replaced by a link to this cgroup, which is
+// attached before the other is removed. After an error the remaining hooks are unchanged, and
+// another call continues. Errors match probe.ErrNoCgroup, ErrNotPermitted or ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,11 +127,11 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 	if err := l.Update(prog); err != nil {
 		return "", fmt.Errorf("update link: %w", err)
 	}
-	return "replaced", t.TakeOver(old) // again: it was at work until now
+	return "replaced", t.TakeOver(old) // again, because old ran until the update
 }
 
-// TakeOver copies what old remembers in maps that are not ours into our maps of the same name.
-// Newer entries in ours stay. Maps of another layout are skipped.
+// TakeOver copies the entries of old's maps into our maps of the same name, if these are different
+// maps. Newer entries in our maps stay. Maps of another layout are skipped.
 func (t *Table) TakeOver(old *ebpf.Program) error {
 	info, err := old.Info()
 	if err != nil {

@@ -10,19 +10,20 @@ import (
 )
 
 // PodClient is the key of the map service_callers (struct pod_client in
-// bpf/lib/service/pod_clients.h): a pod, by the index of its link, that has had a flow to a service
-// address. The programs add entries and delete none.
+// bpf/lib/service/pod_clients.h): a service address and the index of the link of a pod that has had
+// a flow to it. The programs add entries but do not delete them.
 type PodClient struct {
 	Addr [16]byte
 	Link uint32
 }
 
-// UnknownLink is the link of pods that were clients before the map existed. It is never removed.
+// UnknownLink is the link of the clients that existed before the map. Entries with it are never
+// deleted.
 const UnknownLink = 0
 
 // assumePodClients fills the map with the addresses that are closed to pods. It is called when the
-// map is new, or when programs without it ran: it is then unknown which pods are clients. After a
-// boot there are none.
+// map is new, or when programs without the map ran, because it is then unknown which pods are
+// clients. After a boot no address is closed yet, so it adds nothing.
 func (t *Table) assumePodClients() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {
 		return err
@@ -41,8 +42,8 @@ func (t *Table) assumePodClients() error {
 	return nil
 }
 
-// AssumePodClientsOf calls assumePodClients if old is an ingress program without the map: an
-// earlier version ran meanwhile.
+// AssumePodClientsOf calls assumePodClients if old is an ingress program without the map, which
+// means that an earlier version ran meanwhile.
 func (t *Table) AssumePodClientsOf(old *ebpf.Program) error {
 	if has, err := hasMap(old, MapPodClients); err != nil || has {
 		return err

@@ -16,7 +16,7 @@ type Counter struct {
 	Count uint64
 }
 
-// Counters returns what the programs counted, in the order of bpf.ServiceCounts.
+// Counters returns the counters of the programs, in the order of bpf.ServiceCounts.
 func (t *Table) Counters() ([]Counter, error) {
 	counters := make([]Counter, 0, len(bpf.ServiceCounts))
 	for i, what := range bpf.ServiceCounts {
@@ -42,7 +42,8 @@ func (t *Table) Drops() (map[string]uint64, error) {
 	return refusals(counters), err
 }
 
-// refusals returns the counters of refusals by their names, all of them.
+// refusals returns the counts of refusals by name. It has all names, with 0 for a counter that is
+// not in counters.
 func refusals(counters []Counter) map[string]uint64 {
 	drops := map[string]uint64{}
 	for _, c := range bpf.ServiceCounts {
@@ -58,8 +59,8 @@ func refusals(counters []Counter) map[string]uint64 {
 	return drops
 }
 
-// rememberedRest is how long a count of Remembered stays valid. A count walks all LRU maps, about a
-// millisecond for each ten thousand entries.
+// rememberedRest is how long a count of Remembered stays valid. A count walks all LRU maps, which
+// takes about 1 ms per 10,000 entries.
 const rememberedRest = time.Minute
 
 // Remembered returns how many entries the LRU maps have, counted at most rememberedRest ago. Maps

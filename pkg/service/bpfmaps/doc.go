@@ -3,15 +3,15 @@
 // written. Package link attaches the programs at links.
 //
 // It promises that the table stays in force without this process: maps and links are pinned. Open
-// adopts what an earlier process left. Programs of another version replace the old ones within
-// their link, so there is no moment without a program. They take over what the old ones remember
-// about connections. Maps of another size begin with the content in force. Apply makes the changes
-// of a service.Planner in their order, so that a reader never sees half a change. When it cannot
-// make them all, the planner continues from the content that State returns. A map never drops an
-// entry of the table to make room: a full map is an error.
+// adopts the maps that an earlier process left. Programs of another version replace the old ones
+// within their link, so there is no moment without a program. They take over what the old ones
+// remember about connections. Maps of another size begin with the content in force. Apply makes the
+// changes of a service.Planner in their order, so that a reader never sees half a change. When it
+// cannot make them all, the planner continues from the content that State returns. A map never
+// drops an entry of the table to make room: a full map is an error.
 //
-// It refuses to mount anything, to attach to anything but a cgroup of the second version,
-// and to remove objects that are not its own. It knows no links, no Services and no Kubernetes.
+// It refuses to mount anything, to attach to anything but a cgroup of the second version, and to
+// remove objects that are not its own. It does not depend on links, Services or Kubernetes.
 //
 // Invariants: a pinned table is adopted whole or not at all; the programs in force
 // and the maps that State reads belong together once AttachSockets has returned.

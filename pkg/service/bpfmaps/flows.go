@@ -51,7 +51,7 @@ const (
 )
 
 // EachFlow calls fn with each flow that its client has not closed, until fn returns false. It may
-// miss flows that come meanwhile. The table must have been opened with Config.Links.
+// miss flows that begin meanwhile. The table must have been opened with Config.Links.
 func (t *Table) EachFlow(fn func(Flow) bool) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// readerProgram is the program whose maps are the table in force. It is attached last of the
-// programs that look up a frontend for TCP.
+// readerProgram is the program whose maps are the table in force. Of the programs that look up a
+// frontend for TCP, it is attached last.
 const readerProgram = "service_connect6"
 
 // inForce opens the maps of the table that the attached programs read, by name. It returns nil if
-// no program is attached, or if they read mine and mine is whole. For a map that only programs at
-// links read it opens the pinned one. A map that is missing or has another layout than in specs is
-// left out. The caller closes the maps.
+// no program is attached, or if the programs read the maps of mine and mine is complete. For a map
+// that only programs at links read, it opens the pinned map. A map that is missing or has another
+// layout than in specs is left out. The caller closes the maps.
 func (t *Table) inForce(mine map[string]*ebpf.Map,
 	specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.Pin(readerProgram), nil)

@@ -54,15 +54,16 @@ const PinPrefix = "service_"
 var (
 	// tableMaps are the maps that the planner writes. They refer to each other.
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
-	// memoryMaps are the maps that programs write. Each is of use without the others.
+	// memoryMaps are the maps that programs write. Each can be adopted without the others.
 	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapTCP, MapOpening, MapUDP, MapQuotas,
 		MapPodClients}
-	// formerMaps are maps that no program uses any more. Their pins hold kernel memory.
+	// formerMaps are maps that no program uses any more. Their pins are removed, because they hold
+	// kernel memory.
 	formerMaps = []string{"service_flows"}
 )
 
-// specs returns the compiled programs for sockets, with what the kernel has as their settings.
-// Their spec has all maps of the table.
+// specs returns the compiled programs for sockets. The features of the kernel are their settings.
+// The spec has all maps of the table.
 func specs(f probe.Features) ([]*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServiceSocket()
 	if err != nil {
@@ -155,9 +156,9 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 }
 
 // loadTable adopts the maps of the table if all are pinned and fit, and the attached programs read
-// them. Otherwise it creates new maps with the content of those in force. All old pins go before
-// the first new one is made. So a process that dies meanwhile leaves a partial table, never a
-// mixture. The attached programs still read the old maps.
+// them. Otherwise it creates new maps with the content of those in force. All old pins are removed
+// before the first new pin is made. So a process that dies meanwhile leaves an incomplete table,
+// never a mixture of two tables. The attached programs still read the old maps.
 func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	for _, name := range tableMaps {
 		m, err := t.adopt(name, specs[name])
@@ -185,7 +186,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	return t.remakeTable(specs, state)
 }
 
-// remakeTable replaces the pinned maps by new ones with this content.
+// remakeTable replaces the pinned maps by new maps with this content.
 func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.MapContent) error {
 	for _, name := range tableMaps {
 		if m := t.maps[name]; m != nil {
@@ -226,7 +227,8 @@ func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 	return nil
 }
 
-// adopt opens the pinned map. It returns nil if there is none that fits.
+// adopt opens the pinned map. It returns nil if no map is pinned, or if the pinned map has another
+// size or layout.
 func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -259,7 +261,7 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	}
 	t.maps[name] = m
 	if name == MapPodClients {
-		// Fill it before it is pinned: a pinned map is whole.
+		// The map is filled before it is pinned, because a pinned map counts as complete.
 		if err := t.assumePodClients(); err != nil {
 			return err
 		}

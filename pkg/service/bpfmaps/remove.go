@@ -57,7 +57,7 @@ func Remove(dir string) ([]string, error) {
 		taken = append(taken, "pin "+path)
 	}
 
-	// A directory with the pins of others stays.
+	// A directory with pins of other programs stays.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}
@@ -70,8 +70,8 @@ func hookOrder(path string) int {
 		func(h socketHook) bool { return h.program == filepath.Base(path) })
 }
 
-// removeLink detaches the program before it deletes the pin. Otherwise the kernel may detach it
-// later.
+// removeLink detaches the program before it deletes the pin. After a deletion of the pin alone, the
+// kernel may detach the program later.
 func removeLink(path string) error {
 	l, err := link.LoadPinnedLink(path, nil)
 	if err != nil {

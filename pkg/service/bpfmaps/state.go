@@ -13,8 +13,8 @@ import (
 // chunk is the number of entries that one call reads.
 const chunk = 1 << 14
 
-// State returns the content of the table, for Planner.Adopt. It reads backends only as far as
-// frontends point.
+// State returns the content of the table, for Planner.Adopt. It reads the backends up to the last
+// one that a frontend points to.
 func (t *Table) State() (service.MapContent, error) { return readState(t.maps) }
 
 func readState(maps map[string]*ebpf.Map) (service.MapContent, error) {
@@ -75,7 +75,7 @@ func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) 
 			}
 		}
 		if err != nil {
-			return nil // that was all
+			return nil // no more entries
 		}
 	}
 }
@@ -100,7 +100,7 @@ func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
 			}
 		}
 		if err != nil {
-			return nil // that was all
+			return nil // no more entries
 		}
 	}
 }

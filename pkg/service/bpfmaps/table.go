@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
-// Errors that callers may distinguish. Each is wrapped in a message with a remedy.
+// Errors that callers may distinguish. A message with a remedy wraps each of them.
 var (
 	// ErrNotPermitted is the error of a process that may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
@@ -42,23 +42,23 @@ type Config struct {
 	// the guard, which must have been opened in Dir.
 	Links bool
 	// ConnectOnly loads and attaches only the programs at connect and getpeername, which are all
-	// that TCP needs. Datagrams of unconnected sockets are then not translated. Call Remove before
-	// you open a table in this way that had more programs.
+	// that TCP needs. Datagrams of unconnected sockets are then not translated. Call Remove first
+	// if the table in Dir has more programs.
 	ConnectOnly bool
 	// TunnelPort is the UDP port of tunnels. A packet to it at a node's address never belongs to a
 	// service. 0 means that there is no such port.
 	TunnelPort uint16
 	// HostRouting lets the programs at links send packets from link to link, past netfilter:
-	// those for a pod of this node, and replies of pods to external clients of services.
+	// packets for a pod of this node, and replies of pods to external clients of services.
 	HostRouting bool
-	// Log receives what is adopted and replaced.
+	// Log receives which maps and programs are adopted or replaced.
 	Log *slog.Logger
 }
 
 // Memory holds the sizes, in entries, of the LRU maps. They evict the least recently used entry
 // when they are full.
 type Memory struct {
-	// Clients is the map of session affinity: which backend a client had.
+	// Clients is the map of session affinity. It has the last backend of each client.
 	Clients uint32
 	// Replies is the map of service addresses by socket and backend. Each socket that is
 	// connected to a service has an entry.
@@ -68,20 +68,22 @@ type Memory struct {
 	// TCP, Opening and UDP are the flow tables: established connections, connections that are
 	// being opened, and flows of UDP. Each flow has three entries, and one more with SNAT.
 	TCP, Opening, UDP uint32
-	// Quotas is the map of the flows of each client in the cluster. A client has a quota of a 64th
-	// part of TCP in flows. At the limit its closed or longest idle flow is evicted.
+	// Quotas is the map of the flows of each client in the cluster. The quota of a client is TCP/64
+	// flows. At the limit its closed or longest idle flow is evicted.
 	Quotas uint32
 }
 
-// bytesPerFlow is the memory of a node for each entry of Memory.TCP. The four maps of flows have
-// twice as many entries of about 140 bytes, which are 0.6 % of the memory to 1.2 %.
+// bytesPerFlow is the memory of a node for each entry of Memory.TCP. The four maps of flows
+// together have twice as many entries, of about 140 bytes each. That is 0.6 % to 1.2 % of the
+// memory.
 const bytesPerFlow = 24 << 10
 
 // Bounds of the default size of Memory.TCP.
 const minTCP, maxTCP = 1 << 14, 1 << 20
 
-// MemoryFor returns the sizes for a node with this many bytes of memory. The maps of flows have
-// powers of two, so a kernel that sees some memory less keeps the size of its maps.
+// MemoryFor returns the sizes for a node with this many bytes of memory. The sizes of the maps of
+// flows are powers of two, so that the maps keep their size on a kernel that sees slightly less
+// memory.
 func MemoryFor(bytes uint64) Memory {
 	tcp := min(max(bytes/bytesPerFlow, minTCP), maxTCP)
 	tcp = 1 << (bits.Len64(tcp) - 1)
@@ -104,14 +106,14 @@ func (m *Memory) byMap() map[string]*uint32 {
 		MapTCP: &m.TCP, MapOpening: &m.Opening, MapUDP: &m.UDP, MapQuotas: &m.Quotas}
 }
 
-// APIMemory is for a table with ConnectOnly and entry 0 alone, with service.APILimits. If more
-// sockets than Replies are connected to API servers, getpeername of the least recently used sockets
-// returns the server's address instead of the service's.
+// APIMemory is the Memory of a table with ConnectOnly that holds only entry 0, with
+// service.APILimits. If more sockets than Replies are connected to API servers, getpeername of the
+// least recently used sockets returns the server's address instead of the service's.
 var APIMemory = Memory{Clients: 64, Replies: 1 << 14, Sends: 64, TCP: 64, Opening: 64, UDP: 64,
 	Quotas: 64}
 
-// Table is the maps and programs of one node. Its methods may be called concurrently, except that
-// one caller plans from State and writes by Apply.
+// Table holds the maps and programs of one node. Its methods may be called concurrently, except
+// that one caller plans from State and writes by Apply.
 type Table struct {
 	dir      string
 	log      *slog.Logger
@@ -170,7 +172,7 @@ func Open(c Config) (*Table, error) {
 	return t, nil
 }
 
-// Close closes the table, which stays in force.
+// Close closes the maps and programs. The table stays in force.
 func (t *Table) Close() error {
 	var errs []error
 	for _, m := range t.maps {
@@ -185,9 +187,9 @@ func (t *Table) Close() error {
 // Features returns the features of the kernel that Open found.
 func (t *Table) Features() probe.Features { return t.features }
 
-// Fresh reports whether the table is empty although attached programs read another one: its layout
-// belongs to another version. They read the other table until they are replaced. So write the whole
-// table before AttachSockets and before package link attaches.
+// Fresh reports whether the table is empty although attached programs read another table, whose
+// layout belongs to another version. They read that table until they are replaced. So the caller
+// must write the whole table before AttachSockets and before package link attaches.
 func (t *Table) Fresh() bool { return t.fresh }
 
 // HostRouting reports whether the programs at links were loaded with Config.HostRouting.
@@ -213,7 +215,7 @@ func (t *Table) Memory() Memory {
 	return sizes
 }
 
-// open opens a table of these programs on a kernel with these features.
+// open opens a table with the programs of all on a kernel with these features.
 func open(c Config, features probe.Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
 	// The planner knows which sizes are valid.

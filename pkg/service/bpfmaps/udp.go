@@ -29,16 +29,16 @@ type socketAddr struct {
 	Pad  [2]byte
 }
 
-// AbortUDP disconnects the UDP sockets that connected to a service whose chosen backend is no
-// longer a member, or that is gone. Their datagrams would be lost silently. The next use of such a
-// socket gets ECONNABORTED, and a new connect gets another backend. It does not touch other
-// sockets: TCP, sockets that chose the address of the backend, and unconnected sockets, which look
+// AbortUDP disconnects UDP sockets that are connected to a service if their chosen backend is no
+// longer a member or the service is deleted. Their datagrams would be lost silently. The next use
+// of such a socket gets ECONNABORTED, and a new connect gets another backend. It does not touch TCP
+// sockets, sockets that connected to the backend's own address, and unconnected sockets, which look
 // up the table for each datagram.
 //
-// Namespaces are paths of network namespaces, for the node's own /proc/self/ns/net. A path that is
+// namespaces are paths of network namespaces. The node's own is /proc/self/ns/net. A path that is
 // gone is not an error. Call it after an Apply that removed members or frontends of UDP. It may
-// miss a socket that connected during that Apply, until the next call. It does as much as it can
-// and returns how many sockets it disconnected. The error matches ErrNotSupported if the kernel
+// miss a socket that connected during that Apply, until the next call. It continues after an error
+// and returns the number of disconnected sockets. The error matches ErrNotSupported if the kernel
 // cannot disconnect sockets of others.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
@@ -74,7 +74,7 @@ func (t *Table) abortUDP() (int, error) {
 	return n, errors.Join(append(errs, err)...)
 }
 
-// stale reports whether the table gave the socket its backend and would not do so any more.
+// stale reports whether the table chose the socket's backend and would not choose it any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
 	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())

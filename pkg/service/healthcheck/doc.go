@@ -4,6 +4,6 @@
 // node, else 503 (KEP-27). At the node's address it answers for services that every node serves:
 // 200 while the table of services is up to date, else 503.
 //
-// A port that cannot be listened on is a problem that Problems returns, and Update tries it again.
-// The package knows neither Kubernetes nor BPF. Start reading at Ports.
+// If listening on a port fails, Problems returns the reason, and Update tries again. The package
+// depends neither on Kubernetes nor on BPF. Start reading at Ports.
 package healthcheck

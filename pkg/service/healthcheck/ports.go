@@ -40,8 +40,8 @@ type server struct {
 	http *http.Server
 }
 
-// New returns Ports that listen by listen, for the services of this node, and at nodeAddr for the
-// node; an empty nodeAddr means that the node's health is not served. Close ends them.
+// New returns Ports for the services of this node, and at nodeAddr for the node itself. An empty
+// nodeAddr means that the node's health is not served. listen opens each listener. Close ends them.
 func New(node, nodeAddr string, log *slog.Logger,
 	listen func(string) (net.Listener, error)) *Ports {
 	return &Ports{
@@ -117,7 +117,7 @@ func (h *Ports) deleteSliceLocked(owner service.Name, slice string) {
 	}
 }
 
-// Lacking reports whether a port could not be listened on.
+// Lacking reports whether listening on a port failed.
 func (h *Ports) Lacking() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,8 +251,8 @@ func (h *Ports) answer(w http.ResponseWriter, name service.Name) {
 	_ = json.NewEncoder(w).Encode(a)
 }
 
-// count returns how many ready endpoints of a service are on this node, each address once. It also
-// reports whether the table is up to date.
+// count returns the number of ready endpoints of a service on this node, each address once, and
+// whether the table is up to date.
 func (h *Ports) count(name service.Name) (int, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,7 +277,7 @@ func (h *Ports) Follows(yes bool) {
 	}
 }
 
-// Problems returns a sentence for each address that cannot be listened on, sorted.
+// Problems returns a sentence for each address on which listening failed, sorted.
 func (h *Ports) Problems() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -29,7 +29,7 @@ func (f *Feature) openAPIPath() error {
 	return nil
 }
 
-// goWithoutAPIPath leaves API servers to the other proxy, because of err.
+// goWithoutAPIPath leaves API servers to the other proxy. err is the reason, which it logs.
 func (f *Feature) goWithoutAPIPath(err error) error {
 	f.noAPIPath = NoAPIPath(err)
 	f.o.Log.Warn("not as it should be", "problem", f.noAPIPath)
@@ -48,7 +48,8 @@ func (f *Feature) remove() error {
 }
 
 // apiFeed passes a feed of the API servers' own service to the Keeper, reduced to what entry 0
-// replaces: its ClusterIPs. The other proxy serves what else it may have, such as NodePorts.
+// replaces: its ClusterIPs. The other proxy serves the service's other frontends, such as
+// NodePorts.
 type apiFeed struct{ *Keeper }
 
 // PutService adds or replaces a service.
@@ -61,7 +62,8 @@ func (f apiFeed) PutService(s service.Service) {
 	f.Keeper.PutService(reduced)
 }
 
-// NoAPIPath returns a sentence: this node has no API path beside another proxy, because of err.
+// NoAPIPath returns a sentence that says that this node has no API path beside another proxy,
+// because of err.
 func NoAPIPath(err error) string {
 	return fmt.Sprintf("services.apiServers and services.apiFrontends have no effect on this "+
 		"node: %v", err)

@@ -17,7 +17,7 @@ func tookDatagrams(c service.Changes) bool {
 			func(k service.FrontendKey) bool { return k.Protocol == service.UDP })
 }
 
-// findStale makes abortStale search once more.
+// findStale makes abortStale search for stale sockets.
 func (k *Keeper) findStale() {
 	select {
 	case k.stale <- struct{}{}:
@@ -25,8 +25,8 @@ func (k *Keeper) findStale() {
 	}
 }
 
-// abortStale disconnects UDP sockets whose backend is gone, until ctx ends. Backends that go during
-// a search share the next one.
+// abortStale disconnects UDP sockets whose backend is gone, until ctx ends. All backends that are
+// deleted during a search share the next search.
 func (k *Keeper) abortStale(ctx context.Context) {
 	if k.abort == nil {
 		return

@@ -1,6 +1,6 @@
 // Package keeper is the service proxy of a node. It receives Services and EndpointSlices from a
-// feed, plans the changes (pkg/service) and writes them to the BPF maps (ServiceMaps). It keeps the
-// backends of entry 0, the API server's own service, as pkg/service/apiserver decides.
+// feed, plans the changes (pkg/service) and writes them to the BPF maps (ServiceMaps).
+// pkg/service/apiserver decides the backends of entry 0, the API server's own service.
 //
 //	feed ─► queue ─► Planner.Plan ─► ServiceMaps.Apply
 //	apiserver.Servers ──┘
@@ -14,11 +14,11 @@
 //     other entries stay as they are. Entry 0 is written on its own.
 //   - The table stays in force when Run ends.
 //
-// A Feature (feature.go) is the Keeper with a table in BPF maps, as the agent drives it. Beside
-// another proxy it has entry 0 alone (apipath.go). Remove needs no daemon.
+// The agent drives a Keeper and its table in BPF maps as a Feature (feature.go). Beside another
+// proxy the table has only entry 0 (apipath.go). Remove works without a daemon.
 //
-// The Keeper knows neither Kubernetes nor BPF nor sockets. Its seams are ServiceMaps, ServiceConfig
-// and the feed, whose sink is the Keeper. The Feature connects them.
+// The Keeper depends neither on Kubernetes nor on BPF nor on sockets. Tests replace ServiceMaps,
+// ServiceConfig and the feed, whose sink is the Keeper. The Feature connects them.
 //
 // Start with Keeper.Run in keeper.go, then turn.go. Package healthcheck answers the health checks
 // of load balancers.

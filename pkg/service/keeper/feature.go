@@ -28,15 +28,15 @@ import (
 
 // Source is the API server as a Feature needs it. kube.Client implements it.
 type Source interface {
-	// Server returns the API server's address in the credentials. It is not valid if they have a
-	// host name.
+	// Server returns the API server's address in the credentials. It is not valid if the
+	// credentials have a host name instead.
 	Server() netip.AddrPort
 	// ServerVerifier returns a function that verifies the certificate of an API server. Nil means
-	// that none can be verified.
+	// that no certificate can be verified.
 	ServerVerifier() func(tls.ConnectionState) error
 	// RunServices passes services and their endpoints to sink until ctx ends. It leaves out objects
-	// of a namespace beyond its share of room. RunAPIServers does so for the API servers' own
-	// service alone.
+	// of a namespace beyond the namespace's share of room. RunAPIServers passes only the API
+	// servers' own service.
 	RunServices(ctx context.Context, room service.Limits, sink service.Sink) error
 	RunAPIServers(ctx context.Context, sink service.Sink) error
 	// LeftOut returns the objects that are left out now, by kind and namespace.
@@ -53,7 +53,7 @@ type FeatureOptions struct {
 	Last *cluster.Table
 	// Closed are the addresses of services that the guard of an earlier veild blocks.
 	Closed []netip.Addr
-	// StopFlows ends the kernel's flow table of an earlier veild.
+	// StopFlows removes the kernel's flow table (flowtable) that an earlier veild made.
 	StopFlows func() error
 	// Changed is called when the result of Closed may have changed. It must not block.
 	Changed func()
@@ -90,8 +90,8 @@ type Feature struct {
 	}
 }
 
-// Open opens the table that the configuration has: all of it, entry 0 alone, or none. It removes
-// what another configuration left and no process would maintain.
+// Open opens the table that the configuration needs: the whole table, entry 0 alone, or no table.
+// It removes a table of another configuration, which no process would maintain.
 func Open(o FeatureOptions) (*Feature, error) {
 	f := &Feature{o: o}
 	cfg := o.Config
@@ -104,7 +104,7 @@ func Open(o FeatureOptions) (*Feature, error) {
 		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF})
 }
 
-// open opens a table. One without programs at links is for entry 0 alone.
+// open opens a table. A table without programs at links is for entry 0 alone.
 func (f *Feature) open(t bpfmaps.Config) error {
 	cfg, log := f.o.Config, f.o.Log
 	cgroup, err := probe.CgroupOf(cfg)
@@ -182,10 +182,10 @@ func (f *Feature) Links() *link.Links { return f.links }
 // must not be nil.
 func (f *Feature) EachFlow(fn func(bpfmaps.Flow) bool) error { return f.table.EachFlow(fn) }
 
-// Begin puts the table in force as the last veild left it.
+// Begin adopts the table that the last veild left, and attaches the programs.
 func (f *Feature) Begin() error {
 	last := f.o.Last
-	f.o.Last = nil // the agent replaces its own, and this one may have thousands of nodes
+	f.o.Last = nil // not needed any more, and it may have thousands of nodes
 	if f.keeper == nil {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (f *Feature) Begin() error {
 		return nil
 	}
 
-	// Its programs judge by marks, which the fast path of an earlier veild does not set.
+	// The table's programs judge by marks that the flow table of an earlier veild does not set.
 	if err := f.o.StopFlows(); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (f *Feature) Run(ctx context.Context) error {
 
 	g.Go(func() error {
 		select {
-		case <-f.keeper.Attached(): // until then links have the settings of the last veild
+		case <-f.keeper.Attached(): // until then the links keep the settings of the last veild
 			return feature.IgnoreEnd(ctx, f.links.WatchLinks(ctx))
 		case <-ctx.Done():
 			return nil
@@ -240,7 +240,7 @@ func (f *Feature) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Close closes the table, which stays in force.
+// Close closes the table. The table stays in force.
 func (f *Feature) Close() error {
 	if f.table == nil {
 		return nil
@@ -250,7 +250,7 @@ func (f *Feature) Close() error {
 
 // Turn passes the addresses of NodePorts, the endpoints of tunnels and the number of nodes to the
 // table, and this node's sources to the programs at links. An uncertain link between nodes counts
-// only at the start. Later the addresses of the last certain one stay.
+// only at the start. Later, the addresses of the last certain link stay in use.
 func (f *Feature) Turn(t feature.Turn) error {
 	if f.keeper == nil {
 		return nil
@@ -268,8 +268,8 @@ func (f *Feature) Turn(t feature.Turn) error {
 	return f.setSelf(t.PodPrefixes, t.SelfAddrs)
 }
 
-// setSelf sets the sources of the programs at links: an address of the pod prefixes, which peers
-// know as this node's, and a node address.
+// setSelf sets the source addresses that the programs at links use: an address of the pod prefixes,
+// which peers accept from this node, and a node address.
 func (f *Feature) setSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	if f.links == nil || len(podPrefixes) == 0 ||
 		slices.Equal(f.turn.podPrefixes, podPrefixes) && slices.Equal(f.turn.selfAddrs, addrs) {
@@ -282,9 +282,9 @@ func (f *Feature) setSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error 
 	return nil
 }
 
-// nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
-// ranges the primary ones. Primary are the addresses in the Node object; for a family with several,
-// those on the link to the other nodes.
+// nodePortAddrs returns the assigned addresses that serve NodePorts: the addresses in ranges or,
+// without ranges, the primary addresses. Primary are the addresses in the Node object. If a family
+// has several, only those on the link to the other nodes are.
 func nodePortAddrs(ranges []netip.Prefix, t feature.Turn) []netip.Addr {
 	if len(ranges) > 0 {
 		return slices.DeleteFunc(slices.Clone(t.Assigned), func(a netip.Addr) bool {
@@ -311,8 +311,8 @@ func nodePortAddrs(ranges []netip.Prefix, t feature.Turn) []netip.Addr {
 	return primary
 }
 
-// tunnelEndpoints returns the possible endpoints of all nodes of t: the published ones, and this
-// node's port at every node address.
+// tunnelEndpoints returns the possible endpoints of all nodes of t: the published endpoints, and
+// port at every node address.
 func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	all := make([]netip.AddrPort, 0, len(t.NodeAddrs)+len(t.Peers))
 	for _, addr := range t.NodeAddrs {

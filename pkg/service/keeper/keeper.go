@@ -25,8 +25,8 @@ const (
 	// abortPause is the least time between two searches for stale UDP sockets. A search walks all
 	// sockets of every namespace.
 	abortPause = 200 * time.Millisecond
-	// abortAgain is the time to the second search: a socket may have been connecting during the
-	// first.
+	// abortAgain is the time until a second search, because a socket may have been connecting
+	// during the first search.
 	abortAgain = 2 * time.Second
 	// settled is the time from a change to the next reading of problems and sizes. A reading walks
 	// all services with problems.
@@ -40,12 +40,13 @@ const (
 type ServiceMaps interface {
 	// State returns the content of the maps.
 	State() (service.MapContent, error)
-	// Apply writes changes in their order. After an error State returns what was written.
+	// Apply writes changes in their order. After an error, State returns the content that was
+	// written.
 	Apply(changes service.Changes) error
 	// Attach attaches the programs that read the maps. It replaces programs of another version.
 	Attach() error
 	// Fresh reports whether the attached programs read an earlier table that could not be adopted.
-	// Ours then lacks the services that they serve.
+	// This table then lacks the services that they serve.
 	Fresh() bool
 	// Given returns the backends that sockets got for these frontends, under earlier processes too.
 	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
@@ -59,15 +60,15 @@ type ServiceConfig struct {
 	Limits service.Limits
 	Table  ServiceMaps
 	// HealthAddress is the listen address of the node's health check, such as ":10256". An empty
-	// one disables it.
+	// address disables it.
 	HealthAddress string
 	// API are the settings for the API servers. New sets their Node and Log.
 	API apiserver.ServersConfig
 	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
-	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
-	// were removed.
+	// If it is nil, no socket is disconnected. A separate goroutine calls it soon after UDP
+	// backends were removed.
 	AbortDatagrams func() (aborted int, err error)
 	// Log receives changes and problems. If it is nil, they are discarded.
 	Log *slog.Logger
@@ -76,9 +77,9 @@ type ServiceConfig struct {
 // Keeper is the service proxy of one node. Make it with New, then call Begin once and Run once. All
 // other methods may be called at any time from any goroutine.
 //
-// What it knows is in three parts: the inbox, with a mutex; what its loop owns, without; and what
-// is shown, which never changes once it is published. The other fields do not change after Begin,
-// or have locks of their own.
+// Its state has three parts. A mutex guards the inbox. Only the loop uses owned, without a lock. A
+// Status in shown never changes once it is published. The other fields do not change after Begin,
+// or have their own locks.
 type Keeper struct {
 	table   ServiceMaps
 	log     *slog.Logger
@@ -108,17 +109,17 @@ type owned struct {
 	// late reports whether the programs wait for the first full table.
 	late  bool
 	taken bool // the planner has all listed services
-	// pending is the arrival of the oldest planned change that is not in force. Zero means that all
-	// are.
+	// pending is the arrival of the oldest planned change that is not in force. The zero time means
+	// that all changes are in force.
 	pending time.Time
 	// looked reports whether stale UDP sockets were searched for after the first full write.
 	looked bool
-	// broken reports whether the last turn failed. looking and listening report whether look and
-	// another try to listen are due.
+	// broken reports whether the last turn failed. looking and listening report whether a call of
+	// look and a new try to listen are scheduled.
 	broken, looking, listening bool
 }
 
-// New returns a Keeper that has neither read nor written the table. The error is service.ErrLimits.
+// New returns a Keeper. It neither reads nor writes the table. The error is service.ErrLimits.
 func New(o ServiceConfig) (*Keeper, error) {
 	planner, err := service.New(o.Node, o.Limits)
 	if err != nil {
@@ -132,8 +133,8 @@ func New(o ServiceConfig) (*Keeper, error) {
 		attached: make(chan struct{}), own: owned{planner: planner},
 	}
 	k.shown.Store(&Status{Limits: o.Limits})
-	// After a failed turn, changes wait in the queue until the maps are read again. Entry 0 does
-	// not.
+	// After a failed turn, changes wait in the queue until the maps are read again. A change of
+	// entry 0 does not wait.
 	k.loop = loop.New(loop.Schedule{RetryMin: retryMin, RetryMax: retryMax,
 		Wait: func() bool { return reflect.DeepEqual(k.api.Entry(), k.own.entry) }})
 	if k.log == nil {
@@ -153,8 +154,8 @@ func New(o ServiceConfig) (*Keeper, error) {
 
 // Begin adopts the content of the maps, writes entry 0 and attaches the programs. Then clients
 // reach the API servers at the address of their service. If the maps are Fresh, Run attaches the
-// programs after the first full write, and the attached ones serve until then. Call Begin once,
-// before Run.
+// programs after the first full write, and the programs of the last process serve until then. Call
+// Begin once, before Run.
 func (k *Keeper) Begin() error {
 	state, err := k.table.State()
 	if err != nil {
@@ -209,7 +210,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	k.loop.Run(ctx, k.step)
 }
 
-// step makes a turn, and records whether the table could be written.
+// step runs a turn, and records whether the table could be written.
 func (k *Keeper) step(r loop.Reason) error {
 	defer k.listenLater()
 	k.own.broken = true
@@ -229,8 +230,8 @@ func (k *Keeper) step(r loop.Reason) error {
 	return nil
 }
 
-// look reads problems and sizes. After a failed turn the planner may lack entries, so the next turn
-// that succeeds looks again.
+// look updates the problems and sizes in shown. After a failed turn the planner may lack entries,
+// so the next turn that succeeds looks again.
 func (k *Keeper) look() {
 	k.own.looking = false
 	if k.own.broken {
@@ -240,7 +241,7 @@ func (k *Keeper) look() {
 	k.findProblems()
 }
 
-// listenLater tries later to listen on health ports that are in use.
+// listenLater schedules another try to listen on health ports that are in use.
 func (k *Keeper) listenLater() {
 	if k.own.listening || !k.health.Lacking() {
 		return
@@ -260,8 +261,8 @@ func (k *Keeper) SetNodes(n int) { k.api.SetNodes(n) }
 // errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")
 
-// Ask calls f with the planner between two turns and returns after it. The error is the error of
-// ctx, or reports that Run has ended; then f was not called.
+// Ask calls f with the planner between two turns and returns after f. An error means that f was not
+// called: ctx is done, or Run has ended.
 func (k *Keeper) Ask(ctx context.Context, f func(*service.Planner)) error {
 	err := k.loop.Do(ctx, func() { f(k.own.planner) })
 	if errors.Is(err, loop.ErrEnded) {
@@ -283,7 +284,7 @@ type Status struct {
 	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
 	Failed   string
 	Failures uint64
-	// Problems are sentences about services that are not served as their specification requires.
+	// Problems has one sentence per service that is not served as its specification requires.
 	Problems []string
 }
 
@@ -296,7 +297,7 @@ func (k *Keeper) Status() Status {
 	return s
 }
 
-// show publishes a Status with the changes that f makes. Only the loop calls it. What was published
+// show publishes a Status with the changes that f makes. Only the loop calls it. A published Status
 // never changes.
 func (k *Keeper) show(f func(*Status)) {
 	next := *k.shown.Load()
@@ -309,7 +310,7 @@ func (k *Keeper) noteSizes() {
 	k.show(func(s *Status) { s.Used, s.Services = used, services })
 }
 
-// findProblems logs each new problem once, and how many problems are over.
+// findProblems logs each new problem once, and the number of problems that ended.
 func (k *Keeper) findProblems() {
 	var now []string
 	for _, err := range k.own.planner.Problems() {

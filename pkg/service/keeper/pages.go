@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// errNoServices is the answer of all pages where there is no table.
+// errNoServices is the answer of all pages if this node has no table.
 var errNoServices = errors.New("services are not translated by veild on this node: " +
 	"serviceProxy is none")
 
@@ -51,7 +51,7 @@ func (f *Feature) Pages() map[string]telemetry.Page {
 	}
 }
 
-// listServices returns the services after the named one.
+// listServices returns the services that follow the service named in the request.
 func (f *Feature) listServices(r *http.Request) (any, error) {
 	if f.keeper == nil {
 		return nil, errNoServices
@@ -172,7 +172,7 @@ func (f *Feature) Drops() (map[string]uint64, error) {
 	return f.table.Drops()
 }
 
-// tableSizes returns how full the maps of the table are; flowSizes, how full the flow tables are.
+// tableSizes returns the used and total entries of the table's maps, flowSizes of the flow tables.
 // services.limits has a field for each.
 func tableSizes(used, room service.Limits) []telemetry.ServiceTable {
 	return []telemetry.ServiceTable{

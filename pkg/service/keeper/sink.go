@@ -34,17 +34,17 @@ func (c *changes) put(o object, f func()) {
 	c.all = append(c.all, f)
 }
 
-// inbox is what a Keeper has received and its planner lacks. Any goroutine adds to it, and the loop
-// takes it.
+// inbox holds the changes that a Keeper has received and its planner lacks. Any goroutine adds to
+// it, and the loop takes them.
 type inbox struct {
 	mu sync.Mutex // guards the fields below
 	delivery
 	// listed reports whether all existing services and slices have been put, nodesSeen whether
-	// SetNodeAddrs was called. Before that the planner gets nothing.
+	// SetNodeAddrs was called. Until both are true, the planner gets nothing.
 	listed, nodesSeen bool
 }
 
-// delivery is what one turn takes from the inbox.
+// delivery holds the changes that one turn takes from the inbox.
 type delivery struct {
 	queue changes
 	since time.Time // the arrival of the oldest change in queue
@@ -116,8 +116,8 @@ func (i *inbox) setTunnels(endpoints []netip.AddrPort) bool {
 	return true
 }
 
-// take returns what is new. It returns false until everything is listed and the node's addresses
-// are known.
+// take returns the new changes and removes them. It returns false until everything is listed and
+// the node's addresses are known.
 func (i *inbox) take() (delivery, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

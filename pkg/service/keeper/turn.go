@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// rounds bounds the plans of one turn. The next turn begins at once.
+// rounds bounds the plans of one turn. If more are needed, the next turn begins at once.
 const rounds = 8
 
 // turn plans the queued changes and writes them. If broken is true, it reads the maps first.
@@ -56,7 +56,7 @@ func (k *Keeper) turn(broken bool) error {
 	return err
 }
 
-// setAPIServer hands the planner the current entry 0, and reports whether it changed.
+// setAPIServer passes the current entry 0 to the planner, and reports whether it changed.
 func (k *Keeper) setAPIServer() bool {
 	e := k.api.Entry()
 	if reflect.DeepEqual(e, k.own.entry) {
@@ -69,8 +69,8 @@ func (k *Keeper) setAPIServer() bool {
 	return true
 }
 
-// take hands the queued changes to the planner and returns the arrival of the oldest one. It does
-// nothing until all services are listed and the node's addresses are known.
+// take passes the queued changes to the planner and returns the arrival of the oldest change. It
+// does nothing until all services are listed and the node's addresses are known.
 func (k *Keeper) take() (since time.Time) {
 	d, ok := k.inbox.take()
 	if !ok {
@@ -113,7 +113,7 @@ func (k *Keeper) apply(changes service.Changes) error {
 	}
 	err := k.table.Apply(changes)
 	if tookDatagrams(changes) {
-		k.findStale() // after an error too: changes that were written are not planned again
+		k.findStale() // after an error too, because changes that were written are not planned again
 	}
 	if err == nil {
 		k.log.Debug("table of services changed", "writes", changes.Writes())

@@ -10,15 +10,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
-// tableOf is the table as the Keeper sees it.
+// tableOf adapts a bpfmaps.Table to the interface ServiceMaps of the Keeper.
 type tableOf struct {
 	*bpfmaps.Table
 	links  *link.Links
 	cgroup string
 }
 
-// Attach attaches to the node's links and then to its sockets: sockets find most backends before
-// there is a packet.
+// Attach attaches the programs to the node's links and then to its sockets. Sockets come last,
+// because with them most backends are chosen before there is a packet.
 func (t tableOf) Attach() error {
 	if t.links != nil {
 		if _, err := t.links.AttachLinks(); err != nil {
@@ -29,8 +29,8 @@ func (t tableOf) Attach() error {
 	return err
 }
 
-// feed passes a feed to the Keeper, and to the guard the addresses that pods reach by translation
-// only.
+// feed passes a feed to the Keeper. It also collects for the guard the addresses that pods may
+// reach only by translation.
 type feed struct {
 	*Keeper
 	feature *Feature
@@ -61,8 +61,8 @@ func (f feed) Listed() {
 
 // Closed returns the addresses of services that the guard blocks for pods. Addresses that it
 // blocked before count as recently deleted, and stay blocked at least until services are listed. If
-// another program now translates services, they stay until the machine reboots, as long as flows of
-// the old table may remain.
+// another program now translates services, they stay blocked as long as flows of the old table may
+// remain, which is until the machine reboots.
 func (f *Feature) Closed() []netip.Addr {
 	if f.links == nil {
 		return f.o.Closed

@@ -10,13 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/bpfmaps"
 )
 
-// podClientsRest is how long a count of pod clients stays valid. A count walks the whole map: half
-// a millisecond if it is empty, 20 ms with 50,000 clients.
+// podClientsRest is how long a count of pod clients stays valid. A count walks the whole map, which
+// takes 0.5 ms if the map is empty and 20 ms with 50,000 clients.
 const podClientsRest = time.Minute
 
-// PodClients returns how many pod clients there are, counted at most podClientsRest ago, and how
-// many there is room for. Both are 0 for a table without links. It deletes clients whose link is
-// gone. Call it on a thread in the node's network namespace.
+// PodClients returns the number of pod clients, counted at most podClientsRest ago, and the size of
+// their map. Both are 0 for a table without links. It deletes clients whose link is gone. Call it
+// on a thread in the node's network namespace.
 func (s *Links) PodClients() (used, room uint32, err error) {
 	m := s.table.Map(bpfmaps.MapPodClients)
 	if m == nil {
@@ -45,9 +45,9 @@ func (s *Links) countPodClients(h *nl.Handle) (uint32, error) {
 	return used, err
 }
 
-// InUse returns the addresses among addrs to which an existing pod has had a flow. The flow may be
-// evicted by now, and the pod may still go on with it. A table without links returns none. Call it
-// on a thread in the node's network namespace.
+// InUse returns the addresses among addrs to which an existing pod has had a flow. The flow may
+// have been evicted since, although the pod still uses it. A table without links returns none. Call
+// it on a thread in the node's network namespace.
 func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if s.table.Map(bpfmaps.MapPodClients) == nil || len(addrs) == 0 {
 		return nil, nil
@@ -77,7 +77,7 @@ func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 		return nil, 0, err
 	}
 
-	// List links after clients: a client that came meanwhile has a link then.
+	// Links are listed after clients, so that each client of an existing link finds its link.
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)

@@ -16,21 +16,22 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// confined holds the pods for which host routing is on, where policies judge packets in netfilter.
+// confined holds the pods for which host routing is on, on a node where policies judge packets in
+// netfilter.
 type confined struct {
 	mu sync.Mutex // guards what follows, and is held while service_routes is written
-	// on reports whether only allowed pods are host routed; otherwise all are.
+	// on reports whether only allowed pods are host routed. Otherwise all pods are.
 	on bool
 	// allowed are the links of the pods that no policy judges, by name. Nil means that they are not
-	// known yet: links then keep what they have, and none gets more.
+	// known yet. Links then keep their host routing, and no link gets more.
 	allowed map[string]bool
 	// given are the indexes of the links that have the fast path, by name, once allowed is known.
 	given map[string]uint32
-	// settled are the links, by index, that the plugins have finished.
+	// settled are the links, by index, that the CNI plugins have finished.
 	settled map[int]bool
 }
 
-// note records what a pod's link was given. mu is held.
+// note records what host routing may do at a pod's link. The caller holds mu.
 func (c *confined) note(name string, index uint32, how uint8) {
 	switch {
 	case c.allowed == nil:
@@ -41,7 +42,7 @@ func (c *confined) note(name string, index uint32, how uint8) {
 	}
 }
 
-// settle records that the plugins have finished a link. mu is held.
+// settle records that the plugins have finished a link. The caller holds mu.
 func (c *confined) settle(index int) {
 	if c.settled == nil {
 		c.settled = map[int]bool{}
@@ -56,8 +57,8 @@ func (c *confined) forget(there map[uint32]bool) {
 	maps.DeleteFunc(c.settled, func(index int, _ bool) bool { return !there[uint32(index)] })
 }
 
-// Confine lets only the pods of Allow take the fast path. Call it before AttachLinks. Until Retain
-// or Allow is called, links of pods keep what an earlier process gave them.
+// Confine restricts the fast path to the pods of Allow. Call it before AttachLinks. Until Retain or
+// Allow is called, links of pods keep the fast path that an earlier process gave them.
 func (s *Links) Confine() {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -79,8 +80,9 @@ func (s *Links) Fast() map[string]bool {
 	return names
 }
 
-// Retain takes the fast path from the links of pods that are not in names, and gives it to none.
-// When it has returned without an error, both directions of their packets pass netfilter.
+// Retain takes the fast path from the links of pods that are not in names. It does not give it to
+// any link. After it returns without an error, these pods' packets pass netfilter in both
+// directions.
 func (s *Links) Retain(names map[string]bool) error {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()
@@ -107,7 +109,7 @@ func (s *Links) retainLocked(names map[string]bool) error {
 	return nil
 }
 
-// retainFirst is Retain of a process that does not know yet which links have the fast path.
+// retainFirst is Retain for a process that does not know yet which links have the fast path.
 func (s *Links) retainFirst(names map[string]bool) error {
 	h, links, err := nl.OpenLinks()
 	if err != nil {
@@ -142,8 +144,9 @@ func (s *Links) retainFirst(names map[string]bool) error {
 	return nil
 }
 
-// retainOther takes the fast path from all links in the map of the program of a pod's link, if that
-// is not the map of this table: its pin was lost, and the program was not replaced yet.
+// retainOther handles a pod's link whose program reads another map of routes than this table,
+// because the pin was lost and the program was not replaced yet. It takes the fast path from all
+// links in that map.
 func (s *Links) retainOther(h *nl.Handle, index int) error {
 	mine, err := s.table.Map(mapRoutes).Info()
 	if err != nil {
@@ -206,7 +209,7 @@ func (s *Links) Allow(names map[string]bool) error {
 // allowLink sets what host routing may do at a link that is allowed now.
 func (s *Links) allowLink(h *nl.Handle, l nl.Link) error {
 	if !s.confined.settled[l.Attrs().Index] {
-		return nil // it gets the fast path when it is
+		return nil // it gets the fast path once it is settled
 	}
 	master, err := masterOf(h, l)
 	if err != nil {
@@ -220,9 +223,9 @@ func (s *Links) allowLink(h *nl.Handle, l nl.Link) error {
 	return s.routeLocked(l, plan, can, true)
 }
 
-// confine returns what host routing may do at a pod's link, of what it could do. A pod that is
-// confined is host routed in both directions or in none, so that conntrack never meets half of a
-// connection.
+// confine returns what host routing may do at a pod's link. have is what it may do now, want what
+// it could do without policies. A pod that is confined is host routed in both directions or in
+// none, so that conntrack never meets half of a connection.
 func (s *Links) confine(name string, have, want uint8) uint8 {
 	switch {
 	case !s.confined.on:
@@ -235,7 +238,7 @@ func (s *Links) confine(name string, have, want uint8) uint8 {
 	return want
 }
 
-// clearRoutes deletes all entries of the map of routes that is among these.
+// clearRoutes deletes all entries of each map of routes among these maps.
 func clearRoutes(ids []ebpf.MapID) error {
 	for _, id := range ids {
 		m, err := ebpf.NewMapFromID(id)

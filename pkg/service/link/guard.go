@@ -28,8 +28,8 @@ func (s *Links) translateAtGuard() error {
 	return nil
 }
 
-// putTranslate puts a program into the array of the egress guard. It first copies the flows of the
-// program that is there, since replies come meanwhile.
+// putTranslate puts a program into the array of the egress guard. It first copies the flows that
+// the current program remembers, since replies to them arrive meanwhile.
 func (s *Links) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	var old *ebpf.Program
 	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -47,7 +47,7 @@ func (s *Links) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	if err := m.Put(at, prog); err != nil {
 		return err
 	}
-	return s.table.TakeOver(old) // again: it was at work until now
+	return s.table.TakeOver(old) // again, because old ran until now
 }
 
 // clearTranslate removes the programs from the array of the egress guard.

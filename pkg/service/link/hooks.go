@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tcx is of kernels from 6.6.
+// tcx attaches programs at tcx, which kernels from 6.6 have.
 type tcx struct{}
 
 func (tcx) list(_ *nl.Handle, p point) ([]ebpf.ProgramID, error) {
@@ -33,7 +33,8 @@ func (tcx) detach(_ *nl.Handle, p point, old *ebpf.Program) error {
 
 func (tcx) tidy(*nl.Handle, int) error { return nil }
 
-// clsact has direct-action filters, in the priority after the guard's.
+// clsact attaches programs as direct-action filters of the qdisc clsact, in the priority after the
+// guard's.
 type clsact struct{}
 
 const filterPriority = abi.TCPriority + 1
@@ -64,7 +65,7 @@ func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) e
 	return c.put(h, p, name, prog)
 }
 
-// put makes the filter, or puts the program into the one that is there.
+// put makes the filter, or replaces the program of the existing filter.
 func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	f := tchook.Filter(p.index, p.dir, filterPriority, abi.TCHandle, name, prog)
 	if err := h.FilterReplace(f); err != nil {
@@ -87,7 +88,7 @@ func (clsact) detach(h *nl.Handle, p point, old *ebpf.Program) error {
 	return tchook.DeleteFilters(h, p.index, p.dir, id)
 }
 
-// tidy removes a clsact without filters from a link that is ours.
+// tidy removes the qdisc clsact from a link of ours if it has no filters.
 func (clsact) tidy(h *nl.Handle, index int) error {
 	for _, dir := range []direction{ingress, egress} {
 		filters, err := tchook.Filters(h, index, dir)

@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/probe"
 )
 
-// Names of the programs at links, and of those that the egress guard tail calls.
+// Names of the programs at links, and of the programs that the egress guard tail calls.
 const (
 	progIn, progInL3   = "service_in", "service_in_l3"
 	progOut, progOutL3 = "service_out", "service_out_l3"
@@ -37,8 +37,8 @@ const mapSelf = "service_self"
 // linkPrograms are the programs that are attached to links.
 var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
 
-// errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has one list
-// of programs, for ingress, and leaves no room for clsact.
+// errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has programs
+// for ingress only, and a link cannot have both it and clsact.
 var errTaken = errors.New("the link has the qdisc ingress (as with the plugin bandwidth), " +
 	"not clsact: use Linux 6.6, or remove the limit")
 
@@ -65,7 +65,7 @@ type hooks interface {
 	// replace exchanges a program for another, without a moment with neither.
 	replace(h *nl.Handle, p point, name string, prog, old *ebpf.Program) error
 	detach(h *nl.Handle, p point, old *ebpf.Program) error
-	// tidy removes what attach left at a link that has none of our programs any more.
+	// tidy removes the qdisc that attach made from a link that has none of our programs any more.
 	tidy(h *nl.Handle, index int) error
 }
 
@@ -82,7 +82,7 @@ type Links struct {
 	table    *bpfmaps.Table
 	log      *slog.Logger
 	tcx      bool          // whether programs are attached at tcx
-	routing  bool          // whether they route
+	routing  bool          // Config.HostRouting of the table
 	patience time.Duration // podPatience
 
 	mu sync.Mutex // held while programs at links change; confined has a lock of its own
@@ -108,9 +108,10 @@ func New(t *bpfmaps.Table, log *slog.Logger) *Links {
 }
 
 // SetSelf sets the addresses for SNAT and for refusals. For SNAT it takes the first address of a
-// pod prefix of this node: host-local keeps it for a gateway, so no pod has it, and peers accept it
-// from this node. For refusals it takes an address of the node. The first address of each family
-// counts. Without them such packets are dropped and counted.
+// pod prefix of this node. No pod has that address, because host-local reserves it for a gateway,
+// and peers accept it from this node. For refusals it takes an address of the node. The first
+// address of each family counts. Without these addresses, packets that need them are dropped and
+// counted.
 func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
 	var self [4][16]byte
 	put := func(at int, a netip.Addr) {
@@ -148,8 +149,8 @@ func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // AttachLinks attaches the programs to the links of the calling thread's network namespace and
 // returns what it changed. Guarded links get them behind the guard's program; links of pods and
 // tunnels have only these programs. A program of another version is replaced in place. A link that
-// disappears meanwhile is not an error. Neither is a link that takes no program: its packets are
-// not translated, and the log reports that. Call it after Apply and SetSelf.
+// disappears meanwhile is not an error. A link to which no program can be attached is not an error
+// either; the log reports that its packets are not translated. Call it after Apply and SetSelf.
 func (s *Links) AttachLinks() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +195,7 @@ func (s *Links) notTranslated(l nl.Link, err error) {
 func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, tchook.ErrLinkGone) {
-		return nil, nil // a link whose master disappears causes another event
+		return nil, nil // the loss of its master causes another event
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
@@ -276,7 +277,7 @@ func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	if err := hk.replace(h, p, name, prog, ours[0]); err != nil {
 		return "", err
 	}
-	return "replaced " + name, former() // again: it was at work until now
+	return "replaced " + name, former() // again, because the old program ran until now
 }
 
 func closeAll(progs []*ebpf.Program) {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// vrf is a kind of master that hands packets on without another look-up by programs at tc.
+// vrf is a kind of master whose ports' packets pass no tc programs at the master.
 const vrf = "vrf"
 
 // masterOf returns the kind of the master of link l, or "" if it has none.
@@ -25,8 +25,8 @@ func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 }
 
 // planLink returns the programs that a link with a master of this kind must have. A packet that
-// comes in by a port of a bond or a bridge comes in again by the master. If the port translated it,
-// the guard would misjudge it there. So only the master translates.
+// arrives at a port of a bond or a bridge passes the ingress hooks of the master too. If the port
+// translated the packet, the guard at the master would misjudge it. So only the master translates.
 func planLink(l nl.Link, master string) map[direction]string {
 	a := l.Attrs()
 	ethernet := a.EncapType == "ether"

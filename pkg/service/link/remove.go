@@ -15,7 +15,7 @@ import (
 
 // Remove removes the table, of any version, and returns what it removed. It detaches the programs
 // from links of the calling thread's network namespace, then does what bpfmaps.Remove does. It
-// needs no table and does as much as it can. A missing directory is not an error.
+// needs no open table, and continues after an error. A missing directory is not an error.
 func Remove(dir string) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

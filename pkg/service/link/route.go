@@ -17,15 +17,15 @@ const mapRoutes = "service_routes"
 
 // What host routing may do at a link: ROUTE_* of bpf/lib/service/route.h.
 const (
-	routePod  uint8 = 1 << iota // a pod's: packets may be sent to it by the host's end
-	routePeer                   // past what there is at the host's end, into the pod
-	routeFrom                   // a pod's: its packets may be sent on
-	routeExit                   // what pods answer may leave by it
+	routePod  uint8 = 1 << iota // a pod's link: packets to the pod may be sent by the host's end
+	routePeer                   // such packets may be sent to the pod's end, past the host's end
+	routeFrom                   // a pod's link: packets from the pod may be redirected
+	routeExit                   // replies of pods may leave by this link
 )
 
 // routeLink sets what host routing may do at this link, whose ingress program is plan. Limits to a
 // pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
-// packets go to it by the host's end, and the kernel routes what it sends.
+// packets to the pod are sent by the host's end, and the kernel routes packets from the pod.
 func (s *Links) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
 	var can uint8
 	if s.routing {
@@ -40,7 +40,7 @@ func (s *Links) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 	return s.routeLocked(l, plan, can, settled)
 }
 
-// routeLocked is routeLink for a link at which host routing can do this.
+// routeLocked is routeLink with the known value of what host routing can do at the link.
 func (s *Links) routeLocked(l nl.Link, plan string, can uint8, settled bool) error {
 	index := l.Attrs().Index
 	have, err := s.routesOf(uint32(index))
@@ -112,7 +112,7 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 			return 0, err
 		}
 		how := routePod
-		if !gets && l.Type() == "veth" { // else it has no other end that can be sent to
+		if !gets && l.Type() == "veth" { // only a veth has a peer that packets can be sent to
 			how |= routePeer
 		}
 		if !sends {
@@ -124,9 +124,9 @@ func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 	return 0, nil
 }
 
-// limits reports whether a qdisc at the host's end of a pod's link needs the packets that the pod
-// gets, or those that it sends. The kernel's default qdisc of a veth and the qdisc of programs do
-// not count.
+// limits reports whether a qdisc at the host's end of a pod's link must see the packets to the pod
+// (gets) or from the pod (sends). The kernel's default qdisc of a veth and the qdisc clsact of
+// programs do not count.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
@@ -147,7 +147,8 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers reports whether other programs attached programs or filters there, at tcx or at clsact.
+// hasOthers reports whether other software attached BPF programs or filters at p, at tcx or at
+// clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	filters, err := tchook.Filters(h, p.index, p.dir)
 	if err != nil {
@@ -166,7 +167,8 @@ func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	return err != nil || all > len(ours), goneIsFine(err)
 }
 
-// goneIsFine returns nil for a link that is gone: no packet comes by it.
+// goneIsFine returns nil if err means that the link is gone, because such a link carries no
+// packets. Otherwise it returns err.
 func goneIsFine(err error) error {
 	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil
@@ -186,7 +188,7 @@ func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	for _, id := range ids {
 		prog, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // it has gone meanwhile
+			continue // the program is gone
 		}
 		info, err := prog.Info()
 		prog.Close()

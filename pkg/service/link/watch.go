@@ -15,23 +15,24 @@ import (
 )
 
 // podPatience is the time for which a pod's new link waits for its programs on a kernel without
-// tcx. A limit to the pod's traffic (plugin bandwidth) is set soon after the link appears and needs
-// the place of clsact. If that is taken, the pod cannot be added.
+// tcx. The plugin bandwidth sets a limit soon after the link appears, and its qdisc takes the place
+// of clsact. If clsact is already there, the ADD of the pod fails.
 const podPatience = 3 * time.Second
 
 // lateMax bounds the links that wait at once. Further links do not wait.
 const lateMax = 4096
 
-// lateLink is a link that gets its programs, or is looked at again, later.
+// lateLink is a link that gets its programs later, or that is checked again later.
 type lateLink struct {
 	index int
 	due   time.Time
 }
 
 // WatchLinks attaches the programs to links as they appear or change, first to those that exist,
-// until ctx is done. Then it returns nil. Without tcx a pod's new link gets them some seconds after
-// it appeared, unless another program has the place by then. If the kernel lost changes it looks at
-// all links again. It must run on a thread in the node's network namespace, after AttachLinks.
+// until ctx is done. Then it returns nil. Without tcx, a pod's new link gets the programs some
+// seconds after it appeared, unless another program has taken their place by then. If the kernel
+// lost changes, WatchLinks checks all links again. It must run on a thread in the node's network
+// namespace, after AttachLinks.
 func (s *Links) WatchLinks(ctx context.Context) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Links) WatchLinks(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting.Go(func() {
-		// This needs a thread of its own, in the namespace whose indexes name the links.
+		// This needs its own thread, in the network namespace of the links.
 		err := netns.DoFd(int(own.Fd()), "of the node", func() error {
 			s.serveLate(ctx, h, late)
 			return nil
@@ -134,7 +135,7 @@ func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 	if len(did) == 0 {
 		return
 	}
-	// New links get the indexes of links that are gone.
+	// A new link may get the index of a link that is gone.
 	if s.routing {
 		links, err := h.LinkList()
 		if err == nil {

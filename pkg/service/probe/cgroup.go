@@ -16,9 +16,9 @@ import (
 // ErrNoCgroup matches a path that is not a cgroup v2, and a machine without one mounted.
 var ErrNoCgroup = errors.New("no cgroup v2")
 
-// CgroupOf returns the root of the tree of cgroups that the node's processes are in. Without
-// services.cgroup it must be the root of the machine's tree: a container sees only its own part,
-// which has no process to translate for.
+// CgroupOf returns the root of the cgroup tree of the node's processes. Without services.cgroup, it
+// must be the root of the machine's tree, because a container sees only its own part, which has
+// only veild's own processes.
 func CgroupOf(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
 		return cfg.Services.Cgroup, nil
@@ -51,8 +51,8 @@ func wholeTree(path string) error {
 	return nil
 }
 
-// FindCgroup returns the mount point of the cgroup v2 tree of this process: the machine's, or,
-// where only parts are mounted, as in a container, the first part.
+// FindCgroup returns the mount point of the machine's cgroup v2 tree. If only parts of it are
+// mounted, as in a container, it returns the first part.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -64,8 +64,8 @@ func FindCgroup() (string, error) {
 	})
 }
 
-// PartOfTree reports whether a cgroup directory is not the machine's root: only the root has no
-// type (cgroup_base_files, kernel/cgroup/cgroup.c).
+// PartOfTree reports whether a cgroup directory is not the root of the machine's tree. Only the
+// root has no file cgroup.type (cgroup_base_files, kernel/cgroup/cgroup.c).
 func PartOfTree(path string) (bool, error) {
 	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,8 @@
 // kernel, and the tree of cgroups whose processes are translated.
 //
 // It promises to change nothing and to leave nothing behind. An error joins one error for each
-// missing feature, and each names a remedy. Missing, and not permitted to look, are two answers.
+// missing feature, and each names a remedy. A missing feature and a missing permission to probe are
+// different errors.
 //
 // Start reading at Check.
 package probe

@@ -35,9 +35,9 @@ func (e *FeatureError) Error() string {
 // Unwrap returns bpfobj.ErrNotSupported and the kernel's error.
 func (e *FeatureError) Unwrap() []error { return []error{bpfobj.ErrNotSupported, e.Err} }
 
-// Machine returns the optional features of services that this machine supports, and changes
-// nothing. The error joins a *FeatureError for each missing feature, one of them with ErrNoCgroup.
-// It is bpfobj.ErrNotPermitted if this process may not load BPF programs.
+// Machine returns the optional features of services that this machine supports. It changes nothing.
+// The error joins a *FeatureError for each missing feature, one of them with ErrNoCgroup. It is
+// bpfobj.ErrNotPermitted if this process may not load BPF programs.
 func Machine() (Features, error) {
 	f, err := Kernel()
 	if errors.Is(err, bpfobj.ErrNotPermitted) {
@@ -73,7 +73,7 @@ func Kernel() (Features, error) {
 	return f, errors.Join(append(problems, err)...)
 }
 
-// lookFor reports whether the kernel has a feature. The error of a probe names a remedy.
+// lookFor reports whether the kernel has a feature. An error names a remedy.
 func lookFor(f kfeature.Feature) (bool, error) {
 	has, err := f.Has()
 	if err != nil {
@@ -82,7 +82,8 @@ func lookFor(f kfeature.Feature) (bool, error) {
 	return has, err
 }
 
-// Check returns what this machine lacks for the table of services. It changes nothing.
+// Check returns an error that names what this machine lacks for the table of services. It changes
+// nothing.
 func Check(cfg config.Config) error {
 	if _, err := CgroupOf(cfg); err != nil {
 		return err

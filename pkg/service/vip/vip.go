@@ -9,22 +9,24 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Linger is how long an address counts after its last service went, and how often the use of
-// such an address is checked then. Its flows go on, and programs still translate their packets.
+// Linger is the time for which an address counts after its last service was deleted, and then the
+// interval at which its use is checked. The address still counts because its flows go on, and
+// programs still translate their packets.
 const Linger = time.Hour
 
 // Addresses are the addresses of all known services outside the cluster's service ranges:
 // LoadBalancer IPs and external IPs. An untranslated packet of a pod to one of them must not leave
-// the node. The table cannot drop it, since it passes what it does not know. Methods may be called
-// concurrently. The zero value has no services.
+// the node. The table of services cannot drop such a packet, because it passes packets to addresses
+// that it does not have. Methods may be called concurrently. The zero value has no services.
 type Addresses struct {
 	mu        sync.Mutex
 	byService map[service.Name][]netip.Addr
-	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
+	gone      map[netip.Addr]time.Time // when its last service or its last use ended
 }
 
 // Put adds or replaces a service and reports whether its addresses changed. An address that no
-// frontend may have does not count, nor does one of a family that the service does not have.
+// frontend may have does not count, and neither does an address of a family that the service does
+// not have.
 func (v *Addresses) Put(s service.Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
@@ -38,8 +40,8 @@ func (v *Addresses) Put(s service.Service, now time.Time) bool {
 // Delete removes a service and reports whether it had addresses.
 func (v *Addresses) Delete(n service.Name, now time.Time) bool { return v.set(n, nil, now) }
 
-// Left adds addresses that services had before this process knew any. They count as if their
-// service went now.
+// Left adds addresses that services had before this process began. They count as if their services
+// were deleted now.
 func (v *Addresses) Left(addrs []netip.Addr, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

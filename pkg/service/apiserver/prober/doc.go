@@ -4,10 +4,9 @@
 // It promises:
 //   - A server that ends is found at once, and one that falls silent within a second, in a cluster
 //     of up to 1,000 nodes. More nodes probe less often (Pace).
-//   - A certificate is verified and its names are read, but a wrong one ends no probe: that is a
-//     problem to be shown.
-//   - The sockets of probes are known (Cookies), so that no other search takes them for a client's.
+//   - A certificate is verified and its names are read, but a wrong certificate does not end a
+//     probe. Status shows it as a problem.
+//   - Cookies has the sockets of probes, so that a search for clients' connections leaves them out.
 //
-// It decides nothing about a server: package apiserver judges the observations. Start reading at
-// Run.
+// It does not judge a server. Package apiserver judges the observations. Start reading at Run.
 package prober

@@ -14,10 +14,11 @@ type holding struct {
 	Target
 	session *session
 	state   tls.ConnectionState
-	// first is the Observation that is reported once the first ping and the first request have an
-	// answer, or the request has none pingLimit after the ping. It is nil afterwards.
+	// first is the Observation that is reported once the first ping and the first request were
+	// answered, or pingLimit after the answer to the ping. It is nil afterwards.
 	first *Observation
-	// answered reports whether a ping was answered, forgiven whether the outstanding one got grace.
+	// answered reports whether a ping was answered, forgiven whether the outstanding ping got
+	// grace.
 	answered, forgiven bool
 
 	pinged time.Time // when the outstanding ping was sent; zero if there is none
@@ -49,8 +50,8 @@ func (h *holding) close() {
 	h.session.close()
 }
 
-// run probes until the session ends or ctx does. It returns whether the server is down: it left a
-// ping without an answer, or does not read. A session that ended otherwise proves nothing.
+// run probes until the session ends or ctx does. down reports that the server did not answer a ping
+// or does not read. A session that ends in another way proves nothing.
 func (h *holding) run(ctx context.Context) (down bool) {
 	readyz, end := h.startReadyz(ctx)
 	defer end()
@@ -92,7 +93,8 @@ func (h *holding) sendPing() error {
 	return h.session.ping()
 }
 
-// takeAck takes the answer to the outstanding ping. The next one is due a pause after it was sent.
+// takeAck handles the answer to the outstanding ping. The next ping is due one pause after that
+// ping was sent.
 func (h *holding) takeAck() {
 	if h.pinged.IsZero() {
 		return
@@ -108,8 +110,8 @@ func (h *holding) takeAck() {
 	h.news(func(o *Observation) { o.Trip = trip })
 }
 
-// missPing reports whether the limit of the outstanding ping is over. If this process had no CPU at
-// the time, it may not have read the answer: the ping gets grace once.
+// missPing reports whether the outstanding ping has missed its limit. If this process lacked CPU
+// time, it may not have read the answer yet, so each ping gets grace once.
 func (h *holding) missPing() bool {
 	if h.forgiven || time.Since(h.pinged)-pingLimit < grace {
 		return true
@@ -119,7 +121,7 @@ func (h *holding) missPing() bool {
 	return false
 }
 
-// news reports a change to what is known. What comes before the first answers is reported together.
+// news reports a change. All changes before the first answers are reported together.
 func (h *holding) news(change func(*Observation)) {
 	if h.first == nil {
 		o := Observation{Up: true}

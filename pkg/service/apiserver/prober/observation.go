@@ -28,8 +28,8 @@ const (
 	TrustRefused
 )
 
-// Observation is what a probe saw of a server. A field without a value leaves what an earlier
-// Observation found. But if Up is false, round trip and trust are unknown again.
+// Observation is the result of a probe. A field without a value leaves the value of an earlier
+// Observation in force. But if Up is false, round trip and trust are unknown again.
 type Observation struct {
 	// Up reports whether it answers pings, or handshakes if it does not speak HTTP/2.
 	Up        bool

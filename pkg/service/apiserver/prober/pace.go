@@ -10,8 +10,8 @@ const (
 	// LeastPing, leastConnect and leastReady are the pauses of probes in a small cluster.
 	LeastPing, leastConnect = 250 * time.Millisecond, 500 * time.Millisecond
 	leastReady              = 2 * time.Second
-	// mostPings, mostConnects and mostRequests bound what a server gets from all nodes together,
-	// each second.
+	// mostPings, mostConnects and mostRequests bound the probes per second that a server gets from
+	// all nodes together.
 	mostPings, mostConnects, mostRequests = 4000, 2000, 500
 )
 
@@ -25,7 +25,8 @@ func (p *Pace) SetNodes(n int) { p.nodes.Store(int64(n)) }
 // Nodes returns the number of nodes that probe; 0 means that it is unknown.
 func (p *Pace) Nodes() int64 { return p.nodes.Load() }
 
-// per returns the pause at which all nodes together do something rate times a second.
+// per returns the pause of one node with which all nodes together make rate probes per second. It
+// is never shorter than least.
 func (p *Pace) per(rate int64, least time.Duration) time.Duration {
 	return max(least, time.Duration(p.nodes.Load())*time.Second/time.Duration(rate))
 }
@@ -36,12 +37,13 @@ func (p *Pace) Ping() time.Duration { return p.per(mostPings, LeastPing) }
 // ready returns the pause between two requests for /readyz.
 func (p *Pace) ready() time.Duration { return p.per(mostRequests, leastReady) }
 
-// phase returns a random part of a pause, for the first one of a connection: when a server comes
-// back, all nodes connect to it at once and must not go on in step.
+// phase returns a random part of a pause, for the first pause of a connection. When a server comes
+// back, all nodes connect to it at once, and their later probes must not coincide.
 func phase(pause time.Duration) time.Duration { return rand.N(pause) }
 
-// connect returns the time from a failed connect's begin to the next one, at random half to three
-// halves of its mean: the nodes that wait for a server must not connect in step.
+// connect returns the time from the start of a failed connect to the next one. It is a random value
+// from half to three halves of its mean, so that the nodes that wait for a server do not connect at
+// the same times.
 func (p *Pace) connect() time.Duration {
 	mean := p.per(mostConnects, leastConnect)
 	return mean/2 + rand.N(mean)

@@ -22,7 +22,8 @@ const (
 	// readyLimit is the time limit of a request for /readyz.
 	readyLimit = 2 * time.Second
 	// connectLimit bounds a connect with its TLS handshake. silentLimit bounds the TCP part while
-	// the server is silent: the kernel's own next SYN would come a second after the first.
+	// the server is silent, because the kernel would send its second SYN only a second after the
+	// first.
 	connectLimit, silentLimit = 2 * time.Second, 500 * time.Millisecond
 )
 
@@ -33,27 +34,27 @@ const http1 = "http/1.1"
 type Target struct {
 	// Addr is the address of the server.
 	Addr netip.AddrPort
-	// Report receives what was observed.
+	// Report receives the observations.
 	Report func(Observation)
 	// Verify verifies the certificate of a server; nil means that it cannot be verified.
 	Verify func(tls.ConnectionState) error
-	// Names are the addresses that are looked for in its certificate, Mark is the mark of its
-	// sockets.
+	// Names are the addresses that the probe looks for in the server's certificate. Mark is the
+	// mark of the probe's sockets (SO_MARK).
 	Names []netip.AddrPort
 	Mark  uint32
 	// Own receives the sockets of the probe.
 	Own *Cookies
 	// Ask makes the probe ping at once when it receives a value.
 	Ask <-chan struct{}
-	// Pace has the pauses.
+	// Pace decides the pauses between probes.
 	Pace *Pace
 }
 
 // Run probes a server and reports again and again until ctx ends. It holds one TLS connection to
 // the server and sends HTTP/2 pings (RFC 9113 section 6.7). The end of the process closes the
-// connection; the end of the machine leaves pings unanswered. One handshake each second would
-// detect either too late, at a hundred times the cost. Servers close idle connections, so Run
-// connects again at once. A server without HTTP/2 is probed by handshakes alone.
+// connection; the end of the machine leaves pings unanswered. One handshake per second would detect
+// both ends later, at a hundred times the cost. Servers close idle connections, so Run connects
+// again at once. A server without HTTP/2 is probed by handshakes alone.
 func Run(ctx context.Context, p Target) {
 	silent, report := false, p.Report
 	p.Report = func(o Observation) {
@@ -98,9 +99,9 @@ func (p Target) once(ctx context.Context, limit time.Duration) (held bool) {
 }
 
 // connect returns a connection after its TLS handshake, for one of some protocols. limit bounds the
-// TCP part. made receives the cookie of the socket before it connects. connect accepts each
-// certificate, which hold judges: the probe sends no secrets, and a server with a wrong certificate
-// is a problem to be shown.
+// TCP part. made receives the cookie of the socket before it connects. connect accepts any
+// certificate; hold judges it. That is safe because the probe sends no secrets, and Status shows a
+// wrong certificate as a problem.
 func (p Target) connect(ctx context.Context, limit time.Duration, made func(cookie uint64),
 	protocols ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
@@ -142,7 +143,7 @@ func (p Target) dialer(made func(cookie uint64)) *net.Dialer {
 }
 
 // hold probes over conn until it ends. It reports the server up after the first answered ping,
-// since a handshake alone proves too little, and down after an unanswered one. It returns false if
+// since a handshake alone proves too little, and down after an unanswered ping. It returns false if
 // conn does not speak HTTP/2; then it reports the server up by the handshake.
 func (p Target) hold(ctx context.Context, conn *tls.Conn) bool {
 	state := conn.ConnectionState()
@@ -182,8 +183,9 @@ func (p Target) judge(state tls.ConnectionState, o *Observation) {
 }
 
 // Probe probes an API server until ctx ends, at the pace and with the limits of a node in a cluster
-// of so many nodes. After each ping, connect or request for /readyz with a result it calls observed
-// from the calling goroutine. Servers probe by themselves: Probe measures what that costs a server.
+// of that many nodes. After each ping, connect or request for /readyz with a result it calls
+// observed from the calling goroutine. Benchmarks use it to measure the cost of probes for a
+// server; Servers calls Run.
 func Probe(ctx context.Context, addr netip.AddrPort, nodes int, observed func(answers bool)) {
 	p := Target{Addr: addr, Report: func(o Observation) { observed(o.Up) }, Own: &Cookies{},
 		Pace: &Pace{}}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// mostBody bounds the answer to a request for /readyz, which is not looked at.
+// mostBody bounds the body of an answer to /readyz, which is read and discarded.
 const mostBody = 64 << 10
 
 // startReadyz requests /readyz again and again until end is called, without credentials, over a
@@ -20,7 +20,7 @@ func (p Target) startReadyz(ctx context.Context) (outcomes <-chan Readiness, end
 	ctx, cancel := context.WithCancel(ctx)
 	own := lastSocket{all: p.Own}
 	transport := &http.Transport{
-		// Not the context of a request, whose dial would outlive it.
+		// The dial uses ctx, because it would outlive the context of a request.
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
 			return p.connect(ctx, connectLimit, own.set, http1)
 		},
@@ -56,7 +56,7 @@ func (p Target) startReadyz(ctx context.Context) (outcomes <-chan Readiness, end
 	}
 }
 
-// lastSocket is the last socket of a transport that has one at a time.
+// lastSocket is the newest socket of a transport that has one socket at a time.
 type lastSocket struct {
 	all    *Cookies
 	mu     sync.Mutex

@@ -86,7 +86,7 @@ func (s *session) read() error {
 		}
 		select {
 		case s.acks <- struct{}{}:
-		default: // one is enough: only one ping is outstanding
+		default: // one value is enough, because only one ping is outstanding
 		}
 	case *http2.SettingsFrame:
 		if !f.IsAck() {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Serve starts a TLS server for the time of a test, with HTTP/2 or without. freeze stops its reads,
-// as on a machine without power; end ends it.
+// Serve starts a TLS server for the time of a test, with or without HTTP/2. freeze stops its reads,
+// as if the machine lost power. end stops the server.
 func Serve(t testing.TB, http2 bool, handler http.HandlerFunc) (addr netip.AddrPort, freeze func(),
 	end func()) {
 	t.Helper()
@@ -25,8 +25,8 @@ func Serve(t testing.TB, http2 bool, handler http.HandlerFunc) (addr netip.AddrP
 	return s.Listener.Addr().(*net.TCPAddr).AddrPort(), l.freeze, end
 }
 
-// frozenListener accepts connections whose reads end only when they are thawed, as of a machine
-// without power.
+// frozenListener accepts connections. While it is frozen, their reads block, as if the machine lost
+// power.
 type frozenListener struct {
 	net.Listener
 	mu     sync.Mutex
