@@ -2,6 +2,6 @@ package bpf
 
 //go:generate go run ./gen
 
-// ClangVersion is the major version of the compiler of the committed objects. It is pinned: another
-// version may compile other bytes.
+// ClangVersion is the major version of the compiler of the committed objects. It is pinned, because
+// another version may generate different bytes.
 const ClangVersion = "14"

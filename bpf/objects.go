@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The objects are little-endian, so this file is only built where the CPU is.
+// The objects are little-endian, so this file is only built for little-endian CPUs.
 var (
 	//go:embed guardingress_bpfel.o
 	guardIngress []byte
@@ -23,7 +23,7 @@ var (
 )
 
 // LoadGuardIngress returns the programs and maps of progs/guard_ingress.c. The caller may change
-// them: each call returns new ones.
+// them, because each call returns new copies.
 func LoadGuardIngress() (*ebpf.CollectionSpec, error) {
 	return read("guard_ingress", guardIngress)
 }

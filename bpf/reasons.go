@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Reason is why a packet was dropped.
+// Reason is a reason to drop a packet.
 type Reason struct {
-	// Number is the index in the map of drops. No other reason ever gets it.
+	// Number is the index in the map of drops. A number is never used again for another reason.
 	Number uint32
 	// Name is in snake case. It is the label in metrics and the counter in nftables.
 	Name string
@@ -17,11 +17,11 @@ type Reason struct {
 
 // Reasons has all reasons, in the order of their numbers. Number 12 is retired.
 //
-// No frame raises 19, 20 or 21, so no test does. The programs have read every byte that they
-// rewrite, and the checksums are at even offsets below 64 KiB. The helpers then fail only if the
-// packet's buffer is shared and the kernel has no memory for a copy (skb_ensure_writable).
-// TestPacketsThatAreCut holds that no length of a packet raises 19 or 20; 21 writes the Ethernet
-// header, which every frame has.
+// Tests cannot cause 19, 20 and 21 by a frame. The programs have read every byte that they rewrite,
+// and the checksums are at even offsets below 64 KiB. So the helpers fail only if the packet's
+// buffer is shared and the kernel has no memory for a copy (skb_ensure_writable).
+// TestPacketsThatAreCut checks that no length of a packet causes 19 or 20. Reason 21 is about the
+// Ethernet header, which every frame has.
 var Reasons = []Reason{
 	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside " +
 		"a tunnel."},
@@ -93,8 +93,8 @@ var Reasons = []Reason{
 		"is no sign of an attack."},
 }
 
-// PolicyReasons are why a packet was dropped where NetworkPolicy is enforced, in nftables. They
-// have no number: no program counts them.
+// PolicyReasons are the reasons to drop a packet in nftables on nodes that enforce NetworkPolicy.
+// They have no number, because no BPF program counts them.
 var PolicyReasons = []Reason{
 	{0, "policy_pending", "A pod of the packet is not known yet, and mute until it is."},
 	{0, "policy_ingress", "No policy of the destination allows the packet."},
@@ -112,14 +112,14 @@ var PolicyReasons = []Reason{
 		"end of it, or from outside about a connection inside the cluster."},
 }
 
-// ConnectionReasons are why a packet was dropped before it opened a connection, in the nftables table
-// kubeveil_limit. They have no number.
+// ConnectionReasons are the reasons to drop a packet that would open a connection, in the nftables
+// table kubeveil_limit. They have no number.
 var ConnectionReasons = []Reason{
 	{0, "pod_connections", "A pod has more tracked connections than one pod may open."},
 }
 
-// EngineReasons are why veil-wg with the engine kubeveil dropped a packet or refused a request. They
-// have no number: a process counts them (package engine), by name.
+// EngineReasons are the reasons for which veil-wg with the engine kubeveil drops a packet or
+// refuses a request. They have no number, because the process counts them by name (package engine).
 var EngineReasons = []Reason{
 	{0, "short_datagram", "A datagram is too short for a message of WireGuard."},
 	{0, "unknown_type", "A datagram has no message type of WireGuard."},

@@ -4,17 +4,17 @@ package bpf
 type ServiceCount struct {
 	// Constant is its name in enum service_count (lib/service/count.h), without COUNT_.
 	Constant string
-	// Where is the place of the program: "socket" or "packet".
+	// Where is "socket" for a program at sockets, and "packet" for a program at links.
 	Where string
-	// Name is the protocol that a backend was chosen for or, for a refusal, the reason. It is the
+	// Name is the protocol for which a backend was chosen or, for a refusal, its reason. It is the
 	// label in metrics. An empty name means that the counter is not a metric.
 	Name string
 	// Sentence explains a refusal to an operator. It is empty for other counters.
 	Sentence string
 }
 
-// Reason returns the name of the refusal as a drop reason, or "" if the counter is not of refusals.
-// Refusals at links and at sockets have the same names.
+// Reason returns the name of the refusal as a drop reason, or "" if the counter does not count
+// refusals. Refusals at links and at sockets have the same names.
 func (c ServiceCount) Reason() string {
 	if c.Sentence == "" {
 		return ""
@@ -22,15 +22,15 @@ func (c ServiceCount) Reason() string {
 	return "service_" + c.Name
 }
 
-// IsOfSocket reports whether a program at sockets counts.
+// IsOfSocket reports whether a program at sockets increments the counter.
 func (c ServiceCount) IsOfSocket() bool { return c.Where == "socket" }
 
-// SampledService is the number that a sample of the first counter of ServiceCounts has. The others
-// follow in their order (SAMPLE_SERVICE in lib/packet/sample.h).
+// SampledService is the reason number in samples for the first counter of ServiceCounts. The
+// numbers of the other counters follow in their order (SAMPLE_SERVICE in lib/packet/sample.h).
 const SampledService = 256
 
 // ServiceCounts has all counters of the programs of services, in the order of enum service_count. A
-// new one comes last: the map of counters outlives an upgrade.
+// new counter must come last, because the map of counters stays in use across an upgrade.
 var ServiceCounts = []ServiceCount{
 	{"SOCKET_TCP", "socket", "tcp", ""},
 	{"SOCKET_UDP", "socket", "udp", ""},

@@ -14,9 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 )
 
-// programs are the files of progs, each with the flags that it needs beside those of all. The
-// programs of services need atomic operations that return the old value, which version 3 of the
-// instruction set has (Linux 5.12).
+// programs are the files of progs, each with its flags in addition to the common flags. The
+// programs of services need version 3 of the instruction set (Linux 5.12), because they use atomic
+// operations that return the old value.
 var programs = map[string][]string{
 	"guard_ingress":  nil,
 	"guard_egress":   nil,
